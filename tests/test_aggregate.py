@@ -121,7 +121,7 @@ def test_the_document_says_which_tables_it_leaves_out_and_how_to_see_one():
     assert fewer[0].note is None
 
 
-def test_files_are_written_and_said(folder, tmp_path, capsys):
+def test_files_are_written_and_reported(folder, tmp_path, capsys):
     wanted = {flag: tmp_path / name for flag, name in (("--output", "t.md"), ("--csv", "t.csv"), ("--html", "t.html"))}
     flags = [word for flag, path in wanted.items() for word in (flag, str(path))]
     assert main(["aggregate", str(folder), "--add", "throughput=1000/mean_time_ms", *flags]) == 0
@@ -222,7 +222,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_made(fold
     assert capsys.readouterr().err == f"tprimat aggregate: --html {folder}: a folder; name a file in it\n"
 
 
-def test_a_folder_without_cells_says_what_to_do(tmp_path, capsys):
+def test_a_folder_without_cells_names_the_remedy(tmp_path, capsys):
     assert main(["aggregate", str(tmp_path)]) == 2
     assert "no cells in it; run tprimat sweep first" in capsys.readouterr().err
     with pytest.raises(InputError, match="no such folder"):
@@ -251,7 +251,7 @@ def test_two_points_have_no_exponent():
     assert (found.exponent, found.factor) == (None, None)
 
 
-def test_sizes_of_one_label_and_several_shapes_are_told_apart():
+def test_sizes_of_one_label_and_several_shapes_are_distinguished():
     rows = [row(), row(d_model=256, num_layers=4, num_heads=4, num_parameters=20_000_000, mean=20.0)]
     document = reports.render_markdown(
         reports.tables(rows, added=(), pivots=aggregate.pivots(aggregate.told_apart(rows), rows="model_size",

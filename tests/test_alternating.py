@@ -64,7 +64,7 @@ def test_runs_are_added_until_the_interval_is_narrow_enough(machine, capsys):
     assert ours.provenance.looks == len(ours.runs) - 2
 
 
-def test_a_budget_that_is_spent_is_said(machine, capsys):
+def test_a_budget_that_is_spent_is_reported(machine, capsys):
     assert run(*QUICK, "--target-ci", "0.01%", "--max-runs", "3") == 0
     assert "Stopped by --max-runs 3; interval ±" in capsys.readouterr().out
     assert len(store.load(machine / "output" / "benchmark_cpu_llama.json").runs) == 3

@@ -227,7 +227,7 @@ def test_wrong_input_is_one_line_and_exit_2(old, capsys, arguments, says):
     assert err.count("\n") == 1
 
 
-def test_without_the_default_folders_their_names_are_said(tmp_path, monkeypatch, capsys):
+def test_missing_default_folders_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, _, err = analyze(capsys)
     assert (code, err.count("\n")) == (2, 1)

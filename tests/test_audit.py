@@ -291,6 +291,6 @@ def test_a_contradiction_says_what_the_clock_leaves_to_the_steps_not_two_equal_n
     )
 
 
-def test_two_times_that_round_to_one_number_are_told_with_more_digits():
+def test_two_times_that_round_to_one_number_are_reported_with_more_digits():
     assert audit_verdict.different_seconds(10.42, 10.38) == ("10.42 s", "10.38 s")
     assert audit_verdict.different_seconds(0.52, 0.61) == ("0.5 s", "0.6 s")

@@ -164,7 +164,7 @@ def test_unmeasured_values_sort_last_in_both_directions(visit):
     assert names == sorted(names)
 
 
-def test_a_figure_tells_where_it_comes_from(visit):
+def test_a_figure_states_its_origin(visit):
     page = visit("two")
     figure = page.locator("#results-0 .figure").first
     figure.click()

@@ -340,7 +340,9 @@ def test_wrong_arguments_are_refused():
         BenchmarkCallback(print_every=-1)
 
 
-def test_what_was_measured_is_told_and_kept_elsewhere_if_its_folder_cannot_be_written(tmp_path, monkeypatch, capsys):
+def test_what_was_measured_is_reported_and_kept_elsewhere_if_its_folder_cannot_be_written(
+    tmp_path, monkeypatch, capsys
+):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "history").write_text("a file where the folder should be, as good as a full disk")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -75,7 +75,7 @@ def test_litgpts_validations_are_taken_out_of_its_training_time_with_their_secon
     assert unexplained(result) == []
 
 
-def test_a_training_time_that_no_row_explains_is_told_and_a_larger_one_refused(tmp_path):
+def test_a_training_time_that_no_row_explains_is_reported_and_a_larger_one_refused(tmp_path):
     assert "but 110 s by Training Time" in unexplained(litgpt(tmp_path, 110.0))[0]
     with pytest.raises(ContradictionError, match=r"take 100 s at the measured pace, but 150 s by Training Time"):
         litgpt(tmp_path, 150.0)
@@ -98,7 +98,7 @@ def test_nanochats_total_time_of_a_resumed_run_counts_from_its_first_row(tmp_pat
     assert nanochat(tmp_path, 1.0, first=150).audit.ratio == pytest.approx(1, abs=0.005)
 
 
-def test_a_total_time_that_contradicts_nanochats_rows_is_told_and_a_larger_gap_refused(tmp_path):
+def test_a_total_time_that_contradicts_nanochats_rows_is_reported_and_a_larger_gap_refused(tmp_path):
     assert "by total time" in unexplained(nanochat(tmp_path, 1.1))[0]
     with pytest.raises(ContradictionError, match="by total time"):
         nanochat(tmp_path, 1.5)
@@ -113,13 +113,13 @@ def test_eval_runtime_says_how_much_of_the_trainers_time_was_evaluation(tmp_path
     assert unexplained(result) == []
 
 
-def test_what_a_row_with_an_evaluation_holds_beyond_eval_runtime_is_told_apart(tmp_path):
+def test_the_time_of_a_row_beyond_its_eval_runtime_is_distinguished(tmp_path):
     result = trainer(tmp_path, evaluation=60.0, stated=30.0)
     assert "rows with evaluation, beyond the 60 s that the log states for it 60 s" in result.audit.explained_by
     assert unexplained(result) == []
 
 
-def test_evaluations_of_a_trainer_without_step_times_are_told_with_their_seconds(tmp_path):
+def test_evaluations_of_a_trainer_without_step_times_are_reported_with_their_seconds(tmp_path):
     said = [str({"loss": 2.0 + n, "grad_norm": 1.0, "learning_rate": 1e-5, "epoch": n / 10}) for n in range(1, 10)]
     said.insert(5, str({"eval_loss": 2.5, "eval_runtime": 31.5, "epoch": 0.5}))
     end = {"train_runtime": 836.4, "train_samples_per_second": 1.196, "train_steps_per_second": 0.005}

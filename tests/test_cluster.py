@@ -182,7 +182,7 @@ def console():
     return Console(out=io.StringIO(), err=io.StringIO())
 
 
-def test_a_lost_rank_is_the_cause_whatever_the_others_said(console):
+def test_a_lost_rank_is_the_cause_whatever_the_others_print(console):
     for line in SUMMARY.format(code=-9).splitlines():
         console.show(line)
     assert console.cause() == "rank 9 on node-2 was lost (it died of SIGKILL)"

@@ -94,7 +94,7 @@ def test_models_are_paired_with_themselves_only():
 
 
 @pytest.mark.parametrize("by", ["engine", "precision", "preset", "gpu"])
-def test_sides_can_be_told_apart_by_other_things(by):
+def test_sides_can_be_distinguished_by_other_things(by):
     labels = [side.label for side in compare(files(result("h100"), result("mi300x")), by=by).sides]
     assert len(set(labels)) == 2
 

@@ -84,7 +84,7 @@ def test_the_baseline_can_be_chosen_by_a_part_of_its_name(results, tmp_path, cap
     assert "H100 is slower than MI300X" in " ".join(capsys.readouterr().out.split())
 
 
-def test_sides_can_be_told_apart_by_precision(tmp_path, capsys):
+def test_sides_can_be_distinguished_by_precision(tmp_path, capsys):
     folder = tmp_path / "results"
     for stamp, precision, seconds in (("1", "bf16", 12.8), ("2", "fp8", 9.1)):
         result = plausible.result("h100", runs=3, precision=precision, seconds=seconds)

@@ -55,7 +55,7 @@ def test_prose_about_training_is_passed_over_without_a_look_at_its_lines() -> No
     assert not [format.name for format in logs.FORMATS if any(needle in prose for needle in format.needles)]
 
 
-def test_a_setting_that_no_run_can_have_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_setting_that_no_run_can_have_is_left_out_and_reported(tmp_path: Path) -> None:
     row = "Training epoch 0, iteration {0}/99 | global_batch_size: 8e111 | train_step_timing in s: 1.{0}0\n"
     result = logs.read(written(tmp_path, lines(row)))
     assert result.training_config.global_batch_size is None

@@ -187,7 +187,7 @@ def test_a_tiny_model_is_never_called_by_the_real_ones_name(tmp_path, capsys):
     assert "no peak FLOP/s is known for this CPU" in shown
 
 
-def test_reasons_of_missing_figures_are_said_once(results, tmp_path, capsys):
+def test_reasons_of_missing_figures_are_reported_once(results, tmp_path, capsys):
     saved(results, "nvd", "NVIDIA Rubin", 5.0, stamp="3", model="qwen")
     enhance(results, "--output-dir", tmp_path)
     report = (tmp_path / "enhanced_report.md").read_text()

@@ -368,7 +368,7 @@ def test_wrong_input_is_one_line_and_exit_code_two(
     assert said.out == ""
 
 
-def test_an_output_folder_that_cannot_be_written_is_said(
+def test_an_output_folder_that_cannot_be_written_is_reported(
     primus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("in the way")

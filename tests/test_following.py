@@ -62,7 +62,7 @@ def test_running_out_of_memory_names_the_configuration_and_remedies(follow, tmp_
 
 
 @pytest.mark.usefixtures("warm")
-def test_what_a_rank_raised_is_told_and_not_what_torchrun_says_of_it(follow, tmp_path, capsys):
+def test_the_error_of_a_rank_is_reported_instead_of_torchruns_message(follow, tmp_path, capsys):
     (tmp_path / "rank.py").write_text("import os\nif os.environ['RANK'] == '1': raise ValueError('bad shape')\n")
     failure = follow(sys.executable, *TORCHRUN, "rank.py")
     assert isinstance(failure, RunError)
@@ -89,7 +89,7 @@ dist.all_reduce(torch.ones(4))
         ("raise torch.OutOfMemoryError('HIP out of memory')", "out of memory: qwen (full)"),
     ],
 )
-def test_the_error_of_the_rank_that_failed_first_is_told_and_not_the_connection_that_others_lost(
+def test_the_error_of_the_rank_that_failed_first_is_reported_and_not_the_connection_that_others_lost(
     follow, tmp_path, fault, told
 ):
     (tmp_path / "rank.py").write_text(RANKS.format(fault=fault))
@@ -116,14 +116,14 @@ def test_of_the_errors_of_many_ranks_the_first_that_no_other_rank_caused_is_name
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_rank_that_was_killed_is_said_to_be(follow, tmp_path):
+def test_a_killed_rank_is_reported_as_killed(follow, tmp_path):
     (tmp_path / "rank.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     assert "a rank died of SIGKILL: killed by hand, or by the system" in str(
         follow(sys.executable, *TORCHRUN, "rank.py")
     )
 
 
-def test_a_launcher_that_was_killed_is_said_to_be(follow):
+def test_a_killed_launcher_is_reported_as_killed(follow):
     assert "Primus died of SIGKILL: working" in str(follow("bash", "-c", "echo working; kill -9 $$"))
 
 

@@ -161,7 +161,7 @@ def test_text_from_files_is_harmless_in_the_comment(gate):
     assert "<img" not in markdown
 
 
-def test_a_gate_passes_on_less_than_the_same_work_only_if_told(gate):
+def test_a_gate_passes_on_less_than_the_same_work_only_if_accepted(gate):
     code, _, error = gate(h100(), h100(seed=1, global_batch_size=256, seconds=25.4))
     assert code == 2
     assert "--accept same_work_per_token" in error
@@ -169,7 +169,7 @@ def test_a_gate_passes_on_less_than_the_same_work_only_if_told(gate):
     assert gate(h100(), h100(seed=1), "--accept", "anything")[0] == 2
 
 
-def test_a_gate_passes_on_a_model_shape_that_a_side_does_not_state_only_if_told(gate):
+def test_a_gate_passes_on_a_model_shape_that_a_side_does_not_state_only_if_accepted(gate):
     silent = h100(seed=1)
     silent = silent.model_copy(update={"model": silent.model.model_copy(update={"shape": None, "preset": None})})
     code, markdown, _ = gate(h100(), silent)

@@ -68,7 +68,7 @@ def test_each_row_of_the_performance_is_the_figure_of_its_name(comparison):
     assert shown["Steps logged"] == [3 * 55, 2 * 47]
 
 
-def test_every_row_of_facts_is_told_from_every_other(comparison):
+def test_every_row_of_facts_differs_from_every_other(comparison):
     for name, table in (
         ("performance", facts.performance(comparison.sides)),
         ("memory", facts.memory(comparison.sides)),

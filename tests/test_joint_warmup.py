@@ -97,7 +97,7 @@ def test_slow_noise_of_single_runs_is_no_drift_of_all():
     assert sum(settled) >= 36
 
 
-def test_a_declared_warm_up_that_is_too_short_is_corrected_and_said():
+def test_a_declared_warm_up_that_is_too_short_is_corrected_and_reported():
     ramp = 1 + 0.5 * np.clip(1 - np.arange(50) / 15, 0, None)
     selections = select_measured(steps_of(runs(ramp)), warmup_steps=5)
     assert all(abs(selection.dropped_steps - 15) <= 2 for selection in selections)

@@ -128,7 +128,7 @@ def test_automodels_step_after_a_validation_holds_it(read_text: Any) -> None:
     assert len(result.steps) == 20
 
 
-def test_nanotrons_rounded_numbers_are_scaled_and_said(read_text: Any) -> None:
+def test_nanotrons_rounded_numbers_are_scaled_and_reported(read_text: Any) -> None:
     result = read_text(log("nanotron", before=NANOTRON_CONFIG))
     config, performance = result.training_config, result.performance_metrics
     assert (config.num_gpus, config.global_batch_size, config.sequence_length) == (8, 128, 4096)
@@ -429,7 +429,7 @@ def test_nemo_rls_steps_of_different_tokens_are_one_training(read_text: Any) -> 
     assert not result.provenance.segments
 
 
-def test_a_rate_that_is_printed_with_too_few_digits_is_left_out_or_told(read_text: Any) -> None:
+def test_a_rate_that_is_printed_with_too_few_digits_is_left_out_or_reported(read_text: Any) -> None:
     text = "".join(nemo_rl(n, 0.4).replace("4096.00", "0.03") + "\n" for n in range(1, 20))
     result = read_text(text)
     assert result.performance_metrics.tokens_per_second_per_gpu is None

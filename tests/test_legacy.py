@@ -95,7 +95,7 @@ def test_version_1_gets_todays_names_and_figures_from_its_steps(tmp_path):
     assert result.timestamp == "2026-01-05T14:30:22.104217"
 
 
-def test_figures_said_once_for_the_run_stay_beside_recomputed_ones(tmp_path):
+def test_figures_reported_once_for_the_run_stay_next_to_recomputed_ones(tmp_path):
     memory = read(tmp_path, VERSION_1).memory_metrics
     assert (memory.avg_memory_allocated_gb, memory.peak_memory_allocated_gb) == (40.0, 44.5)
 

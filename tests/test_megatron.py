@@ -232,7 +232,7 @@ def test_a_lost_line_is_no_longer_interval(tmp_path: Path) -> None:
     assert {step.covers for step in result.steps} == {1}
 
 
-def test_nan_losses_and_skipped_iterations_are_kept_and_said(tmp_path: Path) -> None:
+def test_nan_losses_and_skipped_iterations_are_kept_and_reported(tmp_path: Path) -> None:
     lines = [row("P7", i, 2500.0) for i in range(1, 12)]
     lines[4] = lines[4].replace("lm loss: 1.150000E+01", "lm loss: nan")
     lines[5] = lines[5].replace("lm loss: 1.150000E+01 | ", "").replace("nan iterations:   0", "nan iterations:   1")
@@ -307,7 +307,7 @@ def test_fp8_on_top_of_bf16_is_fp8(tmp_path: Path) -> None:
     assert read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)]).training_config.precision == "fp8"
 
 
-def test_yaml_dumps_are_read_and_placeholders_are_said(tmp_path: Path) -> None:
+def test_yaml_dumps_are_read_and_placeholders_are_reported(tmp_path: Path) -> None:
     dump = [
         "########## Begin Config File Dump ##########",
         "EXP=examples/megatron/configs/MI300X/llama3.1_8B-BF16-pretrain.yaml",
@@ -480,7 +480,7 @@ def test_a_last_line_cut_anywhere_is_whole_or_left_out(tmp_path: Path, spelling:
     assert len(read(tmp_path, lines, end="").steps) == 7, "a whole line without a line end counts"
 
 
-def test_a_number_that_another_process_wrote_into_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_number_that_another_process_wrote_into_is_left_out_and_reported(tmp_path: Path) -> None:
     lines = [row("P0", i, 2500.0) for i in range(1, 8)]
     lines[3] = lines[3].replace("2500.0", "25NCCL INFO Channel 00.0")
     result = read(tmp_path, lines)

@@ -132,7 +132,7 @@ def test_a_node_of_four_gpus_takes_the_configuration_that_fits_and_says_that_its
     assert spec(GB200_NODE, methodology="max", num_nodes=2).notes == ()
 
 
-def test_a_gpu_that_a_methodology_lacks_is_told_which_it_has_by_their_vendors_name():
+def test_a_gpu_without_a_methodology_is_refused_with_the_gpus_that_have_one_by_vendor_name():
     with pytest.raises(UsageError, match="no entry for mistral on AMD Instinct MI300X; it knows every NVIDIA GPU"):
         spec(MI300X, "mistral", engine="torch", methodology="max")
 
@@ -249,7 +249,7 @@ def of_values(machine, name, **values):
     return Loaded(path=item.path, result=item.result.model_copy(update={"training_config": config}))
 
 
-def test_max_and_agreed_meet_where_their_rows_are_equal_and_it_is_said():
+def test_max_and_agreed_with_equal_rows_are_reported_as_equal():
     h100 = of_values("h100", "max", precision="fp8", context_parallel_size=2)
     mi300x = of_values("mi300x", "agreed", precision="fp8", micro_batch_size=2)
     (pair,) = compare([h100, mi300x]).pairs

@@ -122,7 +122,7 @@ def test_a_plot_of_two_runs_is_refused_with_their_names(read_text: Any) -> None:
         read_text(as_csv(rows))
 
 
-def test_a_step_time_without_a_unit_is_taken_as_seconds_and_said(read_text: Any) -> None:
+def test_a_step_time_without_a_unit_is_taken_as_seconds_and_reported(read_text: Any) -> None:
     rows = [{"epoch": 0, "step": n, "step_time": 0.25, "train_loss": 2.5} for n in range(1, 15)]
     result = read_text(as_csv(rows))
     assert (result.provenance.format, result.performance_metrics.avg_step_time_seconds) == ("metrics", 0.25)

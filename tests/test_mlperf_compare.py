@@ -198,7 +198,7 @@ def test_a_precision_of_a_configuration_file_is_marked_where_it_is_shown(capsys)
     assert rows["v5.1/Dell/XE9785L_8xMI355X/llama31_8b"]["precision_source"] is None
 
 
-def test_the_precisions_of_two_rounds_of_one_gpu_are_told_by_round(capsys):
+def test_the_precisions_of_two_rounds_of_one_gpu_are_listed_by_round(capsys):
     assert (
         main(["mlperf", "compare", "MI300X@v5.0", "MI300X@v5.1", "--benchmark", "llama2_70b_lora", "--gpus", "8"]) == 0
     )

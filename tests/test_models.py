@@ -91,7 +91,7 @@ def test_the_size_called_2_7b_shows_its_real_count():
     assert models.find("course", "2.7B").title == "2.7B, 3,406.8 M parameters"
 
 
-def test_an_unknown_model_or_preset_lists_what_exists():
+def test_an_unknown_model_or_preset_lists_the_known_ones():
     with pytest.raises(UsageError, match="no model 'gpt'; models: llama, qwen, mistral, course"):
         models.find("gpt", "full")
     with pytest.raises(UsageError, match=r"no preset 'huge' of mistral; presets: full, v0\.3, tiny"):

@@ -27,20 +27,20 @@ def test_a_load_of_the_past_or_a_short_burst_alone_is_no_noise(look):
     assert not look.is_busy
 
 
-def test_a_busy_machine_is_said_with_its_load_and_a_remedy():
+def test_a_busy_machine_is_reported_with_its_load_and_a_remedy():
     (said,) = noise.about(BUSY, "before run 1")
     assert said.startswith("noise: before run 1 other processes use 60 % of 8 cores, load 9.0;")
     assert said.endswith("run again")
 
 
-def test_company_and_throttling_of_a_gpu_are_said():
+def test_other_processes_and_throttling_of_a_gpu_are_reported():
     look = replace(QUIET, gpus=(replace(GPU, other_processes=2, throttled_by=("power cap",)),))
     company, clock = noise.about(look, "after run 2")
     assert "2 other processes on GPU 0" in company
     assert "reduced by power cap" in clock
 
 
-def test_limits_that_move_during_a_run_are_said():
+def test_limits_that_move_during_a_run_are_reported():
     before = replace(QUIET, gpus=(GPU,))
     after = replace(QUIET, cpu_cap_hertz=2.0e9, gpus=(replace(GPU, power_limit_watts=500.0, max_clock_hertz=1.5e9),))
     cpu, power, clock = noise.moved(before, after, "during run 1")

@@ -138,7 +138,7 @@ def test_the_remedy_names_every_flag_that_is_missing():
     assert pair.fairness.remedy == "Comparable with --shape and --sequence-length."
 
 
-def test_warnings_that_differ_in_numbers_alone_are_said_once():
+def test_warnings_that_differ_in_numbers_alone_are_reported_once():
     loads = [f"noise: {when} run {run} load {run}.5; wait" for run in (1, 2, 3) for when in ("before", "after")]
     busy = plausible.result("h100", runs=2).model_copy(
         update={"warnings": (*loads, "noise: before run 1 the CPU's cap changed")}

@@ -314,7 +314,7 @@ def test_a_cell_that_cannot_run_is_known_before_the_first_runs(capsys, monkeypat
     assert "--precision tf32: not on a CPU" in capsys.readouterr().err
 
 
-def test_an_unknown_size_lists_what_there_is():
+def test_an_unknown_size_lists_the_known_ones():
     with pytest.raises(UsageError, match=r"no such size; sizes: small, medium, large, xl, 2\.7B, llama"):
         grid.cells(grid.GridOptions(model_size="huge"))
 
@@ -443,7 +443,7 @@ class OnGpu(advice.Watch):
         self._sampler = telemetry.Sampler(self._devices)
 
 
-def test_a_throttling_clock_and_another_process_are_told():
+def test_a_throttling_clock_and_another_process_are_reported():
     watch = OnGpu(os.getpid(), 4711)
     watch._sampler.sample()
     clock, company = watch.end()

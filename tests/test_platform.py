@@ -65,7 +65,7 @@ def test_cuda_devices_are_described_in_the_drivers_words():
     assert machine.gpu_ids == ("aa47b36e-4d4b-0a1a-9a42-2f0f5a6c0d11",) * 2
 
 
-def test_rocm_is_told_by_torch():
+def test_rocm_is_recognised_by_torch():
     mi300x = h100(name="AMD Instinct MI300X", multi_processor_count=304, uuid="35663862-6331-6434-6537-613261396230")
     machine = platform._gpu(fake_torch(mi300x, hip="6.4.43483", cuda=None), ())
     assert (machine.platform, machine.label) == ("amd", "ROCm")

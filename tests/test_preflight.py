@@ -319,7 +319,7 @@ def test_the_roofline_is_a_picture():
     assert image.startswith(b"\x89PNG")
 
 
-def test_a_roofline_without_a_preflight_says_what_to_do(tmp_path, capsys, monkeypatch):
+def test_a_roofline_without_a_preflight_names_the_remedy(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cell = MicroResult(
         model_size="s", d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab=100, context_length=8, batch_size=1,

@@ -87,7 +87,7 @@ def test_without_nemo_one_line_offers_the_torch_engine(tmp_path, capsys):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nemo") is not None, reason="NeMo is installed here")
-def test_a_nemo_without_the_collection_is_said_before_what_else_is_missing(tmp_path, monkeypatch):
+def test_a_nemo_without_the_collection_is_reported_before_other_missing_packages(tmp_path, monkeypatch):
     (tmp_path / "nemo").mkdir()
     (tmp_path / "nemo" / "__init__.py").write_text("__version__ = '3.0.0'\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -47,6 +47,6 @@ def test_every_rank_learns_the_largest_figure_even_if_the_default_group_is_out_o
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_rank_that_is_gone_is_not_waited_for_and_is_told():
+def test_a_rank_that_is_gone_is_not_waited_for_and_is_reported():
     said = said_by_rank_0("gone")
     assert said.startswith("({'peak': 10.0}, 'memory: not every rank answered at the end (")

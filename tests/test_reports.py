@@ -130,7 +130,7 @@ def test_what_a_logs_clock_says_stands_above_the_figures_and_in_the_headline():
         assert said.index("100 steps take 100 s") < reason < said.index("12.8", reason), name
 
 
-def test_a_headline_names_who_by_how_much_and_how_sure(two):
+def test_a_headline_names_the_faster_side_the_ratio_and_its_certainty(two):
     headline = formatting.headline(two.pairs[0])
     assert headline.startswith("MI300X is faster than H100: 1.16")
     assert "x the tokens/s/GPU (95 % interval 1." in headline
@@ -198,7 +198,7 @@ def test_a_ratio_with_an_interval_that_no_machine_has_is_still_shown(low, high):
 
 
 @pytest.mark.parametrize("digits", [0.5, 0.012345, 1.0, 1.00049, 1.5, 9.99, 12.0, 4e7])
-def test_both_ends_of_an_interval_of_a_ratio_can_be_told_apart(digits):
+def test_both_ends_of_an_interval_of_a_ratio_can_be_distinguished(digits):
     ratio = Ratio(
         metric="tokens_per_second",
         estimate=Estimate(value=digits, low=digits * 0.997, high=digits * 1.003, rests_on="5 runs"),
@@ -281,7 +281,7 @@ def test_a_figure_of_a_log_names_the_log(two):
     assert "read from training_llama.log" in facts.source_of(amd)
 
 
-def test_facts_that_nobody_knows_take_no_row(two):
+def test_unknown_facts_take_no_row(two):
     rows = {row[0].text for row in facts.configuration(two.sides).rows}
     assert "Precision" in rows
     assert "FP8 recipe" not in rows
@@ -532,7 +532,7 @@ def test_hundreds_of_runs_make_documents_that_can_be_read():
 # Losses
 
 
-def test_a_side_that_does_not_learn_is_said_beside_its_speed():
+def test_a_side_that_does_not_learn_is_reported_beside_its_speed():
     result = plausible.result("mi300x", seconds=9.0, runs=2, seed=1)
     flat = summarise(result.model_copy(update={"steps": result.steps.replace(loss=11.7)}))
     comparison = comparison_of(plausible.result("h100", runs=2), flat)

@@ -267,7 +267,7 @@ def test_another_amount_of_work_is_found_though_the_rates_beside_it_are_equal(re
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
-def test_a_step_that_takes_another_time_for_good_is_told_where_no_line_says_why(cut: int, read: Reader) -> None:
+def test_a_lasting_change_of_the_step_time_is_reported_if_no_line_explains_it(cut: int, read: Reader) -> None:
     rows = JOBS["litgpt"](replace(LONG, banner=False, seconds=1.0, first=13, last=60))
     (told,) = (w for w in read(JOBS["litgpt"](replace(LONG, last=12)), rows[cut:]).warnings if "no line says why" in w)
     assert "takes 0.5 times as long" in told
@@ -439,7 +439,7 @@ def test_rows_that_go_on_with_another_share_of_the_peak_are_another_training(rea
     assert_figures_of(read(JOBS["nanochat"](LONG), rows), LONG)
 
 
-def test_rows_that_hold_more_tokens_than_the_settings_allow_are_told(read: Reader) -> None:
+def test_rows_that_hold_more_tokens_than_the_settings_allow_are_reported(read: Reader) -> None:
     banner = [line for line in JOBS["maxtext"](LONG) if "completed step" not in line]
     rows = [line for line in JOBS["maxtext"](replace(LONG, length=4096, seconds=4.0)) if "completed step" in line]
     result = read(banner, rows)

@@ -157,7 +157,7 @@ def test_nemos_sequence_length_comes_from_dumps_of_the_recipe(read_text: Any, du
     assert result.performance_metrics.tokens_per_second == pytest.approx(8 * 8192 / 1.5)
 
 
-def test_axolotls_rate_and_memory_are_read_and_what_the_rate_counts_is_said(read_text: Any) -> None:
+def test_axolotls_rate_and_memory_are_read_and_what_the_rate_counts_is_reported(read_text: Any) -> None:
     rows = "".join(
         str(
             {

@@ -270,7 +270,7 @@ def test_standard_input_is_a_side(tmp_path, compare, monkeypatch):
     assert labels(document) == ["piped", "file"]
 
 
-def test_a_run_that_is_compared_with_itself_is_said_so(tmp_path, compare):
+def test_a_run_compared_with_itself_is_reported(tmp_path, compare):
     text = "  seq_length ............... 8192\n" + log()
     for name in ("one.log", "copy.log"):
         (tmp_path / name).write_text(text)
@@ -281,7 +281,7 @@ def test_a_run_that_is_compared_with_itself_is_said_so(tmp_path, compare):
     assert "the same run" not in said
 
 
-def test_runs_of_one_side_that_differ_as_two_machines_do_are_said_so(tmp_path, compare):
+def test_runs_of_one_side_that_differ_like_two_machines_are_reported(tmp_path, compare):
     for name, seconds, hour in (("old/a", 2.0, 1), ("old/b", 1.5, 3), ("new/c", 1.5, 5), ("new/d", 1.52, 7)):
         file = tmp_path / f"{name}.log"
         file.parent.mkdir(exist_ok=True)

@@ -61,7 +61,7 @@ def test_a_stated_fact_fills_what_is_unknown_and_is_recorded_with_its_flag():
     }
 
 
-def test_a_warning_goes_once_a_stated_fact_answers_it():
+def test_a_warning_disappears_once_a_stated_fact_answers_it():
     advice = "num_gpus: 8 ranks wrote init_start; if each drove one GPU, say --num-gpus 8"
     before = of_steps(sequence_length=128, global_batch_size=4, warnings=(advice, "host: something else"))
     assert advice in before.warnings

@@ -36,7 +36,7 @@ def test_a_clean_ramp_ends_within_two_steps_of_its_end(length, seed):
     assert steady.settled
 
 
-def test_a_single_slow_first_step_is_all_that_goes():
+def test_only_a_single_slow_first_step_is_dropped():
     assert find_steady(noisy(np.array([30.0] + [1.0] * 40))).start == 1
 
 

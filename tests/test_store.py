@@ -117,7 +117,7 @@ def test_a_file_that_is_no_result_says_so_in_one_line(tmp_path, content, says):
     assert "\n" not in str(refusal.value)
 
 
-def test_a_missing_file_and_a_folder_are_told_apart(tmp_path):
+def test_a_missing_file_and_a_folder_are_distinguished(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         store.load(tmp_path / "none.json")
     with pytest.raises(InputError, match="a folder, not a file"):
@@ -153,7 +153,7 @@ def test_a_folder_gives_its_results_and_names_what_is_broken(tmp_path):
     assert "half.json" in problems[0]
 
 
-def test_a_folder_without_results_says_what_to_run(tmp_path):
+def test_a_folder_without_results_names_the_command_to_run(tmp_path):
     with pytest.raises(InputError, match=r"run \./benchmark\.py"):
         store.load_all([tmp_path])
 

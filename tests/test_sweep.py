@@ -116,7 +116,7 @@ def test_cells_run_in_fresh_processes_and_a_second_sweep_measures_nothing(tmp_pa
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
+def test_a_killed_sweep_continues_at_its_next_cell(tmp_path):
     command = [sys.executable, "-m", "tensorprimat", "sweep", *QUICK, "--trials", "3", "--output", str(tmp_path)]
     first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 90

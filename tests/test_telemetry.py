@@ -65,7 +65,7 @@ def test_sampling_runs_in_the_background_and_ends():
     assert not sampler._thread.is_alive()
 
 
-def test_a_clock_that_is_held_down_is_told_with_its_share():
+def test_a_clock_that_is_held_down_is_reported_with_its_share():
     readings = [
         DeviceReading(throttled_by=("heat",)),
         DeviceReading(),

@@ -151,7 +151,7 @@ def hugging_face(folder: Path) -> Events:
     return events
 
 
-def test_without_a_step_time_the_writers_clock_is_used_and_that_is_said(tmp_path):
+def test_without_a_step_time_the_writers_clock_is_used_and_that_is_reported(tmp_path):
     result = logs.read(hugging_face(tmp_path).close())
     assert result.steps.column("seconds")[1:].tolist() == [2.0] * 4
     assert result.steps.column("covers")[1:].tolist() == [10] * 4

@@ -254,7 +254,7 @@ def test_a_frameworks_own_words_are_no_prefix(line: str) -> None:
         ("step 2", None, True),
     ],
 )
-def test_a_cut_row_is_told_by_the_row_before_it(last: str, before: str | None, cut: bool) -> None:
+def test_a_cut_row_is_recognised_by_the_row_before_it(last: str, before: str | None, cut: bool) -> None:
     assert failures.is_cut(last, before) == cut
 
 

@@ -462,7 +462,7 @@ def test_a_gpu_trains_and_its_memory_and_events_are_read(tmp_path, precision):
     assert not [warning for warning in result.warnings if warning.startswith("timer")]
 
 
-def test_a_port_that_is_taken_is_said_to_be(monkeypatch):
+def test_a_port_in_use_is_reported(monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "29500")
     taken = RuntimeError("The server socket has failed to listen. port: 29500, code: -98, name: EADDRINUSE")
     assert failures.reason(taken) == "the port 29500 is taken; set MASTER_PORT to a free one, or unset it"

@@ -36,7 +36,7 @@ def test_each_count_is_measured_with_that_many_steps():
     assert [len(cell.warmup_times_ms) for cell in study()] == [0, 1, 2, 5]
 
 
-def test_a_slow_first_step_is_told_with_its_cost():
+def test_a_slow_first_step_is_reported_with_its_cost():
     said = warmup.conclusion(study())
     assert said[0].startswith("The first step took 50.0 ms (median of 4 fresh processes), 5.0 times the 10.0 ms")
     assert "the mean of 4 trials is 99.5 % above that, with a CV of" in said[1]

@@ -102,7 +102,7 @@ def test_a_rank_on_each_of_two_nodes_measures_one_training(launch, tmp_path):
     assert len(list((tmp_path / "output" / "history").iterdir())) == 1
 
 
-def test_a_job_that_somebody_cancels_is_reported(launch):
+def test_a_cancelled_job_is_reported(launch):
     launcher = launch(*ENDLESS)
     subprocess.run(["scancel", launcher.job], check=True)
     code, lines = launcher.ended()
