@@ -83,3 +83,18 @@ def test_fields_of_build_nanogpt_are_read_in_any_order(read_text: Any, row: str)
     assert step.learning_rate == (6e-4 if "lr:" in row else None)
     assert step.gradient_norm == (1.25 if "norm" in row else None)
     assert result.performance_metrics.tokens_per_second == pytest.approx(65536)
+
+
+def test_settings_and_peak_of_autoresearch_are_read(read_text: Any) -> None:
+    head = ["Vocab size: 8,192", "Model config: {'sequence_len': 2048, 'vocab_size': 8192, 'n_layer': 8}",
+            "Gradient accumulation steps: 4"]  # fmt: skip
+    rows = "\r".join(
+        f"step {n:05d} ({n / 9:.1f}%) | loss: {9 - n / 100:.6f} | lrm: 1.00 | dt: 334ms | tok/sec: 1,569,724 | "
+        f"mfu: 50.5% | epoch: 1 | remaining: {300 - n}s    "
+        for n in range(60)
+    )
+    result = read(read_text, *head, rows, "---", "val_bpb:          0.997900", "peak_vram_mb:     45060.2")
+    config = result.training_config
+    assert (config.sequence_length, config.gradient_accumulation_steps) == (2048, 4)
+    assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(45060.2 * 2**20 / 1e9)
+    assert result.performance_metrics.total_steps == 60

@@ -73,6 +73,9 @@ _MAX_LINE_BYTES = 4096  # a fact stands in a short line
 _OF_DEEPSPEED = b":print]  "
 """In each line of DeepSpeed's own configuration, whose world_size counts the data-parallel ranks alone."""
 
+_DEEPSPEED_BATCH = re.compile(rb":print\]  +(train_batch_size|train_micro_batch_size_per_gpu) +\.* *(\d{1,9})\s")
+_BATCHES = {b"train_batch_size": "global_batch_size", b"train_micro_batch_size_per_gpu": "micro_batch_size"}
+
 _DUMPED = re.compile(r"(?:^|[\s:])([A-Za-z]\w{1,60}) \.{2,} ([^\n]{1,200})", re.MULTILINE)
 _YAML = re.compile(r"(?:^|\s)\"?(" + "|".join(sorted(KEYS)) + r")\"?: +([^\s#,|][^\n#,|]{0,200})", re.MULTILINE)
 _FLAG = re.compile(r"--([a-z][a-z0-9-]{1,60})[ =]+([^\s\\]{1,200})")
@@ -118,6 +121,8 @@ class Facts:
         """A summary of Megatron-Bridge lists only what differs from Megatron-Core's defaults."""
         self._experiment: str | None = None
         self._vocabulary: tuple[int, int] | None = None
+        self._batches: dict[str, int] = {}
+        """Of DeepSpeed's configuration; Megatron's own arguments and rows count before it."""
         self.device: str | None = None
         self.is_rocm = self.is_cuda = False
         self.pytorch_version: str | None = None
@@ -127,6 +132,9 @@ class Facts:
 
     def add(self, block: bytes) -> None:
         """Take in a block of whole lines."""
+        if _OF_DEEPSPEED in block:
+            for name, size in _DEEPSPEED_BATCH.findall(block):
+                self._batches.setdefault(_BATCHES[name], int(size))
         text = without_colours("\n".join(_hinted_lines(block))).replace("\r", "\n")
         for key, value in _DUMPED.findall(text):
             if key in KEYS and self._dumped.setdefault(key, value.strip()) != value.strip():
@@ -174,6 +182,7 @@ class Facts:
                 )
             elif (number := self._whole(key)) is not None and (number > 0 or key == "seed"):
                 config[field] = number
+        config = {**self._batches, **config}
         for key, field in WORDS.items():
             if (word := self._value(key)) and word not in ("None", "null", "none"):
                 config[field] = word

@@ -61,7 +61,7 @@ _LABELS: tuple[tuple[str, bytes, float], ...] = (
     ("reported_samples_per_second", rb"\bsamples(?: per second|/sec):\s*", 1.0),
     ("energy_joules_per_gpu", rb"energy per GPU \(J/iter/GPU\):\s*", 1.0),
     ("power_watts_per_gpu", rb"power per GPU \(W/GPU\):\s*", 1.0),
-    ("sequence_length", rb"\bseq_length:\s*", 1.0),
+    ("sequence_length", rb"\b(?:seq_length|actual seq(?:len| length)):\s*", 1.0),
     ("skipped_iterations", rb"number of skipped iterations:\s*", 1.0),
     ("nan_iterations", rb"number of nan iterations:\s*", 1.0),
 )

@@ -21,7 +21,8 @@ CONFIGURATION: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"^Total batch size {WHOLE} =>"), "tokens_per_step"),
     (re.compile(rf"^\| total batch size +\| {WHOLE}"), "tokens_per_step"),
     (re.compile(rf"^Overriding: gradient_accumulation_steps = {WHOLE}"), "gradient_accumulation_steps"),
-    (re.compile(rf"gradient accumulation steps: {WHOLE}"), "gradient_accumulation_steps"),
+    (re.compile(rf"[Gg]radient accumulation steps: {WHOLE}"), "gradient_accumulation_steps"),
+    (re.compile(rf"^Model config: \{{.{{0,400}}'sequence_len': {WHOLE}"), "sequence_length"),
     (re.compile(rf"^Overriding: block_size = {WHOLE}"), "sequence_length"),
     (re.compile(rf"^Tokens / micro-batch / rank: \d+ x {WHOLE} ="), "sequence_length"),
     (re.compile(rf"^\| sequence length T +\| {WHOLE}"), "sequence_length"),
@@ -52,7 +53,10 @@ _DEVICE = re.compile(
     r"|^\|\s+(\d{1,2})  (NVIDIA \S.{0,60}?)  +(?:On|Off)  \|"
 )
 _TORCH = re.compile(r"^Running PyTorch (\S+)", re.IGNORECASE)
-_PEAK = re.compile(r"^[Pp]eak memory (?:usage|allocated|consumption): ([\d.,]+) ?MiB(?: reserved: ([\d.,]+) MiB)?")
+_PEAK = re.compile(
+    r"^[Pp]eak memory (?:usage|allocated|consumption): ([\d.,]+) ?MiB(?: reserved: ([\d.,]+) MiB)?"
+    r"|^peak_vram_mb: +([\d.]+)"
+)
 _DATE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _SMI_DATE = re.compile(
     r"^[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\s*$"
@@ -61,7 +65,8 @@ NOTABLE = re.compile(
     r"FP8 training enabled|world size"
     r"|^(?:\s+train_b|Number of par|tokens per iter|total desired|=> calc|Total batch|Tokens /|Overriding:|\||GPU:"
     r"| {0,4}(?:train_batch_tokens|train_seq_len|world_size|grad_accum_steps|model_params):"
-    r"|COMPUTE_DTYPE|Running [Pp]y[Tt]orch|[Pp]eak memory|\d{4}-|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d)"
+    r"|COMPUTE_DTYPE|Running [Pp]y[Tt]orch|[Pp]eak memory|peak_vram_mb|Model config: \{|Gradient accum"
+    r"|\d{4}-|[A-Z][a-z]{2} [A-Z][a-z]{2} +\d)"
 )
 """Beginnings of lines that state something; most lines need no other check."""
 
@@ -118,7 +123,8 @@ def notice(text: str, seen: LineFacts) -> None:
     elif match := _TORCH.search(text):
         seen.gpu_info["pytorch_version"] = match[1]
     elif match := _PEAK.search(text):
-        for name, size in (("memory_allocated_peak_bytes", match[1]), ("memory_reserved_peak_bytes", match[2])):
+        allocated, reserved = match[1] or match[3], match[2]
+        for name, size in (("memory_allocated_peak_bytes", allocated), ("memory_reserved_peak_bytes", reserved)):
             if peak := fields.positive(size, MIB):
                 seen.peaks[name] = peak
     elif seen.timestamp is None and _DATE.match(text):
