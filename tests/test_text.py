@@ -74,6 +74,16 @@ def test_zeros_that_a_crashed_file_system_left_are_passed_over(tmp_path: Path) -
     assert list(written(tmp_path, b"one\n" + b"\0" * 40_000 + b"two\n").lines()) == [(1, "one"), (2, "two")]
 
 
+@pytest.mark.parametrize("length", [1000, 200_000, 3_000_000])
+def test_a_log_that_was_cut_while_its_writer_went_on_begins_with_zeros_and_is_text(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(b"\0" * length + b"one\ntwo\n")
+    assert not files.is_binary(path)
+    assert [text for _, text in Log(path).lines()][-1] == "two"
+    path.write_bytes(b"\0" * length)
+    assert files.is_binary(path)
+
+
 def zipped(**members: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -82,18 +82,25 @@ def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:
         return file.read(size)
 
 
+MOST_ZEROS = 2**32  # bytes before the text of a log that was cut while its writer went on at the old position
 _EVENTS = re.compile(rb"[\s\S]{2}\0{6}[\s\S]{4,64}?brain\.Event:")
 """The first record of TensorBoard's event files: what follows may be text for the most part."""
 
 
 def is_binary(path: Path) -> bool:
     """Return True if the (unpacked) beginning is that of an event file or has more control characters than a log."""
+    zeros = 0
     for chunk in _text_chunks(path, SNIFF_BYTES):
-        if _EVENTS.match(chunk):
+        if not zeros and _EVENTS.match(chunk):
             return True
-        head = re.sub(rb"\0{16,}", b"", chunk)  # a file system that crashed leaves stretches of zeros in a text
-        return len(head) - len(head.translate(None, _CONTROLS)) > 0.05 * len(head) if head else bool(chunk)
-    return False
+        # a file system that crashed leaves stretches of zeros in a text, and so does a log that was cut while written
+        head = re.sub(rb"\0{16,}", b"", chunk)
+        if head:
+            return len(head) - len(head.translate(None, _CONTROLS)) > 0.05 * len(head)
+        zeros += len(chunk)
+        if zeros > MOST_ZEROS:
+            break
+    return zeros > 0
 
 
 def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
