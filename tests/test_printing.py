@@ -112,6 +112,7 @@ def test_a_deleted_working_folder_is_one_line_of_every_command(tmp_path):
     assert len(done.stdout.splitlines()) >= 7, done.stderr.decode()
     assert b"Traceback" not in done.stderr
     assert b"unexpected" not in done.stderr
+    assert b"tprimat run: the working folder was deleted; change to another folder" in done.stderr
 
 
 @pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copyreg
 import errno
+import os
 from os import PathLike
 from typing import Any
 
@@ -107,4 +108,14 @@ def of_file_system(error: OSError) -> str:
     >>> of_file_system(PermissionError(errno.EACCES, "Permission denied", "/root/x"))
     '/root/x: Permission denied; name a path that you may use'
     """
+    if error.errno == errno.ENOENT and _working_folder_is_gone():
+        return "the working folder was deleted; change to another folder"
     return f"{error.filename or 'file system'}: {error.strerror or error}{_REMEDIES.get(error.errno or 0, '')}"
+
+
+def _working_folder_is_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
