@@ -246,7 +246,7 @@ def _over_submitters(means: Sequence[LogEstimate]) -> tuple[LogEstimate, list[fl
     if len(means) == 1:
         return means[0], [1.0], None
     logs, variances = [one.log for one in means], [one.variance for one in means]
-    if any(math.isinf(variance) for variance in variances):  # runs tell nothing, so submitters count alike
+    if any(math.isinf(variance) for variance in variances):  # the runs have no known scatter, so submitters count alike
         variances = [0.0] * len(means)
     between = _between(logs, variances)
     precisions = _weights(variances, between)

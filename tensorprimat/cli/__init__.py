@@ -105,7 +105,7 @@ def _without_output(program: str, error: OSError) -> None:
         sys.stdout.flush()
     except OSError:
         harmless.abandon(sys.stdout)
-    if not isinstance(error, BrokenPipeError):  # the reader of our output went away (head, less): nothing to say
+    if not isinstance(error, BrokenPipeError):  # the reader of our output has closed it (head, less)
         print(f"{program}: {of_file_system(error)}", file=sys.stderr)
 
 

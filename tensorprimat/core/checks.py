@@ -117,7 +117,7 @@ def _work_of_rows(result: Result) -> list[str]:
     if not (config.global_batch_size and config.sequence_length and tokens) or result.steps.has("samples"):
         return []
     if not result.provenance.assumed.keys().isdisjoint(("global_batch_size", "sequence_length")):
-        return []  # flags contradict the log: that is said where they are taken
+        return []  # flags contradict the log: reported when they are applied
     most = config.global_batch_size * config.sequence_length
     if tokens <= most * (1 + DISAGREEMENT):
         return []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 FINEST = 1e-3  # seconds: dates are printed with three digits of them at most
-LOOKED_AT = 1000  # stamps, which tell of most logs that they are fine
+LOOKED_AT = 1000  # time stamps: enough to find most logs in order
 DATES = "the dates of the rows"  # name of the clock that the dates of rows are, for a sentence
 
 

@@ -65,7 +65,7 @@ def begin(path: Path) -> None:
     try:
         if path.is_file() and path.stat().st_size >= WORTH_BEGINNING_BYTES:
             _begun[path] = regular.state(path), Digest(path)
-    except (OSError, ValueError):  # its reader says what is wrong with it
+    except (OSError, ValueError):  # its reader reports the error
         return
 
 

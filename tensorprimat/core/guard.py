@@ -106,7 +106,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGUSR1, lambda *_: _send(leader, signal.SIGTERM) if leader else None)
     signal.signal(signal.SIGUSR2, end_everything)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    parent_may_be_gone()  # it may have died before the kernel was asked
+    parent_may_be_gone()  # it may have died before the request to the kernel
     mine = os.getpid()
     leader = os.fork()
     if not leader:

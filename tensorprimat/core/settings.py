@@ -207,7 +207,7 @@ SETTINGS: tuple[Setting, ...] = (
             engine="torch engine", choices=("sdpa", "eager", "flash"),
         ),
     ),
-    Setting(name="attention_kernel", label="attention kernel", kind="word", applies="where stated"),  # few say it
+    Setting(name="attention_kernel", label="attention kernel", kind="word", applies="where stated"),  # few state it
     Setting(
         name="compile", label="compiled",
         option=Option(

@@ -183,7 +183,7 @@ def _device(result: Result, config: TrainingConfig, facts: UserFacts, notes: _No
             known = f"a device of platform {platform}"
         if notes.settle("gpu_info", known, facts.gpu, "--gpu", key="device_name", same=_same_device(known, facts.gpu)):
             if known is not None and not _same_device(known, facts.gpu):
-                device = GpuInfo(device_name=facts.gpu)  # nothing else that the log says belongs to this device
+                device = GpuInfo(device_name=facts.gpu)  # the log's other facts belong to another device
                 platform = vendor
             elif device.device_name is None:
                 device = device.model_copy(update={"device_name": facts.gpu})

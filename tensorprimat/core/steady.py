@@ -216,7 +216,7 @@ def _shift(rows: Floats) -> _Shift | None:
     around_levels = centred - np.where(np.arange(count) < change, centred[:change].mean(), centred[change:].mean())
     place = np.arange(count) - (count - 1) / 2
     around_line = centred - place * (place @ centred) / (place @ place)
-    # What is tested for must not pass for memory, so φ is taken around whichever leaves less of it.
+    # A shift or trend must not be mistaken for autocorrelation, so φ is taken around the fit that leaves less of it.
     phi = max(0.0, min(_lag_one(around_levels), _lag_one(around_line), 0.95))
     statistic = 2 * abs(float(excess[change - 1]))
     deflated = statistic**2 * (1 - phi) / (1 + phi)

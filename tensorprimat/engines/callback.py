@@ -287,15 +287,15 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             self.result_path = live_result.save(
                 self.result, output_dir=self.output_dir, result_file=self.result_file, stamp=self._stamp
             )
-        finally:  # said even where it cannot be kept
+        finally:  # shown even if it cannot be saved
             if self.print_every and self._sampler is not None and (cost := power.line(self._sampler)):
                 self._print(cost)
             if self.print_every:
                 spent = recorder.interruption_seconds if recorder else {}
-                path = None if self.result_file else self.result_path  # who names the file says where it ends up
+                path = None if self.result_file else self.result_path  # the caller prints the file that it named
                 self._print(console.end_block(self.result, label=self._label, path=path, interruption_seconds=spent))
 
-    # What a person sees.
+    # Console output.
 
     @property
     def _label(self) -> str:

@@ -73,7 +73,9 @@ def follow(
                     line = plain(raw)
                     if line.strip():
                         tail.append(line)
-                    with contextlib.suppress(OSError):  # who reads our output may go; the training and its log go on
+                    with contextlib.suppress(
+                        OSError
+                    ):  # the reader of our output may close it; the training and its log continue
                         print(show(line), flush=True)
             child.wait()
         except KeyboardInterrupt:

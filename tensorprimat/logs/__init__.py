@@ -157,7 +157,7 @@ def _folds(log: Log) -> list[str]:
     ]
 
 
-NO_TIME = "no step time follows"  # part of the sentence in which a reader says why
+NO_TIME = "no step time follows"  # part of a reader's error message
 
 
 def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:

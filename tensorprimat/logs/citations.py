@@ -25,7 +25,7 @@ LINES_BEHIND = 20_000  # searched behind the first row, where the lines before i
 ROWS_BESIDE = 5  # rows that tell a reader its format, in addition to the few lines that `of_settings` reads at a time
 CHUNK_LINES = 64
 END_OF_TEXT = 2**62
-MOST_HEADER_BYTES = 2**20  # before the first row; beyond, settings are looked for when somebody asks
+MOST_HEADER_BYTES = 2**20  # before the first row; beyond, settings are looked for only on demand
 RECORDS = ("training_config", "gpu_info", "model")
 SHOWN_CHARACTERS = 100  # of a line, from a little before the value on
 

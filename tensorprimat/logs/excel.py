@@ -282,5 +282,5 @@ def detect(log: Log) -> int:
 
 
 def read(log: Log) -> Reading:
-    read_profile([log.path])  # a damaged or foreign workbook says so itself
+    read_profile([log.path])  # raises InputError for a damaged or foreign workbook
     raise InputError("is a profile, not a training log", path=log.name, remedy="tprimat analyze shows it")

@@ -19,7 +19,7 @@ from tensorprimat.logs.text import Log, Part
 
 MOST_BYTES = 8 * 2**20  # between rows; in so much text settings stand once, if at all
 MOST_STRETCHES = 100  # read one by one where all of them together state other settings
-ROWS_READ = 5  # tell a reader its format, beside lines without any row
+ROWS_READ = 5  # enough for a reader to recognise its format, in addition to lines without rows
 
 NOT_COMPARED = frozenset(("max_steps", "seed", "learning_rate", "warmup_steps", "window"))
 """Settings that may differ between segments of one benchmark."""

@@ -252,7 +252,7 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
         before, header = _origin(headers, cut)
         inherited: tuple[Part, ...] = ()
         segment = _read_one(log, format, own, number + 1, cut.reason)
-        if segment is None and header:  # rows that cannot be read without what stands above them: those of a CSV
+        if segment is None and header:  # rows that cannot be read without the lines above them: those of a CSV
             segment = _read_one(log, format, (*header, *own), number + 1, cut.reason)
             segment = segment and replace(segment, first_line=first)
             inherited = header

@@ -52,7 +52,7 @@ MODEL_ARGUMENTS = (
 """Arguments that may name the model, in the order in which they are believed; only a known model's name counts."""
 DEVICE_ARGUMENTS = ("gpu", "gpu_type", "gpu_name", "gpu_model", "device_name", "platform", "hardware", "vendor")
 """Arguments that may name the vendor in one word; `device: cuda` does not, it is PyTorch's word on ROCm too."""
-HPARAMS_FILE = "hparams.yaml"  # what Lightning writes beside its events
+HPARAMS_FILE = "hparams.yaml"  # written by Lightning next to its events
 LARGEST_HPARAMS = 2**20  # bytes
 
 

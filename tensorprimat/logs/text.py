@@ -16,7 +16,7 @@ from tensorprimat.logs import files, prefixes
 from tensorprimat.logs.prefixes import Origin
 
 HEAD_BYTES = 2**20  # detection looks at this much of a file at a time
-HEAD_LINE_CHARACTERS = 2**16  # and at no more of a line: what tells a format stands at its beginning
+HEAD_LINE_CHARACTERS = 2**16  # and of a line only so much: its beginning shows the format
 WHOLE_FILE_BYTES = 256 * 2**20  # a document that must be read as one piece (JSON) is refused beyond
 
 _COLOUR = re.compile(

@@ -97,7 +97,7 @@ def _row(text: str, known: _Known) -> _Row | None:
             known.clear()
         known[shape] = places
     step, last, loss, rate, stamp, rank = places
-    moment = moment_at(text, stamp) or written_at(text)  # where the date does not exist another may stand behind it
+    moment = moment_at(text, stamp) or written_at(text)  # an impossible date may be followed by a real one
     if moment is None:
         return None
     return _Row(

@@ -118,7 +118,7 @@ def _between_rows(steps: Steps, elapsed: Elapsed | None, rates: FloatArray) -> t
         return None, 0.0
     resolution = elapsed.resolution if elapsed else clocks.resolution_of(known)
     mean = float((rates[timed] * gaps[timed]).sum()) / spent
-    # The rounding of a moment moves time from the row before it to the row behind: what matters is how they differ.
+    # Rounding of a time stamp moves time from the row before it to the row after it, so their difference counts.
     error = resolution / sqrt(12) * float(np.sqrt((np.diff(rates[timed]) ** 2).sum())) / spent / mean
     return np.asarray(gaps / np.maximum(numbers, 1)), error
 

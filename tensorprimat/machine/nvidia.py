@@ -11,7 +11,7 @@ from tensorprimat.machine.device import Device, DeviceReading, Process
 MEGA = 1e6
 
 # nvml.h, nvmlClocksEventReasons: bits that mean that the device would run faster if it could. Idle (0x1) and
-# application clocks (0x2) are what was asked for.
+# application clocks (0x2) are intended.
 THROTTLING = {
     0x4: "the power cap",
     0x8: "a hardware slowdown",

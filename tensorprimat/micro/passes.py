@@ -158,7 +158,7 @@ def _nothing_left_behind(device_type: str, *, compiled: bool) -> Iterator[None]:
         if device_type == "cuda":
             import torch
 
-            with contextlib.suppress(RuntimeError):  # of a device that is lost: the cell has said so
+            with contextlib.suppress(RuntimeError):  # a lost device, which the cell has already reported
                 torch.cuda.empty_cache()
 
 

@@ -71,7 +71,7 @@ def _encodable(text: str, stream: TextIO) -> str:
         return text
     try:
         return text.encode(encoding, "replace").decode(encoding)
-    except LookupError:  # an encoding that only the system knows
+    except LookupError:  # an encoding that Python does not know
         return text.encode("ascii", "replace").decode()
 
 

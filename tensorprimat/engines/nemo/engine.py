@@ -151,7 +151,7 @@ def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
     with run.Experiment(f"tensorprimat_{spec.model}", executor=executor) as experiment:
         experiment.add(recipe, executor=executor, name=spec.model, tail_logs=True)
         experiment.run(detach=False, tail_logs=True)
-    # Only leaving the block has waited for the job; experiment.status() knows nothing of local ones.
+    # The job is waited for only when the block ends; experiment.status() does not cover local jobs.
     states = [job.state.name for job in experiment.jobs]
     if states != ["SUCCEEDED"]:
         raise RunError(f"NeMo-Run reports {', '.join(states)}; its log is above")

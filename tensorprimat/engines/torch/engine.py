@@ -34,7 +34,7 @@ from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
 
 PRINTED_LINES = 10  # a short benchmark still shows that it moves
 
-# Said by libraries on every run of this engine, about what it does on purpose.
+# Warnings of libraries on every run of this engine, about things that it does on purpose.
 EXPECTED_WARNINGS = (
     r".*does not have many workers.*",  # tokens are made in the training process
     r".*isinstance\(treespec, LeafSpec\).*",  # between Lightning and torch

@@ -40,7 +40,7 @@ _ENTRY = re.compile(rb"^    \{[ \t\r]*$", re.MULTILINE)  # of a list in a docume
 _DICTIONARY = re.compile(r"\{['\"][^{}]*\}")
 _ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")
 RESTATED_DIGITS = (1e-3, 0.006)  # of a loss and an epoch
-DRAWN_SECONDS = 2  # tqdm draws no more often than every 0.1 s; two readings of whole seconds tell of more
+DRAWN_SECONDS = 2  # tqdm draws no more often than every 0.1 s; two readings of whole seconds mean more
 _TRAINING_BAR = re.compile(
     r"^\s{0,200}(?:Train:?\s{0,9})?\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) "
     r"\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<"

@@ -35,7 +35,7 @@ def total_steps(content: Content) -> float | None:
     summary = _summary(content)
     if summary is not None:
         rate, runtime = fields.positive(summary.get("train_steps_per_second")), fields.positive(summary.get(RUNTIME))
-        # a rate of 0.001 to three decimals says nothing; of four digits it tells hundreds of steps exactly
+        # a rate of 0.001 to three decimals is too coarse; four digits count hundreds of steps exactly
         printed = half_digit(summary["train_steps_per_second"]) if rate else 0.0
         if rate and runtime and max(printed, ROUNDED_RATE / 2) <= COUNT_RESOLUTION * rate:
             return float(round(rate * runtime))

@@ -68,7 +68,7 @@ _HINTS = tuple(
     )
 )
 """Texts of which a line must contain one to be examined: plain searches are a hundred times faster than expressions."""
-_MAX_LINE_BYTES = 4096  # a fact stands in a short line
+_MAX_LINE_BYTES = 4096  # longer lines state no fact
 
 _OF_DEEPSPEED = b":print]  "
 """In each line of DeepSpeed's own configuration, whose world_size counts the data-parallel ranks alone."""

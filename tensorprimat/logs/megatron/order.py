@@ -11,7 +11,7 @@ from tensorprimat.core.steps import INTERRUPTIONS, FloatArray
 
 SAME_CLOCK = 0.01  # two ranks time one iteration to within a per cent; a restarted iteration is slower by far
 TIMER_STOOD = 1.5  # seconds beyond what dates rounded to a second can hide
-SLOW_START = 2.0  # times the level of the later rows: where no date tells, a first iteration must take so long
+SLOW_START = 2.0  # times the level of the later rows: without dates, a first iteration must take this long
 NEAR_LEVEL = 3.0  # times the level of the later rows: a second iteration takes no longer, and no less than its inverse
 
 Mask = NDArray[np.bool_]

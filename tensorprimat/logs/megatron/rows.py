@@ -17,7 +17,7 @@ from tensorprimat.logs.megatron.search import mentions
 MAX_ROW_BYTES = 64 * 2**10  # an iteration line has some 300 to 1,500 bytes; anything longer is something else
 MAX_LAYOUTS = 2_000
 MAX_TEMPLATES = 8  # of one length of line
-WORTH_A_TEMPLATE = 50  # lines that fit one, in the mean; fewer, and what was taken for steady is not
+WORTH_A_TEMPLATE = 50  # lines per template, on average; with fewer, the layout is not steady
 FIRST_ROWS = 10_000  # in a young log every number is still growing
 PIECE_ROWS = 2048  # what stays in a core's own cache while it is compared and read
 SAMPLE_BYTES = 2**13

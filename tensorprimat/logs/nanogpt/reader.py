@@ -54,7 +54,7 @@ def read(log: Log) -> Reading:
     seen = LineFacts()
     projects = _Projects()
     steps = fields.merged((None, step) for step in projects.noted(_rows(log, seen)))
-    for name, peak in seen.peaks.items() if len(steps) else ():  # said once, at the end, about the whole run
+    for name, peak in seen.peaks.items() if len(steps) else ():  # printed once, at the end, for the whole run
         column = np.full(len(steps), np.nan)
         column[-1] = peak
         steps = steps.replace(**{name: column})
