@@ -83,6 +83,12 @@ def test_a_training_time_that_no_row_explains_is_reported_and_a_larger_one_refus
         litgpt(tmp_path, 60.0)
 
 
+def test_a_short_run_is_not_refused_for_what_precedes_its_first_step(tmp_path):
+    result = litgpt(tmp_path, 11.2, steps=10)
+    assert "but 11.2 s by Training Time" in unexplained(result)[0]
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5)
+
+
 def test_checkpoints_without_a_time_keep_litgpts_clock_from_refusing(tmp_path):
     result = litgpt(tmp_path, 150.0, more=("Saving checkpoint to 'out/step-00000200/lit_model.pth'",))
     assert "but 150 s by Training Time" in unexplained(result)[0]

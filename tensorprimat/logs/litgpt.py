@@ -47,6 +47,7 @@ _VALIDATION = re.compile(r"^iter \d{1,15}: val loss [\w.+-]{1,20}, val time: (\d
 _SAVING = re.compile(r"^Saving .{0,40}checkpoint to ")
 _ARGUMENT = re.compile(r"(?:\b|')(?P<name>\w{1,40})(?:=|': )'?(?P<value>[\w.+-]{1,80})(?![\w.+-]|,\d)")
 DUMP_OPENS = "{'"  # the first line of the arguments, as pprint writes them
+FIRST_VALIDATION = 30.0  # seconds: Training Time begins before it, and before the example that fine-tuning generates
 LONGEST_ROW = 2**12  # characters of a line in which a row is looked for, from its end
 LONGEST_LINE = 2**14  # characters of a line in which arguments are looked for
 
@@ -208,13 +209,14 @@ def _evidence(steps: Steps, totals: dict[str, float], *, saved: bool) -> Evidenc
     duration = totals.get("seconds")
     if not duration or not len(steps) or index[0] != 1 or (np.diff(index) <= 0).any() or not steps.has("seconds"):
         return Evidence()
+    rows = float(np.nansum(steps.column("seconds") * steps.column("covers")))
     clock = LogClock(
         name="Training Time",
         seconds=duration,
         steps=float(index[-1]),
         spent=(("evaluation", totals["validation"]),) if totals.get("validation") else (),
         resolution=0.01,
-        is_certain=not saved,
+        is_certain=not saved and not 0 < duration - rows < FIRST_VALIDATION,
     )
     return Evidence(clocks=(clock,))
 
