@@ -5,6 +5,7 @@ import pytest
 from plausible import result
 
 from tensorprimat.cli import main
+from tensorprimat.core.result import Reported
 from tensorprimat.core.store import to_json
 from tensorprimat.core.summary import summarise
 
@@ -116,6 +117,25 @@ def test_losses_have_their_own_limit(gate):
     code, markdown, _ = gate(same, worse, "--max-loss-gap", "1%")
     assert code == 1
     assert "Loss curves differ from step" in markdown
+
+
+@pytest.mark.parametrize(("missed", "code"), [((), 0), ((1,), 3), ((1, 2), 3)])
+def test_a_candidate_that_misses_its_quality_target_more_often_never_passes(gate, missed, code):
+    sides = [h100(), h100(seed=1)]
+    for number, one in enumerate(sides):
+        reported = Reported(benchmark="llama31_8b", quality_target=3.3)
+        metrics = one.performance_metrics.model_copy(update={"reported": reported})
+        runs = tuple(
+            run.model_copy(
+                update={"time_to_train_seconds": None if number and run.index in missed else 5400.0 + run.index}
+            )
+            for run in one.runs
+        )
+        sides[number] = one.model_copy(update={"performance_metrics": metrics, "runs": runs})
+    found, markdown, _ = gate(*sides, "--accept", "same_task")
+    assert found == code
+    sentence = f"{len(missed)} of 5 runs of the candidate did not reach the quality target"
+    assert (sentence in markdown) == bool(missed)
 
 
 def test_the_worst_model_decides(gate):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tensorprimat.analysis import losses, stats
+from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
 from tensorprimat.analysis.ratios import Meeting, StatedScatter, look_of, meet, runs_to_show, scope, still_to_drift
 from tensorprimat.analysis.records import Fairness
@@ -111,6 +112,7 @@ def gate(
             checks.append(_losses(model, meeting, limits.loss_gap, assumed))
         if lowest is None and meeting.fairness.conditions:
             checks[first:] = [_on_condition(check, meeting.fairness) for check in checks[first:]]
+        checks[first:] = [_unless_missed(check, meeting) for check in checks[first:]]
     return GateReport(checks=tuple(checks), notes=tuple(notes))
 
 
@@ -128,6 +130,17 @@ def _on_condition(check: Check, fairness: Fairness) -> Check:
         f"but the {settings} may differ; state it by a flag, or let --accept {fairness.verdict} take it as equal"
     )
     return replace(check, status="undecided", sentence=f"{check.sentence}, {condition}")
+
+
+def _unless_missed(check: Check, meeting: Meeting) -> Check:
+    """Return a check that passed as undecided, because more runs of the candidate missed the quality target."""
+    target = meeting.candidate.result.performance_metrics.reported.quality_target
+    before, after = (missed_target(group.result) / max(1, len(group.result.runs)) for group in meeting.groups)
+    if check.status != "pass" or target is None or after <= before:
+        return check
+    result = meeting.candidate.result
+    missed = f"{missed_target(result)} of {len(result.runs)} runs of the candidate did not reach the quality target"
+    return replace(check, status="undecided", sentence=f"{check.sentence}, but {missed}")
 
 
 def _by_model(loaded: Sequence[Loaded], side: str, notes: list[str]) -> dict[str, Group]:
