@@ -73,9 +73,7 @@ def follow(
                     line = plain(raw)
                     if line.strip():
                         tail.append(line)
-                    with contextlib.suppress(
-                        OSError
-                    ):  # the reader of our output may close it; the training and its log continue
+                    with contextlib.suppress(OSError):  # the training continues if our output has no reader left
                         print(show(line), flush=True)
             child.wait()
         except KeyboardInterrupt:

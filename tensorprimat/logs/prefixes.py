@@ -59,9 +59,7 @@ def _anonymous(expression: str) -> str:
 _ANY = re.compile("|".join(_anonymous(expression) for expression in PREFIXES.values()))
 _EACH = tuple((name, re.compile(expression)) for name, expression in PREFIXES.items())
 MOST_PREFIXES = 16  # launchers within launchers; a line of nothing else takes a copy for each
-_STARTS = frozenset(
-    "[(0123456789 wnhgiJFMASOND"
-)  # first characters of prefixes: most lines are ruled out by one look-up
+_STARTS = frozenset("[(0123456789 wnhgiJFMASOND")  # first characters of prefixes: they rule out most lines
 _COMPOSE = "  | "  # of docker compose, whose prefix begins with the name of any service
 _COMPOSE_WITHIN = 200
 
