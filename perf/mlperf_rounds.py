@@ -47,6 +47,8 @@ class Own:
     stopped: float | None = None
     evaluated: float = 0.0
     in_blocks: float = 0.0
+    unopened: int = 0
+    """Number of block_stop marks without a block_start before them."""
     samples: float = 0.0
 
     @property
@@ -55,7 +57,7 @@ class Own:
         if not self.samples or self.started is None or self.stopped is None:
             return None
         whole = self.stopped - self.started - self.evaluated
-        blocks = self.in_blocks if self.in_blocks > whole / 2 else 0.0  # else block_stop is missing from most blocks
+        blocks = self.in_blocks if self.in_blocks > whole / 2 and not self.unopened else 0.0  # else marks are missing
         return self.samples / (blocks or whole)
 
 
@@ -134,11 +136,15 @@ def _own_clock(path: str) -> Own:
         elif key == "eval_start":
             evaluation = time
         elif key == "eval_stop" and evaluation is not None:
-            own.evaluated, evaluation = own.evaluated + time - evaluation, None
+            own.evaluated += time - evaluation
+            own.in_blocks -= time - evaluation if block is not None else 0.0
+            evaluation = None
         elif key == "block_start":
             block = time
         elif key == "block_stop" and block is not None:
             own.in_blocks, block = own.in_blocks + time - block, None
+        elif key == "block_stop":
+            own.unopened += 1
         own.samples = max(own.samples, counts)
     return own
 

@@ -22,7 +22,7 @@ MARK = ":::MLLOG"
 _EVENT_BEGINS = re.compile(rf"{MARK}\s{{0,9}}{{")
 _DECODER = json.JSONDecoder()
 LATEST_MILLISECONDS = 32503680000000  # the year 3000: a larger number is no date
-STEP_SECONDS_KEYS = ("train_step_time", "train_step_timing in s")
+STEP_SECONDS_KEYS = ("train_step_time", "train_step_timing in s", "train_step_timing")
 RATE_KEY = "throughput"
 MEMORY_KEY = "max_memory_usage"
 MOST_GIBIBYTES = 1e5  # no device has so much: a larger number counts bytes
@@ -126,13 +126,14 @@ def collect(events: Iterable[Event]) -> MlperfContent:
             status = event.metadata.get("status")
             run.status = status if isinstance(status, str) else None
         elif event.key == "block_start":
-            run.blocks.append(Block(started=event.time, first=_counts(event)))
-        elif event.key == "block_stop" and run.blocks and run.blocks[-1].stopped is None:
-            block = run.blocks[-1]
+            before = run.blocks[-1].last.get("samples_count") if run.blocks else None
+            run.blocks.append(Block(started=event.time, first=_counts(event), before=before))
+        elif event.key == "block_stop" and (block := _open_block(run)):
             block.stopped, block.last, block.line = event.time, _counts(event), event.line
         elif event.key == "eval_start":
             run.evaluation_lines.append(event.line)
             run.evaluations.append((event.time, None))
+            run.evaluation_counts.append(_counts(event))
         elif event.key == "eval_stop":
             run.evaluation_lines.append(event.line)
             if run.evaluations and run.evaluations[-1][1] is None:
@@ -150,6 +151,13 @@ def collect(events: Iterable[Event]) -> MlperfContent:
             content.settings.setdefault(event.key, event.value)
     content.ranks = _ranks(starts)
     return content
+
+
+def _open_block(run: MlperfEvents) -> Block | None:
+    """Return the block that a block_stop closes: the last one, or one from run_start on, where some logs mark none."""
+    if not run.blocks and run.started is not None:
+        run.blocks.append(Block(started=run.started, first={}))
+    return run.blocks[-1] if run.blocks and run.blocks[-1].stopped is None else None
 
 
 def _ranks(starts: Counter[tuple[object, ...]]) -> int:

@@ -67,6 +67,11 @@ def read(log: Log) -> Reading:
     reading.steps = Steps.of(steps)
     reading.evidence = evidence_of(content.runs, steps)
     _report_rates(reading, content.runs, batch, length)
+    if any("eval_accuracy" in run.counts and not (run.evaluations or run.rows) for run in content.runs):
+        reading.warnings.append(
+            "evaluation: eval_accuracy without eval_start and eval_stop; the seconds of evaluation count as training, "
+            "so the rate is too low"
+        )
     if torn:
         reading.warnings.append(
             f"events: {counted(len(torn), 'event')} cut off and left out, the first on line {torn[0]}, so "

@@ -16,7 +16,7 @@ from statistics import median
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step
 from tensorprimat.logs.mlperf.blocks import Share, partial_rows, share_blocks
-from tensorprimat.logs.mlperf.run import MlperfEvents, MlperfRow
+from tensorprimat.logs.mlperf.run import Block, MlperfEvents, MlperfRow
 
 MOST_UNCOUNTED = 0.2  # of the time of all blocks
 
@@ -42,7 +42,7 @@ def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
         if not share.covers and row.step_seconds is None:
             continue  # a rate beside step times is a second measurement of the same steps
         index += share.covers
-        evaluated = row.line not in settled and _holds_evaluation(run, row, before, share.covers)
+        evaluated = row.covers is None and row.line not in settled and _holds_evaluation(run, row, before, share.covers)
         yield Step(
             index=index,
             seconds=share.seconds,
@@ -69,19 +69,39 @@ def _measured_rows(shown: Sequence[MlperfRow]) -> Sequence[MlperfRow]:
 def _block_rows(run: MlperfEvents) -> Iterator[MlperfRow]:
     """Yield the blocks as rows, for a run that logged nothing else about training."""
     for block in run.blocks:
-        samples = run.samples_in(block)
-        if block.stopped is None or block.stopped <= block.started or not samples or not run.batch:
-            continue
-        steps = max(1, round(samples / run.batch))
-        yield MlperfRow(
-            line=block.line,
-            time=block.stopped,
-            position=None,
-            of_block=True,
-            step_seconds=(block.stopped - block.started) / steps,
-            rate=None,
-            loss=None,
-        )
+        for line, start, stop, samples in _stretches(run, block):
+            if stop is None or stop <= start or not samples or samples < 0 or not run.batch:
+                continue
+            steps = max(1, round(samples / run.batch))
+            yield MlperfRow(
+                line=line,
+                time=stop,
+                position=None,
+                of_block=True,
+                step_seconds=(stop - start) / steps,
+                covers=steps,
+                rate=None,
+                loss=None,
+            )
+
+
+def _stretches(run: MlperfEvents, block: Block) -> Iterator[tuple[int, float, float | None, float | None]]:
+    """Yield (line, start, stop, samples) of the training in a block: all of it, or the parts between the evaluations
+    that it holds.
+    """
+    end = block.stopped or run.stopped or math.inf
+    marks = zip(run.evaluations, run.evaluation_counts, run.evaluation_lines[::2], strict=False)
+    inside = [mark for mark in marks if block.started < mark[0][0] < end]
+    if not inside:
+        yield block.line, block.started, block.stopped, run.samples_in(block)
+        return
+    start: float | None = block.started
+    before = run.trained_at(block.first)
+    for (began, ended), counts, line in inside:
+        trained = run.trained_at(counts)
+        if start is not None:
+            yield line, start, began, None if trained is None else trained - (before or 0.0)
+        start, before = ended, trained
 
 
 def _holds_evaluation(run: MlperfEvents, row: MlperfRow, before: MlperfRow | None, covered: int) -> bool:
@@ -98,6 +118,9 @@ def _covers(run: MlperfEvents, rows: Sequence[MlperfRow], partial: set[int]) -> 
 
     A partial row covers none.
     """
+    stated = [row.covers for row in rows if row.covers is not None]
+    if len(stated) == len(rows):
+        return stated, 0
     batch, by_clock = run.batch, list[float]()
     for row, before in zip(rows, (None, *rows), strict=False):
         start, pace = run.beginning_of(row, before), run.pace(row)
@@ -141,7 +164,7 @@ def evidence_of(runs: Sequence[MlperfEvents], steps: Sequence[Step]) -> Evidence
         closed = bool(stops) and len(stops) == len(run.blocks)
         spent = [("evaluation", run.evaluated_seconds(run.started, run.stopped))]
         if closed and own < math.inf:
-            inside = sum((block.stopped or 0.0) - block.started for block in run.blocks)
+            inside = sum(_training_seconds(run, block) for block in run.blocks)
             spent.append(("start-up", run.blocks[0].started - run.started))
             spent.append(("inside blocks but in no row", _plausible(inside - own, inside)))
             outside = run.stopped - run.blocks[0].started - inside - spent[0][1]
@@ -158,6 +181,11 @@ def evidence_of(runs: Sequence[MlperfEvents], steps: Sequence[Step]) -> Evidence
         )
     announced = {line: "validation" for run in runs for line in run.evaluation_lines}
     return Evidence(clocks=tuple(clocks), announced=announced)
+
+
+def _training_seconds(run: MlperfEvents, block: Block) -> float:
+    stopped = block.stopped or block.started
+    return stopped - block.started - run.evaluated_seconds(block.started, stopped)
 
 
 def _own_seconds(step: Step) -> float | None:

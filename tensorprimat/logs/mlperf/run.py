@@ -24,6 +24,8 @@ class MlperfRow:
     loss: float | None
     counts_samples_only: bool = False
     """Its progress is samples_count alone, so it may be the partial first row of a block."""
+    covers: int | None = None
+    """Its optimizer steps, where marks state them."""
     learning_rate: float | None = None
     peak_memory_bytes: float | None = None
 
@@ -39,6 +41,8 @@ class Block:
     last: dict[str, float] = field(default_factory=dict)
     line: int = 0
     """Line of block_stop."""
+    before: float | None = None
+    """Samples that the block_stop before it counts."""
 
 
 @dataclass(kw_only=True)
@@ -60,6 +64,8 @@ class MlperfEvents:
     evaluations: list[tuple[float, float | None]] = field(default_factory=list)
     """(start, stop) of each, None for a stop that the log does not mark."""
     evaluation_lines: list[int] = field(default_factory=list)
+    evaluation_counts: list[dict[str, float]] = field(default_factory=list)
+    """Numbers that each eval_start carries."""
 
     @property
     def samples(self) -> float | None:
@@ -77,15 +83,26 @@ class MlperfEvents:
     def samples_in(self, block: Block) -> float | None:
         """Return the samples trained in a block, or None if the marks do not tell.
 
-        Steps tell it best. samples_count is a progress in some logs, and in others the size of the block at both marks.
+        Steps tell it best. samples_count is a progress in some logs, and in others the size of the block at both marks;
+        block_start may count steps where block_stop counts samples.
         """
         first, last = block.first, block.last
         if "step" in first and "step" in last and self.batch:
             return _positive((last["step"] - first["step"]) * self.batch)
         if "samples_count" in last:
-            return _positive(last["samples_count"] - first.get("samples_count", 0.0))
+            start, before = first.get("samples_count", 0.0), block.before
+            if before is not None and 0 < start < before < last["samples_count"]:
+                start = before
+            return _positive(last["samples_count"] - start)
         tokens = first.get("epoch_count")
         return _positive(tokens / self.length) if tokens and self.length else None
+
+    def trained_at(self, counts: dict[str, float]) -> float | None:
+        """Return the samples trained so far by the numbers of a mark; gpt3 counts tokens under the name of epochs."""
+        if "samples_count" in counts:
+            return counts["samples_count"]
+        tokens = counts.get("epoch_num", counts.get("first_epoch_num"))
+        return None if tokens is None or not self.length else tokens / self.length
 
     def pace(self, row: MlperfRow) -> float | None:
         """Return the seconds of a step, as logged or as the rate has it."""
