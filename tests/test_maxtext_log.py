@@ -96,6 +96,9 @@ def test_padding_is_no_token(read_text: Any) -> None:
     result = read_text(log(*(row(n, weights=TOKENS // 2) for n in range(6))))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(2048)
     assert any("the framework reported" in warning for warning in result.warnings)
+    assert sum("padding is left out" in warning for warning in result.warnings) == 1
+    full = read_text(log(*(row(n) for n in range(6))))
+    assert not any("padding" in warning for warning in full.warnings)
 
 
 def test_excerpts_in_prose_are_stretches(read_text: Any) -> None:

@@ -35,6 +35,7 @@ from tensorprimat.logs.text import Log
 _ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<seconds>{NUMBER})(?=,|\s*$)(?P<fields>.*)")
 _FIELD = re.compile(rf", ([\w/ ]{{1,60}}): ({NUMBER})(?=,|\s)|, (?P<last>[\w ]{{1,60}}): (?P<value>{NUMBER})$")
 """A rate is never the last of a row: at the end it lacks digits."""
+TOLD_PADDING = 0.01  # of the tokens of a step
 _RAMP_UP = "[Rampup Batch Size Phase]"
 _DRAINED = re.compile(
     r"(?P<validation>Starting eval after train step|eval metrics after step:) (?P<eval_step>\d{1,15})"
@@ -100,6 +101,14 @@ def read(log: Log) -> Reading:
         reading.warnings.append(
             f"steps: the time of {untimed} of {len(steps)} rows is left out: JAX had no earlier step to wait for "
             "(the second row, or two after an evaluation or checkpoint), so it is not a step time"
+        )
+    tokens = steps.column("tokens")[np.isfinite(steps.column("tokens"))]
+    batch, length = (reading.training_config.get(name) for name in ("global_batch_size", "sequence_length"))
+    full = batch * length if batch and length else tokens.max(initial=0.0)
+    if len(tokens) and tokens.mean() < (1 - TOLD_PADDING) * full:
+        reading.warnings.append(
+            "tokens_per_second: the tokens of a step are total_weights, so padding is left out; MaxText's own "
+            "Tokens/s/device counts it, and is kept under reported"
         )
     if seen.ramp_up_rows:
         reading.warnings.append(
