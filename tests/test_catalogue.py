@@ -89,6 +89,27 @@ def test_an_unknown_device_is_none_never_a_default(printed):
     assert find_gpu(printed) is None
 
 
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("AMD Instinct MI355X 288GB HBM3e", "MI355X"),
+        ("AMD Instinct MI350X 288GB HBM3E", "MI350X"),
+        ("NVIDIA Blackwell Ultra GPU (B300-SXM-288GB)", "B300"),
+        ("NVIDIA B300 Blackwell Ultra GPU", "B300"),
+        ("NVIDIA H200-SXM-141GB", "H200 SXM"),
+    ],
+)
+def test_the_name_of_a_submission_finds_its_device_despite_memory_and_brackets(written, name):
+    found = find_gpu(written)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize("written", ["NVIDIA H200 64GB", "MI355X 64GB HBM3e", "288GB HBM3e", "Unknown (8 cores)"])
+def test_a_name_with_another_memory_is_no_device_of_the_catalogue(written):
+    assert find_gpu(written) is None
+
+
 def test_every_catalogue_name_finds_itself():
     for gpu in catalogue.gpus():
         assert find_gpu(gpu.name) is gpu

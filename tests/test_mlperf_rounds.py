@@ -11,7 +11,7 @@ import pytest
 
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.cli import main
-from tensorprimat.core import mlperf_library
+from tensorprimat.core import catalogue, mlperf_library
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs.mlperf import round as mlperf_round
 
@@ -281,8 +281,5 @@ def test_a_log_of_v6_0_states_precision_parallelism_and_samples(tmp_path, benchm
     ],
 )
 def test_a_device_is_known_by_the_name_in_its_brackets_if_that_is_one(device, gpu):
-    found = mlperf_round._gpu(device)
-    if gpu is not None:
-        assert found.name == gpu
-    else:
-        assert found == mlperf_round.catalogue.find_gpu(device)
+    found = catalogue.find_gpu(device)
+    assert (found.name if found else None) == gpu

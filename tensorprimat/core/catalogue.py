@@ -205,11 +205,38 @@ def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | N
 
 
 def variants(device_name: str | None) -> tuple[Gpu, ...]:
-    """Return every entry that a name may mean: several where it leaves the variant open, none where it is unknown."""
-    plain = plain_name(device_name or "")
-    if not plain:
-        return ()
-    return tuple(gpu for gpu in gpus() if plain in {plain_name(name) for name in (gpu.name, *gpu.names)})
+    """Return every entry that a name may mean: several where it leaves the variant open, none where it is unknown.
+
+    A name with size and kind of memory that no entry has means the entries of the name without them, if they have as
+    much; a name in brackets counts where the words before it mean none.
+
+    >>> [gpu.name for gpu in variants("AMD Instinct MI355X 288GB HBM3e")], variants("AMD Instinct MI355X 64GB HBM3e")
+    (['MI355X'], ())
+    >>> [gpu.name for gpu in variants("NVIDIA Hopper GPU (H200-SXM-141GB)")]
+    ['H200 SXM']
+    """
+    name = device_name or ""
+    inner = _IN_BRACKETS.findall(name)
+    return _variants(name) or (_variants(inner[0]) if len(inner) == 1 else ())
+
+
+def _variants(name: str) -> tuple[Gpu, ...]:
+    plain = plain_name(name)
+    found = _of_plain_name(plain)
+    bare = _MEMORY.sub("", f" {plain}").strip()
+    if found or bare == plain:
+        return found
+    sizes = [float(size) for size in _GIGABYTES.findall(plain)]
+    return tuple(gpu for gpu in _of_plain_name(bare) if all(memory_fits(gpu, size) for size in sizes))
+
+
+def _of_plain_name(plain: str) -> tuple[Gpu, ...]:
+    return tuple(gpu for gpu in gpus() if plain and plain in {plain_name(name) for name in (gpu.name, *gpu.names)})
+
+
+_IN_BRACKETS = re.compile(r"\(([^()]{1,80})\)")
+_GIGABYTES = re.compile(r"\b(\d{1,3})gb\b")
+_MEMORY = re.compile(r" (?:\d{1,3}gb|hbm\d[a-z]?|gddr\d[a-z]?)(?= |$)")
 
 
 _VENDOR_WORDS = {"nvidia", "amd", "tesla", "instinct", "geforce"}

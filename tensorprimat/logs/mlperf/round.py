@@ -91,7 +91,7 @@ def read(pair: SystemBenchmark) -> Entry:
     runs, settings = _runs(pair, notes)
     system = _system(pair, notes)
     known = described("", system)
-    device, gpu = known.device, _gpu(known.device) if known.device else None
+    device, gpu = known.device, catalogue.find_gpu(known.device)
     if system and not known.gpus:
         notes.append("the system's description states no number of nodes and accelerators, so the GPUs are unknown")
     config = _agreed(settings, notes)
@@ -116,13 +116,6 @@ def read(pair: SystemBenchmark) -> Entry:
         runs=tuple(runs),
         notes=tuple(notes),
     )
-
-
-def _gpu(device: str) -> catalogue.Gpu | None:
-    """Return the catalogue's GPU of a device name: by the whole name, else by the name in its brackets."""
-    whole = catalogue.find_gpu(device)
-    inner = [gpu for name in re.findall(r"\(([^()]*)\)", device) if (gpu := catalogue.find_gpu(name)) is not None]
-    return whole or (inner[0] if len(inner) == 1 else None)
 
 
 def _runs(pair: SystemBenchmark, notes: list[str]) -> tuple[list[LibraryRun], list[dict[str, Any]]]:
