@@ -297,3 +297,10 @@ def test_runs_of_one_side_that_differ_like_two_machines_are_reported(tmp_path, c
 def test_a_tensorboard_file_is_called_after_its_folder():
     paths = [Path(f"runs/{name}/events.out.tfevents.1700000000.host.1.{number}") for number, name in enumerate("ab")]
     assert by_argument._provisional([by_argument.Argument(path=path) for path in paths]) == ["a", "b"]
+
+
+def test_a_path_given_twice_without_names_is_one_side_and_said_so(tmp_path, compare):
+    path = runs_in(tmp_path / "a")
+    _, document, said = compare(path, path)
+    assert len(document["sides"]) == 1
+    assert f"{path}: given 2 times, so it is one side" in said

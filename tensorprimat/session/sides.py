@@ -56,8 +56,14 @@ def load(
     if that is unique, else after its path. read: reads the result files of a folder. Raises InputError for what holds
     neither a result nor training.
     """
-    loaded, notes = [], []
+    loaded: list[Loaded] = []
     sides = _provisional(arguments) if by_argument else [None] * len(arguments)
+    unnamed_paths = [argument.path for argument in arguments if by_argument and argument.name is None]
+    notes = [
+        f"{path}: given {unnamed_paths.count(path)} times, so it is one side; a={path} b={path} compares it with itself"
+        for path in dict.fromkeys(unnamed_paths)
+        if unnamed_paths.count(path) > 1
+    ]
     refused: list[InputError] = []
     for argument, side in zip(arguments, sides, strict=True):
         try:
