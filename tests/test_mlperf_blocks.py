@@ -98,6 +98,7 @@ def test_blocks_shorter_than_the_interval_of_rows_are_measured_by_their_means(tm
     assert sum(step.covers for step in result.steps) == 120
     assert result.performance_metrics.samples_per_second == pytest.approx(64 / 0.153, rel=1e-3)
     assert 9.0 in result.steps.column("loss")
+    assert not any("unexplained" in warning for warning in result.warnings)
 
 
 def test_rows_that_claim_more_time_than_their_block_took_leave_it_to_the_mean(tmp_path):
@@ -118,6 +119,26 @@ def test_rows_that_claim_more_time_than_their_block_took_leave_it_to_the_mean(tm
     assert result.performance_metrics.samples_per_second == pytest.approx(8 / 0.72, rel=1e-3)
     assert result.performance_metrics.total_time_seconds == pytest.approx(4 * 48 * 0.72, rel=1e-3)
     assert all(0.6 < (step.seconds or 0.0) < 0.8 for step in result.steps if step.covers)
+
+
+def test_the_dates_of_rows_that_divide_a_block_do_not_contradict_its_time(tmp_path):
+    """As llama2_70b_lora on 8 GPUs, where one row dates steps that began before its block."""
+    journal = Journal(global_batch_size=8)
+    journal.say("run_start")
+    for block, (steps, mean) in enumerate([(192, 0.723), (48, 0.726), (48, 0.708), (48, 0.708), (48, 1.08)]):
+        done = [0, 192, 240, 288, 336][block]
+        journal.say("block_start", samples_count=steps * 8, step=done)
+        at = done
+        for row in range(-(-(done + 1) // 10) * 10, done + steps, 10):
+            values = {"train_step_time": mean, "reduced_train_loss": 1.4 - row / 1000}
+            journal.track(values, (row - at) * mean, samples_count=row * 8)
+            at = row
+        after = (done + steps - at) * mean
+        close(journal, steps=steps, done=done + steps, mean=mean, batch=8, after=after, evaluated=7.3)
+    journal.say("run_stop", None, 0.0, samples_count=384 * 8, status="success")
+    result = journal.read(tmp_path / "run.txt")
+    assert sum(step.covers for step in result.steps) == 384
+    assert not any(warning.startswith("audit") for warning in result.warnings)
 
 
 def late_rows(journal: Journal, *, blocks: int, steps: int) -> None:
@@ -153,3 +174,22 @@ def test_a_block_that_a_crash_leaves_open_is_measured_by_its_rows(tmp_path):
     result = journal.read(tmp_path / "run.txt")
     assert sum(step.covers for step in result.steps) == 36 + 3
     assert result.performance_metrics.samples_per_second == pytest.approx(1024 / 3.1, rel=1e-3)
+
+
+def test_the_loss_row_of_a_slow_step_is_no_second_slow_step(tmp_path):
+    """As deepseekv3_671b, whose first steps take longer: the block states each, and the row of its loss again."""
+    journal = Journal(global_batch_size=16384, max_sequence_length=4096)
+    journal.say("run_start")
+    paces = [3.77, 4.5, 4.5, *[3.5] * 20]
+    for step, seconds in enumerate(paces):
+        journal.say("block_start", samples_count=16384, step=step)
+        journal.track({"train_step_time": seconds}, seconds, samples_count=16384)
+        journal.say("block_stop", samples_count=16384, step=step + 1)
+        journal.say("eval_start", samples_count=16384 * (step + 1), step=step + 1)
+        values = {"train_step_time": seconds - 0.04, "reduced_train_loss": 5.0 - step / 25}
+        journal.track(values, 0.05, samples_count=16384 * (step + 1))
+        journal.say("eval_stop", None, 0.6, samples_count=16384 * (step + 1), step=step + 1)
+    journal.say("run_stop", None, 0.0, samples_count=16384 * len(paces), status="success")
+    result = journal.read(tmp_path / "run.txt")
+    assert not any("times as long" in warning for warning in result.warnings)
+    assert result.performance_metrics.samples_per_second == pytest.approx(16384 * len(paces) / sum(paces), rel=1e-3)

@@ -145,7 +145,8 @@ def of_speed(steps: Steps) -> Iterator[str]:
                 f"tokens_per_step: other from step {int(steps.column('index')[row])} on in the log; rates are over both"
             )
     work = next((steps.column(name) for name in ("tokens", "samples") if steps.has(name)), np.ones(len(steps)))
-    pace = np.where(steps.column("interrupted_by") == 0, pace_of(steps) / work, np.nan)
+    counted = (steps.column("interrupted_by") == 0) & (steps.column("covers") > 0)  # 0: said once more
+    pace = np.where(counted, pace_of(steps) / work, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         jumps = np.abs(np.diff(np.log(pace), prepend=np.nan, append=np.nan)) > OTHER_WORK
     pace[jumps[:-1] & jumps[1:]] = np.nan  # a slow start, or a stall, between two levels

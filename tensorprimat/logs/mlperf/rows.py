@@ -47,7 +47,7 @@ def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
             index=index,
             seconds=share.seconds,
             covers=share.covers,
-            ended_at=row.time,
+            ended_at=None if row.line in settled else row.time,  # a mean and the rows that divide it end elsewhere
             samples=run.batch,
             loss=row.loss,
             learning_rate=row.learning_rate,
