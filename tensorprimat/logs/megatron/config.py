@@ -68,6 +68,7 @@ _HINTS = tuple(
     )
 )
 """Texts of which a line must contain one to be examined: plain searches are a hundred times faster than expressions."""
+START_BYTES = 2**25  # of the text: DeepSpeed prints its configuration before the first row
 _MAX_LINE_BYTES = 4096  # longer lines state no fact
 
 _OF_DEEPSPEED = b":print]  "
@@ -123,6 +124,7 @@ class Facts:
         self._vocabulary: tuple[int, int] | None = None
         self._batches: dict[str, int] = {}
         """Of DeepSpeed's configuration; Megatron's own arguments and rows count before it."""
+        self._seen_bytes = 0
         self.device: str | None = None
         self.is_rocm = self.is_cuda = False
         self.pytorch_version: str | None = None
@@ -132,7 +134,8 @@ class Facts:
 
     def add(self, block: bytes) -> None:
         """Take in a block of whole lines."""
-        if _OF_DEEPSPEED in block:
+        self._seen_bytes += len(block)
+        if self._seen_bytes < START_BYTES and _OF_DEEPSPEED in block:
             for name, size in _DEEPSPEED_BATCH.findall(block):
                 self._batches.setdefault(_BATCHES[name], int(size))
         text = without_colours("\n".join(_hinted_lines(block))).replace("\r", "\n")

@@ -68,7 +68,7 @@ class TotalTime:
 
 def found(text: str) -> re.Match[str] | None:
     """Return the parts of a line with train_time, or None for another line."""
-    return _CLOCK.search(text) or _RATE.search(text) if any(mark in text for mark in MARKS) else None
+    return _CLOCK.search(text) or _RATE.search(text) if MARKS[0] in text or MARKS[1] in text else None
 
 
 class _Reading(NamedTuple):
