@@ -26,12 +26,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tensorprimat import logs
+from tensorprimat.core import mlperf_rules
 from tensorprimat.core.audit_verdict import SUBTRACTED
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.result import Audit
 
-BENCHMARKS = ("gpt3", "llama2_70b_lora", "llama31_405b", "llama31_8b")
+BENCHMARKS = tuple(row.name for row in mlperf_rules.benchmarks())
 WITHIN = 0.01
 GOAL = 0.99
 MARK = ":::MLLOG"
