@@ -50,7 +50,7 @@ def partial_rows(run: MlperfEvents) -> set[int]:
     for row in _counting(run):
         if _position(row) <= max(last, starts.get(row.line, 0.0)):
             partial.add(row.line)
-        last = max(last, _position(row))
+        last = _position(row)
     return partial
 
 
