@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 _CELLS = re.compile(rb'\A\s*\{\s*"cells": \[')
-_KEY = re.compile(r'\s*"(?P<key>[\w/.+-]{1,80})": (?P<rest>.*)')
-_STRING = re.compile(r'\s*(?P<string>"(?:[^"\\]|\\.)*"),?\s*\Z')
+_KEY = re.compile(r'\s{0,80}"(?P<key>[\w/.+-]{1,80})": (?P<rest>.*)')
+_STRING = re.compile(r'\s{0,80}(?P<string>"(?:[^"\\]|\\.)*"),?\s*\Z')
 _PRINTED = frozenset(("text", "text/plain", "traceback"))
 """Keys of what a cell printed: a list of lines, or one string."""
 

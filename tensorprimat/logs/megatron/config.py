@@ -74,7 +74,9 @@ _MAX_LINE_BYTES = 4096  # longer lines state no fact
 _OF_DEEPSPEED = b":print]  "
 """In each line of DeepSpeed's own configuration, whose world_size counts the data-parallel ranks alone."""
 
-_DEEPSPEED_BATCH = re.compile(rb":print\]  +(train_batch_size|train_micro_batch_size_per_gpu) +\.* *(\d{1,9})\s")
+_DEEPSPEED_BATCH = re.compile(
+    rb":print\] {1,9}(train_batch_size|train_micro_batch_size_per_gpu) {1,9}\.{0,80} {0,9}(\d{1,9})\s"
+)
 _BATCHES = {b"train_batch_size": "global_batch_size", b"train_micro_batch_size_per_gpu": "micro_batch_size"}
 
 _DUMPED = re.compile(r"(?:^|[\s:])([A-Za-z]\w{1,60}) \.{2,} ([^\n]{1,200})", re.MULTILINE)
