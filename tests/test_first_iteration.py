@@ -13,11 +13,22 @@ from tensorprimat.core.result import Result
 FIRST, STEP = 30.0, 0.5  # seconds of the first iteration, and of every later one
 
 
-def read(folder: Path, times: list[float], *, timer_is_reset: bool, dated: bool = True, first: int = 1) -> Result:
-    """Read a log of every iteration. times: seconds that each iteration really took."""
+def read(
+    folder: Path,
+    times: list[float],
+    *,
+    timer_is_reset: bool,
+    dated: bool = True,
+    first: int = 1,
+    written_together: int = 0,
+) -> Result:
+    """Read a log of every iteration. times: seconds that each iteration really took.
+
+    written_together: first lines that a collector dated at one moment.
+    """
     now, lines = datetime(2026, 1, 16, 7, 32, 24, 123456), []
     for place, seconds in enumerate(times):
-        now += timedelta(seconds=seconds)
+        now += timedelta(seconds=0 if 0 < place < written_together else seconds)
         printed = seconds if timer_is_reset or place != 1 else (times[0] + times[1]) / 2
         lines.append(
             (f" [{now}]" if dated else "")
@@ -49,6 +60,11 @@ def test_a_second_line_that_holds_its_own_iteration_only_covers_one_step(tmp_pat
 def test_dates_tell_a_slow_second_iteration_from_a_mean(tmp_path):
     result = read(tmp_path, [FIRST, 15.4, *[STEP] * 10], timer_is_reset=True)
     assert result.performance_metrics.total_time_seconds == pytest.approx(FIRST + 15.4 + 10 * STEP)
+
+
+def test_two_lines_that_a_buffer_wrote_at_one_moment_tell_nothing_of_the_timer(tmp_path):
+    result = read(tmp_path, [3.0, 2.0, *[1.9] * 10], timer_is_reset=True, written_together=2)
+    assert result.performance_metrics.total_time_seconds == pytest.approx(3.0 + 2.0 + 10 * 1.9)
 
 
 def test_the_dates_of_rows_agree_with_a_log_whose_timer_ran_on(tmp_path):

@@ -538,6 +538,7 @@ def test_any_mixture_of_lines_gives_exactly_the_planted_steps(
     cut: int,
 ) -> None:
     lines, planted = [], []
+    milliseconds[:2] = sorted(milliseconds[:2])  # a slower first one can mean a timer that ran on (order.py)
     for number, (spelling, prefix, tenths, text) in enumerate(
         zip(spellings, prefixes, milliseconds, noise, strict=False), start=1
     ):

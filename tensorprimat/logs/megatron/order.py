@@ -7,11 +7,13 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorprimat.core.clocks import FINEST
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray
 
 SAME_CLOCK = 0.01  # two ranks time one iteration to within a per cent; a restarted iteration is slower by far
 TIMER_STOOD = 1.5  # seconds beyond what dates rounded to a second can hide
 SLOW_START = 2.0  # times the level of the later rows: without dates, a first iteration must take this long
+NEAR_DATE = 0.25  # relative; the time between two lines is the second iteration's to within so much
 NEAR_LEVEL = 3.0  # times the level of the later rows: a second iteration takes no longer, and no less than its inverse
 
 Mask = NDArray[np.bool_]
@@ -161,8 +163,9 @@ def with_first_iteration(
         dates = (np.nan, np.nan) if ended_at is None else (float(ended_at[row]), float(ended_at[row + 1]))
         gap = dates[1] - dates[0]
         if np.isfinite(gap):
-            resolution = 1.0 if all(date.is_integer() for date in dates) else 0.0
-            is_mean = abs(gap - alone) + resolution < abs(gap - both)
+            resolution = 1.0 if all(date.is_integer() for date in dates) else FINEST
+            is_near = abs(gap - alone) <= NEAR_DATE * alone + resolution  # else a buffer wrote both lines at once
+            is_mean = is_near and abs(gap - alone) + resolution < abs(gap - both)
         else:
             level = float(np.median(seconds[row + 2 : end])) if end - row > 2 else np.nan
             is_mean = one > SLOW_START * level and level / NEAR_LEVEL < alone < NEAR_LEVEL * level
