@@ -58,7 +58,6 @@ class MlperfEvents:
     status: str | None = None
     counts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Mark of COUNTING → the last numbers that such a mark carries."""
-    """Sequences trained on by the last event that counts them."""
     rows: list[MlperfRow] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     evaluations: list[tuple[float, float | None]] = field(default_factory=list)
