@@ -33,6 +33,8 @@ def test_without_torchao_the_remedy_is_one_of_the_platform(monkeypatch, platform
     with pytest.raises(UsageError) as refused:
         fp8.check(spec(platform=platform))
     assert str(refused.value).endswith(f"pip install torchao, or use --precision bf16, or {helps}")
+    with pytest.raises(UsageError, match="--precision bf16 without --methodology, or"):
+        fp8.check(spec(platform=platform, methodology="max"))
 
 
 def test_parallel_sizes_on_amd_are_sent_to_primus():
