@@ -22,6 +22,7 @@ from tensorprimat.logs.text import Log
 
 MOST_BYTES = 8 * 2**20  # of a log: in a larger one a single row does not move a mean by much
 LONGEST_ROW = 2**14
+LAST_CHARACTERS = 128  # hold the last number of a line and its label
 LEAST_ROWS = 6
 LEAST_SHARE, MOST_SHARE = 0.8, 1.3  # numbers of a metric per row: fewer or more stand on lines of another kind
 ODD_SHARE = 0.02  # of the rows that may be damaged; more is a framework that prints so
@@ -288,11 +289,11 @@ def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
         return None
     rows = sum(line in cited for line, _ in lines)
     longest = [(line, text) for line, text in lines if len(text) == width]
-    starts = {match.start() for line, text in longest if line in cited and (match := _LAST_LABEL.search(text))}
+    starts = {match.start() for line, text in longest if line in cited and (match := _at_end(_LAST_LABEL, text))}
     at_width = sum(line in cited for line, _ in longest)
     if at_width >= max(LEAST_ROWS, LEAST_SHARE * rows) and len(starts) > 1:
         return width
-    of_rows = [match for _, text in longest if not _CODE_PLACE.search(text) and (match := _LAST_NUMBER.search(text))]
+    of_rows = [match for _, text in longest if not _CODE_PLACE.search(text) and (match := _at_end(_LAST_NUMBER, text))]
     if len(of_rows) < max(LEAST_ROWS, LEAST_SHARE * rows):
         return None
     kinds = {_kind_of(text) for _, text in longest if text[-1:].isalnum() or text[-1:] in ".,_"}
@@ -304,6 +305,11 @@ def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
     if decimal and len({len(digits) for digits in whole}) > 1 and any(number.endswith("0") for number in numbers):
         return width
     return None
+
+
+def _at_end(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Search the end of a text, where every match of a label and a number is."""
+    return pattern.search(text, max(0, len(text) - LAST_CHARACTERS))
 
 
 _LAST_LABEL = re.compile(r"[A-Za-z][^\d]{0,40}[\d.,eE+-]*$")
