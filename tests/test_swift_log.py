@@ -43,6 +43,17 @@ def test_steps_of_unequal_work_are_weighed_where_no_line_states_the_gpus(read_te
     assert not [warning for warning in result.warnings if "times the median" in warning]
 
 
+def test_rates_of_steps_of_unequal_time_count_by_their_time(read_text: Any) -> None:
+    tokens, now, lines = 8000, 0, []
+    for n, row in enumerate(rows(), 1):
+        spent = 40 if n % 2 else 10
+        now += spent
+        rate = {"tokens_per_gpu_per_sec": tokens / spent / GPUS, "train_speed(s/it)": now / n}
+        lines.append(json.dumps({**row, **rate, "elapsed_time": f"{now // 60}m {now % 60}s"}) + "\n")
+    found = read_text("".join(lines)).performance_metrics
+    assert found.tokens_per_second_per_gpu == pytest.approx(2 * tokens / 50 / GPUS, rel=0.03)
+
+
 def test_the_history_behind_the_rows_is_no_second_training(read_text: Any) -> None:
     history = [{"loss": row["loss"], "grad_norm": 140.0, "epoch": row["epoch"], "step": n} for n, row in
                enumerate(rows(), 1)]  # fmt: skip

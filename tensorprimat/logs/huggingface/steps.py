@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields
@@ -19,7 +20,7 @@ class _Interval:
     tokens: float | None = None
     trained_tokens: float | None = None
     rate: float | None = None
-    """Mean of the rates of the rows in between."""
+    """Tokens of the rows in between, each its rate times its share of the clock, over the time of all."""
     steps: int = 1
     interrupted_by: str = ""
 
@@ -78,9 +79,22 @@ def _intervals(found: list[Row], index: list[int]) -> list[_Interval]:
         between.interrupted_by = next((one.interrupted_by for one in inside if one.interrupted_by), "")
         for merged in intervals[start + 1 : end]:
             merged.steps = 0
-        rates = [one.rate for one in inside if one.rate is not None]
-        between.rate = sum(rates) / len(rates) if len(rates) == len(inside) else None
+        between.rate = _rate(before, inside)
     return intervals
+
+
+def _rate(before: Row, rows: list[Row]) -> float | None:
+    """Return the tokens of all rows over their time, from the rates of the rows; None where one has no rate or clock.
+
+    before: the row that ends where the first one begins.
+    """
+    tokens, elapsed = 0.0, 0.0
+    for earlier, row in pairwise([before, *rows]):
+        if row.rate is None or row.clock is None or earlier.clock is None:
+            return None
+        seconds = row.clock[0] - earlier.clock[0]
+        tokens, elapsed = tokens + row.rate * seconds, elapsed + seconds
+    return tokens / elapsed if elapsed > 0 else None
 
 
 def _timed_stretches(found: list[Row], index: list[int]) -> list[tuple[int, int]]:
