@@ -103,6 +103,8 @@ from tensorprimat.cli import main, options
 for words in (["compare"], ["analyze"], ["run", "--dry-run", "--model", "llama"], ["history", "output"],
               ["extract", "--log-file", "x.log"], ["verify", "."], ["aggregate", "x"]):
     print(words[0], main(words), flush=True)
+from tensorprimat.core.errors import of_file_system
+print(of_file_system(FileNotFoundError(2, "No such file or directory", "/absent.log")), file=sys.stderr)
 """
 
 
@@ -113,6 +115,7 @@ def test_a_deleted_working_folder_is_one_line_of_every_command(tmp_path):
     assert b"Traceback" not in done.stderr
     assert b"unexpected" not in done.stderr
     assert b"tprimat run: the working folder was deleted; change to another folder" in done.stderr
+    assert b"/absent.log: No such file or directory" in done.stderr
 
 
 @pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
