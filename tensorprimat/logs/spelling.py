@@ -26,9 +26,7 @@ LAST_CHARACTERS = 128  # hold the last number of a line and its label
 LEAST_ROWS = 6
 LEAST_SHARE, MOST_SHARE = 0.8, 1.3  # numbers of a metric per row: fewer or more stand on lines of another kind
 ODD_SHARE = 0.02  # of the rows that may be damaged; more is a framework that prints so
-LIKELY_DROPPED_ZEROS = (
-    44  # different numbers: so many without any last zero are not chance where zeros are dropped (0.9^44 = 1 %)
-)
+LIKELY_DROPPED_ZEROS = 44  # different numbers, none shortened: 1 % by chance where last zeros are dropped (0.9^44)
 LABEL_CHARACTERS = 32
 MOST_DECIMALS = 8  # a number with more has all its digits, as many as it needs
 UNIT_CHARACTERS = 8

@@ -41,14 +41,13 @@ WORDS = {
     "attention_backend": "attention_backend",
 }
 SHAPE = (
-    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
-    *("group_query_attention", "kv_channels", "padded_vocab_size", "vocab_size", "swiglu", "gated_linear_unit"),
-    *("add_qkv_bias", "untie_embeddings_and_output_weights", "share_embeddings_and_output_weights", "num_experts"),
-)
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
+    "group_query_attention", "kv_channels", "padded_vocab_size", "vocab_size", "swiglu", "gated_linear_unit",
+    "add_qkv_bias", "untie_embeddings_and_output_weights", "share_embeddings_and_output_weights", "num_experts",
+)  # fmt: skip
 OTHERS = (
-    *("bf16", "fp16", "fp8", "fp4", "lr", "use_distributed_optimizer", "mock_data"),
-    *("model_name", "exp_name", "model"),
-)
+    "bf16", "fp16", "fp8", "fp4", "lr", "use_distributed_optimizer", "mock_data", "model_name", "exp_name", "model",
+)  # fmt: skip
 KEYS = frozenset((*CONFIGURATION, *WORDS, *SHAPE, *OTHERS))
 
 BRIDGE_SUMMARY = "[model] Non-default values (vs Mcore "
