@@ -247,7 +247,7 @@ def show(content: Economics, write: Callable[[Any], None], *, explain: bool) -> 
 
 
 def show_errors(content: Economics, write: Callable[[Any], None]) -> None:
-    """Figures that cannot be true, above all others, for a terminal."""
+    """Write each figure that cannot be true as an error, for a terminal."""
     for error in content.errors:
         write(console.safe(f"Error: {error}", "bold red"))
 
