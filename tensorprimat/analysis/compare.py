@@ -118,9 +118,7 @@ def side_of(group: Group, model: str, assumed: StatedScatter, prices: Mapping[st
 
 
 def _meetings(groups: Sequence[Group], baseline: str | None, assumed: StatedScatter) -> list[Meeting]:
-    """Return every candidate of one model with the baseline side that did the most similar work, the
-    first of equals.
-    """
+    """Return every candidate of a model with the baseline side whose work is most similar, the first of equals."""
     bases = _bases(groups, baseline)
     candidates = [group for group in groups if group not in bases]
     if baseline is None and not candidates:  # one group only: its first side is what the others are measured against

@@ -54,9 +54,7 @@ def hosts_of(group: Group, metric: str) -> list[str | None]:
 
 
 def run_figures(group: Group, metric: str) -> list[float] | None:
-    """Return the figure of every run that counts, over the rows that are measured in the runs together; None where a
-    run lacks it.
-    """
+    """Return the figure of every run that counts, over the rows measured in all runs; None where one run lacks it."""
     joint = group.result.runs
     if len(joint) != len(group.runs):
         joint = ()

@@ -237,9 +237,7 @@ def _shaped(result: Result, shape: ModelShape) -> Model:
 
 
 def _trained(pair: Sequence[Result]) -> str | None:
-    """Return "trainable parameters" for a ratio under that condition, a reason for no ratio, or None if both sides
-    state everything.
-    """
+    """Return "trainable parameters" for a conditional ratio, a reason for none, or None if both sides state all."""
     stated = [BY_KEY["trainable_parameters"].read(result) for result in pair]
     if None not in stated:
         return None

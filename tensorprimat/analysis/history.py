@@ -135,9 +135,7 @@ def changes(logs: Sequence[Sequence[float]]) -> list[float | None]:
 
 
 def _between(means: np.ndarray) -> tuple[float, int]:
-    """Return the standard deviation from benchmark to benchmark, and its degrees of freedom; (0, 0) for too few to
-    tell.
-    """
+    """Return the standard deviation between benchmarks and its degrees of freedom; (0, 0) for too few to tell."""
     moves = np.abs(np.diff(means))
     if len(moves) < FEWEST_MOVES:
         return 0.0, 0

@@ -51,9 +51,7 @@ def headroom(result: Result, gpu: Gpu | None) -> Metric:
 
 
 def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
-    """Return the largest micro batch that would fit, if everything except weights, gradients and optimizer
-    grows with it.
-    """
+    """Return the largest micro batch that fits if all but weights, gradients and optimizer grows with it."""
     name = "largest_micro_batch_size"
     used, total, state = inputs.memory_used(result), inputs.memory_total(result, gpu), fixed_state(result)
     micro_batch = Input(
@@ -76,9 +74,7 @@ def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
 
 
 def fixed_state(result: Result) -> Input:
-    """Return the weights, gradients and optimizer state on one GPU, in 10**9 bytes: what no batch size changes. An
-    estimate.
-    """
+    """Return the estimated weights, gradients and optimizer state on one GPU in 10**9 bytes, at any batch size."""
     name, config = "fixed state", result.training_config
     parameters = models.parameters(result.model.shape) if result.model.shape else result.model.parameters
     if not parameters:

@@ -193,9 +193,7 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
 
 
 def restated_tflops(result: Result, convention: str) -> Metric:
-    """Return the framework's own TFLOP/s in another convention (by its exact name), once it is clear by which it
-    counted.
-    """
+    """Return the framework's own TFLOP/s in another convention (exact name), if it is clear by which it counted."""
     name = "reported_tflops_per_gpu_restated"
     reported_by_log = result.performance_metrics.reported
     shape, length = result.model.shape, result.training_config.sequence_length

@@ -147,9 +147,7 @@ class Scored:
 
     @cached_property
     def mfu(self) -> Mfu:
-        """Return the model FLOPs of the training seconds over the GPU's dense peak at the precision that the submission
-        states.
-        """
+        """Return model FLOPs over training seconds and the GPU's dense peak at the precision that is stated."""
         rules, rate = mlperf_rules.benchmark(self.entry.benchmark), self.tokens_per_second_per_gpu
         precision, length, gpu = self.precision, self.sequence_length, catalogue.find_gpu(self.entry.gpu)
         if rate is None or length is None:

@@ -329,9 +329,7 @@ def _precisions_differ(label: str, labels: Sequence[str], results: Sequence[Resu
 
 
 def _what_tells_apart(result: Result, alike: Sequence[Result]) -> str:
-    """Return the device and the first fields, in the order of the fairness table, that not all of them share; at most
-    three.
-    """
+    """Return at most three labels, the device first, of fields that not all share, in the fairness table's order."""
     parts = [device_label(result)] if len({device_label(other) for other in alike}) > 1 else []
     for field in FIELDS:
         if field.key not in ("shape", "versions", "precision") and len({field.read(other) for other in alike}) > 1:

@@ -84,9 +84,7 @@ def extract(
 
 
 def expand(named: Sequence[str]) -> list[str]:
-    """Return files of the names: themselves, what a pattern fits, what a folder holds. Raises UsageError
-    for no name.
-    """
+    """Return the files that names, patterns and folders mean. Raises UsageError for no name."""
     if not named:
         raise UsageError("no log named; give --log-file LOG (or - for standard input)")
     paths: list[str] = []

@@ -111,9 +111,7 @@ def show(content: Table) -> None:
 
 
 def _fitting(content: Table, console: Console) -> tuple[RenderableType | None, list[str]]:
-    """Return the table with as many columns as the terminal has room for, and those left out; None where
-    nothing fits.
-    """
+    """Return the table with the columns that fit the terminal, and those left out; None where nothing fits."""
     from tensorprimat.reports.console import table, without
 
     boundless = console.options.update(width=UNBOUNDED)

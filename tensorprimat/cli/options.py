@@ -41,9 +41,7 @@ def refuse_folders(**files: Path | None) -> None:
 
 
 def writable_folder(flag: str, folder: Path) -> Path:
-    """Return the folder, made where it does not exist. Raises UsageError naming the flag where nothing
-    can be written.
-    """
+    """Return the folder, created if it is missing. Raises UsageError naming the flag if it is not writable."""
     if why := atomic.unwritable(folder):
         raise UsageError(f"{flag} {folder}: {why}; choose another folder")
     return folder

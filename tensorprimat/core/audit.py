@@ -66,9 +66,7 @@ class AuditFinding:
 
     @property
     def unexplained(self) -> float:
-        """Return the seconds without an explanation, rounding left out; negative where the clock counts less than the
-        rows.
-        """
+        """Return the unexplained seconds beyond rounding; negative where the clock counts less than the rows."""
         left = self.seconds - self.expected - sum(seconds for _, seconds in self.explained)
         return float(np.sign(left)) * max(0.0, abs(left) - max(self.slack, LEAST_SECONDS))
 

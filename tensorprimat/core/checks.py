@@ -110,9 +110,7 @@ def _disagreements(result: Result) -> list[str]:
 
 
 def _work_of_rows(result: Result) -> list[str]:
-    """Return the rows that hold more tokens than a global batch of full sequences: padding makes fewer, nothing makes
-    more.
-    """
+    """Return a warning about rows with more tokens than a global batch of full sequences: padding makes fewer."""
     config, tokens = result.training_config, result.performance_metrics.tokens_per_step
     if not (config.global_batch_size and config.sequence_length and tokens) or result.steps.has("samples"):
         return []
@@ -169,9 +167,7 @@ def _peak_tflops(result: Result) -> float | None:
 
 
 def _nearest_of_those_off(reported: float, computed: dict[str, float]) -> tuple[str, float] | None:
-    """Return the computed figure that comes nearest, with its name, where all of them disagree with the
-    reported one.
-    """
+    """Return name and value of the nearest computed figure, or None if one agrees with the reported one."""
     if not computed:
         return None
     name = min(computed, key=lambda name: abs(reported / computed[name] - 1))

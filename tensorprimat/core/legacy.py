@@ -190,9 +190,7 @@ def _known(section: Mapping[str, Any], record: Any, name: str, warnings: list[st
 
 
 def _clean(values: Mapping[str, Any], name: str, warnings: list[str]) -> dict[str, Any]:
-    """Return the mapping without values that mean "unknown": no figure of an old file can be 0, negative
-    or infinite.
-    """
+    """Return the values that are known: no figure of an old file can be 0, negative or infinite."""
     kept = {}
     for field, value in values.items():
         if value is None:
@@ -219,9 +217,7 @@ def _number(value: Any) -> TypeGuard[float]:
 
 
 def _performance(figures: dict[str, Any], *, with_steps: bool) -> dict[str, Any]:
-    """Return means alone are shown as they are; together with steps they are kept as reported, and core/summary
-    computes anew.
-    """
+    """Return means as they are or, where there are steps, as reported: core/summary computes anew."""
     if not with_steps:
         return {**figures, "basis": "reported_means"}
     reported = {name: figures[name] for name in RATES if name in figures}

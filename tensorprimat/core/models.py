@@ -90,9 +90,7 @@ def mlp_matrix_parameters(shape: ModelShape) -> int:
 
 
 def every_second_product(shape: ModelShape) -> float:
-    """Return the share of a layer's matrix products that its second, fourth and sixth have, in the order in which they
-    run: Q, K, V, output, gate, up, down.
-    """
+    """Return the share of every second product of a layer, in the order Q, K, V, output, gate, up, down."""
     q, kv = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
     mlp = [shape.ffn_hidden_size] * (3 if shape.gated_mlp else 2)
     widths = [q, kv, kv, q, *mlp]

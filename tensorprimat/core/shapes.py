@@ -215,9 +215,7 @@ _KEYS = {
 
 
 def read_config(path: Path, where: str) -> Any:
-    """Return the document of a Hugging Face config.json. where: the flag, for UsageError, which is raised for any other
-    file.
-    """
+    """Return the document of a config.json. Raises UsageError, led by `where` (the flag), for any other file."""
     try:
         return json.loads(regular.text(path, most_bytes=_LARGEST_CONFIG_BYTES))
     except InputError as error:

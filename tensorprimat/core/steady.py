@@ -179,9 +179,7 @@ def _ramp(rows: Floats, *, reference: int) -> int:
 
 
 def _after_shifts(rows: Floats, start: int) -> int | None:
-    """Return the first row after slow warm-ups from `start` on; None where cutting does not bring the
-    series to rest.
-    """
+    """Return the first row after slow warm-ups from `start` on; None if the series stays unsettled after cuts."""
     for _ in range(3):
         shift = _shift(rows[start:])
         if shift is None:

@@ -143,9 +143,7 @@ def _declared_rows(covers: np.ndarray, warmup_steps: int | None) -> int:
 
 
 def _longest_chain(by_segment: dict[int, np.ndarray], index: np.ndarray, covers: np.ndarray) -> list[int]:
-    """Return the segments, one resumed where the one before ended, that have most optimizer steps; the
-    last of equals.
-    """
+    """Return the chain of segments, each resuming the one before, with most optimizer steps; the last of equals."""
     if len(by_segment) == 1:
         return list(by_segment)
     chains: list[list[int]] = []
@@ -356,9 +354,7 @@ def _memory(steps: Steps, found: dict[str, Term], stated: MemoryMetrics | None) 
 
 
 def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
-    """Return figures that files say once for a run: mean of averages, highest of peaks. Steps that know
-    replace them.
-    """
+    """Return memory that files state for a run: mean of averages, highest peak. Steps that know replace it."""
     pooled = {}
     for name in MemoryMetrics.model_fields:
         stated = [getattr(result.memory_metrics, name) for result in results if result.memory_metrics]

@@ -322,9 +322,7 @@ def total(values: FloatArray) -> float | None:
 
 
 def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> Term | None:
-    """Return the mean time of a step. timer: the printed rate that the rows' times were made of, where no line prints a
-    time.
-    """
+    """Return the mean time of a step. timer: printed rate that times were computed from, if no line prints one."""
     time = time_of(measured)
     steps = float(chosen(measured.column("covers"), np.isfinite(measured.column("seconds"))).sum())
     if not time or not steps:

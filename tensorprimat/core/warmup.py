@@ -315,9 +315,7 @@ def _fit(rows: Floats, shapes: Floats) -> _Fit:
 
 
 def _gradual(rows: Floats, ramp: int) -> bool:
-    """Return True unless a ramp or a step that ends at row `ramp` describes the rows clearly better than an
-    exponential.
-    """
+    """Return True unless a ramp or a step that ends at row `ramp` fits clearly better than an exponential."""
     place = np.arange(len(rows))
     abrupt = np.array([np.clip(1 - place / ramp, 0, None), place < ramp], np.float64)
     return _fit(rows, _shapes(len(rows))).left < _fit(rows, abrupt).left * (1 + AS_LIKELY / len(rows))

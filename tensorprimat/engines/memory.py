@@ -40,9 +40,7 @@ class DeviceMemory:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def read(self) -> MemoryReading:
-        """Return all figures, now. `memory_allocated_bytes` is what lives between steps, its peak what
-        the step needed.
-        """
+        """Return all figures: `memory_allocated_bytes` lives between steps, its peak is what the step needed."""
         if not self._on_gpu:
             return {}
         import torch

@@ -79,9 +79,7 @@ def values(
 def _best(
     rows: Sequence[Configuration], mine: Mapping[str, Any], obstacle: Callable[[Mapping[str, Any]], str | None]
 ) -> tuple[Configuration, list[str]]:
-    """Return the first configuration that can run here, and a phrase for each one before it; the first where none
-    can.
-    """
+    """Return the first configuration that can run here (or the first of all) and a phrase for each before it."""
     skipped: list[str] = []
     for row in sorted(rows, key=lambda row: row.precision != rows[0].precision):  # the headline's precision first
         because = obstacle({**_of_row(row), **mine})

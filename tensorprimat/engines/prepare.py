@@ -192,9 +192,7 @@ def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:
 
 
 def least_memory_bytes(spec: RunSpec) -> float:
-    """Return the memory that weights, gradients and optimizer state need on one device at the very least, fully
-    sharded.
-    """
+    """Return the least memory of weights, gradients and optimizer state on one device, fully sharded."""
     devices = spec.num_gpus * spec.num_nodes
     return model_of(spec).parameters * LEAST_BYTES_PER_PARAMETER / devices
 

@@ -201,9 +201,7 @@ def _lines(log: Log, first: re.Pattern[str]) -> Iterator[tuple[int, str]]:
 
 
 def _index(match: re.Match[str], seen: _Seen) -> int:
-    """Return the number of the step over all epochs, where the row says in which epoch it is and how many steps one
-    has.
-    """
+    """Return the step's number over all epochs, where the row states its epoch and the steps of one."""
     groups = match.groupdict()
     step, last, epoch = int(groups["step"]), fields.whole(groups.get("last")), fields.whole(groups.get("epoch"))
     if epoch is None and last:
@@ -293,9 +291,7 @@ def _clocks(dialect: Dialect, seen: _Seen) -> tuple[LogClock, ...]:
 
 
 def _elapsed(dialect: Dialect, found: list[_Row], seen: _Seen) -> Elapsed | None:
-    """Return the clock that the rows state, or else the progress bar; None where numbers go back, so that one names
-    several rows.
-    """
+    """Return the clock of the rows, or the progress bar; None where numbers go back and name several rows."""
     numbers = [row.index for row in found]
     known = {row.index: row.values["elapsed"] for row in found if "elapsed" in row.values}
     if not (known or seen.drawn) or numbers != sorted(set(numbers)):
@@ -362,9 +358,7 @@ def _per_gpu(steps: Steps, config: dict[str, Any]) -> tuple[Steps, list[str]]:
 
 
 def _gpus(steps: Steps) -> int | None:
-    """Return the number of GPUs by which every row divides its rate over all of them; None where rounding leaves a
-    doubt.
-    """
+    """Return the GPUs by which every row divides its rate over all of them; None where rounding leaves a doubt."""
     ratios = changes.gpus(steps)
     ratios = ratios[np.isfinite(ratios)]
     if not len(ratios):

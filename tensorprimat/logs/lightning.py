@@ -77,9 +77,7 @@ def _report_bars(log: Log, reading: Reading) -> None:
 
 
 def _duration(match: re.Match[str]) -> float | None:
-    """Return the seconds that a bar has run: by its clock of whole seconds, or by tqdm's mean rate where
-    that is finer.
-    """
+    """Return the seconds of a bar by its clock of whole seconds, or by tqdm's mean rate where that is finer."""
     elapsed = clock_seconds(match["elapsed"] or match["window_elapsed"])
     rate, done = float(match["rate"] or 0), int(match["done"])
     if rate and (not elapsed or ROUNDED_RATE / rate < ROUNDED_SECONDS / elapsed):

@@ -288,9 +288,7 @@ class Merged(NamedTuple):
         return bool(self.lines.min(initial=0) >= 0)
 
     def elapsed(self) -> Elapsed | None:
-        """Return the clock of the logger's calls; None where numbers of steps go back, so that a number names several
-        rows.
-        """
+        """Return the clock of the logger's calls; None where numbers of steps go back and name several rows."""
         known = ~np.isnan(self.clock.seconds)
         if self.is_dated or not known.any() or not (np.diff(self.steps) > 0).all():
             return None

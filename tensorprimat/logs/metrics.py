@@ -248,9 +248,7 @@ def _by_clock(found: Merged, reading: Reading, clock: str) -> Reading:
 
 
 def _summary(row: MetricRow, reading: Reading) -> Reading:
-    """Return the last value of every metric: means of the run where a trainer logs them, else rates of
-    the last step.
-    """
+    """Return each metric's last value: a mean of the run where a trainer logs one, else the last step's rate."""
     columns = metric_columns.of_rows([(None, row)])
     reading.reported.update(columns.totals)
     if "samples_per_second" in reading.reported or "tokens_per_second" in reading.reported:

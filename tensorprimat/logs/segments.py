@@ -101,9 +101,7 @@ def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
 
 
 def _behind(again: Sequence[RepeatedText], cuts: Sequence[Cut], whole: Reading) -> list[Cut]:
-    """Return the cuts with one behind each replay whose text goes on in rows: they belong to the text that was
-    repeated.
-    """
+    """Return the cuts with one behind each replay that rows follow: they belong to the repeated text."""
     rows = np.unique(whole.steps.column("line"))
     found = {cut.line: cut for cut in cuts}
     for replay in again:

@@ -355,9 +355,7 @@ def _is_sampled(distance: np.ndarray) -> bool:
 
 
 def _searched(rows: np.ndarray, whole: Reading, *, every_gap: bool) -> list[tuple[int, int]]:
-    """Return the first and last line of each gap between rows that may hold a start; of VAST formats the unusual ones
-    alone.
-    """
+    """Return first and last line of each gap between rows that may hold a start; of VAST formats unusual ones."""
     distance = np.diff(rows)
     if every_gap:
         inside = distance > 1

@@ -155,9 +155,7 @@ class Log:
         return [(part.start, part.stop) for part in self.parts]
 
     def head(self) -> Iterator[tuple[int, str]]:
-        """Return the lines that detection looks at, as from `lines`, the longest cut; none for a folder or a binary
-        file.
-        """
+        """Return the lines for detection, as from `lines`, the longest cut; none for a folder or a binary file."""
         if self.window is not None:
             return iter(self.window)
         blocks = iter(()) if self.is_folder or self.is_binary else self.numbered_blocks(HEAD_BYTES)

@@ -103,9 +103,7 @@ class Sampler:
             self._times.append(time.time())  # last, so that a reader never finds a time without its value
 
     def mean_watts(self, start: float, end: float) -> float | None:
-        """Return the mean power per device between two moments in seconds since the epoch; the nearest sample if none
-        fell in.
-        """
+        """Return the mean power per device between two moments (Unix time), or the nearest sample if none fell in."""
         times = self._times[:]
         first, last = bisect_left(times, start), bisect_left(times, end)
         if last > first:

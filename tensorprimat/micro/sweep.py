@@ -89,9 +89,7 @@ def to_history(path: Path) -> None:
 
 
 def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:
-    """Return a cell that ran out of memory, with the largest batch that fits, or else the largest context at a batch of
-    1.
-    """
+    """Return a cell without enough memory, with the largest batch that fits, or context at a batch of 1."""
     probe = cell.spec.model_copy(update={"num_warmups": 1, "num_trials": 1, "num_steps": 1})
 
     def fits(**changed: int) -> bool:

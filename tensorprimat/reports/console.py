@@ -262,9 +262,7 @@ def _slim(results: Table) -> Table:
 
 
 def _pair(pair: Pair, width: int, *, alone: bool) -> list[RenderableType]:
-    """Return the level with the differences, then the headline, unless the pair is the only one and the headline is at
-    the top.
-    """
+    """Return the level with the differences, then the headline, unless a single pair has it at the top."""
     comparable = pair.fairness.level.comparable
     sentences = [(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
     if not alone:

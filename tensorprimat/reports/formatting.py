@@ -258,9 +258,7 @@ def mean_sentence(comparison: Comparison) -> str | None:
 
 
 def ratio_form(ratio: Ratio) -> Form:
-    """Return the function that formats a ratio and the ends of its interval, with enough decimals to
-    distinguish them.
-    """
+    """Return the function that formats a ratio and its interval with decimals that distinguish the ends."""
     value, low, high = ratio.estimate.value, ratio.estimate.low, ratio.estimate.high
     if value is None or value >= 10 or low is None or high is None or not 0 < high - low < math.inf:
         return times

@@ -116,9 +116,7 @@ WORDS = {"Model", "Precision", "Attention", "Pass", "Fits"}
 
 
 def table(cells: Sequence[MicroResult], *, title: str = "Passes") -> Table:
-    """Return one row per cell; a column that no cell fills is left out, and so is one that says the same
-    in every row.
-    """
+    """Return one row per cell, without columns that no cell fills or that are the same in every row."""
     shown = [field for field in FIELDS if _says(field, cells)]
     columns = {field.title: partial(_place, field) for field in shown}
     return table_of("cells", title, cells, columns, words=WORDS, note=note(cells))

@@ -95,9 +95,7 @@ def thinned(values: FloatArray, limit: int) -> NDArray[np.int64]:
 
 
 def pace_range(all_curves: Sequence[StepCurve]) -> tuple[float, float] | None:
-    """Return the lowest and highest measured step time of several curves, in seconds; None where nothing
-    was measured.
-    """
+    """Return the least and greatest measured step time of several curves in seconds; None without any."""
     seen = [curve.seconds[curve.measured & np.isfinite(curve.seconds)] for curve in all_curves]
     seen = [seconds for seconds in seen if len(seconds)]
     if not seen:

@@ -202,9 +202,7 @@ def cooldown_of(request: Request, machine: Machine) -> float:
 def explained(
     error: TensorPrimatError | None, run: int, runs: int, *, kept: Path | None, partial: str | None
 ) -> TensorPrimatError:
-    """Return the cause with which run it was, and where everything is that was measured. partial: … of a run that
-    failed.
-    """
+    """Return the cause with its run and the place of all that was measured. partial: … of a run that failed."""
     cause = error or RunError("the run ended without a result")
     which = f"run {run} of {runs}: " if runs > 1 else ""
     finished = f"; the runs before it are in {kept}" if kept else ""

@@ -212,9 +212,7 @@ def describe(cluster: Cluster, nodes: int) -> str:
 
 
 def wrapping(cluster: Cluster, folder: Path) -> list[str]:
-    """Return the words in front of an engine's command that send it elsewhere, if it shall go. folder: for the job's
-    files.
-    """
+    """Return the words before an engine's command that send it elsewhere; none for here. folder: of the job."""
     if not cluster.executor:
         return []
     module = "tensorprimat.engines.cluster.submitted"

@@ -221,9 +221,7 @@ def _was_cancelled(job: str, submission: Submission) -> str:
 
 
 def _run_by_nemo_run(submission: Submission, console: Console) -> str | None:
-    """Return every executor that NeMo-Run can follow itself. Returns what became of the job where it did
-    not complete.
-    """
+    """Follow a job on an executor that NeMo-Run can follow. Returns its end where it did not complete."""
     done = threading.Event()
     in_docker = submission.cluster.executor == "docker"
     with submission.experiment() as experiment:

@@ -124,9 +124,7 @@ def _already(sets: Effective, name: str, value: int) -> bool:
 
 
 def confirmed_shape(spec: RunSpec) -> ModelShape | None:
-    """Return the preset's shape, where the configuration says the numbers that tell it from others; None where it does
-    not.
-    """
+    """Return the preset's shape if the configuration states the numbers that distinguish it, else None."""
     shape = models.find(spec.model, spec.preset).shape
     sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT])).settings
     names = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")

@@ -86,9 +86,7 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
 
 
 def reported_by(content: Content) -> dict[str, Any]:
-    """Return means over the whole run: the summary of the middle rank, or what the last row or bar says
-    about the time.
-    """
+    """Return means over the run: those of the middle rank's summary, or the time by the last row or bar."""
     reported: dict[str, Any] = {}
     if (summary := _summary(content)) is not None:
         for name, target in REPORTED.items():

@@ -120,9 +120,7 @@ class RowTable:
         self._columns.extend(part)
 
     def _read(self, text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[list[_Read], list[int]]:
-        """Return the fields of all iteration lines among some lines, and the positions of those that need a closer
-        look.
-        """
+        """Return the fields of all iteration lines, and the positions of those that need a closer look."""
         signs, lengths = np.frombuffer(text, np.uint8), ends - starts
         order = np.argsort(lengths, kind="stable")
         changes = np.flatnonzero(np.diff(lengths[order])) + 1

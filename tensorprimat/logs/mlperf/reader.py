@@ -81,9 +81,7 @@ def read(log: Log) -> Reading:
 
 
 def _events(log: Log, torn: list[int]) -> Iterator[Event]:
-    """Yield every well-formed event. torn: receives the lines of others, but for the last line of the log, where it
-    ends.
-    """
+    """Yield every well-formed event. torn: receives the lines of others, except a last line that ends the log."""
     line = 0
     for line, text in log.lines():
         yield from events_in(text, line, torn)

@@ -51,9 +51,7 @@ Fill = Callable[[Any], None]
 
 
 def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
-    """Return files of a figure in the style of all plots. Raises MissingPackageError where matplotlib is
-    not installed.
-    """
+    """Return a figure in the style of all plots by file format. Raises MissingPackageError without matplotlib."""
     matplotlib = load()
     pictures = {}
     with matplotlib.rc_context(STYLE):

@@ -73,9 +73,7 @@ def _curve(axes: Any, one: SizeScaling, number: int) -> None:
 
 
 def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> Draw:
-    """Return the mean with deviation, and CV, against the number of warm-up steps. stable: from which count on nothing
-    changes.
-    """
+    """Return a drawing of mean with deviation, and CV, by warm-up steps. stable: steps after which all is equal."""
 
     def draw(figure: Any) -> None:
         mean, scatter = figure.subplots(1, 2)

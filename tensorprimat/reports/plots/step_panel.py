@@ -173,9 +173,7 @@ def _warmup(axes: Any, drawn: Sequence[Course]) -> bool:
 
 
 def _spread(axes: Any, drawn: Sequence[Course]) -> None:
-    """Draw one mark per side next to the curves: median, quartiles (thick) and 5 to 95 % (thin) of its
-    measured steps.
-    """
+    """Draw a mark per side by the curves: median, quartiles (thick), 5 to 95 % (thin) of its measured steps."""
     for place, course in enumerate(drawn):
         if not course.percentiles:
             continue
