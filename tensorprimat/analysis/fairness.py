@@ -213,7 +213,7 @@ def _unstated_shape(pair: Sequence[Result]) -> tuple[str | None, str | None]:
         if shape is None:
             name = f"the name {result.model.name!r} is no known model" if result.model.name else "no model is named"
             return f"the model shape is not stated and {name}", _WITH_SHAPE
-        shapes.append(BY_KEY["shape"].read(result.model_copy(update={"model": _shaped(result, shape)})))
+        shapes.append(BY_KEY["shape"].read(result.changed(model=_shaped(result, shape))))
     if len(set(shapes)) > 1:
         names = " against ".join(result.model.name or "unnamed model" for result in pair)
         return f"different models ({names})", _REMEDIES["model"]
@@ -233,7 +233,7 @@ def shape_of_name(model: Model) -> ModelShape | None:
 
 
 def _shaped(result: Result, shape: ModelShape) -> Model:
-    return result.model.model_copy(update={"shape": shape})
+    return result.model.changed(shape=shape)
 
 
 def _trained(pair: Sequence[Result]) -> str | None:

@@ -100,4 +100,4 @@ def result_of(entry: Entry) -> Result:
             provenance=Provenance(engine=ENGINE, format="mlperf", timing="reported"),
         )
     )
-    return found.model_copy(update={"warnings": (f"rates {DERIVED.format(round=entry.round)}",)})
+    return found.changed(warnings=(f"rates {DERIVED.format(round=entry.round)}",))

@@ -147,7 +147,7 @@ def _only(result: Result, runs: Sequence[int]) -> Result:
     """Return some runs of a result, summarised anew."""
     steps = result.steps.take(np.isin(result.steps.column("run"), runs))
     facts = tuple(run for run in result.runs if run.index in runs)
-    return summarise(result.model_copy(update={"steps": steps, "runs": facts}))
+    return summarise(result.changed(steps=steps, runs=facts))
 
 
 def gather(items: Sequence[Loaded], by: str) -> list[Group]:
@@ -267,7 +267,7 @@ def _pooled(results: Sequence[Result]) -> Result:
     if not (partly := stated_by_some(results)):
         return whole
     note = f"runs: pooled as one benchmark, although only some of the {len(results)} files state {', '.join(partly)}"
-    return whole.model_copy(update={"warnings": (*whole.warnings, note)})
+    return whole.changed(warnings=(*whole.warnings, note))
 
 
 def _with_unlike_speeds(result: Result, runs: Sequence[Result]) -> Result:
@@ -282,7 +282,7 @@ def _with_unlike_speeds(result: Result, runs: Sequence[Result]) -> Result:
         f"runs: speeds differ by more than repetitions of one benchmark do ({low} to {high} {unit}), so their "
         "mean says little; if machines or settings differ, name one side for each: tprimat compare NAME=PATH NAME=PATH"
     )
-    return result.model_copy(update={"warnings": (*result.warnings, note)})
+    return result.changed(warnings=(*result.warnings, note))
 
 
 def alone(result: Result, label: str = "") -> Group:

@@ -92,7 +92,7 @@ def command(
         recompute="full" if recompute else None,
     )
     spec = prepare.spec_of(model, settings, engine=engine, machine=machine)
-    spec = spec.model_copy(update={"output_dir": str(output)})
+    spec = spec.changed(output_dir=str(output))
     prepare.check_spec(engine, spec, machine)
     if machine.platform != "nvd":
         print(f"warning: {NVIDIA_RECIPE.format(machine=machine.label)}", file=sys.stderr)

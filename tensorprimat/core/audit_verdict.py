@@ -134,16 +134,14 @@ def pooled(audits: Sequence[Audit | None]) -> Audit | None:
         return None
     clock = sum(audit.clock_seconds or 0.0 for audit in known)
     expected = sum((audit.clock_seconds or 0.0) / (audit.ratio or 1.0) for audit in known)
-    return known[0].model_copy(
-        update={
-            "work": sum(audit.work or 0.0 for audit in known),
-            "clock_seconds": clock,
-            "ratio": clock / expected if expected else None,
-            "explained_by": tuple(
-                f"run {number}: {sentence}" for number, audit in enumerate(known, 1) for sentence in audit.explained_by
-            ),
-            "unexplained_seconds": sum(audit.unexplained_seconds or 0.0 for audit in known),
-        }
+    return known[0].changed(
+        work=sum(audit.work or 0.0 for audit in known),
+        clock_seconds=clock,
+        ratio=clock / expected if expected else None,
+        explained_by=tuple(
+            f"run {number}: {sentence}" for number, audit in enumerate(known, 1) for sentence in audit.explained_by
+        ),
+        unexplained_seconds=sum(audit.unexplained_seconds or 0.0 for audit in known),
     )
 
 

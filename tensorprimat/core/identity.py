@@ -336,5 +336,5 @@ def continues(later: Result, earlier: Result) -> bool:
         return False
     rows = min(len(later.steps), len(earlier.steps))
     head = np.arange(rows)
-    heads = [result.model_copy(update={"steps": result.steps.take(head)}) for result in (later, earlier)]
+    heads = [result.changed(steps=result.steps.take(head)) for result in (later, earlier)]
     return rows > 0 and same_run(heads[0], heads[1])

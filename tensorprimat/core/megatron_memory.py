@@ -166,7 +166,7 @@ def remedies(spec: RunSpec, memory_bytes: float, *, estimate: Estimator = estima
     ]
     fitting: dict[str, str] = {}
     for name, value in candidates:
-        changed = spec.model_copy(update={name: value})
+        changed = spec.changed(**{name: value})
         if name not in fitting and value != getattr(spec, name) and _fits(changed, memory_bytes, estimate):
             fitting[name] = f"{settings.flag(name)} {value}" + (" (other work)" if name == "sequence_length" else "")
     return list(fitting.values())[:2]

@@ -73,7 +73,7 @@ class CellSpec(Record):
         """Return the model's shape with this cell's vocabulary."""
         if self.preset is not None:
             named = models.find(self.architecture, self.preset).shape
-            return named if named.vocab_size == self.vocab else named.model_copy(update={"vocab_size": self.vocab})
+            return named if named.vocab_size == self.vocab else named.changed(vocab_size=self.vocab)
         heads = self.num_heads
         return models.shape_of(self.num_layers, self.d_model, self.d_ff, heads, heads, self.vocab)
 
@@ -261,22 +261,20 @@ def with_figures(cell: MicroResult, parts_ms: Mapping[str, Sequence[float]] | No
     rate = cell.step_flops / (mean / 1e3)
     gpu = catalogue.find_gpu(cell.device_name, cell.total_memory_gb) if cell.platform != "cpu" else None
     peak = gpu.peak(cell.precision) if gpu and cell.precision not in gpu.lacks else None
-    return cell.model_copy(
-        update={
-            "trial_times_ms": tuple(significant(value, TIME_DIGITS) for value in times),
-            "warmup_times_ms": tuple(significant(value, TIME_DIGITS) for value in cell.warmup_times_ms),
-            "mean_time_ms": mean,
-            "std_time_ms": deviation,
-            "cv_percent": cv_percent,
-            "median_time_ms": statistics.median(times),
-            "min_time_ms": min(times),
-            "max_time_ms": max(times),
-            **parts,
-            "backward_forward_ratio": backward / forward if forward and backward else None,
-            "tokens_per_second": cell.tokens / (mean / 1e3),
-            "flops_per_second": rate,
-            "mfu": rate / (peak.value * TERA) if peak and peak.value else None,
-        }
+    return cell.changed(
+        trial_times_ms=tuple(significant(value, TIME_DIGITS) for value in times),
+        warmup_times_ms=tuple(significant(value, TIME_DIGITS) for value in cell.warmup_times_ms),
+        mean_time_ms=mean,
+        std_time_ms=deviation,
+        cv_percent=cv_percent,
+        median_time_ms=statistics.median(times),
+        min_time_ms=min(times),
+        max_time_ms=max(times),
+        **parts,
+        backward_forward_ratio=backward / forward if forward and backward else None,
+        tokens_per_second=cell.tokens / (mean / 1e3),
+        flops_per_second=rate,
+        mfu=rate / (peak.value * TERA) if peak and peak.value else None,
     )
 
 

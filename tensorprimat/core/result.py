@@ -9,7 +9,7 @@ counts seconds. None (null) means that nothing was measured, with a reason in `w
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -43,11 +43,17 @@ Figure = Annotated[float | None, BeforeValidator(_finite_or_none), AfterValidato
 LARGEST_COUNT = 10**18  # beyond parameters, tokens or bytes of anything, and exact arithmetic still holds it
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None
 
+_Record = TypeVar("_Record", bound="Record")
+
 
 class Record(BaseModel):
     """Frozen, keyword-only, silent about keys of a newer version (they are kept on the side)."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    def changed(self: _Record, **values: Any) -> _Record:
+        """Return the record with these fields; as pydantic's model_copy, without a check of the values."""
+        return self.model_copy(update=values)
 
 
 class RoundedRecord(Record):

@@ -110,20 +110,18 @@ def with_facts(result: Result, facts: UserFacts) -> Result:
     model = _model(result.model, facts, notes)
     steps = _with_work(result.steps, before, config, facts, notes)
     figures = result.performance_metrics
-    return result.model_copy(
-        update={
-            "training_config": config,
-            "gpu_info": gpu_info,
-            "platform": platform,
-            "model": model,
-            "provenance": result.provenance.model_copy(update={"assumed": notes.assumed}),
-            "steps": steps,
-            "audit": result.audit if facts.warmup_steps is None else None,
-            "performance_metrics": figures
-            if figures.basis != "reported_means"
-            else with_rates(figures, config, before=before),
-            "warnings": tuple(dict.fromkeys(notes.warnings)),
-        }
+    return result.changed(
+        training_config=config,
+        gpu_info=gpu_info,
+        platform=platform,
+        model=model,
+        provenance=result.provenance.changed(assumed=notes.assumed),
+        steps=steps,
+        audit=result.audit if facts.warmup_steps is None else None,
+        performance_metrics=figures
+        if figures.basis != "reported_means"
+        else with_rates(figures, config, before=before),
+        warnings=tuple(dict.fromkeys(notes.warnings)),
     )
 
 
@@ -171,7 +169,7 @@ def with_parallelism(config: TrainingConfig) -> TrainingConfig:
     micro, batch, accumulation = config.micro_batch_size, config.global_batch_size, config.gradient_accumulation_steps
     if accumulation is None and replicas and micro and batch and batch % (micro * replicas) == 0:
         accumulation = batch // (micro * replicas)
-    return config.model_copy(update={"data_parallel_size": replicas, "gradient_accumulation_steps": accumulation})
+    return config.changed(data_parallel_size=replicas, gradient_accumulation_steps=accumulation)
 
 
 def _device(result: Result, config: TrainingConfig, facts: UserFacts, notes: _Notes) -> tuple[Any, GpuInfo]:
@@ -186,13 +184,13 @@ def _device(result: Result, config: TrainingConfig, facts: UserFacts, notes: _No
                 device = GpuInfo(device_name=facts.gpu)  # the log's other facts belong to another device
                 platform = vendor
             elif device.device_name is None:
-                device = device.model_copy(update={"device_name": facts.gpu})
+                device = device.changed(device_name=facts.gpu)
                 notes.warnings += _memory_conflict(device)
             platform = platform or vendor
     if device.device_count in (None, result.training_config.num_gpus):
-        device = device.model_copy(update={"device_count": config.num_gpus})
+        device = device.changed(device_count=config.num_gpus)
     if platform and device.software_stack in (None, "unknown"):
-        device = device.model_copy(update={"software_stack": STACK_OF_PLATFORM[platform]})
+        device = device.changed(software_stack=STACK_OF_PLATFORM[platform])
     return platform, device
 
 
@@ -221,7 +219,7 @@ def _model(model: Model, facts: UserFacts, notes: _Notes) -> Model:
         key="model.name",
         same=model.name is not None and names.key(model.name) == names.key(facts.model_name),
     ):
-        model = model.model_copy(update={"name": names.resolve(facts.model_name)})
+        model = model.changed(name=names.resolve(facts.model_name))
     named, flag = _stated_shape(model, facts, notes)
     if named is None:
         return model
@@ -239,13 +237,11 @@ def _model(model: Model, facts: UserFacts, notes: _Notes) -> Model:
         )
     notes.assumed["model.shape"] = f"{flag} {typed}" + (f" ({named.assumption})" if named.assumption else "")
     preset = named.preset
-    return model.model_copy(
-        update={
-            "name": model.name or (preset.model if preset else named.name),
-            "preset": preset.name if preset else None,
-            "shape": named.shape,
-            "parameters": counted if known is not None else model.parameters or counted,
-        }
+    return model.changed(
+        name=model.name or (preset.model if preset else named.name),
+        preset=preset.name if preset else None,
+        shape=named.shape,
+        parameters=counted if known is not None else model.parameters or counted,
     )
 
 
@@ -275,16 +271,14 @@ def _described(shape: Any) -> str:
 def identified(model: Model) -> Model:
     """Return the model with the project's name of it, and with preset and parameters where its shape tells them."""
     if model.name is not None:
-        model = model.model_copy(update={"name": names.resolve(model.name)})
+        model = model.changed(name=names.resolve(model.name))
     if model.shape is None:
         return model
     preset = models.identify(model.shape)
-    return model.model_copy(
-        update={
-            "name": model.name or (preset.model if preset else None),
-            "preset": model.preset or (preset.name if preset else None),
-            "parameters": model.parameters or models.parameters(model.shape),
-        }
+    return model.changed(
+        name=model.name or (preset.model if preset else None),
+        preset=model.preset or (preset.name if preset else None),
+        parameters=model.parameters or models.parameters(model.shape),
     )
 
 
@@ -386,14 +380,12 @@ def with_rates(
         per_gpu = tokens / gpus
     steps_per_second = means.steps_per_second or (1 / mean if mean else None)
     known = any(value is not None for value in (samples, tokens, per_gpu, mean))
-    return means.model_copy(
-        update={
-            "avg_step_time_seconds": mean,
-            "steps_per_second": steps_per_second,
-            "tokens_per_second": tokens,
-            "tokens_per_second_per_gpu": per_gpu,
-            "samples_per_second": samples,
-            "samples_per_second_per_gpu": samples / gpus if samples and gpus else means.samples_per_second_per_gpu,
-            "basis": "reported_means" if known else None,
-        }
+    return means.changed(
+        avg_step_time_seconds=mean,
+        steps_per_second=steps_per_second,
+        tokens_per_second=tokens,
+        tokens_per_second_per_gpu=per_gpu,
+        samples_per_second=samples,
+        samples_per_second_per_gpu=samples / gpus if samples and gpus else means.samples_per_second_per_gpu,
+        basis="reported_means" if known else None,
     )

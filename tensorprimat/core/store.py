@@ -201,7 +201,7 @@ class _Content(NamedTuple):
             return cls(to_json(result), None, "")
         content = series.to_bytes(result.steps)
         sha256 = series.sha256_of(content)
-        named = result.model_copy(update={"series_file": series.file_name(sha256), "series_sha256": sha256})
+        named = result.changed(series_file=series.file_name(sha256), series_sha256=sha256)
         return cls(to_json(named), content, sha256)
 
 
@@ -254,17 +254,17 @@ def _from_document(document: Any, path: Path) -> Result:
         raise InputError(f"broken series: {error}", path=path, remedy="repair or remove the file") from error
     if result.series_file is not None:
         steps = series.read(path, result.series_file, sha256=result.series_sha256)
-        result = result.model_copy(update={"steps": steps, "series_file": None})
+        result = result.changed(steps=steps, series_file=None)
     if odd := next(_odd_numbers(result.steps), None):
         raise InputError(odd, path=path, remedy="repair or remove the file")
     if len(result.steps):
-        return summarise(result).model_copy(update={"series_sha256": None})
+        return summarise(result).changed(series_sha256=None)
     figures = result.performance_metrics
     if all(getattr(figures, name) is None for name in _MEANS):
         raise InputError("neither steps nor reported means: nothing was measured", path=path)
     if figures.basis != "reported_means":
         return result
-    return result.model_copy(update={"performance_metrics": with_rates(figures, result.training_config)})
+    return result.changed(performance_metrics=with_rates(figures, result.training_config))
 
 
 _MEANS = (

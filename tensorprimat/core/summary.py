@@ -200,31 +200,29 @@ def summarise(result: Result) -> Result:
     """
     warnings = said_by_others(result)
     if not len(result.steps):
-        return result.model_copy(update={"warnings": _unique(warnings + warnings_about(result, ()))})
+        return result.changed(warnings=_unique(warnings + warnings_about(result, ())))
     steps, selections, measured = measured_of(result)
     known = {run.index: run for run in result.runs}
     found = _terms(result, steps, selections, measured)
     power = _values(found["power_metrics"])
     of_one = found["performance_metrics"] if len(selections) == 1 else None
-    figured = result.model_copy(
-        update={
-            "performance_metrics": _with_means(result, _performance(result, found)),
-            "memory_metrics": _memory(steps, found["memory_metrics"], result.memory_metrics),
-            "power_metrics": PowerMetrics(**power) if power else None,
-            "runs": tuple(
-                _run(
-                    result,
-                    steps,
-                    selection,
-                    measured if of_one else steps.take(selection.rows),
-                    known.get(selection.run),
-                    of_one,
-                )
-                for selection in selections
-            ),
-        }
+    figured = result.changed(
+        performance_metrics=_with_means(result, _performance(result, found)),
+        memory_metrics=_memory(steps, found["memory_metrics"], result.memory_metrics),
+        power_metrics=PowerMetrics(**power) if power else None,
+        runs=tuple(
+            _run(
+                result,
+                steps,
+                selection,
+                measured if of_one else steps.take(selection.rows),
+                known.get(selection.run),
+                of_one,
+            )
+            for selection in selections
+        ),
     )
-    return figured.model_copy(update={"warnings": _unique(warnings + warnings_about(figured, selections))})
+    return figured.changed(warnings=_unique(warnings + warnings_about(figured, selections)))
 
 
 def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
@@ -270,28 +268,25 @@ def pool(results: Sequence[Result]) -> Result:
         facts = result.runs or (Run(index=0, started_at=result.timestamp, complete=result.complete),)
         seed = result.training_config.seed
         runs += [
-            run.model_copy(update={"index": first_run + run.index, "seed": run.seed if run.seed is not None else seed})
-            for run in facts
+            run.changed(index=first_run + run.index, seed=run.seed if run.seed is not None else seed) for run in facts
         ]
         sources += result.provenance.sources
         warnings += said_by_others(result)
     peaks = [result.host_memory_peak_gb for result in results if result.host_memory_peak_gb is not None]
     first = results[0]
     return summarise(
-        first.model_copy(
-            update={
-                "steps": Steps.concatenate(parts),
-                "runs": tuple(runs),
-                "provenance": first.provenance.model_copy(
-                    update={"sources": tuple(sources), "looks": max(result.provenance.looks for result in results)}
-                ),
-                "complete": all(result.complete for result in results),
-                "host_memory_peak_gb": max(peaks, default=None),
-                "memory_metrics": _pooled_memory(results),
-                "audit": audit_verdict.pooled([result.audit for result in results]),
-                "evidence": Evidence(),
-                "warnings": _unique(tuple(warnings)),
-            }
+        first.changed(
+            steps=Steps.concatenate(parts),
+            runs=tuple(runs),
+            provenance=first.provenance.changed(
+                sources=tuple(sources), looks=max(result.provenance.looks for result in results)
+            ),
+            complete=all(result.complete for result in results),
+            host_memory_peak_gb=max(peaks, default=None),
+            memory_metrics=_pooled_memory(results),
+            audit=audit_verdict.pooled([result.audit for result in results]),
+            evidence=Evidence(),
+            warnings=_unique(tuple(warnings)),
         )
     )
 
@@ -326,7 +321,7 @@ def _performance(result: Result, found: dict[str, dict[str, Term]]) -> Performan
     rated = not values.keys().isdisjoint(("tokens_per_second", "tokens_per_second_per_gpu"))
     from_times = "avg_step_time_seconds" in values and ("tokens_per_step" in values or not rated)
     from_rates = rated or "samples_per_second" in values
-    reported = result.performance_metrics.reported.model_copy(update=_values(found["reported"]))
+    reported = result.performance_metrics.reported.changed(**_values(found["reported"]))
     basis = "step_times" if from_times else "reported_rates" if from_rates else None
     return PerformanceMetrics.model_validate({**values, "basis": basis, "reported": reported})
 
@@ -340,7 +335,7 @@ def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceM
     known = result.performance_metrics
     if performance.basis is not None or known.basis != "reported_means":
         return performance
-    return known.model_copy(update={"total_steps": performance.total_steps, "measured_steps": 0})
+    return known.changed(total_steps=performance.total_steps, measured_steps=0)
 
 
 def _memory(steps: Steps, found: dict[str, Term], stated: MemoryMetrics | None) -> MemoryMetrics | None:
@@ -377,19 +372,17 @@ def _run(
     losses = steps.column("loss")[selection.of_run]
     losses = losses[np.isfinite(losses)]
     facts = known or Run(index=selection.run)
-    return facts.model_copy(
-        update={
-            "total_steps": int(steps.column("covers")[selection.of_run].sum()),
-            "measured_steps": int(rows.column("covers").sum()),
-            "measured_time_seconds": time_of(rows),
-            "warmup_steps_dropped": selection.dropped_steps,
-            "segment": selection.segment,
-            "segments": selection.segments,
-            **{name: rates.get(name) for name in _OF_A_RUN},
-            "settled": selection.side_settled,
-            "drift": selection.drift,
-            "final_loss": float(losses[-1]) if len(losses) else None,
-        }
+    return facts.changed(
+        total_steps=int(steps.column("covers")[selection.of_run].sum()),
+        measured_steps=int(rows.column("covers").sum()),
+        measured_time_seconds=time_of(rows),
+        warmup_steps_dropped=selection.dropped_steps,
+        segment=selection.segment,
+        segments=selection.segments,
+        **{name: rates.get(name) for name in _OF_A_RUN},
+        settled=selection.side_settled,
+        drift=selection.drift,
+        final_loss=float(losses[-1]) if len(losses) else None,
     )
 
 

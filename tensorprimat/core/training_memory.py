@@ -112,7 +112,7 @@ def strategy_of(spec: RunSpec) -> str:
 def smallest_that_fits(spec: RunSpec, memory_bytes: float) -> RunSpec | None:
     """Return the spec with the least recomputation that fits into the device's memory; None where none does."""
     for recompute in RECOMPUTE_STEPS:
-        candidate = spec.model_copy(update={"recompute": recompute})
+        candidate = spec.changed(recompute=recompute)
         if estimate(candidate).total <= memory_bytes:
             return candidate
     return None
@@ -126,7 +126,7 @@ def with_resharding(spec: RunSpec, memory_bytes: float) -> RunSpec:
     """Return the spec with gathered weights kept after forward where the device has room for them (FSDP)."""
     if not is_sharded(spec):
         return spec
-    kept = spec.model_copy(update={"reshard": False})
+    kept = spec.changed(reshard=False)
     return kept if estimate(kept).total <= ROOM_TO_KEEP * memory_bytes else spec
 
 
@@ -150,13 +150,13 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
     candidates.append(("--preset tiny", {"preset": "tiny", "recompute": "none", "options": {}}))
     fitting = []
     for flag, changes in candidates:
-        changed = spec.model_copy(update=dict(changes))
+        changed = spec.changed(**dict(changes))
         if changed == spec or not (changed.micro_batch_size and changed.sequence_length > 1):
             continue
         if estimate(changed).total <= memory_bytes:
             fitting.append(flag)
         elif ALL_RECOMPUTED in fitting or "recompute" in changes:
             continue
-        elif estimate(changed.model_copy(update={"recompute": "full"})).total <= memory_bytes:
+        elif estimate(changed.changed(recompute="full")).total <= memory_bytes:
             fitting.append(f"{flag} with {ALL_RECOMPUTED}")
     return fitting[:2]

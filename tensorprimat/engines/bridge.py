@@ -273,26 +273,20 @@ def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str
     result = logs.read(log, facts=facts)
     config = result.training_config
     unsaid = {name: getattr(spec, name) for name in STATED if getattr(config, name) is None}
-    return result.model_copy(
-        update={
-            "platform": machine.platform,
-            "gpu_info": machine.gpu_info,
-            "methodology": spec.methodology,
-            "training_config": config.model_copy(
-                update={
-                    **unsaid,
-                    **_fp8(spec),
-                    "data": "mock",
-                    "environment": environment.settings(variables),
-                    "versions": environment.versions(),
-                    "framework": "Megatron-Bridge",
-                    "framework_version": _version(),
-                }
-            ),
-            "provenance": result.provenance.model_copy(
-                update={"engine": "bridge", "host": machine.host, "gpu_ids": machine.gpu_ids}
-            ),
-        }
+    return result.changed(
+        platform=machine.platform,
+        gpu_info=machine.gpu_info,
+        methodology=spec.methodology,
+        training_config=config.changed(
+            **unsaid,
+            **_fp8(spec),
+            data="mock",
+            environment=environment.settings(variables),
+            versions=environment.versions(),
+            framework="Megatron-Bridge",
+            framework_version=_version(),
+        ),
+        provenance=result.provenance.changed(engine="bridge", host=machine.host, gpu_ids=machine.gpu_ids),
     )
 
 

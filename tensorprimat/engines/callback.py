@@ -269,11 +269,11 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         described, recorder = self._described, self._recorder
         config = described.training_config
         if config.optimizer_dtype is None:
-            config = config.model_copy(update={"optimizer_dtype": optimizer_dtype(trainer)})
-        described = described.model_copy(update={"training_config": config})
+            config = config.changed(optimizer_dtype=optimizer_dtype(trainer))
+        described = described.changed(training_config=config)
         if recorder is not None:
-            timer = described.provenance.model_copy(update={"timer": recorder.clock.name})
-            described = described.model_copy(update={"provenance": timer})
+            timer = described.provenance.changed(timer=recorder.clock.name)
+            described = described.changed(provenance=timer)
             warnings = warnings + recorder.warnings
         steps = recorder.steps if recorder else Steps({})
         if self._sampler is not None:

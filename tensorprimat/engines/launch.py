@@ -78,7 +78,7 @@ def run(
         if not interrupted and code == 0 and result is not None and result.complete:
             return Ending(result=result)
         error = cluster_error(stderr_file) if interrupted else _cause(spec, code, stderr_file, log)
-        partial = None if result is None else result.model_copy(update={"complete": False})
+        partial = None if result is None else result.changed(complete=False)
         return Ending(result=partial, error=error, interrupted=interrupted)
 
 

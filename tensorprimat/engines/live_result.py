@@ -78,7 +78,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
     if introspect.is_nemo(trainer) and machine.platform != "nvd":
         warnings.append(introspect.NVIDIA_RECIPE.format(machine=machine.label))
     if introspect.is_nemo(trainer) and config.gradient_accumulation_steps is None:
-        config = config.model_copy(update={"gradient_accumulation_steps": introspect.accumulation(trainer, config)})
+        config = config.changed(gradient_accumulation_steps=introspect.accumulation(trainer, config))
     for name, value in found.items():
         stated = declared.training_config.get(name)
         if stated is not None and stated != value:
@@ -91,7 +91,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
         methodology=declared.methodology,
         complete=False,
         gpu_info=machine.gpu_info,
-        model=model.model_copy(update={"name": model_name, "preset": preset}),
+        model=model.changed(name=model_name, preset=preset),
         training_config=config,
         performance_metrics=PerformanceMetrics(),
         runs=(Run(index=0, started_at=now, host=machine.host, seed=config.seed, complete=False),),
@@ -143,7 +143,7 @@ def with_batch(result: Result, shape: tuple[int, int] | None, *, batches_per_ste
             else None,
         }
     unknown = {name: value for name, value in seen.items() if getattr(config, name) is None}
-    return result.model_copy(update={"training_config": config.model_copy(update=unknown)})
+    return result.changed(training_config=config.changed(**unknown))
 
 
 def finish(
@@ -157,16 +157,12 @@ def finish(
     columns = {name: value for name, value in memory.items() if name != HOST_PEAK}
     complete = ended_by is None and len(steps) > 0
     return summarise(
-        result.model_copy(
-            update={
-                "complete": complete,
-                "steps": _with_last_memory(steps, columns),
-                "host_memory_peak_gb": None if host_peak is None else host_peak / GB,
-                "runs": tuple(
-                    run.model_copy(update={"complete": complete, "ended_by": ended_by}) for run in result.runs
-                ),
-                "warnings": (*result.warnings, *warnings),
-            }
+        result.changed(
+            complete=complete,
+            steps=_with_last_memory(steps, columns),
+            host_memory_peak_gb=None if host_peak is None else host_peak / GB,
+            runs=tuple(run.changed(complete=complete, ended_by=ended_by) for run in result.runs),
+            warnings=(*result.warnings, *warnings),
         )
     )
 

@@ -108,8 +108,8 @@ def label(result: Result, name: str | None) -> Result:
     elif contradicted := min((configurations.differing(config, row) for row in rows), key=len):
         warning = f"methodology: not {name}, which the log contradicts ({', '.join(contradicted)})"
     else:
-        return result.model_copy(update={"methodology": name})
-    return result.model_copy(update={"warnings": (*result.warnings, warning)})
+        return result.changed(methodology=name)
+    return result.changed(warnings=(*result.warnings, warning))
 
 
 def _rows(name: str, gpu: GpuInfo, **facts: str | None) -> list[Configuration]:

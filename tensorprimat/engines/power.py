@@ -26,7 +26,7 @@ def with_own_gpus(result: Result, trainer: Any) -> Result:
     if not isinstance(numbers, (list, tuple)) or not all(isinstance(one, int) for one in numbers):
         return result
     own = tuple(visible[number] for number in numbers if number < len(visible))
-    return result.model_copy(update={"provenance": result.provenance.model_copy(update={"gpu_ids": own})})
+    return result.changed(provenance=result.provenance.changed(gpu_ids=own))
 
 
 def devices_of(result: Result) -> list[Device]:
@@ -71,7 +71,7 @@ def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> 
     limits = [one.power_limit_watts for one in sampler.first if one.power_limit_watts is not None]
     gpu = {"power_boundary": sampler.boundary, "power_limit_watts": min(limits) if limits else None}
     known = {name: value for name, value in gpu.items() if value is not None}
-    result = result.model_copy(update={"gpu_info": result.gpu_info.model_copy(update=known)})
+    result = result.changed(gpu_info=result.gpu_info.changed(**known))
     if not len(steps):
         return result, steps
     covers = np.maximum(steps.column("covers"), 1)
@@ -114,4 +114,4 @@ def judged(result: Result, sampler: telemetry.Sampler) -> Result:
             f"power_metrics: the energy counter says {joules(counted)} and sampled power {joules(sampled)}, more than "
             f"{percent(ENERGY_TOLERANCE, 0)} apart; energy per token may be wrong by as much"
         )
-    return result.model_copy(update={"warnings": (*warnings, *result.warnings)}) if warnings else result
+    return result.changed(warnings=(*warnings, *result.warnings)) if warnings else result

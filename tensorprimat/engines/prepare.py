@@ -141,7 +141,7 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
         kept = memory.kept_bytes_per_token(preset, precision=spec.precision, compiled=spec.compile)
     except RuntimeError:  # the estimate says that it is by the shape alone
         return spec
-    return spec.model_copy(update={"options": {**spec.options, training_memory.COUNTED: str(round(kept))}})
+    return spec.changed(options={**spec.options, training_memory.COUNTED: str(round(kept))})
 
 
 def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> models.Preset | ConfiguredModel:

@@ -114,13 +114,13 @@ def _without_overridden(result: Result) -> Result:
     }
     if len(left) == len(citations):
         return result
-    return result.model_copy(update={"provenance": result.provenance.model_copy(update={"citations": left})})
+    return result.changed(provenance=result.provenance.changed(citations=left))
 
 
 def _with_odd_rows(log: Log, result: Result) -> Result:
     """Return the result with a warning for each sign of rows that were joined or cut inside a number."""
     found = [] if result.provenance.engine != "logs" else spelling.problems(log, result.steps)
-    return result.model_copy(update={"warnings": (*result.warnings, *found)}) if found else result
+    return result.changed(warnings=(*result.warnings, *found)) if found else result
 
 
 def _chosen(log: Log, name: str | None) -> Iterator[tuple[Format, list[str]]]:

@@ -53,7 +53,7 @@ def join(
     hashing = None if log.is_folder else digest.of(log.path)
     found = segments.read(log, format)
     if isinstance(found, Result):
-        return [stated.amended(found.model_copy(update={"warnings": (*found.warnings, *warnings)}), facts)]
+        return [stated.amended(found.changed(warnings=(*found.warnings, *warnings)), facts)]
     numbers = [one.number for one in found] if each and len(found) > 1 else [segment]
     return [_result(log, format, warnings, _Choice(found, number, facts, cited), hashing) for number in numbers]
 
@@ -80,7 +80,7 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, hash
     gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)
     platform = devices.platform_of(gpu_info.device_name) or reading.platform
     if gpu_info.software_stack is None and platform:
-        gpu_info = gpu_info.model_copy(update={"software_stack": STACK_OF_PLATFORM[platform]})
+        gpu_info = gpu_info.changed(software_stack=STACK_OF_PLATFORM[platform])
     result = Result(
         platform=platform,
         source=reading.source or f"{format.name} log",
@@ -175,9 +175,6 @@ def audited(result: Result, name: str) -> Result:
     if refused := audit_verdict.refusals(found):
         raise ContradictionError(refused[0], path=name, remedy=UNTRUSTED)
     warnings = tuple(f"audit: {sentence}" for sentence in audit_verdict.contradictions(found))
-    return result.model_copy(
-        update={
-            "audit": audit_verdict.record(found, result),
-            "warnings": tuple(dict.fromkeys((*warnings, *result.warnings))),
-        }
+    return result.changed(
+        audit=audit_verdict.record(found, result), warnings=tuple(dict.fromkeys((*warnings, *result.warnings)))
     )

@@ -51,23 +51,21 @@ def with_facts(result: Result, parts: Sequence[str]) -> Result:
     assumed = dict(result.provenance.assumed)
     changes: dict[str, object] = {}
     if result.model.name is None and (model := model_of(parts)):
-        changes["model"] = result.model.model_copy(update={"name": model})
+        changes["model"] = result.model.changed(name=model)
         assumed["model.name"] = origin
     config = result.training_config
     if config.precision is None and (precision := precision_of(parts)):
-        changes["training_config"] = config.model_copy(update={"precision": precision})
+        changes["training_config"] = config.changed(precision=precision)
         assumed["precision"] = origin
     nameless = result.platform is None and result.provenance.format in WITHOUT_DEVICE
     if nameless and (platform := platform_of(parts)):
         changes["platform"] = platform
         assumed["platform"] = origin
         if result.gpu_info.software_stack is None:
-            changes["gpu_info"] = result.gpu_info.model_copy(update={"software_stack": STACK_OF_PLATFORM[platform]})
+            changes["gpu_info"] = result.gpu_info.changed(software_stack=STACK_OF_PLATFORM[platform])
     if not changes:
         return result
-    return result.model_copy(
-        update={**changes, "provenance": result.provenance.model_copy(update={"assumed": assumed})}
-    )
+    return result.changed(**changes, provenance=result.provenance.changed(assumed=assumed))
 
 
 def named_by_path(result: Result) -> list[str]:

@@ -56,7 +56,7 @@ class SurveyedFile:
 
     def without_steps(self) -> SurveyedFile:
         """Return a copy without series, small enough to keep while thousands of others are read."""
-        slim = self.result and self.result.model_copy(update={"steps": Steps({})})
+        slim = self.result and self.result.changed(steps=Steps({}))
         return replace(self, result=slim)
 
     @property

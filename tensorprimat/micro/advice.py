@@ -130,6 +130,6 @@ def with_spilling(cells: Sequence[MicroResult]) -> list[MicroResult]:
     """Return the cells with a warning where memory of the host seems to have taken part, which other cells show."""
     found = spilling(cells)
     return [
-        cell.model_copy(update={"warnings": (*cell.warnings, found[place])}) if place in found else cell
+        cell.changed(warnings=(*cell.warnings, found[place])) if place in found else cell
         for place, cell in enumerate(cells)
     ]

@@ -74,15 +74,12 @@ def measure(spec: CellSpec) -> MicroResult:
             reason = f"out of memory: {spec.title}" if short else failures.reason(error)
             kept = times if not short else Times()  # trials before the refusal are not the cell that was asked for
             cell = with_figures(_cell(spec, machine, kept), kept.parts)
-            cell = cell.model_copy(update={"status": "oom" if short else "failed", "reason": reason})
+            cell = cell.changed(status="oom" if short else "failed", reason=reason)
         peak = memory.peak_gb(kind) if peak_known else None
-    cell = cell.model_copy(
-        update={
-            "peak_memory_gb": peak,
-            "memory_kind": None if peak is None else "allocated" if kind == "cuda" else "resident",
-        }
+    cell = cell.changed(
+        peak_memory_gb=peak, memory_kind=None if peak is None else "allocated" if kind == "cuda" else "resident"
     )
-    return cell.model_copy(update={"warnings": advice.advise(cell, watch.end())})
+    return cell.changed(warnings=advice.advise(cell, watch.end()))
 
 
 class Times:

@@ -77,7 +77,7 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
         devices=tuple(checks),
         seconds=time.perf_counter() - began,
     )
-    return found.model_copy(update={"warnings": (*machine.warnings, *warnings_about(found))})
+    return found.changed(warnings=(*machine.warnings, *warnings_about(found)))
 
 
 def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) -> list[MatrixRate]:

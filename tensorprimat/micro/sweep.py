@@ -90,20 +90,20 @@ def to_history(path: Path) -> None:
 
 def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:
     """Return a cell without enough memory, with the largest batch that fits, or context at a batch of 1."""
-    probe = cell.spec.model_copy(update={"num_warmups": 1, "num_trials": 1, "num_steps": 1})
+    probe = cell.spec.changed(num_warmups=1, num_trials=1, num_steps=1)
 
     def fits(**changed: int) -> bool:
-        return measure(probe.model_copy(update=changed)).status == "ok"
+        return measure(probe.changed(**changed)).status == "ok"
 
     batch = largest(cell.batch_size - 1, lambda size: fits(batch_size=size))
     if batch:
-        return cell.model_copy(update={"fit_batch_size": batch})
+        return cell.changed(fit_batch_size=batch)
     part = max(1, cell.context_length // CONTEXT_PARTS)
     parts = largest((cell.context_length - 1) // part, lambda count: fits(batch_size=1, context_length=count * part))
     if parts:
-        return cell.model_copy(update={"fit_context_length": parts * part})
+        return cell.changed(fit_context_length=parts * part)
     warning = "memory: nothing fits, not even one sequence of the shortest context tried; a smaller --model-size"
-    return cell.model_copy(update={"fit_batch_size": 0, "fit_context_length": 0, "warnings": (*cell.warnings, warning)})
+    return cell.changed(fit_batch_size=0, fit_context_length=0, warnings=(*cell.warnings, warning))
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:

@@ -17,7 +17,7 @@ MEAN_STABLE_PERCENT = 5.0  # of the mean, likewise: a first step inside moves bo
 def run(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[MicroResult]:
     """Yield the same cell after each number of warm-up steps, each measured from nothing."""
     for count in counts:
-        yield measure(spec.model_copy(update={"num_warmups": count}))
+        yield measure(spec.changed(num_warmups=count))
 
 
 def stable_from(cells: Sequence[MicroResult]) -> MicroResult | None:

@@ -73,7 +73,7 @@ def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: s
     return AbSide(
         name=name,
         job=job,
-        spec=job.spec.model_copy(update={"output_dir": str(folder)}),
+        spec=job.spec.changed(output_dir=str(folder)),
         request=request,
         place=Place(folder=folder, stamp=stamp, default_engine=default_engine(machine.platform)),
         planned=append.planned_result(job.spec, machine),
@@ -115,8 +115,8 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
 
 
 def _keep(side: AbSide, result: Result, pair: str) -> None:
-    runs = tuple(run.model_copy(update={"pair": pair}) for run in result.runs)
-    side.parts.append(result.model_copy(update={"runs": runs}))
+    runs = tuple(run.changed(pair=pair) for run in result.runs)
+    side.parts.append(result.changed(runs=runs))
     _save(side)
 
 

@@ -88,7 +88,7 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
     prepare.check_engine(engine)
     settings = replace(request.settings, num_gpus=per_node, num_nodes=place.nodes)
     spec = prepare.spec_of(request.model, settings, engine=engine, machine=machine)
-    spec = spec.model_copy(update={"output_dir": str(request.output)}).check()
+    spec = spec.changed(output_dir=str(request.output)).check()
     prepare.check_spec(engine, spec, machine)
     return spec
 
@@ -112,4 +112,4 @@ def train(spec: RunSpec) -> tuple[Result | None, TensorPrimatError | None]:
             result = store.load(file)
         except InputError:  # another rank's, or nothing was measured
             return None, error
-    return pool([result if error is None else result.model_copy(update={"complete": False})]), error
+    return pool([result if error is None else result.changed(complete=False)]), error

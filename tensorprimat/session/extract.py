@@ -169,7 +169,7 @@ def _pooled(members: Sequence[Extracted]) -> Extracted:
     result = pool(results)
     if partly := identity.stated_by_some(results):
         note = f"runs: pooled as one benchmark, although only some of the {len(results)} logs state {', '.join(partly)}"
-        result = result.model_copy(update={"warnings": (*result.warnings, note)})
+        result = result.changed(warnings=(*result.warnings, note))
     return Extracted(logs=tuple(name for extracted in members for name in extracted.logs), result=result)
 
 

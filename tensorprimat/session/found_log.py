@@ -38,12 +38,7 @@ def _named(result: Result, model: str) -> Result:
     if trained == model or (trained is not None and names.mentions(trained)):
         return result
     assumed = {**result.provenance.assumed, "model.name": f"found as the log of {model}"}
-    return result.model_copy(
-        update={
-            "model": result.model.model_copy(update={"name": model}),
-            "provenance": result.provenance.model_copy(update={"assumed": assumed}),
-        }
-    )
+    return result.changed(model=result.model.changed(name=model), provenance=result.provenance.changed(assumed=assumed))
 
 
 def with_local_device(result: Result, machine: Machine) -> Result:
@@ -63,11 +58,9 @@ def with_local_device(result: Result, machine: Machine) -> Result:
             f"gpu_info: the log names no GPU and prints {there_is}, so it may not be from this machine's "
             f'{here.device_name}; MFU, power and price are unknown; --gpu "{here.device_name}" confirms it'
         )
-        return result.model_copy(update={"warnings": (*result.warnings, warning)})
+        return result.changed(warnings=(*result.warnings, warning))
     assumed = {**result.provenance.assumed, "device_name": ORIGIN}
-    return result.model_copy(
-        update={
-            "gpu_info": gpu.model_copy(update={"device_name": here.device_name, "gpu_cores": here.gpu_cores}),
-            "provenance": result.provenance.model_copy(update={"assumed": assumed}),
-        }
+    return result.changed(
+        gpu_info=gpu.changed(device_name=here.device_name, gpu_cores=here.gpu_cores),
+        provenance=result.provenance.changed(assumed=assumed),
     )

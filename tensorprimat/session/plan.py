@@ -139,9 +139,9 @@ def job_of(
     if request.cluster.container_image is None:  # an image has packages of its own
         prepare.check_engine(engine)
     spec = prepare.spec_of(model, request.settings, engine=engine, machine=machine)
-    spec = spec.model_copy(update={"output_dir": str(request.output)})  # where an engine keeps what it logs itself
+    spec = spec.changed(output_dir=str(request.output))  # where an engine keeps what it logs itself
     if elsewhere:
-        spec = spec.model_copy(update={"options": {executors.OPTION: elsewhere}})
+        spec = spec.changed(options={executors.OPTION: elsewhere})
     if request.profile is not None:
         profiling.check(request.profile, engine)
         if elsewhere:
@@ -153,6 +153,6 @@ def job_of(
     if request.append:
         planned = appending.planned_result(spec, machine)
         if request.cluster.gpu:  # a catalogue's name for it, not yet the driver's
-            planned = planned.model_copy(update={"gpu_info": GpuInfo()})
+            planned = planned.changed(gpu_info=GpuInfo())
         earlier = appending.latest(planned, request.output, default_engine=default_engine(machine.platform))
     return Job(model=model, engine=engine, spec=spec, earlier=earlier)

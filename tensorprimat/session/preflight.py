@@ -99,7 +99,7 @@ def measure(device: str, *, quick: bool, on_part: OnPart) -> tuple[Preflight, li
         disturbed = [*noise.company(before, "before the measurement"), *noise.moved(before, after, "meanwhile")]
         without_us = replace(after, gpus=())  # our own process is on the GPUs by now
         disturbed += [] if disturbed else noise.company(without_us, "after the measurement")
-    return found.model_copy(update={"warnings": (*found.warnings, *disturbed)}), disturbed
+    return found.changed(warnings=(*found.warnings, *disturbed)), disturbed
 
 
 def run(

@@ -93,11 +93,11 @@ def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str])
         return spec
     least = spec.micro_batch_size * spec.data_parallel_size
     if "global_batch_size" in free and spec.engine in SCALED_ENGINES and spec.methodology is None:
-        spec = spec.model_copy(update={"global_batch_size": min(spec.global_batch_size, least)}).check()
+        spec = spec.changed(global_batch_size=min(spec.global_batch_size, least)).check()
         time = of_run(spec, machine) or time
     if "steps" in free and time.seconds > share:
         steps = math.floor((share - START_SECONDS) / time.step_seconds) - spec.warmup_steps
-        spec = spec.model_copy(update={"steps": min(spec.steps, max(FEWEST_STEPS, steps))})
+        spec = spec.changed(steps=min(spec.steps, max(FEWEST_STEPS, steps)))
     return spec
 
 

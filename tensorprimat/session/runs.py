@@ -100,12 +100,12 @@ def with_noise(result: Result, before: noise.NoiseReading | None, machine: Machi
     after = noise.look(machine.gpu_ids)
     warnings = [*noise.about(before, f"before {run}"), *noise.about(after, f"after {run}")]
     warnings += noise.moved(before, after, f"during {run}")
-    return result.model_copy(update={"warnings": (*result.warnings, *warnings)}) if warnings else result
+    return result.changed(warnings=(*result.warnings, *warnings)) if warnings else result
 
 
 def with_notes(result: Result, spec: RunSpec) -> Result:
     """Return the result with the notes on how its configuration was chosen, each once, as warnings."""
-    return result.model_copy(update={"warnings": tuple(dict.fromkeys((*result.warnings, *spec.notes)))})
+    return result.changed(warnings=tuple(dict.fromkeys((*result.warnings, *spec.notes))))
 
 
 def with_looks(result: Result, looks: int) -> Result:
@@ -136,7 +136,7 @@ def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Resu
     """Return one run with a profiler around it; its result goes to history alone, marked."""
     stem = regular.resolved(place.kept(planned, profiler))
     stem.parent.mkdir(parents=True, exist_ok=True)
-    spec = spec.model_copy(update={"options": {**spec.options, **profiling.options(profiler, stem)}})
+    spec = spec.changed(options={**spec.options, **profiling.options(profiler, stem)})
     with observer.training(f"{job.model} profiled", spec.max_steps) as show:
         log, around = place.kept(planned, "run1.txt"), profiling.wrapping(profiler, stem)
         ending = launch.run(spec, module=job.module, log=log, on_line=show, wrapping=around)
@@ -216,7 +216,7 @@ def title_of(spec: RunSpec) -> str:
 
 def with_provenance(result: Result, **changes: Any) -> Result:
     """Return the result with these fields of its provenance."""
-    return result.model_copy(update={"provenance": result.provenance.model_copy(update=changes)})
+    return result.changed(provenance=result.provenance.changed(**changes))
 
 
 def with_command(result: Result) -> Result:

@@ -209,5 +209,5 @@ def _of_logs(paths: Sequence[str], *, one_side: bool) -> tuple[list[Loaded], lis
 
 def redeclared(item: Loaded, warmup_steps: int) -> Loaded:
     """Return a result with every figure computed anew, with so many steps left out at the start of each run."""
-    config = item.result.training_config.model_copy(update={"warmup_steps": warmup_steps})
-    return replace(item, result=summarise(item.result.model_copy(update={"training_config": config})))
+    config = item.result.training_config.changed(warmup_steps=warmup_steps)
+    return replace(item, result=summarise(item.result.changed(training_config=config)))

@@ -94,7 +94,7 @@ class Submission:
         shutil.copytree(package, code / package.name, ignore=shutil.ignore_patterns("__pycache__"))
         (code / "on_node.py").write_text(ON_NODE)
         there = nemo_run.place_of(self.cluster, self.shipped)
-        spec = self.spec.model_copy(update={"output_dir": there})
+        spec = self.spec.changed(output_dir=there)
         (self.shipped / "spec.json").write_text(spec.model_dump_json(indent=2) + "\n")
 
     @contextlib.contextmanager

@@ -194,20 +194,16 @@ def _read(spec: RunSpec, log: Path) -> Result:
     config, model = result.training_config, result.model
     unsaid = {name: getattr(spec, name) for name in ALSO_KNOWN if getattr(config, name) is None}
     if model.shape is None and (shape := confirmed_shape(spec)):
-        model = model.model_copy(update={"preset": spec.preset, "shape": shape, "parameters": models.parameters(shape)})
+        model = model.changed(preset=spec.preset, shape=shape, parameters=models.parameters(shape))
     assumed = dict.fromkeys((*missing, *unsaid, "model.name"), "the configuration that ran")
-    return result.model_copy(
-        update={
-            "platform": "amd",
-            "model": model,
-            "training_config": config.model_copy(
-                update={**unsaid, "environment": variables_of(spec, log), "versions": _versions(spec)}
-            ),
-            "methodology": spec.methodology,
-            "provenance": result.provenance.model_copy(
-                update={"engine": "primus", "assumed": {**assumed, "device_name": spec.options[GPU_SOURCE]}}
-            ),
-        }
+    return result.changed(
+        platform="amd",
+        model=model,
+        training_config=config.changed(**unsaid, environment=variables_of(spec, log), versions=_versions(spec)),
+        methodology=spec.methodology,
+        provenance=result.provenance.changed(
+            engine="primus", assumed={**assumed, "device_name": spec.options[GPU_SOURCE]}
+        ),
     )
 
 

@@ -271,8 +271,8 @@ class Facts:
         if not self._omits_defaults:
             return shape
         if (shared := self._value("share_embeddings_and_output_weights")) is not None:
-            return shape.model_copy(update={"tied_embeddings": shared.lower() == "true"})
-        either = [shape.model_copy(update={"tied_embeddings": tied}) for tied in (False, True)]
+            return shape.changed(tied_embeddings=shared.lower() == "true")
+        either = [shape.changed(tied_embeddings=tied) for tied in (False, True)]
         return next((one for one in either if models.identify(one)), either[0])  # the summary never names it
 
 
