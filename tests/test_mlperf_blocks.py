@@ -193,3 +193,47 @@ def test_the_loss_row_of_a_slow_step_is_no_second_slow_step(tmp_path):
     result = journal.read(tmp_path / "run.txt")
     assert not any("times as long" in warning for warning in result.warnings)
     assert result.performance_metrics.samples_per_second == pytest.approx(16384 * len(paces) / sum(paces), rel=1e-3)
+
+
+def rates_over_evaluations(journal: Journal, *, blocks: int, block: float, evaluated: float) -> None:
+    """As AMD's reference runs of gpt_oss_20b: each throughput is that of the time since the throughput before."""
+    journal.say("run_start")
+    journal.say("block_start", samples_count=0)
+    for number in range(1, blocks + 1):
+        since = block + (evaluated if number > 1 else 0.0)
+        journal.track({"throughput": 12288 / since}, block, step=12288 * number)
+        journal.say("block_stop", samples_count=12288 * number)
+        journal.say("eval_start", samples_count=12288 * number)
+        journal.say("eval_stop", None, evaluated, samples_count=12288 * number)
+        if number < blocks:
+            journal.say("block_start", samples_count=12288 * number)
+    journal.say("run_stop", None, 0.0, samples_count=12288 * blocks, status="success")
+
+
+def test_a_throughput_that_includes_evaluation_leaves_the_time_to_the_marks_of_its_block(tmp_path):
+    journal = Journal(global_batch_size=64, max_sequence_length=8192)
+    rates_over_evaluations(journal, blocks=5, block=1200.0, evaluated=130.0)
+    result = journal.read(tmp_path / "run.txt")
+    metrics = result.performance_metrics
+    assert metrics.samples_per_second == pytest.approx(12288 / 1200, rel=1e-3)
+    assert sum(step.covers for step in result.steps) == 5 * 192
+    assert any("the framework reported" in warning for warning in result.warnings)
+    assert not any(warning.startswith("audit") for warning in result.warnings)
+
+
+def test_tokens_of_reinforcement_learning_are_those_that_the_log_counts(tmp_path):
+    """As NeMo-RL's GRPO runs: samples are far shorter than the maximum, and a row of its own counts their tokens."""
+    journal = Journal(global_batch_size=1024, max_sequence_length=65536)
+    journal.say("run_start")
+    journal.say("block_start", samples_count=7168, step=0)
+    for step in range(1, 8):
+        place = {"samples_count": 1024 * step, "step": step}
+        values = {"reduced_train_loss": -0.05, "global_valid_toks": 5.4e6, "global_valid_seqs": 1004.0}
+        journal.track(values, 900.0, **place)
+        journal.track({"train_step_time": 900.0, "policy_training_time": 240.0}, 0.0, **place)
+    journal.say("block_stop", samples_count=7168, step=7)
+    journal.say("run_stop", None, 0.0, samples_count=7168, status="success")
+    result = journal.read(tmp_path / "run.txt")
+    assert result.performance_metrics.tokens_per_second == pytest.approx(6000.0)
+    assert result.training_config.sequence_length is None
+    assert any("65,536 is the maximum" in warning for warning in result.warnings)

@@ -31,7 +31,7 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.mlperf import system as mlperf_system
-from tensorprimat.logs.mlperf.events import MARK, Event, collect, configuration_of, events_in
+from tensorprimat.logs.mlperf.events import MARK, TOKENS_KEY, Event, collect, configuration_of, events_in
 from tensorprimat.logs.mlperf.rows import evidence_of, steps_of
 from tensorprimat.logs.mlperf.run import MlperfEvents
 from tensorprimat.logs.text import Log
@@ -65,6 +65,7 @@ def read(log: Log) -> Reading:
         run.batch, run.length = batch, length
     steps = [step for number, run in enumerate(content.runs) for step in steps_of(run, number)]
     reading.steps = Steps.of(steps)
+    _leave_out_longest(reading)
     reading.evidence = evidence_of(content.runs, steps)
     _report_rates(reading, content.runs, batch, length)
     if any("eval_accuracy" in run.counts and not (run.evaluations or run.rows) for run in content.runs):
@@ -87,6 +88,15 @@ def _events(log: Log, torn: list[int]) -> Iterator[Event]:
         yield from events_in(text, line, torn)
     if torn and torn[-1] == line:
         torn.pop()
+
+
+def _leave_out_longest(reading: Reading) -> None:
+    """Leave out the maximum length of a sequence where rows count the tokens themselves: samples differ in length."""
+    if reading.steps.has("tokens") and (longest := reading.training_config.pop("sequence_length", None)):
+        reading.warnings.append(
+            f"sequence_length: {longest:,} is the maximum; samples are shorter, so tokens are those that the log "
+            f"counts in {TOKENS_KEY}"
+        )
 
 
 def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | None, length: int | None) -> None:

@@ -3,13 +3,17 @@
 - NVIDIA's rows state their progress as `step` or `samples_count`, from v6.0 on as `samples_count` alone; there
   `blocks` divides the time of each block among its rows.
 - AMD's Primus writes no rows at all: the time between block_start and block_stop is a row of `samples_count` samples.
+  Some of its versions write a throughput from one block_stop to the next, evaluation included; a block's own marks
+  time it then.
 - gpt3 of 2024 counts tokens under the name of epochs (`epoch_count`).
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
@@ -26,7 +30,7 @@ def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
 
     A row that states other rows' steps once more covers no step.
     """
-    shown = run.rows or list(_block_rows(run))
+    shown = (_by_their_blocks(run) if _rates_include_evaluation(run) else run.rows) or list(_block_rows(run))
     rows = _measured_rows(shown)
     partial = partial_rows(run)
     covers, index = _covers(run, rows, partial)
@@ -49,6 +53,7 @@ def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
             covers=share.covers,
             ended_at=None if row.line in settled else row.time,  # a mean and the rows that divide it end elsewhere
             samples=run.batch,
+            tokens=row.tokens,
             loss=row.loss,
             learning_rate=row.learning_rate,
             memory_allocated_peak_bytes=row.peak_memory_bytes,
@@ -64,6 +69,39 @@ def _measured_rows(shown: Sequence[MlperfRow]) -> Sequence[MlperfRow]:
     """Return the rows that measure, no two of which cover the same steps."""
     step_by_step = [row for row in shown if not row.of_block]
     return step_by_step or [row for row in shown if row.step_seconds is not None] or shown
+
+
+def _rates_include_evaluation(run: MlperfEvents) -> bool:
+    """Return True if the throughput of most blocks is that of the time since the row before, evaluation included."""
+    if not run.batch or not all(row.rate and row.of_block and row.step_seconds is None for row in run.rows):
+        return False
+    votes = []
+    for before, row in pairwise(run.rows):
+        block = _block_of(run, row)
+        samples = None if block is None else run.samples_in(block)
+        evaluated = run.evaluated_seconds(before.time, row.time)
+        if samples and row.rate and evaluated > 0:
+            off = samples / row.rate - (row.time - before.time)
+            votes.append(abs(off) < abs(off + evaluated))
+    return sum(votes) > len(votes) / 2
+
+
+def _by_their_blocks(run: MlperfEvents) -> list[MlperfRow]:
+    """Return the rows with the time between the marks of their block in place of the time by their throughput."""
+    timed = []
+    for row in run.rows:
+        block = _block_of(run, row)
+        samples = None if block is None or block.stopped is None else run.samples_in(block)
+        if block is not None and samples and run.batch and (seconds := _training_seconds(run, block)) > 0:
+            steps = max(1, round(samples / run.batch))
+            timed.append(replace(row, step_seconds=seconds / steps, covers=steps))
+    return timed
+
+
+def _block_of(run: MlperfEvents, row: MlperfRow) -> Block | None:
+    """Return the block in which a row was written: the last one that began before it."""
+    number = bisect_left(run.blocks, row.time, key=lambda block: block.started)
+    return run.blocks[number - 1] if number else None
 
 
 def _block_rows(run: MlperfEvents) -> Iterator[MlperfRow]:

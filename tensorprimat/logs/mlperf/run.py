@@ -28,6 +28,8 @@ class MlperfRow:
     """Its optimizer steps, where marks state them."""
     learning_rate: float | None = None
     peak_memory_bytes: float | None = None
+    tokens: float | None = None
+    """Tokens of one of its steps, where the log counts them (reinforcement learning)."""
 
 
 @dataclass(kw_only=True)
