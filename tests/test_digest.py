@@ -5,9 +5,11 @@ import os
 
 import pytest
 
+from tensorprimat import logs
 from tensorprimat.cli import main
 from tensorprimat.core import digest, store
 from tensorprimat.core.errors import InputError
+from tensorprimat.logs import assemble
 
 ROW = (
     "Training epoch 0, iteration {0}/99 | train_step_timing in s: 1.{0}0 | global_batch_size: 8 | consumed_samples: 8\n"
@@ -39,19 +41,18 @@ def test_extract_uses_the_digest_that_it_began_before_its_imports(log, tmp_path,
 
 
 def test_nothing_is_begun_for_what_is_no_large_file(tmp_path, log, monkeypatch):
-    digest.begin(log)
-    digest.begin(tmp_path / "missing")
-    digest.begin(tmp_path)
+    digest.begin_first([str(log)])
     monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 0)
     os.mkfifo(tmp_path / "pipe")
-    digest.begin(tmp_path / "pipe")
-    digest.begin(tmp_path / "nul\0")
+    digest.begin_first(
+        ["--segment", "", str(tmp_path), *(str(tmp_path / name) for name in ("missing", "pipe", "nul\0"))]
+    )
     assert digest._begun == {}
 
 
 def test_a_digest_that_was_begun_before_the_file_grew_is_not_used(log, monkeypatch):
     monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 1)
-    digest.begin(log)
+    digest.begin_first([str(log)])
     log.write_text(log.read_text() + ROW.format(9))
     assert digest.of(log).done()[0] == hashlib.sha256(log.read_bytes()).hexdigest()
 
@@ -59,3 +60,22 @@ def test_a_digest_that_was_begun_before_the_file_grew_is_not_used(log, monkeypat
 def test_a_file_that_is_not_there_has_no_digest(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         digest.sha256(tmp_path / "missing")
+
+
+def test_a_log_that_grew_while_it_was_read_has_the_digest_of_the_bytes_that_were_hashed(log, monkeypatch):
+    content, audited = log.read_bytes(), assemble.audited
+
+    def grow(*arguments):
+        log.write_text(log.read_text() + ROW.format(9))
+        os.utime(log, (1, 1))
+        return audited(*arguments)
+
+    monkeypatch.setattr(assemble, "audited", grow)
+    (source,) = logs.read(log).provenance.sources
+    assert (source.sha256, source.size_bytes) == (hashlib.sha256(content).hexdigest(), len(content))
+
+
+def test_a_result_file_keeps_the_sources_that_it_names(log, tmp_path):
+    assert main(["extract", str(log), "--output", str(tmp_path / "out.json")]) == 0
+    (source,) = logs.read(tmp_path / "out.json").provenance.sources
+    assert source.sha256 == hashlib.sha256(log.read_bytes()).hexdigest()

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.options import TO_FILE
 from tensorprimat.cli.shared_options import argument, switch, takes
-from tensorprimat.core import digest
 
 
 @facts.with_facts(after="log_file", options=facts.OF_A_LOG)
@@ -62,8 +61,6 @@ def command(
       2  a flag is wrong, or a log cannot be read or holds no step timing; the others are still written
     """
     named = [*(logs or []), *(log_file or [])]
-    if len(named) == 1 and not formats:
-        digest.begin(Path(named[0]))
     from tensorprimat.cli import extraction
 
     if formats:

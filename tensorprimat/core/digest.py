@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from tensorprimat.core import regular
@@ -60,13 +62,13 @@ _begun: dict[Path, tuple[tuple[int, ...], Digest]] = {}
 """File → its state when its digest was begun, and the digest."""
 
 
-def begin(path: Path) -> None:
-    """Begin the digest of a large file before its reader is imported, for `of` to find; do nothing for others."""
-    try:
-        if path.is_file() and path.stat().st_size >= WORTH_BEGINNING_BYTES:
-            _begun[path] = regular.state(path), Digest(path)
-    except (OSError, ValueError):  # its reader reports the error
-        return
+def begin_first(arguments: Iterable[str]) -> None:
+    """Begin the digest of the first large file among a command's arguments, before its imports, for `of` to find."""
+    for path in map(Path, arguments):
+        with contextlib.suppress(OSError, ValueError):  # no path, or its reader reports the error
+            if path.is_file() and path.stat().st_size >= WORTH_BEGINNING_BYTES:
+                _begun[path] = regular.state(path), Digest(path)
+                return
 
 
 def of(path: Path) -> Digest:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import regular
+from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import InputError, InternalError, NoFormatError, NotALogError
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
@@ -65,12 +65,14 @@ def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choic
     refusal: InputError | None = None
     with _log(path) as log:
         folds = _folds(log)
+        hashing = None if log.is_folder else digest.of(log.path)
         for chosen, warnings in _chosen(log, format):
             with regular.reading(log.name, f"the reader of {chosen.name}"):
                 results = assemble.join(log, chosen, [*warnings, *folds], facts or UserFacts(), **choice)
             if telling := [result for result in results if assemble.says_anything(result)]:
                 whole = map(_without_overridden, telling)
-                return [assemble.audited(_with_odd_rows(log, result), log.name) for result in whole]
+                audited = [assemble.audited(_with_odd_rows(log, result), log.name) for result in whole]
+                return [assemble.with_digest(result, chosen, hashing) for result in audited]
             refusal = refusal or _refusal(log, (chosen,), results[0])
         raise refusal or _refusal(log, FORMATS)
 

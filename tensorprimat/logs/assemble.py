@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from tensorprimat.core import audit, audit_verdict, devices, digest, stated
+from tensorprimat.core import audit, audit_verdict, devices, stated
 from tensorprimat.core.digest import Digest
 from tensorprimat.core.errors import ContradictionError, InputError
 from tensorprimat.core.result import (
@@ -50,12 +50,11 @@ def join(
     state settings. A result record (the tool's own file) comes back as it is but for these warnings and facts. Raises
     InputError for a segment that the log does not have.
     """
-    hashing = None if log.is_folder else digest.of(log.path)
     found = segments.read(log, format)
     if isinstance(found, Result):
         return [stated.amended(found.changed(warnings=(*found.warnings, *warnings)), facts)]
     numbers = [one.number for one in found] if each and len(found) > 1 else [segment]
-    return [_result(log, format, warnings, _Choice(found, number, facts, cited), hashing) for number in numbers]
+    return [_result(log, format, warnings, _Choice(found, number, facts, cited)) for number in numbers]
 
 
 class _Choice(NamedTuple):
@@ -65,7 +64,7 @@ class _Choice(NamedTuple):
     cited: bool
 
 
-def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, hashing: Digest | None) -> Result:
+def _result(log: Log, format: Format, warnings: list[str], choice: _Choice) -> Result:
     measured = segments.benchmark_of(choice.found, choice.number)
     if not measured:
         count = len(choice.found)
@@ -96,7 +95,7 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice, hash
             format=format.name,
             timing=reading.timing,
             timer=reading.timer,
-            sources=(_source(log, format, hashing),),
+            sources=(_source(log, format),),
             segments=reading.segments,
             segment=choice.number,
             citations=_citations(log, format, measured[0]) if choice.cited else {},
@@ -151,18 +150,24 @@ def _runs(reading: Reading) -> tuple[Run, ...]:
     )
 
 
-def _source(log: Log, format: Format, hashing: Digest | None) -> Source:
-    sha256, size_bytes = hashing.done() if hashing else (None, None)
+def _source(log: Log, format: Format) -> Source:
     if log.called:  # standard input has neither a name nor a date
-        return Source(file=log.called, sha256=sha256, size_bytes=size_bytes, format=format.name)
+        return Source(file=log.called, format=format.name)
     modified = datetime.fromtimestamp(log.path.stat().st_mtime, timezone.utc)
-    return Source(
-        file=log.path.name,
-        sha256=sha256,
-        size_bytes=size_bytes,
-        format=format.name,
-        modified_at=modified.isoformat(timespec="seconds"),
-    )
+    return Source(file=log.path.name, format=format.name, modified_at=modified.isoformat(timespec="seconds"))
+
+
+def with_digest(result: Result, format: Format, hashing: Digest | None) -> Result:
+    """Return the result with size and digest of the log in its sources; a result record names other files there.
+
+    Everything else is computed before, while a second thread still hashes a large log. Raises InputError for a log
+    that cannot be read again.
+    """
+    if hashing is None or [one.format for one in result.provenance.sources] != [format.name]:
+        return result
+    sha256, size_bytes = hashing.done()
+    hashed = result.provenance.sources[0].model_copy(update={"sha256": sha256, "size_bytes": size_bytes})
+    return result.model_copy(update={"provenance": result.provenance.model_copy(update={"sources": (hashed,)})})
 
 
 def audited(result: Result, name: str) -> Result:
