@@ -119,13 +119,10 @@ def weigh(baseline: Enhanced, candidate: Enhanced) -> Return:
 def unlike_prices(baseline: Mapping[str, Metric], candidate: Mapping[str, Metric]) -> str | None:
     """Return why two known prices must not decide who is cheaper: one is the user's, or they are of two providers."""
     sources = [metrics["price_usd_per_gpu_hour"].remark for metrics in (baseline, candidate)]
-    if None in sources or len({_kind_of_price(source or "") for source in sources}) == 1:
+    kinds = {"--price" if (source or "").startswith("--price ") else source for source in sources}
+    if None in kinds or len(kinds) == 1:
         return None
     return f"the prices come from different sources ({'; '.join(map(str, sources))}); give --price for both"
-
-
-def _kind_of_price(source: str) -> str:
-    return "--price" if source.startswith("--price ") else source
 
 
 def break_even(pair: Pair) -> Estimate | None:

@@ -213,7 +213,7 @@ def _unstated_shape(pair: Sequence[Result]) -> tuple[str | None, str | None]:
         if shape is None:
             name = f"the name {result.model.name!r} is no known model" if result.model.name else "no model is named"
             return f"the model shape is not stated and {name}", _WITH_SHAPE
-        shapes.append(BY_KEY["shape"].read(result.changed(model=_shaped(result, shape))))
+        shapes.append(BY_KEY["shape"].read(result.changed(model=result.model.changed(shape=shape))))
     if len(set(shapes)) > 1:
         names = " against ".join(result.model.name or "unnamed model" for result in pair)
         return f"different models ({names})", _REMEDIES["model"]
@@ -230,10 +230,6 @@ def shape_of_name(model: Model) -> ModelShape | None:
         return None
     named = preset or shapes.of_name(model.name)
     return named.shape if named else None
-
-
-def _shaped(result: Result, shape: ModelShape) -> Model:
-    return result.model.changed(shape=shape)
 
 
 def _trained(pair: Sequence[Result]) -> str | None:

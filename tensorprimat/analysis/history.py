@@ -67,7 +67,8 @@ def history(
     members: dict[tuple[object, ...], list[Loaded]] = {}
     for item in items:
         if item not in unmeasured:
-            members.setdefault(_machine_and_work(item.result), []).append(item)
+            machine_and_work = (item.result.provenance.host, *identity.signature(item.result, context=False))
+            members.setdefault(machine_and_work, []).append(item)
     if not members:
         raise InputError(f"no complete result has {metric}; choose another --metric, or run ./benchmark.py first")
     firsts = [series[0].result for series in members.values()]
@@ -82,10 +83,6 @@ def history(
 def _moment(result: Result) -> str | None:
     """Return the start time of a result's first remaining run, else the time of the result."""
     return next((run.started_at for run in result.runs if run.started_at), result.timestamp)
-
-
-def _machine_and_work(result: Result) -> tuple[object, ...]:
-    return (result.provenance.host, *identity.signature(result, context=False))
 
 
 def _entries(series: Sequence[Loaded], metric: str, confidence: float) -> tuple[HistoryEntry, ...]:

@@ -16,13 +16,11 @@ from pydantic import ValidationError
 from tensorprimat.core import decoders, models
 from tensorprimat.core.decoders import Config, Decoder
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.models import ALIASES, Preset
+from tensorprimat.core.models import ALIASES, FULL_BATCH, TINY_BATCH, Preset
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 
 PRESETS = ("full", "tiny")
-FULL_BATCH = {"micro_batch_size": 1, "global_batch_size": 128, "sequence_length": 8192}
-TINY_BATCH = {"micro_batch_size": 2, "global_batch_size": 8, "sequence_length": 128}
 TINY_LENGTH = 2048
 
 

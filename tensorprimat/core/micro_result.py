@@ -392,17 +392,13 @@ def _is_row(document: Any) -> bool:
 
 def _parsed(content: bytes, path: Path) -> Any:
     try:
-        return json.loads(content, parse_constant=_none)
+        return json.loads(content, parse_constant=lambda _: None)  # NaN and Infinity of other writers: unmeasured
     except UnicodeDecodeError:
         raise InputError("not text: a cell is a JSON file", path=path) from None
     except json.JSONDecodeError as error:
         raise InputError(f"invalid JSON: {error.msg}", path=path, line=error.lineno) from None
     except RecursionError:
         raise InputError("JSON nested too deep", path=path) from None
-
-
-def _none(_word: str) -> None:
-    """NaN and Infinity of other writers: unmeasured."""
 
 
 def is_figure(value: Any) -> bool:

@@ -66,9 +66,8 @@ def parameters(shape: ModelShape) -> int:
     """
     norms = (2 * shape.num_layers + 1) * shape.hidden_size
     biases = shape.num_layers * _qkv_width(shape) if shape.attention_bias else 0
-    head = shape.vocab_size * shape.hidden_size
     untied = embedding_parameters(shape) if not shape.tied_embeddings else 0
-    return untied + head + _layer_matrices(shape) * shape.num_layers + biases + norms
+    return untied + matrix_parameters(shape) + biases + norms
 
 
 def matrix_parameters(shape: ModelShape) -> int:
@@ -123,8 +122,8 @@ def shape_of(
     )
 
 
-_FULL = {"micro_batch_size": 1, "global_batch_size": 128, "sequence_length": 8192}
-_TINY = {"micro_batch_size": 2, "global_batch_size": 8, "sequence_length": 128}
+FULL_BATCH = {"micro_batch_size": 1, "global_batch_size": 128, "sequence_length": 8192}
+TINY_BATCH = {"micro_batch_size": 2, "global_batch_size": 8, "sequence_length": 128}
 _COURSE = {"micro_batch_size": 4, "global_batch_size": 4, "sequence_length": 256}
 
 
@@ -148,17 +147,18 @@ def _course(name: str, width: int, ffn: int, layers: int, heads: int) -> Preset:
 # contexts beyond 8,192 tokens changes neither cost nor count and is left out. A row: model, preset, title, shape
 # (layers, width, FFN, heads, key-value heads, vocabulary), RoPE theta, epsilon of the norms, longest sequence, batch.
 PRESETS = (
-    _preset("llama", "full", "Llama-3.1-8B", shape_of(32, 4096, 14336, 32, 8, 128_256), 5e5, 1e-5, 131_072, _FULL),
-    _preset("llama", "tiny", "Llama-3.1 tiny", shape_of(4, 128, 448, 8, 2, 4096), 5e5, 1e-5, 2048, _TINY),
+    _preset("llama", "full", "Llama-3.1-8B", shape_of(32, 4096, 14336, 32, 8, 128_256), 5e5, 1e-5, 131_072, FULL_BATCH),
+    _preset("llama", "tiny", "Llama-3.1 tiny", shape_of(4, 128, 448, 8, 2, 4096), 5e5, 1e-5, 2048, TINY_BATCH),
     _preset("qwen", "full", "Qwen2.5-7B", shape_of(28, 3584, 18944, 28, 4, 152_064, attention_bias=True),
-            1e6, 1e-6, 131_072, _FULL),
+            1e6, 1e-6, 131_072, FULL_BATCH),
     _preset("qwen", "tiny", "Qwen2.5 tiny", shape_of(4, 128, 672, 8, 2, 4864, attention_bias=True),
-            1e6, 1e-6, 2048, _TINY),
+            1e6, 1e-6, 2048, TINY_BATCH),
     _preset("mistral", "full", "Mistral-7B-v0.1", shape_of(32, 4096, 14336, 32, 8, 32_000, sliding_window=4096),
-            1e4, 1e-5, 32_768, _FULL),
-    _preset("mistral", "v0.3", "Mistral-7B-v0.3", shape_of(32, 4096, 14336, 32, 8, 32_768), 1e6, 1e-5, 32_768, _FULL),
+            1e4, 1e-5, 32_768, FULL_BATCH),
+    _preset("mistral", "v0.3", "Mistral-7B-v0.3", shape_of(32, 4096, 14336, 32, 8, 32_768),
+            1e6, 1e-5, 32_768, FULL_BATCH),
     _preset("mistral", "tiny", "Mistral-v0.1 tiny", shape_of(4, 128, 448, 8, 2, 1024, sliding_window=64),
-            1e4, 1e-5, 2048, _TINY),  # the window is below its sequence length
+            1e4, 1e-5, 2048, TINY_BATCH),  # the window is below its sequence length
     _course("small", 768, 3072, 12, 12),
     _course("medium", 1024, 4096, 24, 16),
     _course("large", 1280, 5120, 36, 20),

@@ -61,7 +61,6 @@ WHOLE_NUMBERS = {
     "seed": "seed",
 }
 """Argument that LitGPT prints when it starts → field of TrainingConfig (devices: of one node)."""
-"""Lightning Fabric's name of a precision before its first hyphen (bf16-true, transformer-engine) → ours."""
 
 
 def detect(log: Log) -> int:

@@ -39,7 +39,8 @@ _OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
 def detect(log: Log) -> int:
     shape, _, first = _opening(log)
     if shape == "document":
-        return len(_document(log)) if _may_be_document(log) else 0
+        may_be = any(mark in text for _, text in log.head() for mark in ('"_step"', '"_runtime"', '"_wandb"'))
+        return len(_document(log)) if may_be else 0
     if shape == "lines":
         found = (_object(text) for _, text in islice(log.head(), 200_000))
         return sum(1 for row in found if row is not None and (_is_row(row) or _is_summary(row)))
@@ -196,10 +197,6 @@ def _object(text: str) -> MetricRow | None:
     if isinstance(row, dict) and row.get("event") == "log" and isinstance(row.get("metrics"), dict):
         return {**row["metrics"], "step": row.get("step")}
     return row if isinstance(row, dict) else None
-
-
-def _may_be_document(log: Log) -> bool:
-    return any(mark in text for _, text in log.head() for mark in ('"_step"', '"_runtime"', '"_wandb"'))
 
 
 def _document(log: Log) -> list[tuple[int | None, MetricRow]]:

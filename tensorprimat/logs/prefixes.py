@@ -52,11 +52,7 @@ PREFIXES = {
 }
 
 
-def _anonymous(expression: str) -> str:
-    return re.sub(r"\?P<\w+>", "?:", expression)
-
-
-_ANY = re.compile("|".join(_anonymous(expression) for expression in PREFIXES.values()))
+_ANY = re.compile(re.sub(r"\?P<\w+>", "?:", "|".join(PREFIXES.values())))
 _EACH = tuple((name, re.compile(expression)) for name, expression in PREFIXES.items())
 MOST_PREFIXES = 16  # launchers within launchers; a line of nothing else takes a copy for each
 _STARTS = frozenset("[(0123456789 wnhgiJFMASOND")  # first characters of prefixes: they rule out most lines

@@ -96,7 +96,9 @@ def look(item: Item, stated: Sequence[Statement] = (), *, alone: bool = False) -
     try:
         if item.ranks:
             return SurveyedFile(item=item, profile=excel.read_profile(item.ranks))
-        result = _with_stated(logs.read(item.path), item, stated, alone)
+        result = logs.read(item.path)
+        if stated:
+            result = amended(result, stated, words_of_file(item.path) | words_of(result), alone=alone)
         return SurveyedFile(item=item, result=paths.with_facts(result, _parts(item)))
     except NoFormatError:
         return SurveyedFile(item=item)
@@ -165,12 +167,6 @@ def _is_other_data(path: Path) -> bool:
         return log.size_bytes == 0 or (log.is_binary and logs.detect(log) is None)
     except TensorPrimatError:
         return False
-
-
-def _with_stated(result: Result, item: Item, stated: Sequence[Statement], alone: bool) -> Result:
-    if not stated:
-        return result
-    return amended(result, stated, words_of_file(item.path) | words_of(result), alone=alone)
 
 
 def _parts(item: Item) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def shown(key: str, value: Any) -> str:
     if value is None:
         return quantities.UNMEASURED
     if not is_figure(value):
-        return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+        return quantities.plain(value)
     form = FORMS.get(key) or (milliseconds if key.endswith("_ms") else None)
     if form is None:
         return quantities.count(value) if isinstance(value, int) else quantities.rate(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tensorprimat.analysis.mlperf_score import Scored
@@ -186,15 +187,8 @@ def _details(entry: Entry) -> dict[str, Any]:
         "framework": entry.framework,
         "software": dict(entry.software),
         "parallelism": dict(entry.parallelism),
-        "each_run": [
-            {
-                "file": run.file, "sha256": run.sha256, "status": run.status, "seconds": run.seconds,
-                "training_seconds": run.training_seconds, "evaluation_seconds": run.evaluation_seconds,
-                "samples": run.samples,
-            }
-            for run in entry.runs
-        ],
-    }  # fmt: skip
+        "each_run": [asdict(run) for run in entry.runs],
+    }
 
 
 def _list_row(scored: Scored) -> tuple[str, ...]:

@@ -57,7 +57,10 @@ def _published_row(row: PublishedComparison) -> tuple[Cell, ...]:
         figure(one.global_batch_size, quantities.count),
         figure(one.tokens_per_second_per_gpu, quantities.rate, f"{one.source}, {one.date or 'undated'}"),
         *(_against(against) for against in row.against),
-        Cell(text=_of_each(alike or row.against, _marked_level), source=_of_each(row.against, attrgetter("sentence"))),
+        Cell(
+            text=_of_each(alike or row.against, lambda one: one.level.title + "*" * bool(one.conditions)),
+            source=_of_each(row.against, attrgetter("sentence")),
+        ),
         text(_of_each(row.against, _what_differs)),
         text(f"{one.source}, {one.date}" if one.date else one.source),
     )
@@ -69,10 +72,6 @@ def _of_each(sides: Sequence[Against], describe: Callable[[Fairness], str]) -> s
     if len(set(several.values())) == 1:
         return next(iter(several.values()))
     return "; ".join(f"{label}: {words}" for label, words in several.items())
-
-
-def _marked_level(fairness: Fairness) -> str:
-    return fairness.level.title + ("*" if fairness.conditions else "")
 
 
 def _what_differs(fairness: Fairness) -> str:

@@ -25,9 +25,9 @@ from tensorprimat.session.runs import (
     cool_down_after_run,
     look_before_run,
     with_command,
-    with_looks,
     with_noise,
     with_notes,
+    with_provenance,
 )
 
 NAMES = ("a", "b")
@@ -121,7 +121,7 @@ def _keep(side: AbSide, result: Result, pair: str) -> None:
 
 
 def _save(side: AbSide, looks: int = 1) -> None:
-    result = with_looks(with_notes(with_command(pool(side.parts)), side.spec), looks)
+    result = with_provenance(with_notes(with_command(pool(side.parts)), side.spec), looks=looks)
     side.loaded = Loaded(path=side.place.save(result), result=result)
 
 

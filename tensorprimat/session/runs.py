@@ -74,7 +74,8 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
         parts.append(with_noise(ending.result, before, machine, f"run {run}"))
         result = with_notes(with_command(pool(parts)), spec)
         decision = decide(budget, [result], runs=run, began=began)
-        result = with_looks(result, decision.looks + (0 if job.earlier is None else job.earlier.provenance.looks))
+        looks = decision.looks + (0 if job.earlier is None else job.earlier.provenance.looks)
+        result = with_provenance(result, looks=looks)
         outcome = replace(outcome, result=result, path=place.save(result))
         if decision.sentence:
             observer.say(decision.sentence)
@@ -106,11 +107,6 @@ def with_noise(result: Result, before: noise.NoiseReading | None, machine: Machi
 def with_notes(result: Result, spec: RunSpec) -> Result:
     """Return the result with the notes on how its configuration was chosen, each once, as warnings."""
     return result.changed(warnings=tuple(dict.fromkeys((*result.warnings, *spec.notes))))
-
-
-def with_looks(result: Result, looks: int) -> Result:
-    """Return the result with the number of times that its verdict could have been read while runs were added."""
-    return with_provenance(result, looks=looks)
 
 
 def cool_down_after_run(request: Request, machine: Machine, observer: Observer) -> None:

@@ -130,10 +130,6 @@ def _is_of_the_same_step(row: Mapping[str, str], last: Mapping[str, str]) -> boo
     )
 
 
-def _is_evaluation(row: Mapping[str, str]) -> bool:
-    return any(name.startswith("eval_") for name in row)
-
-
 def dictionaries_in(text: str) -> Iterator[dict[str, str]]:
     """Flat dictionaries in a line, in Python's or in JSON's spelling, with their values as text."""
     if "{" not in text or len(text) > LONGEST_DICTIONARY or (HISTORY in text and text.startswith("{")):
@@ -242,7 +238,7 @@ def _take(row: Mapping[str, str], line: int | None, content: Content) -> None:
             content.counts_trained_tokens |= AXOLOTL_RATE in row
     elif is_summary(row):
         content.summaries.append(row)
-    elif _is_evaluation(row):
+    elif any(name.startswith("eval_") for name in row):
         content.interrupted_by = "validation"
         if not content.summaries:  # behind the summary nothing is part of the training's time
             runtimes = [value for name, value in row.items() if name.startswith("eval_") and name.endswith("_runtime")]

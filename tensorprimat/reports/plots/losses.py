@@ -54,21 +54,16 @@ def _panel(axes: Any, sides: Sequence[Side], pairs: Sequence[Pair], looks: dict[
                 curve.index[shown], curve.loss[shown], color=look.colour, linestyle=style, linewidth=1.2, alpha=0.8,
                 marker="o" if len(shown) < 2 else None, ms=4,
             )  # fmt: skip
-    for pair in pairs:
-        if pair.losses is not None and pair.losses.first_divergence_step is not None:
-            axes.axvline(pair.losses.first_divergence_step, color=canvas.INK, linestyle=":", linewidth=1.2)
+    losses = [pair.losses for pair in pairs if pair.losses is not None]
+    diverged = [one.first_divergence_step for one in losses if one.first_divergence_step is not None]
+    for step in diverged:
+        axes.axvline(step, color=canvas.INK, linestyle=":", linewidth=1.2)
     title = formatting.model_title(sides[0].result.model)
     axes.set_title("\n".join([canvas.drawable(title), *_sentences(sides, pairs)]), fontsize=9.5, fontweight="normal")
-    axes.set_xlabel(
-        "optimizer step (dotted line: the losses differ from here)" if _diverged(pairs) else "optimizer step"
-    )
+    axes.set_xlabel("optimizer step" + (" (dotted line: the losses differ from here)" if diverged else ""))
     axes.set_ylabel("loss")
     axes.margins(x=0.01)
     axes.grid(axis="y", color=canvas.GRID, linewidth=0.7)
-
-
-def _diverged(pairs: Sequence[Pair]) -> bool:
-    return any(pair.losses is not None and pair.losses.first_divergence_step is not None for pair in pairs)
 
 
 def _sentences(sides: Sequence[Side], pairs: Sequence[Pair]) -> list[str]:
