@@ -46,7 +46,7 @@ def run(tmp_path, monkeypatch, capfd):
         (("--partition", "gpu"), "--partition: needs --executor"),
         (("--nodes", "0"), "--nodes 0: must be at least 1"),
         (("--executor", "ssh"), "--executor ssh: no such executor; choose local, slurm, skypilot, kubernetes, docker"),
-        (("--executor", "local", "--nodes", "2"), "--nodes 2: --executor local has this machine alone; use slurm"),
+        (("--executor", "local", "--nodes", "2"), "--nodes 2: --executor local uses this machine only; use slurm"),
         (("--executor", "local", "--partition", "gpu"), "--partition: does not apply to --executor local; it is for"),
         (("--executor", "slurm", "--infra", "aws"), "--infra: does not apply to --executor slurm; it is for skypilot"),
         (("--executor", "slurm", "--time", "soon"), "--time soon: must be minutes, HH:MM:SS or D-HH:MM:SS"),
@@ -80,7 +80,7 @@ def test_without_nemo_run_the_line_says_how_to_get_it_and_what_works_without(run
 def test_a_machine_without_slurm_says_so_but_may_look_at_the_script(run, monkeypatch, tmp_path):
     monkeypatch.setattr(executors.shutil, "which", lambda _: None)
     code, _, said = run("--executor", "slurm")
-    assert (code, "there is no sbatch here" in said) == (2, True)
+    assert (code, "sbatch is not on this machine" in said) == (2, True)
     executors.check(Cluster(executor="slurm"), nodes=2, folder=tmp_path, dry_run=True)
 
 

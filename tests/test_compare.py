@@ -406,9 +406,9 @@ def test_runs_that_were_appended_are_read_at_a_stricter_level():
     assert "look 4" in often.rests_on
 
 
-def test_one_machine_each_is_said_unless_several_were_measured_or_assumed():
+def test_one_machine_per_side_is_named_unless_several_were_measured_or_assumed():
     ours, theirs = series(10.0), series(9.0, machine="mi300x", seed=1)
-    assert only_pair(ours, theirs).ratio.scope == "one machine each: other machines may differ"
+    assert only_pair(ours, theirs).ratio.scope == "one machine per side; other machines may differ"
     wider = only_pair(ours, theirs, assume_host_cv=0.02).ratio
     assert wider.scope == "assumed: machines vary by 2 %"
     assert wider.estimate.high > only_pair(ours, theirs).ratio.estimate.high * 1.02
@@ -420,10 +420,10 @@ def test_one_machine_each_is_said_unless_several_were_measured_or_assumed():
     ]
     assert only_pair(*many).ratio.scope is None
     one_side = only_pair(many[0], theirs).ratio.scope
-    assert one_side == "one machine of MI300X: other machines may differ"
+    assert one_side == "one machine of MI300X; other machines may differ"
     config = theirs.training_config.model_copy(update={"num_nodes": 2})
     unlike = only_pair(ours, theirs.model_copy(update={"training_config": config})).ratio.scope
-    assert unlike == "one machine or set of nodes each: other machines may differ"
+    assert unlike == "one machine or set of nodes per side; other machines may differ"
 
 
 def test_an_assumption_says_what_follows_if_it_is_wrong_by_two():

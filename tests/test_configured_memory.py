@@ -68,4 +68,4 @@ def test_a_model_that_torch_cannot_count_is_estimated_by_its_shape_and_says_so(m
     monkeypatch.setattr(torch_memory, "kept_bytes_per_token", refuses)
     by_shape = spec_of("mixtral", preset="tiny", num_gpus=1)
     assert training_memory.estimate(by_shape).activations < training_memory.estimate(counted).activations
-    assert "activations by the model's shape alone" in run_summary.memory(by_shape, H200)
+    assert "activations from the model's shape alone" in run_summary.memory(by_shape, H200)

@@ -220,7 +220,7 @@ def test_an_unsettled_candidate_is_undecided(gate):
 
 def test_a_gate_says_that_one_machine_speaks_for_itself_only(gate):
     _, markdown, _ = gate(h100(), h100(seed=3))
-    assert "one machine each: other machines may differ" in markdown
+    assert "one machine per side; other machines may differ" in markdown
 
 
 def test_a_fact_that_the_files_lack_can_be_stated_to_the_gate(gate):

@@ -332,7 +332,7 @@ def test_a_program_that_fails_or_talks_nonsense_is_passed_over(tmp_path, monkeyp
 def test_it_says_why_no_step_clears_the_cache(capsys):
     code, said = processes(capsys)
     assert code == 0
-    assert "No process is on a GPU" in said
+    assert "No process uses a GPU" in said
     assert "empty_cache()" in said
     code, said = processes(capsys, "--grace", "-1")
     assert code == 2

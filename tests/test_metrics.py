@@ -66,7 +66,7 @@ def metric(name, measured=None, **assumptions):
 def test_mfu_is_model_flops_over_the_dense_peak_at_the_precision_that_ran():
     mfu = metric("mfu")
     assert mfu.value == pytest.approx(13_107.2 * 51_470_401_536 / 989.4e12)
-    assert mfu.remark == "megatron, of 989.4 TFLOP/s (dense bf16 peak)"
+    assert mfu.remark == "megatron convention, 989.4 TFLOP/s (dense bf16 peak)"
     assert metric("mfu", result(config={"precision": "fp8"})).value == pytest.approx(mfu.value / 2, rel=1e-3)
 
 
@@ -88,7 +88,7 @@ def test_an_mfu_in_fp8_names_the_parts_that_stay_in_bf16():
     body, rest, whole = 41.876, 3.152 + 6.442, 51.470
     peak = whole / (body / 1978.9 + rest / 989.4)
     mfu = metric("mfu", result(config={"precision": "fp8"}))
-    said = f"{100 * mfu.value * 1978.9 / peak:.1f} % of {peak:,.0f} TFLOP/s by parts (layers' matrices fp8, output head"
+    said = f"by parts {100 * mfu.value * 1978.9 / peak:.1f} % of {peak:,.0f} TFLOP/s (layers' matrices fp8, output head"
     assert said in mfu.remark
     assert "by parts" not in metric("mfu").remark
 

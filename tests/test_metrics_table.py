@@ -310,7 +310,7 @@ def test_a_table_with_its_columns_in_another_order_may_follow(read_text: Any) ->
     other = [{name: row[name] for name in reversed(row)} for row in history(20, step_time_s=4.0, batch=5)]
     result = read_text(as_csv(rows) + as_csv(other))
     assert (len(result.steps), result.performance_metrics.avg_step_time_seconds) == (50, 2.0)
-    assert [segment.began_by for segment in result.provenance.segments][1] == "another head of columns in line 32"
+    assert [segment.began_by for segment in result.provenance.segments][1] == "another header in line 32"
     assert result.steps[-1].seconds == 4.0
 
 

@@ -92,7 +92,7 @@ def test_a_failed_run_is_the_slowest_so_that_nothing_more_is_dropped(tmp_path):
 
 def test_two_failed_runs_leave_no_score_and_a_reason(tmp_path):
     one = scored(write(tmp_path, [*TEN[:8], log(120, "aborted"), log(120, None)]))
-    assert (one.minutes, one.reason) == (None, "2 of 10 runs failed; one may")
+    assert (one.minutes, one.reason) == (None, "2 of 10 runs failed; at most one may fail")
 
 
 def test_a_missing_run_counts_as_a_failed_one(tmp_path):
@@ -105,7 +105,7 @@ def test_a_torn_log_has_no_time_and_counts_as_failed(tmp_path):
     one = scored(write(tmp_path, [whole[: whole.rindex('"status"')], *TEN[1:]]))
     assert len(one.succeeded) == 9
     assert any("no run_stop" in note for note in one.entry.notes)
-    assert any("torn line" in note for note in one.entry.notes)
+    assert any("truncated line" in note for note in one.entry.notes)
 
 
 def test_events_of_two_processes_on_one_line_both_count(tmp_path):

@@ -33,9 +33,11 @@ def test_every_report_leads_with_the_break_even_that_needs_no_price(capsys):
 def test_prices_of_one_kind_name_the_cheaper_side():
     (pair,) = comparison_of({"H100": 2.0, "MI300X": 2.0}).pairs
     _, costs = money.sentences(pair)
-    assert costs.endswith("the same work is 14.1 % cheaper on MI300X (one machine each: other machines may differ).")
+    assert costs.endswith(
+        "the same work is 14.1 % cheaper on MI300X (one machine per side; other machines may differ)."
+    )
     (pair,) = comparison_of({"H100": 1.0, "MI300X": 2.0}).pairs
-    assert "% more expensive on MI300X (one machine each" in money.sentences(pair)[1]
+    assert "% more expensive on MI300X (one machine per side" in money.sentences(pair)[1]
 
 
 @pytest.mark.parametrize("prices", [{}, {"H100": 9.0}])

@@ -86,4 +86,4 @@ def test_the_flag_takes_every_spelling_and_another_model_is_a_conflict():
     same = stated_for("llama31_8b", "Llama-3.1-8B")
     assert (same.model.name, conflicts(same)) == ("llama", [])
     other = stated_for("llama2_70b_lora", "llama")
-    assert conflicts(other) == ["model: --model-name llama is used, though the log says llama2_70b_lora"]
+    assert conflicts(other) == ["model: --model-name llama is used, although the log says llama2_70b_lora"]

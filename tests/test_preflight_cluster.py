@@ -121,7 +121,7 @@ def test_a_job_that_leaves_no_record_is_an_error(cluster, capsys):
         (("--executor", "slurm", "--device", "cuda:1"), "--device cuda:1: with --executor it must be auto, cpu or"),
         (("--executor", "slurm", "--device", "cuda"), "--device cuda: this machine has no GPU; --gpu NAME names"),
         (("--executor", "slurm", "--gpu", "H100"), "--gpu H100: give --num-gpus too"),
-        (("--executor", "local", "--nodes", "2"), "--nodes 2: --executor local has this machine alone"),
+        (("--executor", "local", "--nodes", "2"), "--nodes 2: --executor local uses this machine only"),
         (("--executor", "slurm", "--time", "soon"), "--time soon: must be minutes, HH:MM:SS or D-HH:MM:SS"),
     ],
 )  # fmt: skip

@@ -240,7 +240,7 @@ def test_a_dry_run_that_primus_fails_does_not_hide_the_models_after_it(run):
         (
             {"PRIMUS_GPU_MODEL": "MI250X"},
             (),
-            "there are configurations for MI300X, MI355X: take one by LLAMA_CONFIG=exam",
+            "there are configurations for MI300X, MI355X: select one with LLAMA_CONFIG=exam",
         ),
         ({"LLAMA_CONFIG": "none.yaml"}, (), "LLAMA_CONFIG=none.yaml: no such file"),
         ({"GPUS_PER_NODE": "many"}, (), "GPUS_PER_NODE=many: must be a number of GPUs"),

@@ -175,7 +175,7 @@ TOLD = (
     "segments: ",
     "segments between",
     "global_batch_size: grows",
-    "tokens_per_step: other from step",
+    "tokens_per_step: changes at step",
     "a row may be lost before it",
     "audit: ",
     ": computed ",
@@ -310,9 +310,7 @@ def test_rows_of_another_amount_of_work_are_another_training(read: Reader) -> No
     more = [line for line in JOBS["nanochat"](replace(OTHER, first=41, last=60, startup=0.5)) if "dt: " in line]
     result = read(rows, more)
     assert_figures_of(result, LONG)
-    assert (
-        result.provenance.segments[1].began_by == "reported_tokens_per_second × seconds becomes another amount of work"
-    )
+    assert result.provenance.segments[1].began_by == "reported_tokens_per_second × seconds changes, so the work changes"
 
 
 def test_rows_at_another_speed_without_settings_do_not_take_those_of_the_job_before(read: Reader) -> None:

@@ -79,7 +79,7 @@ def test_a_warning_that_only_half_is_answered_is_computed_anew():
 def test_what_one_log_says_is_replaced_with_a_warning_that_names_both_values():
     result = amended(of_steps(num_gpus=4, sequence_length=128, global_batch_size=4), UserFacts(num_gpus=8))
     assert result.training_config.num_gpus == 8
-    assert about(result, "num_gpus") == ["num_gpus: --num-gpus 8 is used, though the log says 4"]
+    assert about(result, "num_gpus") == ["num_gpus: --num-gpus 8 is used, although the log says 4"]
 
 
 def test_a_fact_stated_for_all_fills_only_and_says_how_to_overrule():
@@ -87,7 +87,7 @@ def test_a_fact_stated_for_all_fills_only_and_says_how_to_overrule():
     assert (result.training_config.precision, result.training_config.sequence_length) == ("fp8", 128)
     (warning,) = about(result, "precision")
     assert "fp8" in warning
-    assert "--precision SIDE=bf16 overrules it" in warning
+    assert "--precision SIDE=bf16 overrides it" in warning
     assert "precision" not in result.provenance.assumed
 
 

@@ -215,7 +215,7 @@ def two(tmp_path):
 def test_a_fact_for_all_fills_every_side_that_lacks_it_and_keeps_the_others(tmp_path):
     first, second = (item.result for item in laid_over(two(tmp_path), read({"num_gpus": ["8"]})))
     assert (first.training_config.num_gpus, second.training_config.num_gpus) == (4, 8)
-    assert any("--num-gpus SIDE=8 overrules it" in warning for warning in first.warnings)
+    assert any("--num-gpus SIDE=8 overrides it" in warning for warning in first.warnings)
 
 
 @pytest.mark.parametrize("side", ["base", "benchmark_cuda_llama", "benchmark_cuda_llama.json", "nvidia", "CUDA", "nvd"])
@@ -236,7 +236,7 @@ def test_a_side_that_the_user_named_is_found_by_that_name(tmp_path):
 def test_a_fact_for_one_side_overrules_what_its_file_says(tmp_path):
     first, second = (item.result for item in laid_over(two(tmp_path), read({"num_gpus": ["base=8", "16"]})))
     assert (first.training_config.num_gpus, second.training_config.num_gpus) == (8, 16)
-    assert any(w == "num_gpus: --num-gpus 8 is used, though the log says 4" for w in first.warnings)
+    assert any(w == "num_gpus: --num-gpus 8 is used, although the log says 4" for w in first.warnings)
 
 
 def test_a_side_that_is_not_there_is_refused_with_those_that_are(tmp_path):

@@ -231,7 +231,7 @@ def test_a_full_disk_in_the_middle_keeps_what_was_saved(tmp_path, monkeypatch):
         return save(cell, path)
 
     monkeypatch.setattr(micro_result, "save", full)
-    with pytest.raises(RunError, match=r"No space left on device; cells before it are kept; the same command goes on"):
+    with pytest.raises(RunError, match=r"No space left on device; cells before it are kept; repeat the command"):
         swept(tmp_path, wanted)
     assert [path.name for path in tmp_path.glob("bench_*")] == [wanted[0].file_name]
 
@@ -250,7 +250,7 @@ def test_a_disk_that_is_full_for_the_tables_too_does_not_hide_what_to_do(tmp_pat
     short = ["--trials", "2", "--warmup-steps", "0", "--device", "cpu", "--in-process", "--output", str(tmp_path)]
     assert main(["sweep", *shape, *short]) == 1
     captured = capsys.readouterr()
-    assert "cells before it are kept; the same command goes on from there" in captured.err.splitlines()[-1]
+    assert "cells before it are kept; repeat the command to continue" in captured.err.splitlines()[-1]
     assert "| tiny |" in captured.out
 
 

@@ -152,8 +152,8 @@ def _left_alone(groups: Mapping[str, Sequence[Group]], meetings: Mapping[str, Se
     for model, of_model in groups.items():
         met = {id(group) for meeting in meetings[model] for group in meeting.groups}
         alone += [
-            f"{group.label}: in no ratio, because another side of its group did work more like that of the others; to "
-            "compare it, name the sides: tprimat compare NAME=PATH NAME=PATH"
+            f"{group.label}: in no ratio, because the work of another side of its group is closer to that of the other "
+            "group; to compare it, name the sides: tprimat compare NAME=PATH NAME=PATH"
             for group in of_model
             if met and id(group) not in met
         ]

@@ -197,7 +197,7 @@ def _silent_because(group: Group, rows: int) -> str | None:
     start = int(min(selection.rows[0] for selection in _selected(run) if len(selection.rows)))
     left_out = run.steps.column("covers")[:start].sum()
     if left_out > (run.training_config.warmup_steps or 0) and changed_level(pace_of(run.steps), start):
-        return f"step time changed at row {start + 1}, as it does when a clock changes; it may change again"
+        return f"step time changed at row {start + 1}, as happens when a GPU's clock changes; it may change again"
     return None
 
 

@@ -38,9 +38,9 @@ def utilization(result: Result, gpu: Gpu | None) -> Metric:
         return metric
     advice = None
     if metric.value < ROOMY:
-        advice = "more than half is idle, training with a larger micro batch may be faster"
+        advice = "more than half is unused; training with a larger micro batch may be faster"
     elif metric.value > TIGHT:
-        advice = "nearly full, fragmentation or a longer sequence may run out of memory"
+        advice = "nearly full; fragmentation or a longer sequence may cause out of memory"
     return replace(metric, remark="; ".join(filter(None, (used.source, advice))))
 
 

@@ -64,7 +64,7 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
     best = inputs.achievable_tflops(result, gpu, preflights)
     mfu = derive("mfu", (rate, per_token.as_input(), peak), formulas.calculate_mfu)
     if mfu.value is not None:
-        remark = f"{convention}, of {peak.value:,g} TFLOP/s ({peak.name})"
+        remark = f"{convention} convention, {peak.value:,g} TFLOP/s ({peak.name})"
         remark += _of_parts(result, gpu, convention, mfu.value, peak.value)
         if mfu.value > 1:
             remark += "; above the peak: check for a wrong sequence length, batch size, GPU count or precision"
@@ -92,7 +92,7 @@ def _of_parts(result: Result, gpu: Gpu | None, convention: str, mfu: float, peak
         return ""
     parts = flops.peak_of_parts(shape, length, layers=peak, others=wide.value, convention=convention)
     return (
-        f"; {percent(mfu * peak / parts)} of {count(parts)} TFLOP/s by parts (layers' matrices {ran}, output head and "
+        f"; by parts {percent(mfu * peak / parts)} of {count(parts)} TFLOP/s (layers' matrices {ran}, output head and "
         f"attention bf16 at {wide.value:,g})"
     )
 

@@ -193,7 +193,7 @@ def _warnings(first: TaskSide, second: TaskSide) -> list[TaskWarning]:
         if not math.isfinite(one.estimate.variance):
             found.append(TaskWarning(kind="no interval", text=f"{one.gpu} {one.round}: too few runs for an interval"))
     if first.round != second.round:
-        text = f"{first.gpu} is of {first.round} and {second.gpu} of {second.round}: software differs by a round"
+        text = f"{first.gpu} is from {first.round} and {second.gpu} from {second.round}, so the software differs too"
         found.append(TaskWarning(kind="other round", text=text))
     ours, theirs = (_hashes(one) for one in (first, second))
     for name in sorted({ours[run] for run in ours.keys() & theirs.keys()}):
@@ -215,13 +215,13 @@ def _precisions(first: TaskSide, second: TaskSide) -> str | None:
     for each in (first, second):
         counts = Counter((one.precision, one.precision_configured) for one in each.scored if one.precision)
         stated = [
-            f"{name.upper()} in {number} of {len(each.scored)} entries{' by their configuration' if configured else ''}"
+            f"{name.upper()} in {number} of {len(each.scored)} entries{' (configuration files)' if configured else ''}"
             for (name, configured), number in counts.items()
         ]
-        silent = ["not stated"] if not stated else ["else not stated"] * (counts.total() < len(each.scored))
+        silent = ["not stated"] if not stated else ["not stated in the others"] * (counts.total() < len(each.scored))
         name = f"{each.gpu} {each.round}" if first.gpu == second.gpu else each.gpu
         parts.append(f"{name} {', '.join([*stated, *silent])}")
-    return f"precision: {'; '.join(parts)}; the ratio includes its effect"
+    return f"precision: {'; '.join(parts)}; any difference is part of the ratio"
 
 
 def _hashes(one: TaskSide) -> dict[str, str]:

@@ -64,7 +64,9 @@ def result_of(entry: Entry) -> Result:
     runs = [run for run in entry.runs if run.succeeded and run.training_seconds and run.samples]
     batch = entry.global_batch_size
     if not runs or not batch:
-        raise InputError(f"mlperf:{entry.name}: its logs do not tell batch, samples and training time, so no rate")
+        raise InputError(
+            f"mlperf:{entry.name}: its logs do not state batch, samples and training time, so the rate is unknown"
+        )
     steps, facts = [], []
     for number, run in enumerate(runs):
         covers = max(1, round((run.samples or 0.0) / batch))

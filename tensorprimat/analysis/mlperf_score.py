@@ -81,9 +81,10 @@ class Scored:
         """Return why there is no score, or None."""
         if self.failures > DROPPED:
             missing = f", {self.missing} of them missing" if self.missing else ""
-            return f"{self.failures} of {max(self.expected, len(self.entry.runs))} runs failed{missing}; one may"
+            runs = max(self.expected, len(self.entry.runs))
+            return f"{self.failures} of {runs} runs failed{missing}; at most one may fail"
         if not self.counted:
-            return "no run is left after the fastest and the slowest"
+            return "no run is left after the fastest and the slowest are dropped"
         if self.entry.scaling_factor is None:
             return "scaling.json has no usable factor"
         return None
@@ -151,7 +152,7 @@ class Scored:
         rules, rate = mlperf_rules.benchmark(self.entry.benchmark), self.tokens_per_second_per_gpu
         precision, length, gpu = self.precision, self.sequence_length, catalogue.find_gpu(self.entry.gpu)
         if rate is None or length is None:
-            return Mfu(because="the logs do not tell tokens/s/GPU")
+            return Mfu(because="tokens/s/GPU cannot be computed from the logs")
         if rules is None or rules.shape is None:
             return Mfu(because="the FLOPs of this task's tokens are not known (adapters, packed sequences, or experts)")
         if precision is None:

@@ -240,10 +240,10 @@ def scope(meeting: Meeting, assumed: StatedScatter) -> str | None:
     machine = (
         "machine" if nodes == {1} else f"set of {min(nodes)} nodes" if len(nodes) == 1 else "machine or set of nodes"
     )
-    whose = " each" if len(single) > 1 else f" of {single[0].label}"
+    whose = " per side" if len(single) > 1 else f" of {single[0].label}"
     if in_pairs(*meeting.groups) is not None:
         whose = ""
-    return f"one {machine}{whose}: other machines may differ"
+    return f"one {machine}{whose}; other machines may differ"
 
 
 def _sensitivity(meeting: Meeting, assumed: StatedScatter, level: float) -> str | None:

@@ -39,7 +39,7 @@ def command(
     output_dir: Annotated[Path, takes("DIR|FILE", f"Folder for enhanced_*{TO_FILE}")] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
     explain: Annotated[bool, switch("--explain", "Show formula and inputs of every figure.")] = False,
-    json: Annotated[bool, switch("--json", "Print enhanced_metrics.json on stdout instead.")] = False,
+    json: Annotated[bool, switch("--json", "Print enhanced_metrics.json on stdout instead of the tables.")] = False,
     **typed: Any,
 ) -> int:
     """Show efficiency and cost of benchmark results: MFU, memory, energy, cost and time to train.

@@ -53,7 +53,7 @@ def command(
 
     A check fails only if the whole interval is beyond the limit, and passes only if the whole interval is within it;
     otherwise it is undecided, and the output says how many runs would decide. Each side needs at least two runs; single
-    runs need --assume-run-cv. Only the same work, stated by both sides, can pass, unless --accept names a level.
+    runs need --assume-run-cv. Only the same work, stated by both sides, can pass, unless --accept names a lower level.
     Flags state facts that a file lacks, for one side as baseline=VALUE or candidate=VALUE; the output lists them.
 
     \b

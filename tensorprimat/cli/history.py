@@ -23,7 +23,7 @@ def command(
         list[Path] | None,
         argument("[RESULT]...", "Result files, or folders with their history/.", show_default="output"),
     ] = None,
-    metric: Annotated[str, takes("NAME", "Figure to follow.")] = "tokens_per_second_per_gpu",
+    metric: Annotated[str, takes("NAME", "Metric to show.")] = "tokens_per_second_per_gpu",
     model: Annotated[str | None, takes("MODEL", "Show only this model.")] = None,
     output_dir: Annotated[Path, takes("DIR|FILE", OUTPUT_DIR)] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,

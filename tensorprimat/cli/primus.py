@@ -111,8 +111,12 @@ def _show(sets: Effective, nvidia: Configuration | None, model: str | None, cons
             soft_wrap=True,
         )
     if nvidia is None:
-        about = model or "this model, which the file's name does not say (--model)"
-        console.print(f"no NVIDIA configuration to compare with: the methodology has none of {about}", soft_wrap=True)
+        reason = (
+            f"the methodology has none of {model}"
+            if model
+            else "the file's name does not state the model; give --model"
+        )
+        console.print(f"no NVIDIA configuration to compare with: {reason}", soft_wrap=True)
     else:
         console.print(f"NVIDIA side: {nvidia.source}", soft_wrap=True)
     console.print()

@@ -120,7 +120,7 @@ def _listed(console: Any, idle: float | None) -> list[Holder]:
     memory, answered = gpu_processes.listed()
     found = gpu_processes.holders(memory)
     if idle is not None and any(holder.keeps is None for holder in found):
-        console.print(f"Watching for {idle:g} s if they are in use ...")
+        console.print(f"Watching the processes for {idle:g} s ...")
         found = gpu_processes.watched(found, seconds=idle)
     if not answered:
         console.print(
@@ -128,7 +128,7 @@ def _listed(console: Any, idle: float | None) -> list[Holder]:
             soft_wrap=True,
         )
     if not found:
-        console.print("No process is on a GPU.")
+        console.print("No process uses a GPU.")
         return []
     table = Table("PID", "User", "GPU memory", "Since", "", "Command", box=None, pad_edge=False)
     for holder in found:
@@ -147,7 +147,7 @@ def _chosen(found: Sequence[Holder], named: Sequence[int]) -> list[Holder]:
     by_pid = {holder.pid: holder for holder in found}
     for number in named:
         if number not in by_pid:
-            raise UsageError(f"--pid {number}: is not on a GPU here")
+            raise UsageError(f"--pid {number}: does not use a GPU here")
         if not by_pid[number].can_be_chosen:
             raise UsageError(f"--pid {number}: {by_pid[number].keeps}; it is not ended")
     return [holder for holder in found if holder.keeps is None or holder.pid in named]

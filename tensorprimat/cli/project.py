@@ -12,7 +12,7 @@ from tensorprimat.core.errors import UsageError
 
 def command(
     benchmark: Annotated[
-        str, takes("NAME", "MLPerf benchmark whose scaling is taken, such as llama2_70b_lora.")
+        str, takes("NAME", "MLPerf benchmark whose scaling is used, such as llama2_70b_lora.")
     ] = "llama2_70b_lora",
     source: Annotated[Path | None, takes("RESULT", "Result file that holds the measured rate.", "--from")] = None,
     gpus: Annotated[int | None, takes("NUMBER", "Number of GPUs to project to.")] = None,

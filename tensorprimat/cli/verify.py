@@ -9,7 +9,7 @@ from tensorprimat.cli.shared_options import argument, switch, takes
 
 
 def command(
-    folder: Annotated[Path, argument("DIR", "Folder of results, with the folders in it.")],
+    folder: Annotated[Path, argument("DIR", "Folder of results; its subfolders are included.")],
     logs: Annotated[
         list[Path] | None, takes("DIR", "Also search for the logs of the results in this folder (repeatable).")
     ] = None,

@@ -115,7 +115,7 @@ def configured(name: str, config: Config, preset: str) -> ConfiguredModel:
 def not_known(kind: str) -> str:
     """Return the message for an architecture that the torch engine does not train."""
     known = ", ".join(decoders.FAMILIES)
-    return f"model_type {kind!r} is none that the torch engine trains ({known})"
+    return f"the torch engine does not train model_type {kind!r}, only {known}"
 
 
 def shape_of(decoder: Decoder, config: Config) -> ModelShape | None:

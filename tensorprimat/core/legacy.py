@@ -284,7 +284,7 @@ def _columns(document: Mapping[str, Any], path: Path, warnings: list[str]) -> di
     if all(seconds is None for seconds in times):
         return {}
     for name in [name for name, values in columns.items() if len(values) != len(times)]:
-        warnings.append(f"{name}: {len(columns.pop(name))} values for {len(times)} steps; which is whose is unknown")
+        warnings.append(f"{name}: left out, {len(columns.pop(name))} values cannot be assigned to {len(times)} steps")
     return columns
 
 

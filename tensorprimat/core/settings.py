@@ -83,9 +83,9 @@ _METHODOLOGY_OR_PRESET = "the methodology's or the preset's"
 _METHODOLOGY_OR_ONE = "the methodology's, or 1"
 
 
-def _parallel(name: str, label: str, symbol: str, flag: str | None = None, shared: str = "") -> Setting:
+def _parallel(name: str, label: str, symbol: str, flag: str | None = None, among: str = "") -> Setting:
     option = None if flag is None else Option(
-        flag=flag, help=f"GPUs that share {shared}.", shown_default=_METHODOLOGY_OR_ONE, engine="NeMo", least=1
+        flag=flag, help=f"GPUs among which {among} split.", shown_default=_METHODOLOGY_OR_ONE, engine="NeMo", least=1
     )  # fmt: skip
     applies: Applies = "where stated" if symbol in ("EP", "VPP") else "always"  # few trainings have any
     return Setting(name=name, label=label, kind="count", symbol=symbol, option=option, applies=applies)
@@ -153,10 +153,10 @@ SETTINGS: tuple[Setting, ...] = (
         ),
     ),
     Setting(name="gradient_accumulation_steps", label="gradient accumulation", kind="count"),
-    _parallel("tensor_model_parallel_size", "tensor parallel", "TP", "--tensor-parallel-size", "each layer"),
-    _parallel("pipeline_model_parallel_size", "pipeline parallel", "PP", "--pipeline-parallel-size", "the layers"),
+    _parallel("tensor_model_parallel_size", "tensor parallel", "TP", "--tensor-parallel-size", "each layer is"),
+    _parallel("pipeline_model_parallel_size", "pipeline parallel", "PP", "--pipeline-parallel-size", "the layers are"),
     _parallel("virtual_pipeline_model_parallel_size", "virtual pipeline stages", "VPP"),
-    _parallel("context_parallel_size", "context parallel", "CP", "--context-parallel-size", "a sequence"),
+    _parallel("context_parallel_size", "context parallel", "CP", "--context-parallel-size", "a sequence is"),
     _parallel("data_parallel_size", "data parallel", "DP"),
     _parallel("expert_model_parallel_size", "expert parallel", "EP"),
     Setting(

@@ -231,7 +231,7 @@ def _of_config(text: str, path: Path) -> NamedShape:
     kind = str(config.get("model_type")) if isinstance(config, dict) else ""
     if kind not in ARCHITECTURES:
         raise UsageError(
-            f"{where}: model_type {kind!r} is none of {', '.join(ARCHITECTURES)}, whose cost is known here; "
+            f"{where}: the cost of model_type {kind!r} is not known, only that of {', '.join(ARCHITECTURES)}; "
             f"a dense decoder can be stated as {HOW_TO_WRITE}{MORE_NUMBERS}"
         )
     facts = {**ARCHITECTURES[kind]}

@@ -83,11 +83,11 @@ class _Notes:
         if known is not None and not same:
             if not self.overrules:
                 self.warnings.append(
-                    f"{what}: {known}, as the log or result says, is used, though {flag} {stated} is stated for all; "
-                    f"{flag} SIDE={stated} overrules it"
+                    f"{what}: the log or result says {known}, which is used although {flag} {stated} is stated for "
+                    f"all; {flag} SIDE={stated} overrides it"
                 )
                 return False
-            self.warnings.append(f"{what}: {flag} {stated} is used, though the log says {known}")
+            self.warnings.append(f"{what}: {flag} {stated} is used, although the log says {known}")
         if known is None or not same or key in self.assumed:
             self.assumed[key] = flag
         return True

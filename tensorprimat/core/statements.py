@@ -139,8 +139,8 @@ def _own(statements: Sequence[Statement], words: Collection[str]) -> dict[str, A
             continue
         other = own.setdefault(one.field, one)
         if other.value != one.value:
-            remedy = "name each side by what only it has"
-            raise UsageError(f"{one.flag}: contradicts {other.flag}, which means the same result; {remedy}")
+            remedy = "use a name that only one side has"
+            raise UsageError(f"{one.flag}: contradicts {other.flag}, which names the same result; {remedy}")
     return {field: one.value for field, one in own.items()}
 
 

@@ -88,7 +88,7 @@ def line(sampler: telemetry.Sampler) -> str | None:
     if cost is None:
         return None
     gpus = f"{len(sampler.first)} GPU{'s' * (len(sampler.first) != 1)}"
-    sentence = f"Telemetry: {gpus}, every {telemetry.SAMPLE_SECONDS:g} s, {fixed(1e3 * cost, 2)} ms for a look"
+    sentence = f"Telemetry: {gpus}, every {telemetry.SAMPLE_SECONDS:g} s, {fixed(1e3 * cost, 2)} ms per sample"
     hot = [
         max((one.temperature_celsius for one in part if one.temperature_celsius is not None), default=None)
         for part in (sampler.first, sampler.last)

@@ -139,7 +139,7 @@ def _chosen(log: Log, name: str | None) -> Iterator[tuple[Format, list[str]]]:
         if rows == found[0][1]:
             rivals = ", ".join(f"{other.name} ({count})" for other, count in found if other is not format)
             warning = (
-                f"format: read as {format.name} ({rows} rows in the part looked at); rows also fit {rivals}; "
+                f"format: read as {format.name} ({rows} rows in the part examined); rows also fit {rivals}; "
                 "tprimat extract --format overrides"
             )
             yield format, [warning] if rivals else []
@@ -159,7 +159,7 @@ def _folds(log: Log) -> list[str]:
     ]
 
 
-NO_TIME = "no step time follows"  # part of a reader's error message
+NO_TIME = "step times are unknown"  # part of a reader's error message
 
 
 def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:

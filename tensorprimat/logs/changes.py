@@ -31,11 +31,11 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
         for row in np.flatnonzero(np.diff(samples) < 0).tolist():
             yield row + 1, f"the global batch falls from {count(samples[row])} to {count(samples[row + 1])}"
     for row in _shifts(gpus(steps)):
-        yield row, "the rows divide their rates by another number of GPUs"
+        yield row, "the number of GPUs that divides the rates changes"
     if not steps.has("samples"):
         for row, is_restart in _other_tokens(steps.column("tokens")):
             if is_restart:
-                yield row, "the tokens of a step become another number"
+                yield row, "the tokens of a step change"
     per_step = 1.0 if not steps.has("samples") else samples
     for names in (FLOPS,) if steps.has("samples") else (FLOPS, RATES):
         name = next((name for name in names if steps.has(name)), None)
@@ -47,7 +47,7 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
         for row in shifts if shifts and _stays_level(work, shifts) else ():
             around = rate[max(0, row - STEADY_ROWS) : row + STEADY_ROWS]
             if names is RATES or np.ptp(around) > 0:  # a constant that is not computed is no evidence
-                yield row, f"{name} × seconds becomes another amount of work"
+                yield row, f"{name} × seconds changes, so the work changes"
 
 
 def _stays_level(work: np.ndarray, shifts: list[int]) -> bool:
@@ -65,7 +65,7 @@ def of_level(amounts: np.ndarray, steps: Steps, what: str) -> Iterator[tuple[int
     lines = steps.column("line")
     if (lines > 0).all() and (np.diff(lines) > 0).all():
         for row in _shifts(amounts):
-            yield int(lines[row]), f"{what} become another number"
+            yield int(lines[row]), f"{what} change"
 
 
 def level_of(amounts: np.ndarray) -> int | None:
@@ -142,7 +142,7 @@ def of_speed(steps: Steps) -> Iterator[str]:
     elif steps.has("tokens") and not len(samples):
         for row, _ in _other_tokens(steps.column("tokens")):
             yield (
-                f"tokens_per_step: other from step {int(steps.column('index')[row])} on in the log; rates are over both"
+                f"tokens_per_step: changes at step {int(steps.column('index')[row])} of the log; rates are over both"
             )
     work = next((steps.column(name) for name in ("tokens", "samples") if steps.has(name)), np.ones(len(steps)))
     counted = (steps.column("interrupted_by") == 0) & (steps.column("covers") > 0)  # 0: said once more

@@ -129,7 +129,7 @@ def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricC
         for begin, end in pairwise([0, *heads, len(rows)]):
             if begin in heads:
                 header = cells_of(rows[begin][1])
-                reading.begins.append((rows[begin][0], f"another head of columns in line {rows[begin][0]}"))
+                reading.begins.append((rows[begin][0], f"another header in line {rows[begin][0]}"))
             _add_rows(columns, header, rows[begin + (begin in heads) : end], log)
     return columns
 

@@ -158,7 +158,7 @@ def read(log: Log) -> Reading:
     if not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
             f"steps: {len(marks)} rows have nothing but timestamps, known to {resolution:g} s, and no stretch of them "
-            f"spans {count(1 / CLOCK_SHARE)} times that without an interruption; no step time follows"
+            f"spans {count(1 / CLOCK_SHARE)} times that without an interruption; step times are unknown"
         )
         return reading
     reading.steps = fields.merged_columns(steps)

@@ -78,18 +78,18 @@ def weighed(
         return steps, []
     seconds, error = _between_rows(steps, elapsed, rates)
     if seconds is not None and error <= UNEVEN:
-        how = f"are weighed by {elapsed.name if elapsed else 'the dates of the rows'}"
+        how = f"are weighted by {elapsed.name if elapsed else 'the timestamps of the rows'}"
         how += f", whose rounding leaves about {percent(error)} in the mean" if error >= WORTH_TELLING else ""
         return steps.replace(relative_work=rates * seconds), [_warning(how)]
     if labels is not None and np.isfinite(labels).all():
-        how = "are weighed by the tokens that enter the loss, as if each step had the same share of them"
+        how = "are weighted by the tokens that enter the loss, as if these were the same share of every step"
         return steps.replace(relative_work=labels), [_warning(how)]
-    how = f"count as if all held the same; for steps of equal time the mean is {percent(off, 0)} higher"
+    how = f"have equal weight; if the steps took equal time, the mean would be {percent(off, 0)} higher"
     return steps, [_warning(how)]
 
 
 def _warning(how: str) -> str:
-    return f"tokens_per_second_per_gpu: no row states the tokens of its step, and the rates differ; they {how}"
+    return f"tokens_per_second_per_gpu: no row states the tokens of its step, and the rates differ; the rows {how}"
 
 
 def _difference(rates: FloatArray) -> float:

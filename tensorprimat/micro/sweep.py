@@ -64,7 +64,7 @@ def run(
             micro_result.save(cell, path)
         except OSError as error:
             raise RunError(
-                f"{path}: {error.strerror or error}; cells before it are kept; the same command goes on from there"
+                f"{path}: {error.strerror or error}; cells before it are kept; repeat the command to continue"
             ) from error
         yield SweepOutcome(cell=cell, path=path, resumed=False)
 
@@ -102,7 +102,7 @@ def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:
     parts = largest((cell.context_length - 1) // part, lambda count: fits(batch_size=1, context_length=count * part))
     if parts:
         return cell.changed(fit_context_length=parts * part)
-    warning = "memory: nothing fits, not even one sequence of the shortest context tried; a smaller --model-size"
+    warning = "memory: nothing fits, not even one sequence of the shortest context; use a smaller --model-size"
     return cell.changed(fit_batch_size=0, fit_context_length=0, warnings=(*cell.warnings, warning))
 
 

@@ -170,10 +170,7 @@ def scaling_table(found: Sequence[SizeScaling]) -> Table:
         "Points": lambda scaling: Cell(text=str(len(scaling.points))),
         "Exponent": lambda scaling: Cell(text=two_decimals(scaling.exponent)),
     }
-    note = (
-        "Time is proportional to the axis raised to the exponent: least squares of the logarithms, from "
-        f"{LEAST_POINTS} points on."
-    )
+    note = f"Time grows with this power of the axis (least squares of the logarithms), from {LEAST_POINTS} points on."
     return table_of("scaling", "Scaling of time", found, columns, words=("Axis", "Cells"), note=note)
 
 

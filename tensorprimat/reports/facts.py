@@ -141,7 +141,7 @@ _power = partial(_stated, "power_metrics")
 PERFORMANCE = (
     _performance("total_steps", "Steps logged", quantities.count),
     _performance("warmup_steps_dropped", "Warm-up steps left out", quantities.count),
-    _performance("excluded_steps", "Interrupted steps left out", quantities.count),
+    _performance("excluded_steps", "Steps with validation or checkpoint left out", quantities.count),
     _performance("measured_steps", "Steps measured", quantities.count),
     _performance("measured_time_seconds", "Time measured", quantities.seconds),
     _performance("avg_step_time_seconds", "Step time, mean", quantities.seconds),

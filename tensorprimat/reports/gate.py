@@ -25,7 +25,8 @@ def render(report: GateReport, *, confidence: float) -> str:
     }
     content = table_of("gate", "Gate", report.checks, columns, words=("model", "check", "outcome", "why"))
     closing = (
-        f"Intervals at {100 * confidence:g} % confidence; a check fails or passes only if its whole interval does."
+        f"Intervals at {100 * confidence:g} % confidence; a check fails only if its whole interval is beyond the limit "
+        "and passes only if it is within the limit."
     )
     parts = [f"### {HEADLINES[report.status]}", table(content), bullets([*report.notes, closing])]
     return "\n\n".join(parts) + "\n"

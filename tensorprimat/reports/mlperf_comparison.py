@@ -11,7 +11,7 @@ from tensorprimat.analysis.mlperf_scaling import Scaling, VendorRound
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
-from tensorprimat.core.quantities import count, fixed, percent, rate, rounded, significant, times
+from tensorprimat.core.quantities import confidence_level, count, fixed, percent, rate, rounded, significant, times
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports.mlperf import as_document, configured_note, precision_cell, table
 
@@ -27,10 +27,10 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
     """Return the verdict in one line, with what the ratio is made of."""
     first, second = comparison.sides
     names = _names(first, second)
-    low_high = _interval(comparison.ratio, confidence)
+    low_high = _interval(comparison.ratio, confidence, lead=f"{confidence_level(confidence)} interval ")
     opening = (
-        f"{names[0]} needs {_minutes(first.minutes)} min, {names[1]} {_minutes(second.minutes)}: "
-        f"{times(math.exp(comparison.ratio.log), 2)}{low_high}"
+        f"{names[0]} needs {_minutes(first.minutes)} min, {names[1]} {_minutes(second.minutes)} min: "
+        f"{times(math.exp(comparison.ratio.log), 2)} the time{low_high}"
     )
     if not comparison.parts:
         return (
@@ -38,11 +38,11 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
         )
     parts = comparison.parts
     batches = " against ".join("/".join(map(str, side.batches)) or "?" for side in (first, second))
-    scaling = f", scaling factors {times(parts['scaling'], 3)}" if abs(parts["scaling"] - 1) >= 0.0005 else ""
+    scaling = f"; scaling factors: {times(parts['scaling'], 3)}" if abs(parts["scaling"] - 1) >= 0.0005 else ""
     return (
-        f"{opening}; its rate is {times(parts['rate'], 2)}, it needs {times(parts['samples'], 2)} the samples "
-        f"(batch {batches}), "
-        f"evaluation and set-up take {times(parts['evaluation_and_set_up'], 3)}{scaling}."
+        f"{opening}. {names[0]} has {times(parts['rate'], 2)} the rate and needs {times(parts['samples'], 2)} the "
+        f"samples (batch {batches}); evaluation and set-up take {times(parts['evaluation_and_set_up'], 3)} the "
+        f"time{scaling}."
     )
 
 
@@ -97,7 +97,7 @@ def vendor_text(rounds: Sequence[VendorRound]) -> str:
         )
         for one in rounds
     ]
-    titles = ("benchmark", "GPUs", "vendor", "round", "minutes", "over before", "GPU", "batch", "fastest entry")
+    titles = ("benchmark", "GPUs", "vendor", "round", "minutes", "time / previous", "GPU", "batch", "fastest entry")
     shown = ", ".join(sorted({one.scored.entry.round for one in rounds}))
     return (
         "Rounds over time, the fastest entry of each vendor: one entry each, so no interval; the GPU can change from "
@@ -185,7 +185,7 @@ def _rows(side: TaskSide) -> list[tuple[str, ...]]:
 def _spread(side: TaskSide, confidence: float) -> str:
     submitters = len(side.weights)
     runs = "" if side.over_runs is None else f"; runs of one entry scatter by {percent(side.over_runs, 1)}"
-    between = "" if side.over_submitters is None else f", submitters by {percent(side.over_submitters, 1)} beyond that"
+    between = "" if side.over_submitters is None else f", submitters by a further {percent(side.over_submitters, 1)}"
     return (
         f"{side.gpu}, {side.round}: {_count(len(side.scored), 'entry', 'entries')} of "
         f"{_count(submitters, 'submitter', 'submitters')}, mean "
@@ -220,24 +220,22 @@ def _scaling(one: Scaling) -> str:
         for point in one.points
     ]
     titles = ("GPUs", "minutes", "batch", "samples/s", "efficiency", "entry")
-    heading = (
-        f"{one.gpu}, {one.benchmark}, {one.round}: strong scaling, efficiency is samples/s of a GPU over the smallest\n"
-    )
+    heading = f"{one.gpu}, {one.benchmark}, {one.round}: strong scaling (samples/s per GPU against the fewest GPUs)\n"
     return heading + table(titles, lines) + _law_sentence(one)
 
 
 def _law_sentence(one: Scaling) -> str:
     if one.rate is None or one.minutes is None:
-        return "No law: fewer than three numbers of GPUs.\n"
+        return "No law is fitted to fewer than three numbers of GPUs.\n"
     counts = [point.scored.entry.num_gpus or 0 for point in one.points]
     ends = (
-        f"scaling stops at {one.stops_at} GPUs: its rate is below what the power law of smaller numbers predicts"
+        f"Scaling stops at {one.stops_at} GPUs: the rates there are below the power law of the smaller numbers"
         if one.stops_at
-        else f"no rate up to {max(counts)} GPUs is below what the power law of smaller numbers predicts"
+        else f"Up to {max(counts)} GPUs no rate is below the power law of the smaller numbers"
     )
     return (
-        f"{law_text(one.rate)}, points scatter by {percent(one.rate.scatter, 1)} around it; minutes × GPUs^"
-        f"{fixed(-one.minutes.exponent, 3)} (±{fixed(one.minutes.half_width, 3)}) constant; {ends}.\n"
+        f"{law_text(one.rate)}; points scatter by {percent(one.rate.scatter, 1)} around it. Minutes are proportional "
+        f"to GPUs^{fixed(one.minutes.exponent, 3)} (±{fixed(one.minutes.half_width, 3)}). {ends}.\n"
     )
 
 
@@ -247,7 +245,7 @@ def law_text(law: Law) -> str:
         return f"samples/s = {significant(law.scale, 3)} × GPUs^{fixed(law.exponent, 3)} (±{fixed(law.half_width, 3)})"
     return (
         f"samples/s = {significant(law.scale, 3)} × GPUs / (1 + {significant(law.parameter, 3)} × (GPUs − 1)), "
-        f"Amdahl's law (share {significant(law.low, 3)} to {significant(law.high, 3)})"
+        f"Amdahl's law (serial share {significant(law.low, 3)} to {significant(law.high, 3)})"
     )
 
 
@@ -305,13 +303,13 @@ def _bounds(estimate: LogEstimate, confidence: float) -> tuple[float | None, flo
     return rounded(low), rounded(high)
 
 
-def _interval(estimate: LogEstimate, confidence: float, digits: int = 2, *, unit: str = "") -> str:
+def _interval(estimate: LogEstimate, confidence: float, digits: int = 2, *, unit: str = "", lead: str = "") -> str:
     low, high = _bounds(estimate, confidence)
     if low is None or high is None:
         return " (no interval)"
     if unit:
         return f" ({_minutes(low)} to {_minutes(high)})"
-    return f" ({fixed(low, digits)} to {fixed(high, digits)})"
+    return f" ({lead}{fixed(low, digits)} to {fixed(high, digits)})"
 
 
 def _law(law: Law | None) -> dict[str, float | int | str | None] | None:

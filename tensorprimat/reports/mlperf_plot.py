@@ -91,10 +91,8 @@ def scaling(found: Sequence[Scaling], confidence: float, formats: Sequence[str] 
         rates.legend(frameon=False, fontsize=8.5, loc="upper left")
         rates.set_yscale("log")
         plain_log_ticks(rates.yaxis)
-        rates.set_title(
-            f"Samples/s with law and {confidence_level(confidence)} band of a further entry; dotted: linear"
-        )
-        efficiency.set_title("Efficiency of a GPU; at the bottom: global batch")
+        rates.set_title(f"Samples/s, fitted law and {confidence_level(confidence)} prediction band; dotted: linear")
+        efficiency.set_title("Efficiency per GPU; global batch at the bottom")
         efficiency.yaxis.set_major_formatter(lambda value, _: percent(value, 0))
         efficiency.set_ylim(bottom=0)
 
@@ -169,7 +167,7 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     axes.invert_yaxis()
     axes.margins(x=0.25)
     axes.set_axisbelow(True)
-    axes.set_title(drawable(f"{_named(first)} over {_named(second)}, in time"))
+    axes.set_title(drawable(f"Time of {_named(first)} / {_named(second)}"))
     axes.grid(axis="x", color=GRID, linewidth=0.7)
 
 

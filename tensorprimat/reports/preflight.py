@@ -52,7 +52,11 @@ def _matmul(found: Preflight) -> Table:
         "Catalogue peak, TFLOP/s": lambda row: _tera(row.peak_flops_per_second),
         "Best of peak": lambda row: _share(row.best_flops_per_second, row.peak_flops_per_second),
     }
-    note = f"Others' best: the best matrix product measured on this GPU, {'; '.join(sources)}." if sources else ""
+    note = (
+        f"Others' best: the best matrix product that others measured on this GPU ({'; '.join(sources)})."
+        if sources
+        else ""
+    )
     return table_of("matmul", "Matrix products", found.matmul, columns, words=("Precision",), note=note)
 
 
@@ -102,6 +106,6 @@ def _nodes(found: Preflight) -> Table:
         "Median, TFLOP/s": lambda node: _tera(node.median_flops_per_second),
         f"Slowest {found.unit}": lambda node: figure(node.slowest.index, quantities.count),
         "TFLOP/s": lambda node: _tera(node.slowest.flops_per_second),
-        "Of the median of all": lambda node: figure(node.slowest_share, quantities.percent),
+        "Share of the median of all": lambda node: figure(node.slowest_share, quantities.percent),
     }
     return table_of("nodes", "Nodes, slowest first", found.nodes(), columns, words=("Node",))

@@ -185,8 +185,8 @@ def _ratio_note(pairs: Sequence[Pair]) -> str:
     """Return the meaning of the ratios; of a time to train it is the inverse of what the headline states."""
     if any(pair.ratio is not None and pair.ratio.metric == TIME_TO_TRAIN for pair in pairs):
         return (
-            "Ratio: candidate over baseline; above 1 the candidate is faster. Of a time to train it is the ratio of "
-            "speeds, 1 / the ratio of times."
+            "Ratio: candidate over baseline; above 1 the candidate is faster. For times to train, it is the inverse of "
+            "the ratio of times."
         )
     return "Ratio: candidate over baseline; above 1 the candidate does more work per second."
 
@@ -266,7 +266,7 @@ def alone(pair: Pair) -> str | None:
         if rate.value is not None:
             share = f", {quantities.percent(mfu.value)} of its own peak ({mfu.remark})" if mfu.value is not None else ""
             clauses.append(f"{side.label} {quantities.rate(rate.value)} model TFLOP/s per GPU{share}")
-    return f"Each side by itself: {'; '.join(clauses)}" if clauses else None
+    return f"Use of each side's own device: {'; '.join(clauses)}" if clauses else None
 
 
 def runs(sides: Sequence[Side]) -> Table:
@@ -326,7 +326,7 @@ def _plus_minus(estimate: Estimate) -> str:
 
 
 _BASES = {
-    "step_times": "step times: tokens over seconds",
+    "step_times": "step times (tokens / seconds)",
     "reported_rates": "rates that the framework printed",
     "reported_means": "means of the file, without steps",
 }

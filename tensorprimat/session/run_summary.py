@@ -51,13 +51,13 @@ def memory(spec: RunSpec, machine: Machine) -> str | None:
     if again := megatron_memory.recomputed_by_recipe(spec, device_name):
         recomputed = f"; NVIDIA's recipe recomputes the activations of {again} layers"
     by_shape = spec.config is not None and training_memory.COUNTED not in spec.options
-    uncounted = "; activations by the model's shape alone, torch cannot count them" if by_shape else ""
+    uncounted = "; activations from the model's shape alone, because torch cannot count them" if by_shape else ""
     return f"about {quantities.size(needed.total)} on each GPU: {parts}{recomputed}{uncounted}"
 
 
 def _steps(spec: RunSpec) -> str:
     if ENGINES[spec.engine].own_configuration:
-        return f"{spec.max_steps} iterations, the warm-up found from their times"
+        return f"{spec.max_steps} iterations, warm-up detected from their times"
     return f"{spec.warmup_steps} warm-up + {spec.steps} measured"
 
 

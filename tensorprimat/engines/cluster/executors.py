@@ -136,7 +136,7 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command:
         if field not in cluster.flags_used:
             raise UsageError(f"--executor {name}: needs {flag(field)} as well")
     if nodes > 1 and not executor.several_nodes:
-        raise UsageError(f"--nodes {nodes}: --executor {name} has this machine alone; use slurm, skypilot, kubernetes")
+        raise UsageError(f"--nodes {nodes}: --executor {name} uses this machine only; use slurm, skypilot, kubernetes")
     if cluster.time is not None and not _TIME.fullmatch(cluster.time):
         raise UsageError(f"--time {cluster.time}: must be minutes, HH:MM:SS or D-HH:MM:SS")
     for mount in cluster.container_mounts:
@@ -152,7 +152,7 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command:
         )
     if not dry_run and executor.program and shutil.which(executor.program) is None:
         raise UsageError(
-            f"--executor {name}: there is no {executor.program} here; run this where it is, {WITHOUT[command]}"
+            f"--executor {name}: {executor.program} is not on this machine; run this where it is, {WITHOUT[command]}"
         )
 
 

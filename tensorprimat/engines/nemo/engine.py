@@ -64,7 +64,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
             f"--preset {spec.preset}: NeMo's recipes are of the real models; try benchmark.py --engine torch"
         )
     if spec.strategy != "auto":
-        raise UsageError(f"--strategy {spec.strategy}: NeMo has its own, Megatron's; leave the flag out")
+        raise UsageError(f"--strategy {spec.strategy}: NeMo always uses Megatron's; leave the flag out")
     if spec.seed != NEMO_SEED:
         raise UsageError(f"--seed {spec.seed}: NeMo 2 always starts from {NEMO_SEED}; leave the flag out")
     if spec.num_nodes > 1 and executors.OPTION not in spec.options and not started_by_launcher():

@@ -140,10 +140,12 @@ def _no_config(root: Path, gpu: str, names: tuple[str, ...], stem: str, variable
     others = {path.parent.name: path for name in names for path in sorted((root / CONFIGS).glob(f"*/{name}"))}
     if others:
         instead = min(others.values()).relative_to(root)
-        return f"{looked}; there are configurations for {', '.join(sorted(others))}: take one by {variable}={instead}"
+        return (
+            f"{looked}; there are configurations for {', '.join(sorted(others))}: select one with {variable}={instead}"
+        )
     kin = sorted(path.name for path in (root / CONFIGS / gpu).glob(f"{stem}*.yaml"))
     there = f" ({', '.join(kin)})" if kin else ""
-    return f"{looked}{there}; name one by {variable}=FILE"
+    return f"{looked}{there}; name one with {variable}=FILE"
 
 
 def start_command(root: Path, config: Path, *, dry_run: bool = False) -> tuple[list[str], dict[str, str]]:

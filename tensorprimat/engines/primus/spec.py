@@ -95,7 +95,7 @@ def spec_of(
 def _precision(name: str | None, config: Path) -> Any:
     if name not in PRECISION_SETTINGS:
         raise UsageError(
-            f"{config}: trains in {name or 'no precision that it names'}; --precision bf16 or fp8 says which is meant"
+            f"{config}: {f'trains in {name}' if name else 'does not state its precision'}; give --precision bf16 or fp8"
         )
     return name
 
@@ -136,11 +136,11 @@ def check(spec: RunSpec, machine: Machine) -> None:
     spec.check()
     gpu = catalogue.find_gpu(spec.options[GPU])
     if gpu is not None and spec.precision in gpu.lacks:
-        raise UsageError(f"--precision {spec.precision}: {gpu.name} has none; use bf16")
+        raise UsageError(f"--precision {spec.precision}: {gpu.name} does not support it; use bf16")
     models.find(spec.model, spec.preset)
     visible = machine.gpu_info.device_count or primus_checkout.GPUS_PER_NODE
     if spec.num_gpus > visible:
-        raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} here; GPUS_PER_NODE says otherwise")
+        raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} here; GPUS_PER_NODE states another number")
     sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
     warm_up = sets.whole("lr_warmup_iters") or 0
     if sets.settings.get("lr_decay_iters") is None and spec.max_steps <= warm_up:

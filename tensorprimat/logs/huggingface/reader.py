@@ -96,7 +96,7 @@ def read(log: Log) -> Reading:
     elif stamped is None:
         reading.warnings.append(
             "steps: no row states its step or a time; the lines have timestamps, but the log does not say how many "
-            "steps a row covers (logging_steps), so no step time follows; keep the progress bar or the final summary"
+            "steps a row covers (logging_steps), so step times are unknown; keep the progress bar or the final summary"
         )
     return reading
 
