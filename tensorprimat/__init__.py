@@ -50,8 +50,8 @@ def load_cells(folder: str | PathLike[str]) -> Any:
     """
     from pathlib import Path
 
+    from tensorprimat.core.cell_rows import load_rows
     from tensorprimat.core.errors import MissingPackageError
-    from tensorprimat.core.micro_result import load_rows
 
     try:
         import pandas as pd

@@ -8,9 +8,9 @@ import tensorprimat
 from tensorprimat.analysis import aggregate
 from tensorprimat.analysis.expressions import Expression
 from tensorprimat.cli import main
-from tensorprimat.core import micro_result
+from tensorprimat.core import cell_rows
+from tensorprimat.core.cell_rows import load_rows
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.micro_result import load_rows
 from tensorprimat.reports import aggregate as reports
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots import micro as cell_plots
@@ -316,13 +316,13 @@ def test_ticks_are_numbers_that_a_person_reads():
 
 @pytest.mark.parametrize(("name", "most"), [("LARGEST_FOLDER_BYTES", 1000), ("MOST_ROWS", 4)])
 def test_a_folder_of_more_cells_than_a_table_can_hold_is_refused_in_one_line(folder, monkeypatch, capsys, name, most):
-    monkeypatch.setattr(micro_result, name, most)
+    monkeypatch.setattr(cell_rows, name, most)
     assert main(["aggregate", str(folder)]) == 2
     said = capsys.readouterr().err
     assert "too many for one table; move them into several folders" in said.replace("\n", " ")
 
 
 def test_large_files_that_hold_no_cells_do_not_count(folder, monkeypatch):
-    monkeypatch.setattr(micro_result, "LARGEST_FOLDER_BYTES", 5000)
+    monkeypatch.setattr(cell_rows, "LARGEST_FOLDER_BYTES", 5000)
     (folder / "result.json").write_text(json.dumps({"raw_step_times": [1.5] * 5000}))
     assert len(load_rows(folder)[0]) == 5

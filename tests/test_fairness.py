@@ -8,10 +8,11 @@ import pytest
 from plausible import means_only, result
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.analysis.fairness import NORMALISED_BY, TIME_TO_TRAIN, judge
+from tensorprimat.analysis.fairness import judge
 from tensorprimat.analysis.impossible import impossible
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.metrics import measure
+from tensorprimat.analysis.rates import NORMALISED_BY, TIME_TO_TRAIN
 from tensorprimat.core import flops
 from tensorprimat.core.identity import FIELDS, signature
 from tensorprimat.core.result import Model, ModelShape, Reported

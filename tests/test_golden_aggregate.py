@@ -7,7 +7,7 @@ import json
 from test_golden_tables import agrees, lines
 
 from tensorprimat.analysis import aggregate
-from tensorprimat.core.micro_result import load_rows
+from tensorprimat.core.cell_rows import load_rows
 from tensorprimat.reports import aggregate as reports
 from tensorprimat.reports.micro_tables import rows_csv
 

@@ -28,6 +28,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "analysis/aggregate.py": ("aggregate",),
     "analysis/compare.py": ("compare",),
     "analysis/fairness.py": ("compare", "gate"),
+    "analysis/rates.py": ("compare", "gate"),
     "analysis/gate.py": ("gate",),
     "analysis/history.py": ("history",),
     "analysis/impossible.py": (*RESULTS, "gate"),

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from tensorprimat.analysis.expressions import Expression
+from tensorprimat.core.cell_rows import MicroRow, is_figure
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.micro_result import MicroRow, is_figure
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _EQUAL = re.compile(r"([A-Za-z_]\w*)\s*(?:=\s*(?P<text>[^=<>!]+)|==\s*(?P<word>[A-Za-z][\w.-]*))")

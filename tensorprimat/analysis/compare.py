@@ -18,10 +18,11 @@ from datetime import datetime, timezone
 from tensorprimat.analysis import metrics
 from tensorprimat.analysis.economics import unused_prices
 from tensorprimat.analysis.estimates import estimate
-from tensorprimat.analysis.fairness import TIME_TO_TRAIN, missed_target
+from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.impossible import impossible_of_sides
 from tensorprimat.analysis.losses import parity
 from tensorprimat.analysis.metrics import measure
+from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.ratios import Meeting, StatedScatter, mean_log, mean_ratio, meet, ratios
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
 from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tensorprimat.analysis import stats
-from tensorprimat.analysis.fairness import TIME_TO_TRAIN, rate_of
+from tensorprimat.analysis.rates import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate

@@ -17,7 +17,8 @@ from tensorprimat.analysis.estimates import (
     scatter,
     settled,
 )
-from tensorprimat.analysis.fairness import TIME_TO_TRAIN, judge
+from tensorprimat.analysis.fairness import judge
+from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Estimate, Fairness, Ratio, TaskFactors, Verdict
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate

@@ -111,7 +111,7 @@ class Ratio:
     """The ratio candidate / baseline of a rate: above 1, the candidate does more per second."""
 
     metric: str
-    """A rate of `analysis.fairness.NORMALISED_BY`, or time_to_train: then the rate is runs to the target per second."""
+    """A rate of `analysis.rates.NORMALISED_BY`, or time_to_train: then the rate is runs to the target per second."""
     estimate: Estimate
     verdict: Verdict
     task: TaskFactors | None = None

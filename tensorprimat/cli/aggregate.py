@@ -51,7 +51,7 @@ def command(
     from tensorprimat.analysis import aggregate
     from tensorprimat.cli import options
     from tensorprimat.core.atomic import write_atomically
-    from tensorprimat.core.micro_result import load_rows
+    from tensorprimat.core.cell_rows import load_rows
     from tensorprimat.reports import aggregate as reports
     from tensorprimat.reports.micro_tables import rows_csv, rows_json
 

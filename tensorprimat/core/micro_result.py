@@ -1,6 +1,6 @@
 """`MicroResult`: one configuration of one model, timed by itself; what `tprimat passes`, `warmup` and `sweep` write.
 
-A cell's JSON is flat, so that a folder of them is a table: `load_rows` reads any such folder (files of other tools
+A cell's JSON is flat, so that a folder of them is a table: `core/cell_rows` reads any such folder (files of other tools
 with `model_size` and `mean_time_ms` too), `tensorprimat.load_cells` makes a pandas DataFrame of it. Times of a trial
 are milliseconds of one step: a trial of several steps is divided by them. None (null) is unmeasured.
 """
@@ -8,7 +8,6 @@ are milliseconds of one step: a trial of several steps is divided by them. None 
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,8 +19,8 @@ from tensorprimat.core import catalogue, flops, models, regular
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
-from tensorprimat.core.quantities import count
-from tensorprimat.core.result import Count, Figure, ModelShape, Record, RoundedRecord
+from tensorprimat.core.records import Count, Figure, Record, RoundedRecord
+from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import TERA, significant
 
 Pass = Literal["forward", "forward-backward", "train"]
@@ -29,6 +28,7 @@ PASSES: tuple[Pass, ...] = ("forward", "forward-backward", "train")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 ATTENTIONS = ("sdpa", "eager", "flash")
 LARGEST_TIME_MS = 1e10  # four months
+LARGEST_BYTES = 2**25  # of a JSON file of cells; a sweep of ten thousand makes 10 MB
 TIME_DIGITS = 6  # significant digits of a trial time: a microsecond in a second
 ROPE_THETA, RMS_NORM_EPS = 10_000.0, 1e-5  # of the ladder; neither changes cost
 
@@ -305,7 +305,7 @@ def save(cell: MicroResult, path: Path) -> Path:
 
 def load(path: Path) -> MicroResult:
     """Read one cell that TensorPrimat wrote. Raises InputError for anything else."""
-    document = _parsed(regular.content(path, most_bytes=LARGEST_BYTES), path)
+    document = parsed(regular.content(path, most_bytes=LARGEST_BYTES), path)
     if not isinstance(document, dict) or document.get("kind") != "cell":
         raise InputError("JSON, but not a cell of tprimat passes or sweep", path=path)
     try:
@@ -316,91 +316,13 @@ def load(path: Path) -> MicroResult:
         raise InputError(f"{where}: {first['msg']}", path=path, remedy="repair or remove the file") from error
 
 
-MicroRow = dict[str, Any]
-"""One cell as a row of a table: the JSON's keys, and `file`."""
-
-
-LARGEST_BYTES = 2**25  # of a JSON file of cells; a sweep of ten thousand makes 10 MB
-LARGEST_FOLDER_BYTES = 2**26  # of cells in one folder: their tables take ten seconds
-MOST_ROWS = 100_000  # of the smallest cells, which take as long
-LARGEST_NUMBER = 10**30  # whole numbers beyond it have no exact float, and count nothing
-_LISTS = frozenset({"trial_times_ms", "warmup_times_ms", "gpu_ids", "warnings"})
-_NUMBERS = frozenset(
-    {"d_model", "d_ff", "num_layers", "num_heads", "vocab", "seed", "num_warmups", "num_trials", "num_steps", "mfu",
-     "num_parameters", "backward_forward_ratio", "context_length", "batch_size", "schema_version"}
-) | frozenset(
-    name for name in MicroResult.model_fields
-    if name.endswith(("_ms", "_gb", "_percent", "_second")) and name not in _LISTS
-)  # fmt: skip
-"""Keys of a row that hold a number or nothing."""
-
-
-def load_rows(folder: Path) -> tuple[list[MicroRow], list[str]]:
-    """Return every cell of a folder (not searched deeper) or a file, by file name, and sentences about files left out.
-
-    A JSON file counts as a cell, or several in a list, if it has `model_size` and `mean_time_ms`. Raises InputError
-    where there is none, and for more than LARGEST_FOLDER_BYTES or MOST_ROWS of them.
-    """
-    if not folder.exists():
-        raise InputError("no such folder", path=folder)
-    size = 0
-    rows: list[MicroRow] = []
-    problems: list[str] = []
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else [folder]:
-        try:
-            content = regular.content(path, most_bytes=LARGEST_BYTES)
-            document = _parsed(content, path)
-        except InputError as error:
-            problems.append(f"left out: {error}")
-            continue
-        found = [row for row in (document if isinstance(document, list) else [document]) if _is_row(row)]
-        size += len(content) if found else 0
-        if size > LARGEST_FOLDER_BYTES or len(rows) + len(found) > MOST_ROWS:
-            raise InputError(
-                f"more than {LARGEST_FOLDER_BYTES // 2**20} MiB or {count(MOST_ROWS)} cells, too many for one table",
-                path=folder, remedy="move them into several folders, and aggregate each",
-            )  # fmt: skip
-        for row in found:
-            if wrong := _wrong_value(row):
-                problems.append(f"left out: {path}: {wrong}")
-            else:
-                kept = {key: value for key, value in row.items() if key in _LISTS or not isinstance(value, list | dict)}
-                rows.append({**kept, "file": path.name})
-    if not rows:
-        why = f" ({problems[0]})" if problems else ""
-        raise InputError(f"no cells in it{why}", path=folder, remedy="run tprimat sweep first")
-    return rows, problems
-
-
-def _wrong_value(row: MicroRow) -> str | None:
-    """Return the first value of a row that a table cannot hold, or None."""
-    for key, value in row.items():
-        scalar = value is None or isinstance(value, str | bool | int | float)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and isinstance(value, int) and abs(value) > LARGEST_NUMBER:
-            return f"{key} is a number that cannot be a measurement"
-        if key in _NUMBERS and value is not None and not is_number:
-            return f"{key} is {type(value).__name__}, not a number"
-        if key in MicroResult.model_fields and key not in _LISTS and not scalar:
-            return f"{key} is {type(value).__name__}, not a single value"
-    return None
-
-
-def _is_row(document: Any) -> bool:
-    return isinstance(document, dict) and "model_size" in document and "mean_time_ms" in document
-
-
-def _parsed(content: bytes, path: Path) -> Any:
+def parsed(content: bytes, path: Path) -> Any:
+    """Return a JSON document; NaN and Infinity of other writers are unmeasured."""
     try:
-        return json.loads(content, parse_constant=lambda _: None)  # NaN and Infinity of other writers: unmeasured
+        return json.loads(content, parse_constant=lambda _: None)
     except UnicodeDecodeError:
         raise InputError("not text: a cell is a JSON file", path=path) from None
     except json.JSONDecodeError as error:
         raise InputError(f"invalid JSON: {error.msg}", path=path, line=error.lineno) from None
     except RecursionError:
         raise InputError("JSON nested too deep", path=path) from None
-
-
-def is_figure(value: Any) -> bool:
-    """Return True if a value of a row is a finite number; False for booleans."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

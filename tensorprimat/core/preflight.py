@@ -19,7 +19,7 @@ from tensorprimat.core import regular
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import percent
-from tensorprimat.core.result import Count, Figure, Record
+from tensorprimat.core.records import Count, Figure, Record
 
 LARGEST_BYTES = 2**24  # a record has some kilobytes
 FOLDER = "preflight"

@@ -11,7 +11,7 @@ from pydantic import Field
 from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import counted
-from tensorprimat.core.result import Record
+from tensorprimat.core.records import Record
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 MODELS = ("llama", "qwen", "mistral")

@@ -18,12 +18,12 @@ from tensorprimat.core import catalogue, models, names, settings, shapes
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import count, size
+from tensorprimat.core.records import Record
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
     GpuInfo,
     Model,
     PerformanceMetrics,
-    Record,
     Result,
     TrainingConfig,
 )

@@ -13,7 +13,8 @@ from typing import Any
 
 from tensorprimat.core import catalogue, shapes, stated
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.result import LARGEST_COUNT, Result
+from tensorprimat.core.records import LARGEST_COUNT
+from tensorprimat.core.result import Result
 from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.core.stated import ALL_FLAGS, UserFacts
 from tensorprimat.core.store import Loaded

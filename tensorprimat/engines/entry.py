@@ -12,7 +12,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from tensorprimat.core.errors import InputError, TensorPrimatError, of_file_system
-from tensorprimat.core.result import Record
+from tensorprimat.core.records import Record
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, of Lightning's own children, of srun
 

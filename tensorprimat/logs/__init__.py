@@ -11,7 +11,7 @@ from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import InputError, InternalError, NoFormatError, NotALogError
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
-from tensorprimat.logs import assemble, failures, files, spelling
+from tensorprimat.logs import assemble, failures, files, line_widths, spelling
 from tensorprimat.logs.detection import Detection, detect, named
 from tensorprimat.logs.format import Format, UserFacts
 from tensorprimat.logs.formats import FORMATS
@@ -150,7 +150,7 @@ def _folds(log: Log) -> list[str]:
     if log.is_folder or log.is_binary:
         return []
     number, block = next(log.numbered_blocks(HEAD_BYTES), (1, b""))
-    width = spelling.fold_width([text for _, text in lines_of(number, block)])
+    width = line_widths.fold_width([text for _, text in lines_of(number, block)])
     if width is None:
         return []
     return [

@@ -25,8 +25,9 @@ from tensorprimat.core.terms import RATES
 from tensorprimat.logs import fields, metric_columns, prefixes, work
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.metric_columns import EMPTY, Merged, MetricColumns, MetricRow
+from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow
 from tensorprimat.logs.metric_names import STEPS, UNITLESS_TIMES, field_of, is_lightnings
+from tensorprimat.logs.metric_steps import Merged
 from tensorprimat.logs.text import Log, lines_of
 
 LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell

@@ -18,13 +18,12 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import significant
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
+from tensorprimat.logs.line_widths import LEAST_ROWS, LEAST_SHARE, cut_width
 from tensorprimat.logs.text import Log
 
 MOST_BYTES = 8 * 2**20  # of a log: in a larger one a single row does not move a mean by much
 LONGEST_ROW = 2**14
-LAST_CHARACTERS = 128  # hold the last number of a line and its label
-LEAST_ROWS = 6
-LEAST_SHARE, MOST_SHARE = 0.8, 1.3  # numbers of a metric per row: fewer or more stand on lines of another kind
+MOST_SHARE = 1.3  # numbers of a metric per row: fewer or more stand on lines of another kind
 ODD_SHARE = 0.02  # of the rows that may be damaged; more is a framework that prints so
 LIKELY_DROPPED_ZEROS = 44  # different numbers, none shortened: 1 % by chance where last zeros are dropped (0.9^44)
 LABEL_CHARACTERS = 32
@@ -32,7 +31,6 @@ MOST_DECIMALS = 8  # a number with more has all its digits, as many as it needs
 UNIT_CHARACTERS = 8
 LEAST_REST = 6
 MOST_LINES_OF_A_ROW = 60
-LEAST_WIDTH = 20
 LOOKED_AT_ROWS = 50  # for decimal commas
 SAME_TIME, OTHER_RATE = 0.05, 0.2  # relative to the medians: a row of usual time and another rate
 FASTER, SLOWER = 8.0, 100.0  # than the median rate: no step is, unless digits were added or lost
@@ -54,13 +52,6 @@ _RATES = (
     *(f"reported_{what}_per_second{per}" for what in ("tokens", "samples") for per in ("", "_per_gpu")),
     "reported_tflops_per_gpu",
 )
-
-LEAST_FOLDED = 3  # lines broken in a number at one width: fewer may be chance
-FOLDED_SHARE = 0.5  # of the longest lines that end in a number
-_NUMBER_ENDS = re.compile(r"\d[.,]?$")
-_STAMP = r"\d{4}-\d\d-\d\d|20\d{6}(?!\d)|\d\d?[:/]\d\d|1\d{9}(?:\d{3}){0,3}(?!\d)"  # date, time of day, Unix time
-_NUMBER_GOES_ON = re.compile(rf"[.,]?(?!{_STAMP})\d")
-_ROW_OF_TABLE = re.compile(r"[\d\s.,;+\-eE]*$")  # numbers alone: rows of a CSV are often equally long
 
 
 class _Shape(NamedTuple):
@@ -267,64 +258,6 @@ def _is_rest(label: str, known: str) -> bool:
     return len(label) >= LEAST_REST and known.endswith(label)
 
 
-def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
-    """Return the width at which all longer lines were cut, or None.
-
-    Rows of that width are cut if the text before their last number has not one width: no framework pads so. Rows
-    whose text before it has one width are cut if other kinds of lines end at the same column, or if their last number
-    has more decimals where it has fewer digits before the point, and a zero at its end, which no framework leaves
-    standing that prints so.
-
-    >>> rows = [(n, f"step {n} | loss {1 / n:.9f} | time {n}.123456"[:30]) for n in range(7, 13)]
-    >>> cut_width(rows, set(range(7, 13)))
-    30
-    >>> cut_width([(n, f"step {n:3} | loss {1 / n:.9f} | time 1.123456") for n in range(7, 13)], set(range(7, 13)))
-    >>> cut_width([(n, f"step {n:3} | loss {13.7 - n / 2:.4f}"[:21]) for n in range(1, 13)], set(range(1, 13)))
-    21
-    """
-    width = max((len(text) for _, text in lines), default=0)
-    if width < LEAST_WIDTH:
-        return None
-    rows = sum(line in cited for line, _ in lines)
-    longest = [(line, text) for line, text in lines if len(text) == width]
-    starts = {match.start() for line, text in longest if line in cited and (match := _at_end(_LAST_LABEL, text))}
-    at_width = sum(line in cited for line, _ in longest)
-    if at_width >= max(LEAST_ROWS, LEAST_SHARE * rows) and len(starts) > 1:
-        return width
-    of_rows = [match for _, text in longest if not _CODE_PLACE.search(text) and (match := _at_end(_LAST_NUMBER, text))]
-    if len(of_rows) < max(LEAST_ROWS, LEAST_SHARE * rows):
-        return None
-    kinds = {_kind_of(text) for _, text in longest if text[-1:].isalnum() or text[-1:] in ".,_"}
-    if len(kinds) > MOST_KINDS_AT_ONE_WIDTH:
-        return width
-    numbers = [match["number"] for match in of_rows]
-    whole = {number.partition(".")[0] for number in numbers}
-    decimal = all(number.strip("-+").replace(".", "").isdigit() and "." in number for number in numbers)
-    if decimal and len({len(digits) for digits in whole}) > 1 and any(number.endswith("0") for number in numbers):
-        return width
-    return None
-
-
-def _at_end(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Search the end of a text, where every match of a label and a number is."""
-    return pattern.search(text, max(0, len(text) - LAST_CHARACTERS))
-
-
-_LAST_LABEL = re.compile(r"[A-Za-z][^\d]{0,40}[\d.,eE+-]*$")
-_LAST_NUMBER = re.compile(r"[A-Za-z][^\d]{0,40}?(?P<number>[-+]?\d[\d.,eE+-]*)$")
-_CODE_PLACE = re.compile(r"\.(?:py|cc|cpp|c|h|cu):\d+$")
-"""A logger's own place at the end of a padded line: trainer.py:99."""
-MOST_KINDS_AT_ONE_WIDTH = 3  # rows and, by chance, one or two other kinds of line
-
-
-def _kind_of(text: str) -> str:
-    """Return the beginning of a line without its numbers, which kinds of lines differ in."""
-    return re.sub(r"[\d.,]+", "9", text)[:KIND_CHARACTERS]
-
-
-KIND_CHARACTERS = 16
-
-
 def _whole_losses(steps: Steps) -> Iterator[str]:
     """Yield a warning if no loss has a decimal."""
     losses = steps.column("loss")
@@ -378,26 +311,3 @@ def _odd_tokens(steps: Steps) -> Iterator[str]:
             f"steps: line {int(line[odd[0]])} counts {tokens[odd[0]]:g} tokens where every other row counts {usual:g}; "
             "a row may be lost before it, and the mean rate may be wrong; look at the line"
         )
-
-
-def fold_width(lines: Sequence[str]) -> int | None:
-    """Return the width at which lines were broken inside numbers, or None.
-
-    >>> fold_width(["loss: 1.5 | step time 20", "01.5 ms"] * 3)
-    24
-    >>> fold_width(["loss: 1.5 | step time 20", "2026-01-05 10:00:00 next"] * 3) is None
-    True
-    >>> fold_width(["loss: 1.5 | memory: 1277", "85762816 | batch: 4"] * 3)
-    24
-    >>> fold_width(["01/05/2026 10:00:00 iteration 5 loss: 1.5"] * 9) is None
-    True
-    >>> fold_width(["1750000002000 50.5 1"] * 9) is None
-    True
-    """
-    width = max(map(len, lines), default=0)
-    if width < LEAST_WIDTH:
-        return None
-    longest = [place for place, line in enumerate(lines[:-1]) if len(line) == width and not _ROW_OF_TABLE.match(line)]
-    in_number = [place for place in longest if _NUMBER_ENDS.search(lines[place][-2:])]
-    broken = [place for place in in_number if _NUMBER_GOES_ON.match(lines[place + 1])]
-    return width if len(broken) >= max(LEAST_FOLDED, FOLDED_SHARE * len(in_number)) else None

@@ -16,7 +16,7 @@ from tensorprimat.analysis.aggregate import (
     values_of,
 )
 from tensorprimat.core import quantities
-from tensorprimat.core.micro_result import MicroRow, is_figure
+from tensorprimat.core.cell_rows import MicroRow, is_figure
 from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.units import TERA
 from tensorprimat.reports import markdown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprimat.analysis.fairness import NORMALISED_BY, common_metric
+from tensorprimat.analysis.rates import NORMALISED_BY, common_metric
 from tensorprimat.analysis.records import Estimate, Side
 from tensorprimat.analysis.sides import Group
 from tensorprimat.core import quantities

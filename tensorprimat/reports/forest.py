@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.levels import LEVELS, Level
+from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Pair, Ratio
 from tensorprimat.core import quantities
 from tensorprimat.core.safe_text import middle_cut

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from tensorprimat.analysis.fairness import TIME_TO_TRAIN
+from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.core import models
 from tensorprimat.core.audit_verdict import reason

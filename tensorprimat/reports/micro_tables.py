@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tensorprimat.core import quantities
-from tensorprimat.core.micro_result import MicroResult, MicroRow
+from tensorprimat.core.cell_rows import MicroRow
+from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.units import TERA
 from tensorprimat.reports.tables import Cell, Table, csv_of, table_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tensorprimat.analysis.fairness import TIME_TO_TRAIN
 from tensorprimat.analysis.metric import Metric
+from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.result import MEMORY_KINDS

@@ -16,7 +16,8 @@ from pathlib import Path
 from tensorprimat.core import catalogue, processes, regular
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.preflight import PreflightSpec
-from tensorprimat.core.result import GpuInfo, Record
+from tensorprimat.core.records import Record
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, Plan, importable, launch
 from tensorprimat.machine.platform import SPELLINGS, Machine

@@ -1,0 +1,88 @@
+"""The cells of a folder as the rows of a table, those of other tools too."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from tensorprimat.core import regular
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.micro_result import LARGEST_BYTES, MicroResult, parsed
+from tensorprimat.core.quantities import count
+
+MicroRow = dict[str, Any]
+"""One cell as a row of a table: the JSON's keys, and `file`."""
+
+LARGEST_FOLDER_BYTES = 2**26  # of cells in one folder: their tables take ten seconds
+MOST_ROWS = 100_000  # of the smallest cells, which take as long
+LARGEST_NUMBER = 10**30  # whole numbers beyond it have no exact float, and count nothing
+_LISTS = frozenset({"trial_times_ms", "warmup_times_ms", "gpu_ids", "warnings"})
+_NUMBERS = frozenset(
+    {"d_model", "d_ff", "num_layers", "num_heads", "vocab", "seed", "num_warmups", "num_trials", "num_steps", "mfu",
+     "num_parameters", "backward_forward_ratio", "context_length", "batch_size", "schema_version"}
+) | frozenset(
+    name for name in MicroResult.model_fields
+    if name.endswith(("_ms", "_gb", "_percent", "_second")) and name not in _LISTS
+)  # fmt: skip
+"""Keys of a row that hold a number or nothing."""
+
+
+def load_rows(folder: Path) -> tuple[list[MicroRow], list[str]]:
+    """Return every cell of a folder (not searched deeper) or a file, by file name, and sentences about files left out.
+
+    A JSON file counts as a cell, or several in a list, if it has `model_size` and `mean_time_ms`. Raises InputError
+    where there is none, and for more than LARGEST_FOLDER_BYTES or MOST_ROWS of them.
+    """
+    if not folder.exists():
+        raise InputError("no such folder", path=folder)
+    size = 0
+    rows: list[MicroRow] = []
+    problems: list[str] = []
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else [folder]:
+        try:
+            content = regular.content(path, most_bytes=LARGEST_BYTES)
+            document = parsed(content, path)
+        except InputError as error:
+            problems.append(f"left out: {error}")
+            continue
+        found = [row for row in (document if isinstance(document, list) else [document]) if _is_row(row)]
+        size += len(content) if found else 0
+        if size > LARGEST_FOLDER_BYTES or len(rows) + len(found) > MOST_ROWS:
+            raise InputError(
+                f"more than {LARGEST_FOLDER_BYTES // 2**20} MiB or {count(MOST_ROWS)} cells, too many for one table",
+                path=folder, remedy="move them into several folders, and aggregate each",
+            )  # fmt: skip
+        for row in found:
+            if wrong := _wrong_value(row):
+                problems.append(f"left out: {path}: {wrong}")
+            else:
+                kept = {key: value for key, value in row.items() if key in _LISTS or not isinstance(value, list | dict)}
+                rows.append({**kept, "file": path.name})
+    if not rows:
+        why = f" ({problems[0]})" if problems else ""
+        raise InputError(f"no cells in it{why}", path=folder, remedy="run tprimat sweep first")
+    return rows, problems
+
+
+def _wrong_value(row: MicroRow) -> str | None:
+    """Return the first value of a row that a table cannot hold, or None."""
+    for key, value in row.items():
+        scalar = value is None or isinstance(value, str | bool | int | float)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+            return f"{key} is a number that cannot be a measurement"
+        if key in _NUMBERS and value is not None and not is_number:
+            return f"{key} is {type(value).__name__}, not a number"
+        if key in MicroResult.model_fields and key not in _LISTS and not scalar:
+            return f"{key} is {type(value).__name__}, not a single value"
+    return None
+
+
+def _is_row(document: Any) -> bool:
+    return isinstance(document, dict) and "model_size" in document and "mean_time_ms" in document
+
+
+def is_figure(value: Any) -> bool:
+    """Return True if a value of a row is a finite number; False for booleans."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,52 @@
+"""Records of result files: frozen, finite, and rounded as they are written."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
+
+from tensorprimat.core import step_columns
+from tensorprimat.core.units import rounded, significant
+
+
+def _finite_or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Figure = Annotated[float | None, BeforeValidator(_finite_or_none), AfterValidator(_finite_or_none)]
+"""A measured figure: finite, or None."""
+LARGEST_COUNT = 10**18  # beyond parameters, tokens or bytes of anything, and exact arithmetic still holds it
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None
+
+_Record = TypeVar("_Record", bound="Record")
+
+
+class Record(BaseModel):
+    """Frozen, keyword-only, silent about keys of a newer version (they are kept on the side)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    def changed(self: _Record, **values: Any) -> _Record:
+        """Return the record with these fields; as pydantic's model_copy, without a check of the values."""
+        return self.model_copy(update=values)
+
+
+class RoundedRecord(Record):
+    """A record whose figures are rounded when written: 3 decimals, or 4 significant digits where that says more."""
+
+    @model_serializer(mode="wrap")
+    def _round(self, serialise: Any) -> dict[str, Any]:
+        return {key: rounded(v) if isinstance(v, float) else v for key, v in serialise(self).items()}
+
+
+class ConfigurationRecord(Record):
+    """A record of settings: rounding noise of floats is cut off, chosen values are kept."""
+
+    @model_serializer(mode="wrap")
+    def _cut(self, serialise: Any) -> dict[str, Any]:
+        return {
+            key: significant(v, step_columns.SERIES_DIGITS) if isinstance(v, float) else v
+            for key, v in serialise(self).items()
+        }

@@ -1,0 +1,95 @@
+"""The width at which a copy of a log cut or broke its lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+LAST_CHARACTERS = 128  # hold the last number of a line and its label
+LEAST_ROWS = 6
+LEAST_SHARE = 0.8  # of the rows that have to show a sign
+LEAST_WIDTH = 20
+KIND_CHARACTERS = 16
+
+_LAST_LABEL = re.compile(r"[A-Za-z][^\d]{0,40}[\d.,eE+-]*$")
+_LAST_NUMBER = re.compile(r"[A-Za-z][^\d]{0,40}?(?P<number>[-+]?\d[\d.,eE+-]*)$")
+_CODE_PLACE = re.compile(r"\.(?:py|cc|cpp|c|h|cu):\d+$")
+"""A logger's own place at the end of a padded line: trainer.py:99."""
+MOST_KINDS_AT_ONE_WIDTH = 3  # rows and, by chance, one or two other kinds of line
+LEAST_FOLDED = 3  # lines broken in a number at one width: fewer may be chance
+FOLDED_SHARE = 0.5  # of the longest lines that end in a number
+_NUMBER_ENDS = re.compile(r"\d[.,]?$")
+_STAMP = r"\d{4}-\d\d-\d\d|20\d{6}(?!\d)|\d\d?[:/]\d\d|1\d{9}(?:\d{3}){0,3}(?!\d)"  # date, time of day, Unix time
+_NUMBER_GOES_ON = re.compile(rf"[.,]?(?!{_STAMP})\d")
+_ROW_OF_TABLE = re.compile(r"[\d\s.,;+\-eE]*$")  # numbers alone: rows of a CSV are often equally long
+
+
+def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
+    """Return the width at which all longer lines were cut, or None.
+
+    Rows of that width are cut if the text before their last number has not one width: no framework pads so. Rows
+    whose text before it has one width are cut if other kinds of lines end at the same column, or if their last number
+    has more decimals where it has fewer digits before the point, and a zero at its end, which no framework leaves
+    standing that prints so.
+
+    >>> rows = [(n, f"step {n} | loss {1 / n:.9f} | time {n}.123456"[:30]) for n in range(7, 13)]
+    >>> cut_width(rows, set(range(7, 13)))
+    30
+    >>> cut_width([(n, f"step {n:3} | loss {1 / n:.9f} | time 1.123456") for n in range(7, 13)], set(range(7, 13)))
+    >>> cut_width([(n, f"step {n:3} | loss {13.7 - n / 2:.4f}"[:21]) for n in range(1, 13)], set(range(1, 13)))
+    21
+    """
+    width = max((len(text) for _, text in lines), default=0)
+    if width < LEAST_WIDTH:
+        return None
+    rows = sum(line in cited for line, _ in lines)
+    longest = [(line, text) for line, text in lines if len(text) == width]
+    starts = {match.start() for line, text in longest if line in cited and (match := _at_end(_LAST_LABEL, text))}
+    at_width = sum(line in cited for line, _ in longest)
+    if at_width >= max(LEAST_ROWS, LEAST_SHARE * rows) and len(starts) > 1:
+        return width
+    of_rows = [match for _, text in longest if not _CODE_PLACE.search(text) and (match := _at_end(_LAST_NUMBER, text))]
+    if len(of_rows) < max(LEAST_ROWS, LEAST_SHARE * rows):
+        return None
+    kinds = {_kind_of(text) for _, text in longest if text[-1:].isalnum() or text[-1:] in ".,_"}
+    if len(kinds) > MOST_KINDS_AT_ONE_WIDTH:
+        return width
+    numbers = [match["number"] for match in of_rows]
+    whole = {number.partition(".")[0] for number in numbers}
+    decimal = all(number.strip("-+").replace(".", "").isdigit() and "." in number for number in numbers)
+    if decimal and len({len(digits) for digits in whole}) > 1 and any(number.endswith("0") for number in numbers):
+        return width
+    return None
+
+
+def _at_end(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Search the end of a text, where every match of a label and a number is."""
+    return pattern.search(text, max(0, len(text) - LAST_CHARACTERS))
+
+
+def _kind_of(text: str) -> str:
+    """Return the beginning of a line without its numbers, which kinds of lines differ in."""
+    return re.sub(r"[\d.,]+", "9", text)[:KIND_CHARACTERS]
+
+
+def fold_width(lines: Sequence[str]) -> int | None:
+    """Return the width at which lines were broken inside numbers, or None.
+
+    >>> fold_width(["loss: 1.5 | step time 20", "01.5 ms"] * 3)
+    24
+    >>> fold_width(["loss: 1.5 | step time 20", "2026-01-05 10:00:00 next"] * 3) is None
+    True
+    >>> fold_width(["loss: 1.5 | memory: 1277", "85762816 | batch: 4"] * 3)
+    24
+    >>> fold_width(["01/05/2026 10:00:00 iteration 5 loss: 1.5"] * 9) is None
+    True
+    >>> fold_width(["1750000002000 50.5 1"] * 9) is None
+    True
+    """
+    width = max(map(len, lines), default=0)
+    if width < LEAST_WIDTH:
+        return None
+    longest = [place for place, line in enumerate(lines[:-1]) if len(line) == width and not _ROW_OF_TABLE.match(line)]
+    in_number = [place for place in longest if _NUMBER_ENDS.search(lines[place][-2:])]
+    broken = [place for place in in_number if _NUMBER_GOES_ON.match(lines[place + 1])]
+    return width if len(broken) >= max(LEAST_FOLDED, FOLDED_SHARE * len(in_number)) else None

@@ -1,0 +1,127 @@
+"""The steps of a table of metrics, merged from its rows: their times, tokens and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tensorprimat.core.clocks import ByStep, Elapsed
+from tensorprimat.core.steady import median
+from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps
+from tensorprimat.logs import fields, work
+from tensorprimat.logs.clocks import Moment, TimeMark
+
+TOTAL_TOKENS = ("total_tokens", "tokens_before")
+"""All tokens with those of the step, and before it."""
+OTHER_WORK = "other_work"
+SO_FAR = "seconds_so_far"
+NO_COLUMNS = (*TOTAL_TOKENS, OTHER_WORK, SO_FAR)
+MOST_OF_A_STEP = 3.0  # a step's time and the time between rows, by which milliseconds are told from seconds
+
+
+class RowClock(NamedTuple):
+    """The moments of steps, NaN where unknown."""
+
+    seconds: FloatArray
+    resolutions: FloatArray
+    has_year: np.ndarray
+
+
+class Merged(NamedTuple):
+    """The steps of a table, in the order in which they were logged."""
+
+    lines: np.ndarray
+    """-1 in a document, which has none."""
+    steps: np.ndarray
+    columns: Mapping[str, tuple[FloatArray, np.ndarray]]
+    """Field of Step, or one of TOTAL_TOKENS → values, and a mask of those that were logged."""
+    interrupted: np.ndarray
+    """An evaluation was logged since the step before."""
+    clock: RowClock
+    is_dated: bool
+    """The clock dates the steps."""
+
+    def rows(self) -> Steps:
+        """Return the steps once each; where they are timed by the seconds of training so far, those that state them."""
+        columns: dict[str, np.ndarray] = {"index": self.steps}
+        if self.has_lines:
+            columns["line"] = self.lines
+        if self.is_dated:
+            columns["ended_at"] = self.clock.seconds
+        if OTHER_WORK in self.columns:
+            columns["interrupted_by"] = self.columns[OTHER_WORK][1] * np.int8(INTERRUPTIONS.index("validation"))
+        known = {name: column for name, column in self.columns.items() if name not in NO_COLUMNS}
+        columns |= {name: values for name, (values, _) in known.items()}
+        masks = {name: mask & np.isnan(values) for name, (values, mask) in known.items()}
+        if SO_FAR not in self.columns or "seconds" in known:
+            return fields.merged_columns(Steps(columns, logged_nan=masks)) if known else Steps({})
+        so_far, rows = self.columns[SO_FAR][0], np.flatnonzero(self.columns[SO_FAR][1])
+        grown, covers = np.diff(so_far[rows], prepend=np.nan), np.diff(self.steps[rows], prepend=0)
+        seconds = grown / np.maximum(covers, 1)
+        forward = (covers > 0) & (seconds > 0) & (seconds < fields.LONGEST_STEP_SECONDS)
+        steps = Steps(columns, logged_nan=masks).take(rows)
+        return fields.merged_columns(
+            steps.replace(seconds=np.where(forward, seconds, np.nan), covers=np.where(forward, covers, 1))
+        )
+
+    def milliseconds(self) -> bool:
+        """Return True if the step times are about a thousand times the seconds between the rows."""
+        times, (moments, *_) = self.columns.get("seconds", (np.empty(0), None))[0], self.clock
+        with np.errstate(invalid="ignore", divide="ignore"):
+            slower = times[1:] * np.diff(self.steps) / np.diff(moments) if len(times) else times
+        known = slower[np.isfinite(slower) & (slower > 0)]
+        return bool(len(known)) and bool(1 / MOST_OF_A_STEP < median(known) / 1000 < MOST_OF_A_STEP)
+
+    @property
+    def has_lines(self) -> bool:
+        """Return True if every row has a line."""
+        return bool(self.lines.min(initial=0) >= 0)
+
+    def elapsed(self) -> Elapsed | None:
+        """Return the clock of the logger's calls; None where numbers of steps go back and name several rows."""
+        known = ~np.isnan(self.clock.seconds)
+        if self.is_dated or not known.any() or not (np.diff(self.steps) > 0).all():
+            return None
+        return Elapsed(
+            name="the clock of the logged rows",
+            seconds=ByStep(self.steps[known], self.clock.seconds[known]),
+            resolution=float(self.clock.resolutions.max()),
+        )
+
+    def with_tokens(self, steps: Steps) -> Steps:
+        """Return the tokens from the growth of their total; a document has no lines, and its steps do not repeat."""
+        by = "line" if self.has_lines else "index"
+        return work.with_tokens(steps, self._totals(), by=by, before_step="total_tokens" not in self.columns)
+
+    def restarts(self, steps: Steps) -> list[tuple[int, str]]:
+        """Return the rows at which the total of tokens goes back."""
+        return work.restarts(steps, self._totals()) if self.has_lines else []
+
+    def _totals(self) -> ByStep:
+        numbers = self.lines if self.has_lines else self.steps
+        name = next((name for name in TOTAL_TOKENS if name in self.columns), None)
+        totals = self.columns[name][0] if name else np.full(len(numbers), np.nan)
+        order = np.argsort(numbers, kind="stable")
+        return ByStep(numbers[order], totals[order])
+
+    def marks(self) -> Iterator[TimeMark]:
+        """Yield the rows with a clock and a loss."""
+        if "loss" not in self.columns:
+            return
+        losses, has_loss = self.columns["loss"]
+        rates = self.columns["learning_rate"][0] if "learning_rate" in self.columns else np.full(len(losses), np.nan)
+        timed = np.flatnonzero(has_loss & ~np.isnan(self.clock.seconds))
+        clock = [column[timed].tolist() for column in self.clock]
+        columns = (column[timed].tolist() for column in (self.lines, self.steps, losses, rates, self.interrupted))
+        for line, step, loss, rate, interrupted, *moment in zip(*columns, *clock, strict=True):
+            seconds, resolution, has_year = moment
+            yield TimeMark(
+                line=line if line >= 0 else None,
+                step=step,
+                moment=Moment(seconds=seconds, resolution=resolution, has_year=has_year),
+                loss=loss,
+                learning_rate=rate if rate == rate else None,
+                interrupted_by="validation" if interrupted else "",
+            )
