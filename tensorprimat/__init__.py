@@ -4,7 +4,7 @@
 
 `BenchmarkCallback` measures any Lightning or NeMo training, `read` turns a training log or a result file into a
 `Result`, `load_cells` gives the measurements of `tprimat passes` and `sweep` as a data frame, and `detect_platform`
-tells what this machine computes on. Each is imported when it is first used, so that reading needs no torch.
+names the platform of this machine. Each is imported when it is first used, so that reading needs no torch.
 """
 
 from __future__ import annotations

@@ -114,14 +114,14 @@ def values_of(rows: Sequence[MicroRow], key: str) -> list[Any]:
 
 
 def sort(rows: Sequence[MicroRow]) -> list[MicroRow]:
-    """By size, context, batch, precision and pass."""
+    """Sort rows by size, context, batch, precision and pass."""
     keys = ("model_size", "context_length", "batch_size", "precision", "pass", "forward_only")
     places = {key: order(rows, key) for key in keys}
     return sorted(rows, key=lambda row: tuple(places[key](row.get(key)) for key in keys))
 
 
 def told_apart(rows: Sequence[MicroRow]) -> list[MicroRow]:
-    """Return the rows with their dimensions in `model_size` where one label stands for several shapes.
+    """Return the rows with their dimensions in `model_size` where several shapes have one label.
 
     "small" of widths 768 and 256 becomes "small 768x12x12" and "small 256x4x4": width, layers and heads.
     """
@@ -147,7 +147,7 @@ class Pivot:
     row_values: tuple[Any, ...]
     column_values: tuple[Any, ...]
     means: tuple[tuple[float | str | None, ...], ...]
-    """A word ("OOM") where cells are there but none of them has a figure."""
+    """A word such as "OOM" where cells exist but none has a figure."""
     most_cells: int
     """Largest number of cells behind one mean."""
     pass_name: str | None = None
@@ -230,7 +230,7 @@ class PassPair:
 
 
 def pass_pairs(rows: Sequence[MicroRow]) -> list[PassPair]:
-    """Configurations that were timed both ways. A cell with the optimizer step in it is neither."""
+    """Configurations that were timed both ways. Cells that include the optimizer step are in no pair."""
     alone: dict[tuple[Any, ...], MicroRow] = {}
     both: dict[tuple[Any, ...], MicroRow] = {}
     for row in rows:

@@ -52,7 +52,7 @@ class Economics:
     """Of every side of a model against its first one."""
     warnings: tuple[str, ...]
     errors: tuple[str, ...]
-    """Figures that cannot be true: nothing here may be believed before their settings are right."""
+    """Impossible figures; no other figure is reliable until their settings are corrected."""
     generated_at: str
 
 

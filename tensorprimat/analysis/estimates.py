@@ -25,8 +25,8 @@ ONE_PERCENT = 0.01
 CLOCK_CHANGE = 0.10  # relative; GPUs change their clock by up to this much, warm-up is mostly slower by more
 FEWEST_OF_A_LEVEL = 2  # rows after the first, which is always left out
 MOST_DECIMALS = 9
-COARSEST = 0.01  # relative; 6 s printed as "6" was hardly rounded to whole seconds by more than that
-ROWS_LOOKED_AT = 200  # more hold no more digits
+COARSEST = 0.01  # relative; largest rounding unit assumed: 6 s printed as "6" may still be exact to 1 %
+ROWS_LOOKED_AT = 200  # more rows show no more digits
 
 
 def figure(result: Result, metric: str) -> float | None:
@@ -78,7 +78,7 @@ def _of_run(run: Run, metric: str) -> float | None:
 
 
 def settled(group: Group) -> bool:
-    """Return False if the step times of the side, all runs together, never came to rest."""
+    """Return False if the step times of the side, all runs together, never reached a stable level."""
     return all(run.settled is not False for run in group.result.runs)
 
 
@@ -155,7 +155,7 @@ def scatter(group: Group, metric: str, assume_run_cv: float | None = None) -> fl
 
 
 def within_run(run: Result, metric: str) -> float:
-    """Return the standard error of a run's figure as its own rows tell it, relative; 0 where it has too few to tell."""
+    """Return the relative standard error of a run's figure from its own rows; 0 where it has too few rows."""
     rows = moves(run, metric)
     if len(rows) < stats.FEWEST_ROWS:
         return 0.0

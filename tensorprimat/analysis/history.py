@@ -27,7 +27,7 @@ from tensorprimat.core.store import Loaded
 
 METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "samples_per_second", "avg_step_time_seconds")
 SIGNIFICANCE = 0.01  # per benchmark: one false change in a hundred
-RESOLUTION = 1e-3  # relative; runs that agree better than that by luck make no ruler
+RESOLUTION = 1e-3  # relative; scatter below it is luck and is raised to it
 FEWEST_MOVES = 4  # from benchmark to benchmark, before their median means anything
 
 
@@ -132,11 +132,11 @@ def changes(logs: Sequence[Sequence[float]]) -> list[float | None]:
 
 
 def _between(means: np.ndarray) -> tuple[float, int]:
-    """Return the standard deviation between benchmarks and its degrees of freedom; (0, 0) for too few to tell."""
+    """Return the standard deviation between benchmarks and its degrees of freedom; (0, 0) for too few benchmarks."""
     moves = np.abs(np.diff(means))
     if len(moves) < FEWEST_MOVES:
         return 0.0, 0
-    return max(NORMAL_MAD * float(np.median(moves)) / math.sqrt(2), RESOLUTION), len(moves) // 2  # a median wastes half
+    return max(NORMAL_MAD * float(np.median(moves)) / math.sqrt(2), RESOLUTION), len(moves) // 2  # median: half of them
 
 
 def _within(logs: Sequence[Sequence[float]]) -> tuple[float, int]:

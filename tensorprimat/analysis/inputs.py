@@ -49,7 +49,7 @@ def rate(result: Result) -> Input:
 
 
 def _rate(result: Result, name: str, of_what: str, figure: str, *also: str) -> Input:
-    """Return a token rate. figure: the field that holds it; also: another one whose warning tells why there is none."""
+    """Return a token rate. figure: the field that holds it; also: another field whose warning explains None."""
     value = getattr(result.performance_metrics, figure)
     because = _reason(result, figure, *also) or _unknown_rate(result, of_what)
     known = value if value and value > 0 else None
@@ -148,7 +148,7 @@ def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Pref
 
 
 def cell(name: str, fact: SourcedValue | None, unit: str, *, label: str, because: str) -> Input:
-    """Return a cell of the catalogue; a range is no value, and says so."""
+    """Return a cell of the catalogue; a range gives None, with the range as the reason."""
     if fact is None:
         return missing(name, because, unit=unit)
     if fact.value is None:
@@ -162,7 +162,7 @@ COVERED = {
     "reserved": "the allocator's pool",
     "allocated": "tensors only; the device holds more",
 }
-"""By how much of the device they cover, the widest first."""
+"""Kinds of memory by their share of the device, the widest first."""
 
 
 def memory_used(result: Result) -> Input:
@@ -244,7 +244,7 @@ UNKNOWN_GPU_WORDS = (UNKNOWN_GPU.casefold(), "unknown", "unknown device", "this 
 
 
 def _means(written: str, result: Result, gpu: Gpu | None) -> bool:
-    """Return True if a name that the user wrote stands for this device."""
+    """Return True if a name that the user wrote means this device."""
     if not written:
         return False
     if result.platform == "cpu":

@@ -1,7 +1,7 @@
 """Loss parity: a fast run that does not learn is not fast.
 
-Two curves over the same data are compared in windows of a few steps: the gap between the means of a window is held
-against its noise. Runs with equal seeds read the data in the same order and are compared in pairs, so the effect of a
+Two curves over the same data are compared in windows of a few steps: the gap between the means of a window is compared
+with its noise. Runs with equal seeds read the data in the same order and are compared in pairs, so the effect of a
 batch on both cancels. The noise is the scatter of the gap over the pairs or, for one pair, between neighbouring steps
 (von Neumann's estimator). If seeds differ, two runs on each side give the seed-to-seed noise. Correlation is not used,
 because any two falling curves correlate.
@@ -27,7 +27,7 @@ from tensorprimat.core.quantities import signed, significant
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import FloatArray
 
-TOLERANCE = 0.0025  # of the loss: below it stayed FP8 training against BF16 in DeepSeek-V3 (arXiv:2412.19437, 3.3)
+TOLERANCE = 0.0025  # of the loss: FP8 differed less from BF16 in DeepSeek-V3 (arXiv:2412.19437, 3.3)
 FEWEST_STEPS = 10
 WINDOWS = 20  # at most: short enough to name a step, long enough to average the batches' own noise
 GENERATED = ("synthetic", "mock")  # data that each framework makes in its own way

@@ -25,7 +25,7 @@ SHARDED_BY_REPLICAS = {
     **dict.fromkeys(("zero-1", "zero1", "distributed optimizer"), "optimizer"),
     **dict.fromkeys(("zero-2", "zero2"), "optimizer and gradients"),
     **dict.fromkeys(("fsdp", "fsdp2", "zero-3", "zero3"), "everything"),
-    "fsdp, weights kept after forward": "everything",  # the kept copies are no state
+    "fsdp, weights kept after forward": "everything",  # the kept copies are not part of the state
 }
 """Strategy → which part of the state the data-parallel replicas share out among them."""
 

@@ -145,7 +145,7 @@ class Metric:
 def derive(name: str, inputs: tuple[Input, ...], compute: Callable[..., float], *, remark: str | None = None) -> Metric:
     """Return a metric from its inputs: `compute` gets the values of those that are numbers, in their order.
 
-    Where an input is None so is the metric, with every reason; likewise where the result is not a finite number.
+    Where an input is None so is the metric, with every reason; also where the result is not a finite number.
     """
     reasons = tuple(dict.fromkeys(reason for i in inputs if i.value is None for reason in i.reasons))
     if reasons:

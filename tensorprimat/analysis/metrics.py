@@ -19,7 +19,7 @@ from tensorprimat.core.quantities import count, fixed, percent
 from tensorprimat.core.result import Result
 from tensorprimat.core.units import TERA
 
-SAME_CONVENTION = 0.01  # a framework's rounding and padded vocabulary; conventions of one model lie further apart, or
+SAME_CONVENTION = 0.01  # a framework's rounding and padded vocabulary; conventions of one model differ by more, or
 # so close (torchtitan, full_attention) that it does not matter which of them it was
 
 

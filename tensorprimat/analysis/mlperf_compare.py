@@ -54,7 +54,7 @@ class TaskSide:
     over_runs: float | None
     """Relative standard deviation of the successful runs of one entry, pooled over entries."""
     factors: Mapping[str, float]
-    """Logarithms of FACTORS; empty where an entry's logs do not tell."""
+    """Logarithms of FACTORS; empty where an entry's logs do not state them."""
 
     @property
     def minutes(self) -> float:
@@ -69,7 +69,7 @@ class TaskSide:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskWarning:
-    """A sentence that limits what a comparison says, with its kind for those who show some kinds only."""
+    """A sentence that limits what a comparison shows, with its kind, for callers that show some kinds only."""
 
     kind: Literal["one submitter", "no interval", "other round", "shared runs", "precision"]
     text: str
@@ -304,7 +304,7 @@ def _over_runs(scored: Sequence[Scored]) -> tuple[float, int] | None:
 
 
 def _factors(groups: Mapping[str, Sequence[Scored]], weights: Mapping[str, float]) -> dict[str, float]:
-    """Return the weighted mean of each factor's logarithm, or nothing where one entry's logs leave one open."""
+    """Return the weighted mean of each factor's logarithm, or nothing where one entry's logs do not state one."""
     total = dict.fromkeys(FACTORS, 0.0)
     for submitter, group in groups.items():
         for one in group:

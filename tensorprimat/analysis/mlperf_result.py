@@ -59,7 +59,7 @@ def _parallel_sizes(entry: Entry) -> dict[str, Any]:
 def result_of(entry: Entry) -> Result:
     """Return an entry as a result: a row of training per run that reached the target, set-up and evaluation left out.
 
-    Raises InputError where the logs do not tell batch, samples or training time.
+    Raises InputError where the logs do not state batch, samples or training time.
     """
     runs = [run for run in entry.runs if run.succeeded and run.training_seconds and run.samples]
     batch = entry.global_batch_size

@@ -1,6 +1,6 @@
 """Scores of MLPerf Training entries by its rules, and figures that follow from the logs but that it does not score.
 
-Rules (mlcommons/training_policies, training_rules.adoc, read 2026-11-21): a benchmark wants 10 or 3 runs; the fastest
+Rules (mlcommons/training_policies, training_rules.adoc, read 2026-11-21): a benchmark needs 10 or 3 runs; the fastest
 and the slowest are dropped and the rest is averaged. One run that does not converge may be the slowest, so nothing more
 is dropped; with more, the result is invalid. scaling.json multiplies the score. A missing run counts as a failed one.
 """
@@ -44,7 +44,7 @@ class Scored:
 
     @property
     def expected(self) -> int:
-        """Return the number of runs that the benchmark wants."""
+        """Return the number of runs that the benchmark needs."""
         rules = mlperf_rules.benchmark(self.entry.benchmark)
         return rules.runs if rules else len(self.entry.runs)
 
@@ -180,7 +180,7 @@ class Scored:
 
     @property
     def estimate(self) -> LogEstimate | None:
-        """Return the logarithm of the score in minutes with its scatter over runs, or None where runs tell no scatter.
+        """Return the logarithm of the score in minutes with its scatter over runs, or None where that is unknown.
 
         The standard deviation is that of all successful runs. Runs stop at one of a few evaluations, so that the runs
         which the score counts are often equal and their own scatter says nothing.

@@ -131,7 +131,7 @@ class Projection:
     exponent: Exponent
     validation: Validation
     other_task: str | None
-    """Model of the result, where that is another task than the benchmark."""
+    """Model of the result if it is another task than the benchmark."""
 
 
 def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:

@@ -106,7 +106,7 @@ def find(name: str) -> Baseline:
 
 
 def result_of(baseline: Baseline) -> Result:
-    """Return a baseline as a result. Raises InputError for an entry whose logs do not tell a rate."""
+    """Return a baseline as a result. Raises InputError for an entry whose logs give no rate."""
     if baseline.entry is not None:
         return mlperf_result.result_of(baseline.entry)
     if baseline.row is None or baseline.row.tokens_per_second_per_gpu is None:
@@ -181,7 +181,7 @@ def _against(side: Side, row: Published) -> Against:
 
 
 def as_result(row: Published) -> Result:
-    """Return a published result in the shape of one of ours, so that the same fairness table reads both."""
+    """Return a published result as a `Result`, so that the same fairness table reads both."""
     shape = _shape(row.model)
     config = {field: getattr(row, field) for field in TrainingConfig.model_fields if hasattr(row, field)}
     return Result(
@@ -220,7 +220,7 @@ def _tables() -> tuple[Baseline, ...]:
 
 
 def _name_of(row: Published) -> str:
-    """Return a name for a row, from what tells it from others."""
+    """Return a name for a row, from the properties that distinguish it."""
     parts = (
         row.framework,
         row.model,

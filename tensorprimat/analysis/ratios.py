@@ -27,7 +27,7 @@ from tensorprimat.core.quantities import decimals_of_ratio, significant, times
 
 PRIMARY = "tokens_per_second_per_gpu"
 
-DRIFTS_ON = 3.0  # times the drift seen; an exponential that fell by 1/e has 0.6 times that still before it
+DRIFTS_ON = 3.0  # times the observed drift; an exponential that fell by 1 − 1/e still has 0.6 times that fall ahead
 LARGEST_RATIO = 1e6  # of two machines; more is a unit that was read wrongly
 MOST_EXPONENT = 700.0  # of a number that a float holds
 LEAST_DRIFT = 0.01  # relative; of a side that jumps between levels without a decay that could be fitted

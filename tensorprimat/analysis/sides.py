@@ -125,8 +125,8 @@ def _without_known_runs(result: Result, seen: dict[Hashable, list[Result]], side
 
     Adds to `seen`.
 
-    None where no run is left. A latest file and its copy in history hold the same runs: counted twice they would feign
-    certainty.
+    None where no run is left. A latest file and its copy in history hold the same runs: counted twice, they would make
+    the interval too narrow.
     """
     started = {run.index: run.started_at or result.timestamp for run in result.runs} or {0: result.timestamp}
     column = result.steps.column("run")
@@ -176,7 +176,7 @@ def _key(item: Loaded, by: str) -> str:
 def _as_named(items: Sequence[Loaded]) -> list[list[Loaded]]:
     """Return the files of every benchmark on every side, sides in the order in which they were named.
 
-    A file joins a benchmark if it can pool with all of its files; of files that state the same it is held against one.
+    A file joins a benchmark if it can pool with all of its files; of files that state the same it is compared with one.
     """
     benchmarks: list[tuple[list[Loaded], dict[tuple[str | None, ...], Result]]] = []
     for item in items:
@@ -301,7 +301,7 @@ def runs_of(result: Result) -> list[Result]:
 def tell_apart(labels: Sequence[str], results: Sequence[Result], paths: Sequence[Path]) -> list[str]:
     """Return the labels; equal ones get the property that distinguishes them, at worst their file.
 
-    Precision comes first, because it is what a speed means nothing without: "H100 · FP8".
+    Precision comes first, because a speed means nothing without it: "H100 · FP8".
     """
     parts = []
     twins = [label for label in labels if labels.count(label) > 1]

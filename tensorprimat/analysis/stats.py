@@ -32,7 +32,7 @@ FEWEST_ROWS = 3  # fewer leave no residual for a mean, a scale and an autocorrel
 FEWEST_SHOWN = 80  # rows of one run whose interval is shown; slow wander and changes of clock hide in fewer
 _PHI = np.linspace(-0.5, 0.98, 75)  # steps alternate little and remember much; 0.98 is a memory of 50 steps
 EXTRA_OF_FEW = {2: 1.0, 3: 0.25, 4: 1.2}  # where the formula for more runs gives false alarms above 6 %
-_LOG_RATIOS = np.linspace(-9.0, 9.0, 73)  # variances of two sides up to 8,000 times apart
+_LOG_RATIOS = np.linspace(-9.0, 9.0, 73)  # ratios of two variances up to 8,000
 _FEWEST_BATCHES, _MOST_BATCHES = 22, 400  # beyond 400 the posterior of φ falls between grid points
 
 
@@ -91,7 +91,7 @@ class LogEstimate:
         weight = _weight_of_behrens_fisher(self.sides)
         exact = _behrens_fisher(self.sides, distance, self.drift**2)
         mixed = math.exp((1 - weight) * math.log(welch) + weight * math.log(max(exact, 1e-300)))
-        return max(welch, mixed)  # no interval is narrower than Welch's, so no verdict is surer
+        return max(welch, mixed)  # no interval is narrower than Welch's
 
 
 def _weight_of_behrens_fisher(sides: tuple[tuple[float, float], ...]) -> float:
@@ -159,8 +159,7 @@ def of_runs(
 
 
 def of_pairs(candidate: Sequence[float], baseline: Sequence[float], *, resolution: float = 0.0) -> LogEstimate:
-    """Return the mean log ratio of runs that were measured in pairs: what both of a pair share, such as a drift,
-    cancels.
+    """Return the mean log ratio of runs that were measured in pairs, so that a drift that both share cancels.
 
     Raises ValueError for fewer than two pairs.
     """

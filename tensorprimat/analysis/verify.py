@@ -1,7 +1,7 @@
 """Verification of a folder of results: hashes of logs and series, and every figure computed again from its steps.
 
 A finding names the file, its state and the reason. States that count as wrong: `differs` (what is there is not what was
-written), `missing` (what a result needs is gone) and `foreign` (nothing here wrote or names it). `unchecked` says what
+written), `missing` (what a result needs is gone) and `foreign` (nothing here wrote or names it). `unchecked` marks what
 could not be verified, such as a log that is not on this machine.
 """
 

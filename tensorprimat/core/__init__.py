@@ -1,1 +1,1 @@
-"""Records and arithmetic that every other room shares; imports nothing else of the project."""
+"""Records and arithmetic that every other subpackage uses; imports nothing else of the project."""

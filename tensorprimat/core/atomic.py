@@ -1,4 +1,4 @@
-"""Writing of files so that a reader, a kill or a full disk never meets half of one."""
+"""Atomic writing of files: no reader, kill or full disk leaves half a file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _give_name(file: IO[bytes], path: Path) -> None:
     here = f"/proc/self/fd/{file.fileno()}"
     try:  # the path is absolute; any src_dir_fd makes CPython call linkat, which follows this symbolic link
         os.link(here, path, src_dir_fd=file.fileno(), follow_symlinks=True)
-    except OSError:  # a file system that makes nameless files, but links none
+    except OSError:  # a file system that creates nameless files but cannot link them
         shutil.copyfile(here, path)
 
 

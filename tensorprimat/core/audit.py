@@ -6,7 +6,7 @@ such a clock, and names the other work that the clock includes: start-up, evalua
 The rest is a contradiction; core/audit_verdict decides what it means for the figures.
 
 Two limits of dates: many rows with the same date were written by a buffer or copied, so their dates say nothing about
-single rows. Lines may have been dated by whoever copied them.
+single rows. A program that copied the lines may have dated them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray
 
 TOLD = 0.01  # a headline nearer to the clock needs no explanation
-FEWEST_ROWS = 8  # with dates; among fewer, one slow print or pause decides
-LEAST_SECONDS = 1.0  # between two readings of a clock a log spends so much on printing and stopping
+FEWEST_ROWS = 8  # with dates; with fewer, one slow print or pause decides
+LEAST_SECONDS = 1.0  # time between two readings that printing and stopping may take
 IN_LUMPS = 0.4  # of the steps' time: if rows that follow one another closely hold less, most rows share one date
 STEADY = 0.2  # of the median gap: the middle half of all gaps lies within it
 UNTIMED_SHARE = 0.20  # of the steps: at most so many may precede the first row with a time

@@ -1,7 +1,7 @@
 """The outcome of the closing audit: its record in the result, warnings, refusals, and sentences.
 
 A contradiction of more than WARNED is a warning; of more than REFUSED, no figure of the log can be trusted. Dates that
-leave the rows too little time never refuse a log, because whoever copied the lines may have dated them.
+leave the rows too little time never refuse a log, because a program that copied the lines may have dated them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensorprimat.core.result import Audit, Result
 
 REFUSED = 0.20
 SUBTRACTED = "subtracted from the clock"
-"""End of an explanation whose seconds are not in the clock's."""
+"""End of an explanation whose seconds the clock leaves out."""
 FASTER: Mapping[str, str] = {
     START_UP: "first rows",
     EVALUATION: "rows with an evaluation",

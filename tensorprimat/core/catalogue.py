@@ -187,8 +187,8 @@ def gpus() -> tuple[Gpu, ...]:
 def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | None:
     """Return the catalogue's entry for a device by its whole name; None for a device that it does not hold.
 
-    memory_gb: what the device reports (10**9 bytes), to distinguish variants that share a name. A name that still means
-    several variants ("A100") gives what they agree on, and None where they agree on no peak ("H100").
+    memory_gb: as the device reports it (10**9 bytes), to distinguish variants that share a name. A name that still
+    means several variants ("A100") gives what they agree on, and None where they agree on no peak ("H100").
 
     >>> find_gpu("NVIDIA H100 80GB HBM3").peak("bf16").value
     989.4

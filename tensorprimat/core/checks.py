@@ -14,8 +14,8 @@ from tensorprimat.core.steady import find_outliers, median
 from tensorprimat.core.terms import RATES, token_range
 from tensorprimat.core.units import TERA
 
-DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by where the clock stands; not by more
-NAMED_OUTLIERS = 3  # the slowest; a list of fifty helps nobody
+DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by when the clock is read, not by more
+NAMED_OUTLIERS = 3  # the slowest; a list of fifty is of no use
 WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its inverse) to point at a wrong configuration
 
 

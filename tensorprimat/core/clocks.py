@@ -36,7 +36,7 @@ class LogClock:
     steps: float | None = None
     """Optimizer steps by the log's own count; None for those of the rows."""
     spent: tuple[tuple[str, float], ...] = ()
-    """(what, seconds) of the clock that are no training and that the log itself tells."""
+    """(what, seconds) of the clock that the log itself states and that are no training."""
     first: tuple[float, float] | None = None
     """(steps done, seconds) of the same clock at the first row that it times."""
     last: tuple[float, float] | None = None
@@ -46,7 +46,7 @@ class LogClock:
     in_rows: bool = False
     """The times of interrupted rows include the seconds of `spent`."""
     tells_all: bool = False
-    """`spent` holds every pause of the run, so the dates of rows add nothing."""
+    """`spent` holds every pause of the run, so the dates of rows add no information."""
     resolution: float = 0.0
     """Seconds that rounding can hide."""
     is_certain: bool = True
@@ -56,7 +56,7 @@ class LogClock:
 
 @dataclass(frozen=True, kw_only=True)
 class Elapsed:
-    """A clock that a log tells row by row, as seconds since some beginning."""
+    """A clock that a log states row by row, as seconds since some beginning."""
 
     name: str
     """As a sentence names it: "_runtime"."""
@@ -108,4 +108,4 @@ class Evidence:
     announced: Mapping[int, str] = field(default_factory=dict)
     """Line → "validation" or "checkpoint", for what a log announces between rows whose times leave it out."""
     elapsed: Elapsed | None = None
-    """Held against the rows in place of their dates."""
+    """Compared with the rows in place of their dates."""

@@ -125,10 +125,10 @@ def held(result: Result) -> frozenset[str]:
 
 
 def reconciled(pair: Sequence[Result]) -> str | None:
-    """Return why two results of differently named methodologies may meet, as a sentence; None where they may not.
+    """Return why results of differently named methodologies may be compared, as a sentence; None where they may not.
 
-    They may where both state every value that a methodology sets and all are equal, or where one methodology has
-    exactly the values of both, each on its own GPU.
+    They may be compared where both state every value that a methodology sets and all are equal, or where one
+    methodology has exactly the values of both, each on its own GPU.
     """
     one, other = pair
     if None in (one.methodology, other.methodology) or one.methodology == other.methodology:

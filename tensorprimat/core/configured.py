@@ -224,7 +224,7 @@ def _shorten(small: dict[str, Any], config: Config) -> None:
 
 
 def _plain_rope(small: dict[str, Any]) -> None:
-    """Take the stretching of long contexts out: its factors belong to the real head size."""
+    """Remove the RoPE scaling for long contexts: its factors belong to the real head size."""
     rope = small.get("rope_parameters")
     if not isinstance(rope, Mapping):
         return

@@ -2,7 +2,7 @@
 
 `ModelShape` holds the numbers of models whose layers are all alike. A `Decoder` also has mixtures of experts, latent
 attention (MLA) and layers with windows or chunks. It gives exact parameter counts, the weights that one token
-multiplies, and the training FLOPs of one token. tests/test_decoders.py holds the counts against transformers' own
+multiplies, and the training FLOPs of one token. tests/test_decoders.py compares the counts with transformers' own
 classes, and the FLOPs against torch's counter and a count of the pairs of a mask.
 """
 
@@ -219,7 +219,7 @@ FAMILIES: Mapping[str, _Family] = {
     "llama4_text": _Family(experts=_sparse_llama4, window=_of_type("chunked_attention", "attention_chunk_size"),
                            chunked=True),
 }  # fmt: skip
-"""`model_type` → what its layers have. Each is held against transformers' class by a test."""
+"""`model_type` → what its layers have. A test compares each with transformers' class."""
 
 
 def decoder_of(config: Config) -> Decoder | None:
@@ -315,7 +315,7 @@ def _experts(config: Config, family: _Family) -> dict[str, int]:
     active = _whole(config, "num_experts_per_tok")
     if active > experts:
         raise UsageError(f"num_experts_per_tok: {active} of {experts} experts")
-    shared = int(config.get("n_shared_experts") or 0) + (1 if family.chunked else 0)  # Llama 4 has one, unsaid
+    shared = int(config.get("n_shared_experts") or 0) + (1 if family.chunked else 0)  # one in Llama 4
     biased = family.sinks  # gpt-oss has biases in router and experts
     return {
         "mlp_weights": hidden * experts + 3 * hidden * inner * shared,

@@ -1,4 +1,4 @@
-"""Names of devices: in running text, their vendor, their short form. Only what is certain; None otherwise."""
+"""Names of devices: in running text, their vendor, their short form. None where the name leaves it open."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class TensorPrimatError(Exception):
     exit_code = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travels whole between processes, whatever a subclass takes to be made."""
+        """Let an error pass between processes whole, whatever arguments its class takes."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 

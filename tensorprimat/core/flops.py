@@ -73,7 +73,7 @@ CONVENTIONS: dict[str, Convention] = {
     )
 }  # fmt: skip
 DEFAULT_CONVENTION = "megatron"
-MOST_OF_A_MODEL = 0.5  # of its parameters; an embedding or a head that is counted apart is less than the rest
+MOST_OF_A_MODEL = 0.5  # of its parameters; an embedding or a head that is counted separately is less than the rest
 
 
 def convention_named(name: str) -> Convention:

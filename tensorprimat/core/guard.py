@@ -1,11 +1,11 @@
-"""A small process between a command and its parent: it ends every descendant of the command, whatever ends first.
+"""A small process between a command and its parent: it ends every descendant of the command when either ends.
 
     python -I -S guard.py PARENT_PID FOLDER COMMAND [ARGUMENT...]
 
 Started by core/processes, with the standard library alone. Ranks of torchrun live in sessions of their own, so neither
-Ctrl-C nor a signal to a process group reaches them. This process adopts what loses its parent below it (subreaper), is
-told by the kernel when its own parent dies, and then kills all of it and removes FOLDER ("" for none). When the command
-ends, the rest of its descendants is killed, and this process ends the same way as the command.
+Ctrl-C nor a signal to a process group reaches them. This process adopts descendants that lose their parent (subreaper),
+is told by the kernel when its own parent dies, and then kills all of it and removes FOLDER ("" for none). When the
+command ends, the rest of its descendants is killed, and this process ends the same way as the command.
 
 Signals: SIGUSR1 sends SIGTERM to the command, SIGUSR2 kills everything. SIGINT and SIGTERM to the process group reach
 the command directly and are ignored here, unless the parent is gone.
@@ -23,7 +23,7 @@ import time
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 IS_LINUX = sys.platform == "linux"
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-POLL_SECONDS = 0.5  # between two looks at the parent where the kernel does not tell
+POLL_SECONDS = 0.5  # between two checks of the parent where the kernel sends no signal
 
 
 def prctl(option: int, value: int) -> None:
@@ -130,7 +130,7 @@ def main(argv: list[str]) -> int:
 
 
 def _become(command: list[str], guard: int, mask: set[int | signal.Signals]) -> None:
-    """Turn this copy into the command, which dies with the guard."""
+    """Turn this copy into the command, which ends with the guard."""
     try:
         for number in HANDLED:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -146,11 +146,11 @@ def _become(command: list[str], guard: int, mask: set[int | signal.Signals]) -> 
 
 
 def _code_of(leader: int) -> int:
-    """Wait for the command, burying what was adopted meanwhile; returns its exit code, negative for a signal."""
+    """Wait for the command, and reap adopted processes meanwhile; returns its exit code, negative for a signal."""
     while True:
         try:
             pid, status = os.waitpid(-1, 0)
-        except ChildProcessError:  # SIGUSR2 has buried it
+        except ChildProcessError:  # SIGUSR2 has reaped it
             return -signal.SIGKILL
         if pid == leader:
             return os.waitstatus_to_exitcode(status)

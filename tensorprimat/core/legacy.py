@@ -1,4 +1,4 @@
-"""Result files of versions 1 and 2, and the minimal one that holds only means, lifted to version 3.
+"""Result files of versions 1 and 2, and the minimal one that holds only means, converted to version 3.
 
 Version 1 says `platform: "cuda"` and names the model, if at all, in its file name. Version 2 adds `parallelism_config`,
 top-level `step_times`, `loss_values` and `learning_rates`, and may call the software stack "nemo". Both write "N/A", 0,

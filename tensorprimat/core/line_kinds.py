@@ -15,5 +15,5 @@ def kinds_of(block: bytes) -> bytes:
 
 
 def occurs_in(word: bytes, kinds: bytes) -> bool:
-    """Return True if a word within one line may occur in the block that the kinds are of; False if it cannot."""
+    """Return True if a word within one line may occur in the block of these kinds of lines; False if it cannot."""
     return word.translate(None, _DIGITS) in kinds

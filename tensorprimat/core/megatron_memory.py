@@ -57,8 +57,8 @@ def kept_bytes_per_token(shape: ModelShape, *, fp8: bool) -> float:
     """Return the bytes that one layer keeps of one token for backward.
 
     Both norms keep their input, each linear layer its input, fused attention rotated queries and keys, the projection
-    that the values are a view of, and its output. In FP8 linear layers keep their input in one byte, besides what
-    others keep of it.
+    that the values are a view of, and its output. In FP8 linear layers keep their input in one byte, in addition to
+    what other operations keep of it.
     """
     hidden, feed_forward = shape.hidden_size, shape.ffn_hidden_size
     queries = shape.num_attention_heads * shape.head_dim
@@ -66,7 +66,7 @@ def kept_bytes_per_token(shape: ModelShape, *, fp8: bool) -> float:
     rotated_and_projected = (queries + pair) + (queries + 2 * pair)
     first = (2 if shape.gated_mlp else 1) * feed_forward  # the MLP's first product, of which the activation is computed
     others = 2 * hidden + rotated_and_projected + queries + first
-    linear_inputs = 2 * hidden + feed_forward  # attention's output, the fourth, is kept by attention already
+    linear_inputs = 2 * hidden + feed_forward  # attention already keeps its output, the fourth
     return float(WIDTH * others + (linear_inputs + queries if fp8 else WIDTH * linear_inputs))
 
 

@@ -17,7 +17,7 @@ class MemoryEstimate:
     activations: float
     """Bytes that autograd keeps when backward begins."""
     workspace: float
-    """The loss, one layer's gradients, gathered weights, the driver's own."""
+    """The loss, one layer's gradients, gathered weights, and the driver's own memory."""
 
     @property
     def total(self) -> float:

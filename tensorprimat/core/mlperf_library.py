@@ -30,12 +30,12 @@ CLOSED = "closed"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryRun:
-    """One result file; None where its marks do not tell."""
+    """One result file; None where its marks do not state the value."""
 
     file: str
     sha256: str
     status: str
-    """`success`, what run_stop says instead, or why there is no time to train."""
+    """`success`, another status of run_stop, or the reason why there is no time to train."""
     seconds: float | None = None
     """From run_start to run_stop."""
     training_seconds: float | None = None

@@ -187,5 +187,5 @@ def find(model: str, preset: str = "full") -> Preset:
 
 
 def identify(shape: ModelShape) -> Preset | None:
-    """Return the preset that has exactly this shape, so that a log which tells its shape can be given a name."""
+    """Return the preset that has exactly this shape, so that a log that states its shape can be given a name."""
     return next((preset for preset in PRESETS if preset.shape == shape), None)

@@ -30,10 +30,10 @@ from tensorprimat.core import guard
 
 PREFIX = "tensorprimat-"
 SCRATCH = "TPRIMAT_SCRATCH"
-"""Variable that tells a command of ours the folder that its own temporary folders belong in."""
+"""Environment variable that names the folder for a command's own temporary folders."""
 TREE = "TPRIMAT_TREE"
 """Variable that marks every descendant of a guarded command, in case its guard is killed."""
-END_SECONDS = 5.0  # patience with a guard that was told to kill everything: a driver may hold a process
+END_SECONDS = 5.0  # time that a guard has to kill everything: a driver may hold a process
 POLL_SECONDS = 0.005
 PROC = Path("/proc")
 

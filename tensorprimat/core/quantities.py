@@ -87,7 +87,7 @@ def seconds_together(values: Iterable[float | None]) -> Form:
     return lambda value: UNMEASURED if value is None else f"{rate(1000 * value)} ms"
 
 
-LEAST_SECONDS, MOST_MILLISECONDS = 0.1, 10.0  # a shorter one is milliseconds, unless a longer one stands beside it
+LEAST_SECONDS, MOST_MILLISECONDS = 0.1, 10.0  # a shorter one is in milliseconds, unless a longer one is shown with it
 
 
 def short_seconds(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Input files opened safely: regular files only, so that no pipe hangs a command and no device fills memory."""
+"""Safe opening of input files: regular files only, so that no pipe blocks a command and no device fills memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reading(name: Path | str, place: str) -> Iterator[None]:
 
 @contextmanager
 def debugging() -> Iterator[None]:
-    """Let errors of readers through, in this process and in those that it starts."""
+    """Let errors of readers pass, in this process and in those that it starts."""
     before = os.environ.get(DEBUG)
     os.environ[DEBUG] = "1"
     try:

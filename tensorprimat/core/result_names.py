@@ -1,4 +1,4 @@
-"""Names of result files: what a result is of, as a name that tells it from other results of one folder."""
+"""Names of result files: a name that distinguishes a result from the others in its folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def file_stem(result: Result, *, default_engine: str | None = None) -> str:
     """Name of a result's file without ending.
 
     default_engine: what this machine would have chosen; another engine, a preset that is not the platform's default,
-    a methodology that is not the default and a training picked from a log become suffixes. None leaves the engine out
+    a methodology that is not the default and a training selected from a log become suffixes. None leaves the engine out
     of the name.
     """
     stack = STACK_OF_PLATFORM[result.platform]
@@ -37,7 +37,7 @@ def _file_safe(name: str) -> str:
 
 
 def difference(result: Result, held: Result, stem: str) -> str:
-    """Return the first facts that tell a result from the one that has its name, as part of a file name; "" for none."""
+    """Return the first facts by which a result differs from the one that has its name, for a file name; "" for none."""
     facts = (
         (result.gpu_info.device_name, held.gpu_info.device_name),
         (result.provenance.engine, held.provenance.engine),

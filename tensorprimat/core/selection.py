@@ -22,15 +22,15 @@ class Selection:
     measured_segments: tuple[int, ...]
     """Stretches whose rows are measured: the longest, and those that it continues or that continue it."""
     off_level: tuple[int, ...]
-    """Stretches that would be measured with them, but for another step time."""
+    """Stretches that are not measured with them only because their step time differs."""
     dropped_steps: int
     """Optimizer steps of the segment left out as warm-up."""
     excluded_steps: int
     """Optimizer steps after warm-up left out because they contain other work."""
     settled: bool
-    """The step times of this run came to rest."""
+    """The step times of this run reached a stable level."""
     side_settled: bool = True
-    """Those of all runs together did."""
+    """The step times of all runs together reached a stable level."""
     drift: float = 0.0
     """Relative amount by which the mean may lie off the level that follows warm-up, of all runs together."""
     declared_steps: int | None = None

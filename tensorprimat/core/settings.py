@@ -60,7 +60,7 @@ class Setting:
     name: str
     """Field of TrainingConfig, RunSpec and RunSettings."""
     label: str
-    """As it stands inside a sentence."""
+    """Form for the middle of a sentence."""
     weight: Weight | None = "configuration"
     """None for what no comparison looks at."""
     kind: Kind = "text"
@@ -219,7 +219,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="padded_vocabulary_size", label="padded vocabulary", kind="count", applies="Megatron"),
     Setting(
         name="optimizer", label="optimizer", kind="word",
-        same={"adam": "adamw"},  # Megatron's "adam" decays weights apart from gradients: AdamW
+        same={"adam": "adamw"},  # Megatron's "adam" decouples weight decay from gradients: AdamW
     ),
     Setting(name="learning_rate", label="learning rate", kind="number"),
     Setting(name="data", label="data", kind="word", same={"synthetic": "mock"}),

@@ -1,4 +1,4 @@
-"""Facts that the user states by flag, laid over what a log or a result file says.
+"""Facts that the user states by flag, and their priority over those of a log or a result file.
 
 One meaning everywhere: a stated fact fills what the log or result lacks. Where it says otherwise, the stated fact is
 used if it is stated for that log or result alone, and left out if it is stated for all of several; both are a warning
@@ -62,7 +62,7 @@ class UserFacts:
     """Preset of the model that the log or result names."""
     shape: NamedShape | None = None
     overrules: bool = True
-    """Replaces what the log or result says otherwise; False only fills what it lacks."""
+    """True replaces facts of the log or result; False only fills in missing ones."""
 
     def stated(self) -> dict[str, Any]:
         """Return the stated facts by field name."""
@@ -72,7 +72,7 @@ class UserFacts:
 
 @dataclass(kw_only=True)
 class _Notes:
-    """Collects what came of stating facts."""
+    """Assumptions and warnings that follow from stated facts."""
 
     overrules: bool
     assumed: dict[str, str]
@@ -269,7 +269,7 @@ def _described(shape: Any) -> str:
 
 
 def identified(model: Model) -> Model:
-    """Return the model with the project's name of it, and with preset and parameters where its shape tells them."""
+    """Return the model with the project's name of it, and with preset and parameters where the shape gives them."""
     if model.name is not None:
         model = model.changed(name=names.resolve(model.name))
     if model.shape is None:
@@ -333,7 +333,7 @@ def _tokens_are_derived(steps: Steps, config: TrainingConfig) -> bool:
 
 
 def _conflicts_of_work(steps: Steps, config: TrainingConfig, facts: UserFacts) -> list[str]:
-    """Return a warning where flags contradict the tokens of a step that the log counts itself; the log is believed."""
+    """Return a warning where flags contradict the tokens of a step that the log counts itself, which are used."""
     if not (facts.global_batch_size or facts.sequence_length) or "tokens" not in steps.seen:
         return []
     counted = np.unique(steps.column("tokens")[np.isfinite(steps.column("tokens"))])

@@ -1,7 +1,7 @@
 """Stated facts as a command line has them: `VALUE` for everything that is read, `SIDE=VALUE` for one log or result.
 
-A side is named by its file (name, stem or folder), platform, device, model, engine or precision, whatever tells it from
-the others. `core/stated` lays the facts over a result.
+A side is named by its file (name, stem or folder), platform, device, model, engine or precision, whatever distinguishes
+it from the others. `core/stated` lays the facts over a result.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ SORTED_WHOLE = 1000  # rows up to which sorting all is faster than finding the m
 SPARED_SHARE = 0.1  # of the work: more is no warm-up unless the row shows it
 NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 OUTLIER_SCORE = 5.0  # Iglewicz and Hoaglin 1993 say 3.5, which normal noise reaches every 2,000 rows
-OUTLIER_SHARE = 0.05  # and a person should care: 5 % off the median
+OUTLIER_SHARE = 0.05  # and large enough to matter: 5 % off the median
 
 Floats = NDArray[np.float64]
 

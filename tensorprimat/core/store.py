@@ -339,9 +339,8 @@ def load_all(paths: Iterable[Path], *, read: Read = read_each) -> tuple[list[Loa
     """Load the results of files and folders, in this order, files of a folder by name.
 
     Broken files come back as sentences in the second list; in a folder (not searched deeper), other JSON files are
-    passed over. Raises InputError where a folder holds no result at all, and for a broken file that was named if fewer
-    than two results are left to look at.
-    read: reads the files of a folder, for a caller who has several processes.
+    skipped. Raises InputError where a folder holds no result at all, and for a broken file that was named if fewer than
+    two results are left to look at. read: reads the files of a folder, for callers that use several processes.
     """
     loaded: list[Loaded] = []
     problems: list[str] = []

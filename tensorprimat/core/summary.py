@@ -238,7 +238,7 @@ def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
 
 
 def said_by_others(result: Result) -> tuple[str, ...]:
-    """Warnings that readers and engines gave, without those that follow from the figures and are made anew."""
+    """Warnings of readers and engines, without those that are computed from the figures each time."""
     if not result.warnings:
         return ()
     selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)

@@ -42,7 +42,7 @@ def _term(value: float, formula: str, put_in: str) -> Term:
 def performance(
     config: TrainingConfig, steps: Steps, measured: Steps, *, timer: str | None, dropped: int, excluded: int
 ) -> dict[str, Term]:
-    """Return the figures of PerformanceMetrics that the rows tell, by field.
+    """Return the figures of PerformanceMetrics that the rows give, by field.
 
     steps: all rows; measured: those that are measured; timer: as for `step_seconds`; dropped, excluded: optimizer steps
     left out as warm-up, and because they contain other work.
@@ -273,7 +273,7 @@ def combined(steps: Steps, name: str) -> Term | None:
     """Return a printed rate over several rows, as total work over total time; None where no row carries it.
 
     With times: rate × time is the work of a row. Without: work / rate is the time of a row (a work-weighted harmonic
-    mean); the work is what `work_of` tells.
+    mean); `work_of` gives the work.
     """
     if not steps.has(name):
         return None
@@ -298,7 +298,7 @@ def combined(steps: Steps, name: str) -> Term | None:
 def work_of(steps: Steps, rate: str, usable: np.ndarray) -> tuple[FloatArray, str]:
     """Return the work of one step of each usable row, by which its rate counts, and its name in words.
 
-    A row that does not tell it counts as the mean of the others; rows of which none tells it count alike.
+    A row that does not state it has the mean weight of the others; if no row states it, all have equal weight.
     """
     counted = {"tokens": "its tokens", "samples": "its samples"} if "tokens" in rate else {"samples": "its samples"}
     for name, unit in {**counted, "relative_work": "its share of the log's work"}.items():

@@ -1,4 +1,4 @@
-"""Units as the project uses them: SI inside, GB and ms only where a person reads."""
+"""Units as the project uses them: SI in the code, GB and ms only in reports."""
 
 from __future__ import annotations
 

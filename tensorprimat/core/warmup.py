@@ -50,7 +50,7 @@ class Warmup:
     runs: tuple[Steady, ...]
     """One per run; `settled` is of that run alone."""
     settled: bool
-    """The runs together came to rest."""
+    """The step times of all runs together reached a stable level."""
     drift: float
     """Relative amount by which the mean of the measured rows may lie off the level that follows; 0 where none shows."""
 
@@ -58,7 +58,7 @@ class Warmup:
 def find_warmup(runs: Sequence[np.ndarray], declared: Sequence[int] | None = None) -> Warmup:
     """Return where each run becomes steady.
 
-    runs: seconds of the rows of each run, in the order of time; NaN rows are passed over. declared: rows that each run
+    runs: seconds of the rows of each run, in the order of time; NaN rows are skipped. declared: rows that each run
     calls warm-up; never fewer are dropped, and more where the rows say so, but none where 0 are declared (a log that
     begins after warm-up).
     """
