@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to find any, pydantic asks every installed package
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic would search every installed package
 
 from tensorprimat.cli import completion, earlier
 from tensorprimat.core import regular
@@ -38,7 +38,7 @@ COMMANDS = {
     "metrics": "show every derived figure of one result, with its inputs",
     "analyze": "survey folders of old logs, events, profiles and results",
     "gate": "fail a build if a slowdown is detected",
-    "history": "show a figure over time per machine and model, with changes",
+    "history": "show a metric over time per machine and model, with changes",
     "passes": "time forward, backward and optimizer on one device",
     "warmup": "find the number of warm-up steps that is enough",
     "sweep": "measure time and memory over sizes, contexts, batches and precisions",
@@ -92,7 +92,7 @@ def main(
         guard.callback(_flush_talk)
         try:
             code = _run(arguments, program, defaults or {})
-            sys.stdout.flush()  # here an error is a line and an exit code; at the end of Python it would be neither
+            sys.stdout.flush()  # here an error gives a line and an exit code, at the end of Python neither
             return code
         except OSError as error:
             _without_output(program or "tprimat", error)
@@ -100,7 +100,7 @@ def main(
 
 
 def _without_output(program: str, error: OSError) -> None:
-    """Say what went wrong with a file or with stdout, and give stdout up if it cannot be written any more."""
+    """Report an error of a file or of stdout, and close stdout if it can no longer be written."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -157,7 +157,7 @@ def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any])
     if name == "extract":
         importlib.import_module("tensorprimat.core.digest").begin_first(rest)
     gc.set_threshold(RARELY, *gc.get_threshold()[1:])
-    atexit.register(gc.freeze)  # at the end there is nothing worth looking for, and looking takes a tenth of a second
+    atexit.register(gc.freeze)  # a search at the end finds nothing of use and takes a tenth of a second
     try:
         return _call(name, rest, program, {**earlier.defaults_of(typed), **defaults})
     except ModuleNotFoundError as error:
@@ -192,7 +192,7 @@ def _options_of(command: Any, name: str) -> Callable[[str], str]:
 
 
 def _contradiction(command: Any, arguments: Iterable[str]) -> tuple[str, str] | None:
-    """Return a switch and its opposite if both were typed; the parser would take the last."""
+    """Return a switch and its opposite if both were typed; the parser would use the last."""
     typed = set(arguments)
     pairs = ((on, off) for option in command.params for on in option.opts for off in option.secondary_opts)
     return next(((on, off) for on, off in pairs if on in typed and off in typed), None)

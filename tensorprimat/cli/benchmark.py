@@ -131,7 +131,7 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
             if job.engine == PRIMUS_TRAINING:
                 try:
                     primus.show_command(job.spec, screen.say)
-                except RunError as error:  # the next model is shown all the same
+                except RunError as error:  # the next model is shown anyway
                     screen.complain(f"{job.model}: {error}")
                     worst = error.exit_code
             if request.cluster.executor:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = Path("output")
 DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
 """Folders searched for results: the one of this tool, and the one of earlier tools."""
-MANY_FILES = 200  # from here on two processes read them sooner than one
+MANY_FILES = 200  # from this number on, two processes are faster than one
 PLACES = "output, benchmark_results"
 RESULTS = "Results, logs, or folders of them; two or more are sides, the first is the baseline. NAME=PATH names one."
 OUTPUT_DIR = f"Folder for comparison_*{TO_FILE}"
@@ -82,7 +82,7 @@ def command(
     stated = facts.statements(typed_facts)
     with second_process() as aside:
         if not no_plot:
-            aside(_load_matplotlib)  # while results are read here
+            aside(_load_matplotlib)  # drawn while results are read here
         from tensorprimat.analysis.compare import compare
 
         comparison = compare(

@@ -77,7 +77,7 @@ def command(
 
 
 def _open(page: Path) -> None:
-    """Open a page where a person sits at a desktop; a terminal browser would take over the terminal."""
+    """Open a page on a desktop only; a terminal browser would occupy the terminal."""
     import webbrowser
 
     desktop = sys.platform in ("darwin", "win32") or any(

@@ -1,6 +1,6 @@
 """Command lines of the earlier toolkits: old names of commands and options, parsed but not shown by --help.
 
-docs/how-to/earlier-scripts.md is the same for people. Underscores in long options are read as hyphens everywhere.
+docs/how-to/earlier-scripts.md lists the same for users. Underscores in long options are read as hyphens everywhere.
 """
 
 from __future__ import annotations

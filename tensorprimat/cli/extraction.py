@@ -131,7 +131,7 @@ def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> No
         written[file] = None
     for extracted in results if file is None else ():
         written[_write(extracted.result, output, written)] = None
-    for path in written:  # when all are written: whoever reads the list may stop at any line
+    for path in written:  # after all are written: the reader of the list may stop at any line
         print(path, file=sys.stderr if quiet else sys.stdout)
 
 

@@ -1,4 +1,4 @@
-"""`tprimat history`: show a figure over time, per machine and model."""
+"""`tprimat history`: show a metric over time, per machine and model."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ FILE_WIDTH = 160  # of tables in a file or a pipe, where nothing has to be wrapp
 _STEP_LINE = re.compile(
     r"\[\w{1,9}\] Step\s{1,12}(\d{1,12}) \|"
 )  # "[CUDA] Step  10 | Time: 1.234s | Avg: 1.245s | Memory: 45.67GB"
-_BLOCK_LINE = re.compile(r"\[\w+\] (?: |Training (?:starts|finished))")  # the child's own blocks: ours say it already
+_BLOCK_LINE = re.compile(r"\[\w+\] (?: |Training (?:starts|finished))")  # the child's own blocks, printed here too
 _COLOUR = {"[CUDA]": "green", "[ROCM]": "red", "[CPU]": "cyan"}
 
 

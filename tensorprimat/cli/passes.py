@@ -1,4 +1,4 @@
-"""`tprimat passes`: times forward, backward and optimizer of one model, separately and together."""
+"""`tprimat passes`: time forward, backward and optimizer of one model, separately and together."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def command(
 
     specs = options.cells_of(chosen, context_length=context_length, batch_size=batch_size)
     machine = detect(cpu=specs[0].device == "cpu")
-    for spec in specs:  # all of them before the first runs for minutes
+    for spec in specs:  # check all of them before the first runs for minutes
         passes.check(spec, machine)
     file = named_file("--output", output)
     folder = None if file else writable_folder("--output", output)

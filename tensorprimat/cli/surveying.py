@@ -31,7 +31,7 @@ from tensorprimat.reports.tables import Cell, Table, csv_of, figure, headed, tab
 from tensorprimat.session.survey import Survey, survey_folders
 
 MOST_PROBLEMS = 50  # lines of a screen; --json has them all
-MOST_PARTS = 100  # rows of a profile likewise
+MOST_PARTS = 100  # rows of a profile; --json has them all
 MOST_WARNINGS = 20
 PLAIN_WIDTH = 1000  # columns of a table that no terminal bounds
 
@@ -169,7 +169,7 @@ def _show(found: Sequence[SurveyedFile], foreign: int) -> None:
 
 
 def _show_warnings(screen: Console, found: Sequence[SurveyedFile]) -> None:
-    """Each warning once, the most frequent first, with the number of files it is about."""
+    """Print each warning once, the most frequent first, with the number of files that have it."""
     counts = Counter(warning for finding in found for warning in _warnings(finding))
     if counts:
         screen.print(Text("\nWarnings", style="bold"))

@@ -101,7 +101,7 @@ def command(
             try:
                 written = options.write_tables(done, folder, "sweep", heading="Sweep", file=file)
                 options.say(f"Files: {', '.join(map(str, written))} and {len(done)} × bench_*.json in {folder}/")
-            except OSError:  # a disk that had no room for a cell has none for these: what is being said matters more
+            except OSError:  # a disk without room for a cell has none for these; the first error is the one to report
                 if complete:
                     raise
     return 1 if any(cell.status == "failed" for cell in done) else 0
@@ -178,7 +178,7 @@ class Progress:
         self._bar.stop()
 
     def advance(self, cell: MicroResult, *, resumed: bool) -> None:
-        """One cell is done. resumed: by an earlier call, so its duration does not predict that of the others."""
+        """Count one finished cell. resumed: by an earlier call, so its duration does not predict that of the others."""
         from tensorprimat.reports.micro_tables import fits, milliseconds
 
         weight = self._weights[self._done]

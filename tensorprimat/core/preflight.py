@@ -76,7 +76,7 @@ class Collective(Record):
 
 
 class DeviceCheck(Record):
-    """One GPU of the machine on its own, or one process of several on CPUs, to compare it with its siblings."""
+    """One GPU of the machine on its own, or one process of several on CPUs, to compare it with the others."""
 
     index: int
     """Number of the GPU on its node, as the driver counts; of a CPU, the number of the process there."""

@@ -29,7 +29,7 @@ class Engine:
     tensor_parallel: bool = False
     """The engine has --tensor-parallel-size."""
     memory: str | None = None
-    """Module whose `estimate(spec, device_name)` and `remedies(spec, memory_bytes)` tell the memory of one device."""
+    """Module whose `estimate(spec, device_name)` and `remedies(spec, memory_bytes)` deal with one device's memory."""
     install: str = ""
     """The command that brings them."""
 
@@ -114,7 +114,7 @@ def default_engine(platform: Platform) -> str:
 
 
 def _because_on_nvidia(chosen: Engine) -> str:
-    """Return one sentence: which engine trains on an NVIDIA GPU, and which ones cannot, with the packages they lack."""
+    """Return one sentence: the engine that trains on an NVIDIA GPU, and the packages that other engines lack."""
     lacking = [
         f"{engine.title} (no {', '.join(missing)})"
         for name in NVIDIA_ORDER[: NVIDIA_ORDER.index(chosen.name)]

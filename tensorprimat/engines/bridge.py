@@ -68,13 +68,13 @@ SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
     (("dataset.random_seed",), lambda spec: spec.seed),
     (("tokenizer.tokenizer_type",), lambda _: "NullTokenizer"),
     (("tokenizer.tokenizer_model",), lambda _: None),
-    # Some versions' null tokenizer counts an end-of-document token besides, and none may have more than the model.
+    # The null tokenizer of some versions adds an end-of-document token; it may have no more tokens than the model.
     (("tokenizer.vocab_size",), lambda spec: models.find(spec.model, spec.preset).shape.vocab_size - 1),
     (("train.train_iters",), lambda spec: spec.max_steps),
     (("train.micro_batch_size",), lambda spec: spec.micro_batch_size),
     (("train.global_batch_size",), lambda spec: spec.global_batch_size),
     (("validation.eval_iters", "train.eval_iters"), lambda _: 0),
-    (("scheduler.lr_warmup_iters",), lambda _: 0),  # a recipe's thousands would be more than there are steps
+    (("scheduler.lr_warmup_iters",), lambda _: 0),  # a recipe's thousands of steps exceed this run
     (("logger.log_interval",), lambda _: 1),
     (("checkpoint.save",), lambda _: None),
     (("checkpoint.load",), lambda _: None),

@@ -157,7 +157,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if self._waiting_since is None:
             return
-        if batch is not None:  # NeMo fetches its batches inside the step, where the wait for them cannot be seen
+        if batch is not None:  # NeMo fetches its batches inside the step, where their wait cannot be measured
             self._data_wait = (self._data_wait or 0.0) + time.perf_counter() - self._waiting_since
         self._waiting_since = None
 
@@ -256,14 +256,14 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._close(trainer)
 
     def _close(self, trainer: Any) -> None:
-        """Let go of everything that belongs to this run; the result stays."""
+        """Release everything that belongs to this run except the result."""
         vars(trainer).pop("save_checkpoint", None)
         if self._sampler is not None:
             self._sampler.stop()
         self._start_over()
 
     def _write(self, trainer: Any, *, memory: dict[str, float], ended_by: str | None, warnings: list[str]) -> None:
-        """Summarise and save, once; only rank 0 has anything described."""
+        """Summarise and save, once; only rank 0 has a result."""
         if self._described is None or self.result is not None:
             return
         described, recorder = self._described, self._recorder

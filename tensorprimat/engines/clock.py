@@ -1,7 +1,7 @@
 """Clocks for step ends: device events that are read later, or the host's clock.
 
-A clock marks moments and tells the seconds between two marks. `EventClock` puts marks into the device's queue and never
-waits for them; `reached` says whether the device has passed one, and only then may it be read.
+A clock marks moments and measures the seconds between two marks. `EventClock` puts marks into the device's queue and
+never waits for them; `reached` says whether the device has passed one, and only then may it be read.
 """
 
 from __future__ import annotations

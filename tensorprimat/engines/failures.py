@@ -67,7 +67,7 @@ def out_of_memory(spec: RunSpec, rest: str = "") -> OutOfMemoryError:
 
 @contextlib.contextmanager
 def of_training(spec: RunSpec, *others: type[Exception]) -> Iterator[None]:
-    """Raise what a device, a peer or a signal does to a training as an error of ours.
+    """Turn an error of a device, a peer or a signal during training into a `RunError`.
 
     others: exceptions by which the framework refuses a configuration.
     """

@@ -39,7 +39,7 @@ NVIDIA_RECIPE = (
     "engine: NeMo is tuned for NVIDIA GPUs and ran on {machine}; the figures show this setup, not the best of the "
     "device. benchmark.py --engine torch runs the same code on every vendor"
 )
-"""The label of a run elsewhere: NeMo on ROCm exists, its recipes are NVIDIA's all the same."""
+"""Warning for a run on other GPUs: NeMo runs on ROCm, but its recipes are tuned for NVIDIA."""
 
 
 def is_nemo(trainer: Any) -> bool:
@@ -48,7 +48,7 @@ def is_nemo(trainer: Any) -> bool:
 
 
 def framework(trainer: Any) -> dict[str, str]:
-    """Fields of TrainingConfig: what drives the training, and its version."""
+    """Fields of TrainingConfig: the framework that runs the training, and its version."""
     name, package = ("NeMo", "nemo_toolkit") if is_nemo(trainer) else ("Lightning", "lightning")
     versions = environment.versions((package,))
     return {"framework": name, **({"framework_version": versions[package]} if package in versions else {})}
@@ -63,7 +63,7 @@ def is_sharded(trainer: Any) -> bool:
 
 
 def training_config(trainer: Any, module: Any) -> dict[str, Any]:
-    """Fields of TrainingConfig that trainer, strategy and data module tell before the first batch."""
+    """Fields of TrainingConfig that trainer, strategy and data module state before the first batch."""
     strategy, data = trainer.strategy, getattr(trainer, "datamodule", None)
     parallel = {name: size for name in PARALLEL_SIZES if isinstance(size := getattr(strategy, name, None), int)}
     world = trainer.world_size
@@ -97,7 +97,7 @@ def stated_by(module: Any) -> dict[str, Any]:
 
 
 def model_stated_by(module: Any) -> tuple[Model, list[str]] | None:
-    """Return the model that the module states by a method `benchmark_model`, held against the parameters that it has.
+    """Return the model that the module states by `benchmark_model`, checked against its parameters.
 
     None where it has no such method or states none. A shard of a DTensor counts as the whole.
     """
@@ -121,7 +121,7 @@ def _batch_size(strategy: Any, data: Any, name: str) -> int | None:
 def accumulation(trainer: Any, config: TrainingConfig) -> int | None:
     """Return the micro-batches of one optimizer step under Megatron: global batch / (micro batch × replicas).
 
-    Batch hooks cannot tell: NeMo calls them once per global step, whatever the micro-batches. None where a size is
+    Batch hooks do not show it: NeMo calls them once per global step, whatever the micro-batches. None where a size is
     unknown, does not divide, or grows during the training.
     """
     sampler = getattr(trainer.strategy, "data_sampler", None) or getattr(
@@ -209,7 +209,7 @@ def batch_shape(batch: Any) -> tuple[int, int] | None:
 
 
 def model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
-    """Name, shape and parameter count of a training module, and what is odd about them.
+    """Name, shape and parameter count of a training module, and warnings about them.
 
     The shape is taken from the module's own configuration and, where every parameter is whole on this rank, must give
     its parameter count. sharded: this rank holds a part, so there is nothing to count.

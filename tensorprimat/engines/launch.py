@@ -1,8 +1,8 @@
-"""Runs of an engine, each in a fresh process: live output, cool-down between them, and an honest end of each.
+"""Runs of an engine, each in a fresh process: live output, cool-down between runs, and the outcome of each.
 
 An engine's module is called as `python -m MODULE --spec FILE --result FILE`: it reads a RunSpec, trains, prints its
 lines on stdout, writes a Result of one run (marked incomplete where it could not finish) and exits 0, or 1 or 2 with
-one line on stderr. Whatever else happens to it, here it ends as one `Ending`.
+one line on stderr. Every way in which it can end becomes one `Ending`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Ending:
 
 
 def cool_down(seconds: float, on_wait: Callable[[float], None]) -> None:
-    """Let the device return to its resting temperature. on_wait: called every second with the seconds left."""
+    """Wait for the device to cool down. on_wait: called every second with the seconds left."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         on_wait(left)
@@ -93,7 +93,7 @@ def supervise(
     with stderr_file.open("wb") as stderr:
         child = _start(command, stderr, scratch)
         try:
-            _follow(child, lambda line: None if str(scratch) in line else on_line(line))  # nobody can look there
+            _follow(child, lambda line: None if str(scratch) in line else on_line(line))  # the folder is temporary
             child.wait()
         except KeyboardInterrupt:
             interrupted = True
@@ -119,7 +119,7 @@ def _start(command: list[str], stderr: IO[bytes], scratch: Path) -> subprocess.P
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for a process of ours: it finds this very package and prints without buffering."""
+    """Return the environment for a process of this package: it imports this copy and prints without buffering."""
     package_parent = str(Path(tensorprimat.__file__).parents[1])
     search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": search_path, "PYTHONUNBUFFERED": "1"}
@@ -147,7 +147,7 @@ def _pump(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) ->
     begins = True
     with child.stdout:
         while piece := child.stdout.readline(LONGEST_LINE):
-            if begins:  # of a line without end the beginning
+            if begins:  # the beginning of a line without end
                 lines.put(piece.rstrip("\r\n"))
             begins = piece.endswith("\n")
     lines.put(None)
@@ -167,7 +167,7 @@ def _read(path: Path) -> Result | None:
     """Return the result that the process wrote; None if it is incomplete or holds no step."""
     try:
         result = store.load(path)
-    except InputError:  # not written, or not to the end: the run's own error says why
+    except InputError:  # not written, or incomplete: the run's own error says why
         return None
     return result if len(result.steps) else None
 
@@ -191,7 +191,7 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
         try:
             atomic.write_atomically(log, text)
             kept = f"; its output is in {log}"
-        except OSError as error:  # a full disk, which may be what it died of: the cause is worth more than the rest
+        except OSError as error:  # a full disk, perhaps the cause of the failure, which matters more than the output
             kept = f"; its output could not be stored in {log}: {error.strerror}"
     if own := [match["says"] for line in tail if (match := ENGINES_OWN_LINE.match(line))]:
         message = next((message for message in reversed(own) if not is_consequence(message)), own[-1])

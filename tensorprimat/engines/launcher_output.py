@@ -1,4 +1,4 @@
-"""A framework's own launcher run to its end: its output kept and shown, iterations as ours, its failure in one line."""
+"""Run a framework's own launcher: keep and show its output, and report its failure in one line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.engines import console, failures
 
-GRACE_SECONDS = 10.0  # for ranks that were interrupted to leave their collectives
-SHOWN_LINES = 15  # shown again of a training that failed
+GRACE_SECONDS = 10.0  # until interrupted ranks have left their collectives
+SHOWN_LINES = 15  # last lines of a failed training that are shown again
 CAUSE_LINES = 400  # in which the cause is looked for: eight ranks fail with a traceback each, then torchrun comments
 
 LONGEST_LINE = 2**12  # characters that are looked at and shown; the log has all
@@ -54,7 +54,7 @@ def follow(
 
     name: what the framework is called. spec: what it trains, for the remedies. folder: where it runs.
     """
-    with processes.scratch_folder() as scratch:  # torchrun leaves a folder when it is killed
+    with processes.scratch_folder() as scratch:  # torchrun leaves a folder behind when it is killed
         child = processes.popen(
             command,
             cwd=folder,
@@ -79,7 +79,7 @@ def follow(
         except KeyboardInterrupt:
             _stop(child)
             return RunError(f"interrupted; its log: {log.name}")
-        except OSError as error:  # the disk is full: without its log a training is worth nothing
+        except OSError as error:  # the disk is full: a training without its log cannot be measured
             _stop(child, at_once=True)
             return RunError(f"{log.name}: {error.strerror}; {name} was ended; make room, or name another --output")
         finally:
@@ -88,10 +88,10 @@ def follow(
 
 
 def keep(read: Callable[[], Result], result_file: Path, *, name: str, failure: RunError | None) -> None:
-    """Write what the log of a training tells, and raise its failure if it had one.
+    """Write the result of a training's log, and raise the error if the training failed.
 
-    read: returns the log as a result. name: what the framework is called. Raises RunError too where a training that
-    ended well has left nothing to read.
+    read: returns the log as a result. name: what the framework is called. Raises RunError also where a training that
+    ended normally has left nothing to read.
     """
     try:
         result = read()
@@ -145,7 +145,7 @@ def _rank(line: str) -> str | None:
 
 
 class _Shown:
-    """Turns Megatron's lines of iterations into ours; lets every other line through."""
+    """Shows Megatron's iteration lines in this tool's form, and all other lines unchanged."""
 
     def __init__(self, *, label: str) -> None:
         self._label = label
@@ -176,7 +176,7 @@ def _number(text: str) -> float | None:
 
 
 def _stop(child: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
-    """Let it end: Ctrl-C has told everything in our process group. Then end it, first by SIGTERM, then by SIGKILL."""
+    """Wait for its end after Ctrl-C, which all processes of the group receive; then send SIGTERM, then SIGKILL."""
     for asks in (True,) if at_once else (False, True):
         if asks:
             processes.terminate(child)

@@ -111,7 +111,7 @@ def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
     """Return the declared name of the model's shape, or None and the reason if the trained model contradicts it."""
     try:
         preset = models.find(names.resolve(declared.model_name or ""), declared.preset or "")
-    except UsageError:  # a model or a name of the user's own: nothing to hold it against
+    except UsageError:  # a model or a name of the user's own: nothing to compare it with
         return declared.preset, []
     expected = models.parameters(preset.shape)
     if model.parameters in (None, expected):
@@ -168,7 +168,7 @@ def finish(
 
 
 def _with_last_memory(steps: Steps, memory: MemoryReading) -> Steps:
-    """Return the last row carries the last reading: peaks of the whole run among it."""
+    """Return the steps with the last reading, including the peaks of the whole run, in the last row."""
     if not len(steps) or not memory:
         return steps
     columns = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-SECONDS_BETWEEN_READINGS = 1.0  # one reading builds a dictionary of some hundred numbers: invisible once a second
+SECONDS_BETWEEN_READINGS = 1.0  # one reading builds a dictionary of some hundred numbers: negligible once a second
 
 MemoryReading = dict[str, float]
 """Bytes by the column of `Step` that holds them, or by HOST_PEAK."""
@@ -52,7 +52,7 @@ class DeviceMemory:
         return {**reading, "memory_device_used_bytes": float(total - free)}
 
     def read_last(self) -> MemoryReading:
-        """Return all figures and the process's own peak; after a fault of the device only what the host knows."""
+        """Return all figures and the process's own peak; after a fault of the device only the host's figures."""
         host = host_peak_bytes()
         reading = {} if host is None else {HOST_PEAK: host}
         try:

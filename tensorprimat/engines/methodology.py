@@ -30,7 +30,7 @@ class Chosen:
     """The configuration of a run, as far as flags and methodology set it."""
 
     values: dict[str, Any]
-    """By field of RunSpec; what neither a flag nor the methodology sets is left out. `methodology` is the name that
+    """By field of RunSpec; values that neither sets are left out. `methodology` is the name that
     applies to all of them, or None."""
     skipped: str | None = None
     """The better configurations of the methodology that cannot run here, each with its reason; None for none."""

@@ -1,4 +1,4 @@
-"""Power, energy and clocks of a live training: whose GPUs are sampled, and what of it the result says."""
+"""Power, energy and clocks of a live training: choice of the GPUs, and the figures and warnings of the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
 
-ENERGY_TOLERANCE = 0.05  # a counter and sampled power of one device agree within the noise of sampling
+ENERGY_TOLERANCE = 0.05  # relative; a counter and sampled power of one device agree within the noise of sampling
 LEAST_THROTTLED = 0.01
 """Share of the measured time below which throttling is not mentioned."""
 
@@ -30,7 +30,7 @@ def with_own_gpus(result: Result, trainer: Any) -> Result:
 
 
 def devices_of(result: Result) -> list[Device]:
-    """Return the telemetry of the result's GPUs; none where torch does not tell which they are.
+    """Return the telemetry of the result's GPUs; none where torch does not state which they are.
 
     None for a MIG instance either, which some versions of torch give the identity of the whole GPU.
     """
@@ -76,7 +76,7 @@ def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> 
         return result, steps
     covers = np.maximum(steps.column("covers"), 1)
     found = sampler.columns(steps.column("ended_at"), steps.column("seconds") * covers)
-    levels = ("clock_hertz", "temperature_celsius")  # not amounts, which the steps of a row share
+    levels = ("clock_hertz", "temperature_celsius")  # means, not amounts that the steps of a row share
     per_step = {name: column if name in levels else column / covers for name, column in found.items()}
     seen = {name: column for name, column in per_step.items() if np.isfinite(column).any()}
     return result, steps.replace(**seen) if seen else steps

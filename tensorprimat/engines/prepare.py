@@ -139,7 +139,7 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
 
     try:
         kept = memory.kept_bytes_per_token(preset, precision=spec.precision, compiled=spec.compile)
-    except RuntimeError:  # the estimate says that it is by the shape alone
+    except RuntimeError:  # the estimate states that it uses the shape alone
         return spec
     return spec.changed(options={**spec.options, training_memory.COUNTED: str(round(kept))})
 

@@ -1,4 +1,4 @@
-"""`--profile torch|nsys|rocprof`: which profiler looks at a run, and how it is put around it.
+"""`--profile torch|nsys|rocprof`: choice of the profiler of a run, and its command line.
 
 A profiled run is slower than itself: its result is marked, kept in history alone, and never enters a comparison.
 """
@@ -18,7 +18,7 @@ STEM = "profile"
 PROGRAMS = {"torch": None, "nsys": "nsys", "rocprof": "rocprofv3"}
 """Value of --profile → the program that it needs; None for PyTorch's own profiler, inside the engine."""
 INSIDE = ("torch", "nemo")
-"""Engines that PyTorch's own profiler can be put into."""
+"""Engines that can run PyTorch's own profiler."""
 _WHERE = {
     "nsys": "install NVIDIA Nsight Systems, or run in NVIDIA's PyTorch container",
     "rocprof": "install ROCm's rocprofiler-sdk, or run in AMD's PyTorch container",
@@ -26,7 +26,7 @@ _WHERE = {
 
 
 def check(name: str, engine: Engine) -> None:
-    """Raise UsageError for a profiler that does not exist, is not installed, or cannot look into this engine."""
+    """Raise UsageError for a profiler that does not exist, is not installed, or cannot profile this engine."""
     if name not in PROGRAMS:
         raise UsageError(f"--profile {name}: no such profiler; choose {', '.join(PROGRAMS)}")
     if engine.module is None:

@@ -10,12 +10,11 @@ PATIENCE_SECONDS = 30.0  # a rank that finished its last step is here within a f
 def largest(
     own: dict[str, float], *, patience_seconds: float = PATIENCE_SECONDS
 ) -> tuple[dict[str, float], str | None]:
-    """Return the maximum of each figure over all ranks, and a warning where one did not answer (then the own figures
-    stay).
+    """Return the maximum of each figure over all ranks, and a warning where one did not answer (its own then stay).
 
-    Every rank calls it with the same keys. The exchange has a group of its own, on the CPU: the default group cannot be
-    relied on to be in step (NeMo 2.7's ProgressPrinter gathers its timers on rank 0 alone), and an NCCL collective that
-    times out takes its process with it.
+    Every rank calls it with the same keys. The exchange has a group of its own, on the CPU: ranks may use the default
+    group in a different order (NeMo 2.7's ProgressPrinter gathers its timers on rank 0 alone), and an NCCL collective
+    that times out takes its process with it.
     """
     import torch
     import torch.distributed as distributed

@@ -1,4 +1,4 @@
-"""`Recorder`: step ends go in while training runs, finished steps can be read when the device has passed them.
+"""`Recorder`: records step ends during training; steps can be read once the device has finished them.
 
 Nothing here waits for the device before `finish`. Losses come as tensors on the host whose copy was queued before the
 step's mark, so that they hold their value once the mark is reached.
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from tensorprimat.engines.memory import MemoryReading
 
-CLOCK_TOLERANCE = 0.01  # both clocks are crystals good to 0.01 %; a percent more is work that the events did not see
+CLOCK_TOLERANCE = 0.01  # relative; crystal clocks agree to 0.01 %, so a percent is work that the events missed
 ABANDON_SECONDS = 1.0
-CLOCK_TOLERANCE_SECONDS = 0.005  # one host-side hiccup around the two synchronisations
+CLOCK_TOLERANCE_SECONDS = 0.005  # one delay of the host around the two synchronisations
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Recorder:
         self.timed_steps, self.timed_seconds = 0, 0.0
         """Optimizer steps after the first that hold nothing else, and their time: the running mean of the console."""
         self.interruption_seconds: dict[str, float] = {}
-        """Time of validations and of checkpoints, which is in no measured step."""
+        """Time of validations and of checkpoints, which no measured step contains."""
         self._power_at = power_at
         self._rows = StepsBuilder()
         self._indices: list[int] = []
@@ -103,7 +103,7 @@ class Recorder:
         self._interruptions.append(_Interruption(kind, self.clock.mark()))
 
     def interruption_ends(self) -> None:
-        """The one that began last is over."""
+        """The interruption that began last is over."""
         if self._interruptions and self._interruptions[-1].end is None:
             self._interruptions[-1].end = self.clock.mark()
 
@@ -163,7 +163,7 @@ class Recorder:
             self._waiting.clear()
 
     def finish(self) -> range:
-        """Wait for the device, read what is left, and hold the marks against the host's clock."""
+        """Wait for the device, read the remaining steps, and compare the marks with the host's clock."""
         closing = self.clock.mark()
         self.clock.synchronise()
         wall = time.perf_counter() - self._wall_start
@@ -191,7 +191,7 @@ class Recorder:
 def mean_loss(losses: Sequence[torch.Tensor], *, scale: int = 1) -> torch.Tensor | None:
     """Return the step's loss on its way to the host: mean of its micro-batches times scale. None for no loss.
 
-    The copy goes into pinned memory and is not waited for; the mark that follows it tells when it has arrived.
+    The copy goes into pinned memory and is not waited for; the mark that follows shows when it has arrived.
     """
     if not losses:
         return None

@@ -56,12 +56,12 @@ def read(
 def read_each(
     path: str | Path, *, facts: UserFacts | None = None, format: str | None = None, cited: bool = False
 ) -> list[Result]:
-    """As `read`, one Result for every training in the log that can be measured."""
+    """Read a log as `read` does, with one Result for every training in it that can be measured."""
     return _read(path, facts, format, each=True, cited=cited)
 
 
 def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choice: Any) -> list[Result]:
-    """Read a log by the first of the formats that it may have which measures something. choice: see assemble.join."""
+    """Read a log by the first of the formats that it may have that measures something. choice: see assemble.join."""
     refusal: InputError | None = None
     with _log(path) as log:
         folds = _folds(log)

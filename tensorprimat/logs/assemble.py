@@ -47,8 +47,8 @@ def join(
     """Read one log with one format. warnings: those of the detection; facts: facts that the user stated.
 
     segment: number of the training to read; each: one result for every training in the log; cited: name the lines that
-    state settings. A result record (the tool's own file) comes back as it is but for these warnings and facts. Raises
-    InputError for a segment that the log does not have.
+    state settings. A result record (the tool's own file) is returned unchanged except for these warnings and facts.
+    Raises InputError for a segment that the log does not have.
     """
     found = segments.read(log, format)
     if isinstance(found, Result):

@@ -1,4 +1,4 @@
-"""Rows at which the work or the speed of a step changes for good, as the rows themselves tell it."""
+"""Rows at which the work or the speed of a step changes permanently, found from the rows alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
         shifts = _shifts(work)
         for row in shifts if shifts and _stays_level(work, shifts) else ():
             around = rate[max(0, row - STEADY_ROWS) : row + STEADY_ROWS]
-            if names is RATES or np.ptp(around) > 0:  # a constant that is not computed is no evidence
+            if names is RATES or np.ptp(around) > 0:  # a constant rate is not computed, so it is no evidence
                 yield row, f"{name} × seconds changes, so the work changes"
 
 
@@ -106,7 +106,7 @@ def other_work(one: Steps, other: Steps) -> tuple[int, int] | None:
 
 
 def gpus(steps: Steps) -> np.ndarray:
-    """Return the rate over all GPUs divided by the rate per GPU, NaN where a row does not tell both; (rows,)."""
+    """Return the rate over all GPUs divided by the rate per GPU, NaN where a row does not state both; (rows,)."""
     total = steps.column("reported_tokens_per_second")
     if not steps.has("reported_tokens_per_second"):
         total = steps.column("tokens") / steps.column("seconds")
@@ -145,7 +145,7 @@ def of_speed(steps: Steps) -> Iterator[str]:
                 f"tokens_per_step: changes at step {int(steps.column('index')[row])} of the log; rates are over both"
             )
     work = next((steps.column(name) for name in ("tokens", "samples") if steps.has(name)), np.ones(len(steps)))
-    counted = (steps.column("interrupted_by") == 0) & (steps.column("covers") > 0)  # 0: said once more
+    counted = (steps.column("interrupted_by") == 0) & (steps.column("covers") > 0)  # 0: a repeated row
     pace = np.where(counted, pace_of(steps) / work, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         jumps = np.abs(np.diff(np.log(pace), prepend=np.nan, append=np.nan)) > OTHER_WORK

@@ -1,9 +1,9 @@
 """The lines of a log that state a setting, found with the reader itself: the first line that lets it know the value.
 
-Nothing is searched for by name. The reader reads less and less of the lines that it had, and the line whose presence
-makes the difference is the one that states the fact; so a citation holds for every format and never names a line that
-only looks like it. A value that two lines make together (nodes × devices) has two. `of_settings` looks for all settings
-at once and gives up early: it is for every log that is read, `stating` for one setting that `--explain` names.
+Nothing is searched for by name. The reader is run on fewer and fewer lines; the line without which the value disappears
+states the fact, so a citation holds for every format and never names a line that only looks like it. A value that
+follows from two lines (nodes × devices) has two citations. `of_settings` looks for all settings at once and gives up
+early: it is for every log that is read, `stating` for one setting that `--explain` names.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tensorprimat.logs import files, segments
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import Log, Part, lines_of
 
-ROWS_KEPT = 200  # lines from the first row on: enough for a reader to tell its format and work
+ROWS_KEPT = 200  # lines from the first row on: enough for a reader to find its format and work
 LINES_BEHIND = 20_000  # searched behind the first row, where the lines before it do not state the fact
-ROWS_BESIDE = 5  # rows that tell a reader its format, in addition to the few lines that `of_settings` reads at a time
+ROWS_BESIDE = 5  # rows that show a reader its format, in addition to the few lines that `of_settings` reads at a time
 CHUNK_LINES = 64
 END_OF_TEXT = 2**62
 MOST_HEADER_BYTES = 2**20  # before the first row; beyond, settings are looked for only on demand
@@ -104,7 +104,7 @@ def _place(
     known: Callable[[int, int], set[tuple[str, str]]],
     found: dict[tuple[str, str], int],
 ) -> None:
-    """Find the line of each setting that the lines from `begin` to before `end` tell; of those that one line tells."""
+    """Find the line of each setting that one of the lines from `begin` to before `end` states."""
     if end - begin == 1:
         found.update(dict.fromkeys(cited - found.keys(), begin))
         return
@@ -178,7 +178,7 @@ class _Lines:
 
 
 def _needed(lines: _Lines, says: Callable[[Sequence[Part]], bool]) -> list[int]:
-    """Return positions of the last and the first line that the value cannot do without."""
+    """Return positions of the last and the first line that the value needs."""
     kept = (lines.first_row, min(len(lines), lines.first_row + ROWS_KEPT))
 
     def with_rows(begin: int, end: int) -> list[Part]:

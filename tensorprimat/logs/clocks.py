@@ -96,7 +96,7 @@ def date_in(text: str) -> float | None:
 
 
 def stamp_places(text: str, own: int) -> StampPlaces | None:
-    """Return the places of the stamp that `written_at` looks at first. own: where the prefixes of the line end."""
+    """Return the places of the stamp that `written_at` tries first. own: where the prefixes of the line end."""
     for start, end in ((own, own + OWN_STAMP_CHARACTERS), (0, STAMP_CHARACTERS)):
         if match := next(_stamps_in(text[start:end]), None):
             parts = (name for name, part in match.groupdict().items() if part is not None)

@@ -52,7 +52,7 @@ _ROWS = (
 """Kind of row, text that every such row holds, expression."""
 UNTIMED_STEPS = 2  # at the start, which DeepSpeed's timer leaves out of its means
 FEWEST_MEANS = 3
-LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar may stand before them
+LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar may precede them
 _SCHEDULE = re.compile(rf"\bstep=(?P<step>\d{{1,15}}), skipped=(?P<skipped>\d{{1,15}}), lr=\[(?P<rate>{_NUMBER})")
 _SETTING = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)")
 _WORLD = re.compile(rf"\bdist_world_size={WHOLE}")
@@ -196,7 +196,7 @@ def _content(log: Log) -> _Content:
             content.skipped = int(schedule["skipped"])
         else:
             _configure(content, text[:LONGEST_COMMAND])
-    if any(step.memory_allocated_bytes for step in content.timer):  # then every whole row tells the memory at its end
+    if any(step.memory_allocated_bytes for step in content.timer):  # then every whole row states the memory at its end
         whole = [step for step in content.timer if step.memory_allocated_bytes]
         content.cut, content.timer = len(content.timer) - len(whole), whole
     return content

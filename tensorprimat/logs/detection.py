@@ -23,7 +23,7 @@ class Detection:
 
     format: Format
     rows: int
-    """Rows found in the part of the log that was looked at."""
+    """Rows found in the part of the log that was examined."""
     others: tuple[tuple[Format, int], ...] = ()
     """Formats that found rows too, but fewer."""
 

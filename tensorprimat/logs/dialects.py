@@ -92,7 +92,7 @@ class Dialect:
 
     @cached_property
     def numbers_by_opening(self) -> list[tuple[str, Number]]:
-        """Return each number of a row with the text before it: to look for that takes a tenth of the expression."""
+        """Return each number of a row with the text before it: searching for it is ten times as fast."""
         return [(number.spelled.partition("{}")[0], number) for number in self.numbers]
 
     @cached_property

@@ -17,7 +17,7 @@ from tensorprimat.logs.text import Log
 _ENDING = re.compile(r"\.(?:log|txt|out|err|stdout|stderr)(?:\.\d+)?(?:\.(?:gz|zst|xz|bz2))?$", re.IGNORECASE)
 _BARE = re.compile(r"^[^.]+$|\.[oe]?\d[\d_:T-]*$")
 """Names without an ending, and those that schedulers and rotation number: slurm-4711, job.o4711, train.2026-01-05."""
-WORKSPACES = ("/workspace/Primus", "/workspace/tprimat")  # where AMD's containers keep them
+WORKSPACES = ("/workspace/Primus", "/workspace/tprimat")  # where AMD's containers keep logs
 
 _OWN_LINE = re.compile(r"^\[(?:CUDA|ROCM|CPU)\] Step +\d+ \| Time: ")
 
@@ -32,9 +32,9 @@ class Search:
     because: str
     """Reason for the choice of this log."""
     others: tuple[str, ...] = ()
-    """Files that might have been taken, each with the reason why not."""
+    """Other files that might be the log, each with the reason against it."""
     searched: tuple[str, ...] = ()
-    """Variables and folders that were looked at, in their order."""
+    """Variables and folders that were searched, in their order."""
 
 
 def _is_named_so(name: str, model: str) -> bool:

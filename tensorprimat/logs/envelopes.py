@@ -1,6 +1,6 @@
-"""Lines of a log inside JSON, as docker, Loki and the log services of clouds hand them out, taken out of it.
+"""Lines of a log inside JSON, as written by docker, Loki and the log services of clouds, extracted from it.
 
-An entry stays one line, so that line numbers are those of the file; the lines of one message are parted by carriage
+An entry stays one line, so that line numbers are those of the file; the lines of one message are separated by carriage
 returns, which readers take as drawings of one line. A document that holds many entries in one line becomes many lines.
 The time of an entry becomes a prefix of its line, spelled as Kubernetes does, unless the line has a stamp of its own.
 

@@ -20,7 +20,7 @@ from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
 
 CHUNK_BYTES = 2**22
-LARGEST_RECORD_BYTES = 2**26  # a larger one is passed over: it is a graph or a picture, never a scalar
+LARGEST_RECORD_BYTES = 2**26  # a larger one is skipped: it is a graph or a picture, never a scalar
 LANE_BYTES = 2048  # of a long content
 MOST_LENGTHS = 32  # of contents in a chunk that are each checked by themselves; scalars have a few
 SHORTEST_PADDED = 16
@@ -32,7 +32,7 @@ Checksums = NDArray[np.uint32]
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Yield the content of each record, up to the first that is torn or damaged, as TensorBoard does.
+    """Yield the content of each record, up to the first that is truncated or damaged, as TensorBoard does.
 
     Raises InputError for what is not a readable file.
     """
@@ -62,7 +62,7 @@ def records(path: Path) -> Iterator[bytes]:
 def _frames(chunk: bytes, rest: int) -> tuple[list[tuple[int, int]], int, int]:
     """Return (start, stop) of the contents in a chunk, the bytes that they take, and the bytes of the next record.
 
-    rest: bytes of the file from the beginning of the chunk; the next record has 0 bytes where it is damaged or torn.
+    rest: bytes of the file from the beginning of the chunk; the next record has 0 bytes where it is damaged or cut.
     """
     places: list[tuple[int, int]] = []
     at, length, known = 0, len(chunk), _checksum_of_length

@@ -29,7 +29,7 @@ from tensorprimat.logs.text import Log
 MAGIC = b"PK\x03\x04"  # a zip archive, as every workbook is
 MOST_COLUMNS = 200  # of a sheet
 MOST_CELLS = 400_000  # of the sheets that are read; TraceLens writes some ten thousand
-MOST_STRINGS = 500_000  # that sheets share
+MOST_STRINGS = 500_000  # texts that sheets share
 MOST_UNPACKED_BYTES = 2**28
 MOST_EXPANSION = 300  # workbooks pack 5 to 50 times
 FEWER = "trace fewer steps"

@@ -29,7 +29,7 @@ LARGEST_STEP = 2**53  # whole numbers beyond are not exact in a column of floats
 LARGEST_INDEX_DIGITS = 15  # a whole number of so many digits is exact in a column
 
 CLOCK_RESOLUTION = 0.005
-"""A printed time or clock measures nothing if it is rounded to more than 0.5 % of what is to be known."""
+"""A printed time or clock measures nothing if it is rounded to more than 0.5 % of the value in question."""
 
 MEASURES = ("seconds", *RATES)
 """Columns of which a row needs one to be measured."""
@@ -52,7 +52,7 @@ def number(text: str | None) -> float | None:
 
 
 def positive(text: str | None, scale: float = 1.0) -> float | None:
-    """Return a printed time, rate or size, scaled; None where it is nothing that can be one (0, negative, nan, inf)."""
+    """Return a printed time, rate or size, scaled; None where it cannot be one (0, negative, nan, inf)."""
     value = number(text)
     return value * scale if value is not None and 0 < value < math.inf else None
 
@@ -138,9 +138,9 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> Steps:
     appearance.
 
     rows: (rank that printed the row, or None; the row). Rows of several ranks about one step become one: the first
-    printed counts, memory peaks are the largest over ranks, and what the first did not see (the loss, on all but the
-    last pipeline stage) comes from whoever did. A rank whose step number goes back has restarted, unless it repeats
-    word for word what it said before (Ray, tee); so has one that prints a number again with quite another time.
+    printed counts, memory peaks are the largest over ranks, and values that the first row lacks (the loss, on all but
+    the last pipeline stage) come from the rank that has them. A rank whose step number goes back has restarted, unless
+    it repeats earlier lines word for word (Ray, tee); so has a rank that repeats a number with a very different time.
 
     >>> row = lambda index, seconds=1.0, loss=None: Step(index=index, seconds=seconds, loss=loss)
     >>> rows = [(0, row(1)), (3, row(1, loss=9.5)), (0, row(2)), (0, row(1)), (0, row(1, 1.25))]
@@ -178,7 +178,7 @@ def _merged_ranks(
     places: list[_Printed],
     again: Mapping[int | None, Mapping[int, int]],
 ) -> Steps:
-    """Go on as `merged` with rows of several ranks. places: position of each step in `kept`, by stretch.
+    """Continue `merged` with rows of several ranks. places: position of each step in `kept`, by stretch.
 
     again: of the rank that printed all rows so far, hashes of those that it printed twice by their position.
     """
@@ -292,11 +292,11 @@ def with_intervals(
     """Return the rows with `covers` from the distance between them, for frameworks that print a mean over a log
     interval.
 
-    starts: stretch → number of the step before its first, where the log tells; without it a stretch is taken to begin
-    at its first row, which never counts. extra_boundaries: steps at which the framework's clock was started anew. A row
-    that is missing (cut off, lost) does not lengthen the next: no row covers more than the shortest distance between
-    consecutive rows. The distances to the second row and to the last do not count: frameworks print step 1 and the last
-    step whatever the interval.
+    starts: stretch → number of the step before its first, where the log states it; without it a stretch is taken to
+    begin at its first row, which never counts. extra_boundaries: steps at which the framework's clock was started anew.
+    A row that is missing (cut off, lost) does not lengthen the next: no row covers more than the shortest distance
+    between consecutive rows. The distances to the second row and to the last do not count: frameworks print step 1 and
+    the last step whatever the interval.
     """
     index, segment = steps.column("index"), steps.column("segment")
     covers = np.ones(len(steps), np.int64)

@@ -1,4 +1,4 @@
-"""Bytes of a log, whatever it is packed in: plain, compressed, in JSON, UTF-16, stdin; bounded in memory and time.
+"""Bytes of a log in any packing (plain, compressed, JSON, UTF-16, stdin), in bounded memory and time.
 
 Readers never open files themselves: `blocks` hands out whole lines in UTF-8, and everything that cannot be read as text
 (missing, folder, pipe, device, loop of links, more than compressed logs ever expand to) becomes one InputError.
@@ -25,7 +25,7 @@ from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import envelopes, notebooks, packed
 
-BLOCK_BYTES = 2**20  # small enough to stay near a core while it is searched more than once
+BLOCK_BYTES = 2**20  # small enough to stay in a core's cache while it is searched more than once
 LOOK_BYTES = 2**12  # most lines are shorter
 MAX_LINE_BYTES = 16 * 2**20  # real logs hold lines of 10 MB (source code, configuration); what is beyond is dropped
 SNIFF_BYTES = 64 * 2**10
@@ -62,7 +62,7 @@ def status(path: Path) -> os.stat_result:
 
 @contextmanager
 def spooled_stdin() -> Iterator[Path]:
-    """Lend standard input as a temporary file, so that it can be read more than once.
+    """Provide standard input as a temporary file, so that it can be read more than once.
 
     On Linux the file has no name in any folder, so that nothing is left of it even after kill -9.
     """
@@ -261,7 +261,7 @@ def count_line_ends(block: bytes) -> int:
 
 def _chunks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
     with _opened(path) as file:
-        at = file.seek(max(0, start - 1))  # a line may begin at `start` itself: if a line end stands before it
+        at = file.seek(max(0, start - 1))  # a line may begin at `start` itself: if a line end precedes it
         inside = start == 0
         while chunk := file.read(_whole(file, BLOCK_BYTES)):
             begin, after = 0, at + len(chunk)

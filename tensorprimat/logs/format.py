@@ -56,7 +56,7 @@ class Reading:
     timer: str | None = None
     """Column of a printed rate from which the reader computed the times of rows, where no line prints a time."""
     begins: list[tuple[int, str]] = field(default_factory=list)
-    """(line, reason) where another training begins, as only this format's rows tell it: another world size."""
+    """(line, reason) where another training begins, as the rows of this format show it: another world size."""
     by_rows: frozenset[str] = frozenset()
     """Fields of training_config that follow from figures of rows; no line states them."""
     facts: dict[str, float] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Format:
     looks_for: str
     """Text by which a reader recognises it, for refusals: "lines with 'elapsed time per iteration (ms):'"."""
     needles: tuple[bytes, ...] = ()
-    """Every row holds one of these: a stretch of text without any is passed over. () where no text is this format."""
+    """Every row holds one of these: text without any of them is skipped. () for a format that is not text."""
     detect: Callable[[Log], int]
     """Function that counts the rows in the head of the log which only this format writes; 0 means another format."""
     read: Callable[[Log], Reading | Result]
@@ -93,4 +93,4 @@ class Format:
     opens: str = ""
     """Expression of the first line of a row that the reader places on the last of its lines."""
     last_resort: bool = False
-    """Looked for only where no other format finds anything in the whole file."""
+    """Tried only where no other format finds anything in the whole file."""

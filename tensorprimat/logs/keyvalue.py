@@ -1,9 +1,8 @@
-"""One reader for console logs whose rows are `name value` pairs; `dialects` says how each framework spells them.
+"""One reader for console logs whose rows are `name value` pairs; `dialects` has each framework's spelling.
 
 A row is one line, or a first line with the numbers on the lines below it. A number whose delimiter is missing does not
-count, so that a line that was cut off has no wrong last digit. The reader adds two things to the values of a row: the
-tokens of a step, where a log counts all tokens so far, and the time of a step, where a row has both its tokens and its
-rate.
+count, so that a truncated line gives no wrong last digit. The reader adds two things to the values of a row: the tokens
+of a step, where a log counts all tokens so far, and the time of a step, where a row has both its tokens and its rate.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _DIGITS = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?(?
 _SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}})?\)")  # how numpy 2 and torch print
 DIED = "Traceback (most recent call last)"
-_CUT = "…"  # stands behind a last line without line end: no delimiter
+_CUT = "…"  # follows a last line without line end: no delimiter
 
 _AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
 NO_COLUMNS = ("total_tokens", "elapsed", "label_tokens")
@@ -271,7 +270,7 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
 
 
 def _draw(text: str, dialect: Dialect, seen: _Seen) -> None:
-    """Note a progress bar; what is printed while it stands follows it on its line."""
+    """Note a progress bar; later output may follow it on its line."""
     if dialect.bar and (match := re.search(dialect.bar, text[:LONGEST_SETTING])):
         seen.drawn.setdefault(int(match["step"]), fields.clock_seconds(match["elapsed"]))
     if dialect.resumed_bar and re.search(dialect.resumed_bar, text[:LONGEST_SETTING]):

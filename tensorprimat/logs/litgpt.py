@@ -4,11 +4,11 @@
 The time is one iteration's, that is one micro-batch's; `(step)` marks the iteration that ends with the optimizer's step
 (litgpt/pretrain.py and finetune/*.py, `fit`). A step's time is the sum over its iterations, known where every one of
 them was printed, or where each step is one iteration. Pretraining prints the last iteration alone, and behind it
-`remaining time`: the time so far / the iterations so far × the iterations to come. Where the settings tell how many
-these are (`max_tokens`), that is a clock of the run; else such a log has no step times.
-`Training Time`, at the end, starts before the first validation and holds validations (`val time`) and checkpoints.
-The summary's own `Tok/sec` divides by a clock reading instead of the training time and is not read; tokens over
-training time, both printed there, are.
+`remaining time`: the time so far / the iterations so far × the iterations to come. Where the settings state how many
+these are (`max_tokens`), that is a clock of the run; else such a log has no step times. `Training Time`, at the end,
+starts before the first validation and holds validations (`val time`) and checkpoints. The summary's own `Tok/sec`
+divides by a clock reading instead of the training time and is not read; tokens over training time, both printed there,
+are.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _steps(rows: list[tuple[int, re.Match[str]]]) -> Iterator[Step]:
 def _time_by_what_remains(
     reading: Reading, rows: list[tuple[int, re.Match[str]]], settings: dict[str, str], other_work: dict[int, str]
 ) -> None:
-    """Time steps by the clock of the run that the remaining time and the settings tell, unless the printed times of
+    """Time steps by the run's clock, computed from the remaining time and the settings, unless the printed times of
     iterations contradict it.
 
     other_work: line → "validation" or "checkpoint".
@@ -202,7 +202,7 @@ def _configure(reading: Reading, settings: dict[str, str]) -> None:
 def _evidence(steps: Steps, totals: dict[str, float], *, saved: bool) -> Evidence:
     """Return the training time for the audit, where the rows are those of a run from its first step on.
 
-    saved: the run wrote checkpoints, whose time the log does not tell; then the clock refuses nothing.
+    saved: the run wrote checkpoints, whose time the log does not state; then the clock refuses nothing.
     """
     index = steps.column("index")
     duration = totals.get("seconds")

@@ -3,9 +3,8 @@
 What `seconds` is (MaxText, trainers/pre_train/train.py and common/metric_logger.py; MaxDiffusion does the same): the
 time between the dispatch of a step and the dispatch of the one before it. JAX dispatches and returns; the loop only
 waits when it prints, and it prints one step late. So the time on row n holds the wait for step n-2, and is a step time
-only while two steps are in flight. It is none
-
-- on the first row (compilation), and on the second: nothing is in flight yet, so nothing was waited for. It reads some
+only while two steps are in flight. It is no step time - on the first row (compilation), and on the second: nothing is
+in flight yet, so nothing was waited for. It reads some
   0.3 s where a step takes 5.7 s, and every rate on that row is computed from it;
 - two rows after an evaluation or a checkpoint, for the same reason: both wait until the device is idle. The row right
   after holds the evaluation or the saving itself.

@@ -37,7 +37,7 @@ OTHERWISE: Mapping[str, tuple[str, str]] = {
     "perf/throughput": ("perf/total_num_images", "reported_samples_per_second_per_gpu"),  # verl's
     "throughput": ("iteration-time", "reported_tflops_per_gpu"),  # Megatron-LM's; in other tables it may be anything
 }
-"""Name → the name beside which it means another field than alone (where it may mean none), and that field."""
+"""Name → another name whose presence in the table changes the field that it means, and that field."""
 RUNS = ("run", "run_id", "run_name", "run_uuid", "Name")
 """Names of columns that say to which run a row belongs."""
 

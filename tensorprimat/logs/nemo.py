@@ -203,7 +203,7 @@ def _with_samples(steps: Steps, consumed: dict[int, float], *, by: str) -> Steps
     if "samples" in steps.seen or len(consumed) < 2:
         return steps
     total = np.array([consumed.get(int(line), np.nan) for line in steps.column(by)])
-    samples = np.round(fields.growth_of(total, steps))  # 4 digits: only one whole batch throughout is believed
+    samples = np.round(fields.growth_of(total, steps))  # 4 digits: used only if every row gives the same whole batch
     known = samples[np.isfinite(samples)]
     return steps.replace(samples=samples) if len(known) and np.ptp(known) == 0 else steps
 

@@ -123,7 +123,7 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
             continue  # written twice by two loggers, or a blank line
         before = text
         if block and (metric := _METRIC.match(text)) and metric["name"] not in stated:
-            stated.add(metric["name"])  # a second one is not this block's: the head of its own is lost
+            stated.add(metric["name"])  # a second one belongs to another block whose first line is lost
             if metric["name"] == RATES[1]:
                 reading.training_config["single"] = True
             _take(metric, block, totals)

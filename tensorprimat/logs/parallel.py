@@ -67,7 +67,7 @@ def stretches(log: Log, *, first_bytes: int) -> list[Stretch]:
 def outcomes(
     work: Callable[[Stretch], StretchOutcome], stretches: Sequence[Stretch]
 ) -> Iterator[Iterator[StretchOutcome]]:
-    """Lend what `work` makes of each stretch, in their order, by as many processes as there are processors.
+    """Provide the result of `work` on each stretch, in their order, computed by one process per processor.
 
     They begin at once. Raises what `work` raises. A stretch whose process gives no answer, because it was ended or
     could not be started, is read in this process.
@@ -128,7 +128,7 @@ def _in_order(
 
 
 def _end(running: _Running) -> None:
-    """Kill the process: the copied program may ignore gentler signals, and the process holds nothing to save."""
+    """Kill the process: the copied program may ignore other signals, and the process holds nothing to save."""
     running.answer.close()
     running.process.kill()
     running.process.join()

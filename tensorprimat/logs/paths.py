@@ -35,7 +35,8 @@ _WORDS = re.compile(r"[A-Za-z0-9]+")
 def parts_of(path: str | Path) -> tuple[str, ...]:
     """Return the names in a path that may state facts: those that the user typed, of an absolute path its end.
 
-    Far above a log lie homes and mounts: /home/amd says nothing. The parent counts where it is a folder of logs.
+    Folders far above are homes and mounts: /home/amd says nothing. The parent counts where it is a
+    folder of logs.
     """
     typed = Path(os.path.normpath(path))
     if not typed.is_absolute():

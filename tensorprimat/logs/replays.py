@@ -1,9 +1,9 @@
 """Stretches of a log that repeat an earlier stretch word for word: `cat a.log b.log a.log`, or a launcher that prints
 the log so far once more.
 
-Such a stretch tells nothing new. Its rows would count twice, and the text behind it would be read with the settings of
-the training that stands before it. `segments` leaves it out, and reads what goes on behind it as a continuation of the
-text that was repeated.
+Such a stretch adds nothing. Its rows would count twice, and the text behind it would be read with the settings of the
+training before it. `segments` leaves it out, and reads the text behind it as a continuation of the text that was
+repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensorprimat.core.terms import RATES
 from tensorprimat.logs import files, prefixes
 from tensorprimat.logs.text import Log, Part
 
-LEAST_ROWS = 3  # different ones: fewer may agree by chance, and ranks print each row several times
+LEAST_ROWS = 3  # different rows: fewer may agree by chance, and ranks print each row several times
 MOST_LINES = 5_000_000  # are compared; a hash of each is kept
 
 
@@ -92,7 +92,7 @@ def without(log: Log, found: Sequence[RepeatedText]) -> tuple[Part, ...]:
 
 
 def within(parts: Sequence[Part], own: Part) -> tuple[Part, ...]:
-    """Return what is left of a stretch of lines if only parts of the log are read; () stands for all of it."""
+    """Return what is left of a stretch of lines if only parts of the log are read; () means all of it."""
     if not parts:
         return (own,)
     kept = [part for part in parts if part.stop > own.start and part.start < own.stop]

@@ -17,7 +17,7 @@ from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.starts import Cut
 from tensorprimat.logs.text import Log, Part
 
-MOST_BYTES = 8 * 2**20  # between rows; in so much text settings stand once, if at all
+MOST_BYTES = 8 * 2**20  # between rows; a longer text states settings once, if at all
 MOST_STRETCHES = 100  # read one by one where all of them together state other settings
 ROWS_READ = 5  # enough for a reader to recognise its format, in addition to lines without rows
 
@@ -60,7 +60,7 @@ def cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_r
             return {}
         return {name: fact for name, fact in facts_of(reading).items() if name not in (*reading.by_rows, *left_out)}
 
-    by_rows = stated([], ()).keys()  # what the rows tell without any other line
+    by_rows = stated([], ()).keys()  # facts that the rows alone give
     known = stated([part(1, min(stretches[0][0], first_row) - 1)] if stretches[0][0] > 1 else [], by_rows)
     if not _changed(known, stated(parts, by_rows)) and not _repeated(stretches, first_row):
         return

@@ -1,4 +1,4 @@
-"""The tool's own result files, of every version: reading one again gives the same record."""
+"""The tool's own result files, of every version: reading one returns the same record."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from tensorprimat.logs.text import Log, Part
 
 MOST_NAMED = 5  # segments in a warning
 MOST_SEGMENTS = 5_000  # each is read separately; no job restarts so often
-HEADER_BYTES = 64 * 2**20  # settings stand before the first row, if nowhere in so much text then nowhere
+HEADER_BYTES = 64 * 2**20  # settings precede the first row, within this much text if at all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
     one_benchmark = all(not differences(found[0], other) for other in found[1:])
     for segment in found if again else ():
         segment.reading.warnings.append(replays.note(again))
-    if not found or (one_benchmark and len(np.unique(whole.steps.column("run"))) > 1):  # the reader tells runs apart
+    if not found or (one_benchmark and len(np.unique(whole.steps.column("run"))) > 1):  # the reader separates runs
         failures.examine(log, whole)
         lines = whole.steps.column("line")
         last = int(lines.max(initial=1))
@@ -109,7 +109,7 @@ def _behind(again: Sequence[RepeatedText], cuts: Sequence[Cut], whole: Reading) 
         original_ends = replay.original + replay.last_line - replay.first_line
         others = np.searchsorted(rows, replay.first_line) > np.searchsorted(rows, original_ends, side="right")
         if not len(following) or not (others or any(original_ends < line < replay.first_line for line in found)):
-            continue  # nothing else stands between the text and its replay: the rows go on by themselves
+            continue  # only the replay follows the text: its rows simply continue
         row = int(following[0])
         if not any(replay.last_line < line < row for line in found):  # else another training starts there
             place = f"lines {replay.first_line} to {replay.last_line} repeat earlier ones"
@@ -153,7 +153,7 @@ def joined(found: Sequence[Segment], measured: Sequence[Segment], *, picked: boo
     """Return one reading of the measured segments: the facts of the first of them, the rows of all, in the order of the
     log.
 
-    The others are told in a warning, with what makes them others. picked: the user named the one that is measured.
+    A warning names the others, with the settings that differ. picked: the user named the one that is measured.
     """
     first = measured[0]
     if len(found) == 1:

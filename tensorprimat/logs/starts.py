@@ -35,16 +35,16 @@ EVERY_ROWS = 0.3
 TAKEN_AS_ROWS = 5  # hits of a format's needle that are rows: all further hits count as rows, too
 GIVEN_UP = 50  # hits that are no rows: the needle is not searched any further
 OTHER_RANK = "another rank continues after the rank that wrote the rows ended"
-INSIDE = 2**31  # number of a line that no reader takes for the beginning of a document
+INSIDE = 2**31  # line number at which no reader expects the beginning of a document
 ROW_BYTES = 1000  # around a needle, in which a row, or a block of lines, of another format is looked for
-MANY_ROWS = 20_000  # of several lines each: only gaps longer than usual are searched, and some to tell what is usual
+MANY_ROWS = 20_000  # of several lines each: only unusually long gaps are searched, and a sample of all
 SAMPLED_GAPS = 1000
 UNUSUAL_LINES = 20  # beyond twice the median distance of rows: dumps of arguments have hundreds of lines
 SEARCHED_BYTES = 64 * 2**20  # of a log whose rows are means, where no row has a line
 
 
 class StartMark(NamedTuple):
-    """A line that tells that training starts or has ended."""
+    """A line which states that training starts or has ended."""
 
     line: int
     text: bytes
@@ -146,7 +146,7 @@ def _cuts_in(
             at = max([before, *(mark.line for mark in ends)]) + 1
         if at is not None:
             yield Cut(at, reason)
-    if next_row is None and at is None and len(told_on) >= TAKEN_AS_ROWS:  # by a rank that was not listened to
+    if next_row is None and at is None and len(told_on) >= TAKEN_AS_ROWS:  # by a rank whose lines are not read
         yield Cut(told_on[0].line, OTHER_RANK)
     yield from _attempts([mark for mark in marks if at is None or mark.line >= at], next_row)
 
@@ -350,7 +350,7 @@ def _literals(format: Format) -> dict[bytes, str]:
 
 
 def _is_sampled(distance: np.ndarray) -> bool:
-    """Return True for a long log in which usually other lines stand between two rows."""
+    """Return True for a long log in which there are usually other lines between two rows."""
     return len(distance) > MANY_ROWS and median(distance) > 1
 
 

@@ -24,7 +24,7 @@ from tensorprimat.logs.text import Log
 
 DEFAULT_FOLDERS = ("amd-logs", "nvi-logs", "benchmark_results", "output")
 PASSED_OVER = ("history", "node_modules", "__pycache__")
-"""Folders that are not entered: every result's earlier states, other people's code. Hidden ones neither."""
+"""Folders that are not entered: every result's earlier states, other people's code. Nor are hidden ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Item:
     ranks: tuple[Path, ...] = ()
     """The workbooks of a profile."""
     problem: str | None = None
-    """Reason why it cannot be read at all."""
+    """Reason why it cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,7 @@ def _files_of_one_run(log: Log) -> list[Path]:
 
 
 def _collect(path: Path, scalars: Scalars, texts: dict[str, str]) -> None:
-    """Add the scalars and texts of one file; what follows a torn record is left out, as TensorBoard does."""
+    """Add the scalars and texts of one file; text after a truncated record is left out, as by TensorBoard."""
     try:
         from google.protobuf.message import DecodeError
         from tensorboard.compat.proto.event_pb2 import Event

@@ -1,4 +1,4 @@
-"""Text of logs as readers want it: numbered lines without colours, prefixes and carriage returns."""
+"""Text of logs for readers: numbered lines without colours, prefixes and carriage returns."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Log:
             yield number, text
 
     def bare_lines(self) -> Iterator[tuple[int, str]]:
-        """As `lines`, with the prefixes still on."""
+        """Yield lines as `lines` does, with their prefixes."""
         for number, block in self.numbered_blocks():
             yield from lines_of(number, block)
 

@@ -1,7 +1,7 @@
 """Logs of any training loop that prints the number of the step, the loss and the time of day, and no step time.
 
-The last resort: only where no other format finds a row. Times come from the stamps of the lines, so they include all
-work between two rows; rows between which a validation or a checkpoint was announced are marked, never measured.
+The last format tried: only where no other format finds a row. Times come from the stamps of the lines, so they include
+all work between two rows; rows between which a validation or a checkpoint was announced are marked, never measured.
 """
 
 from __future__ import annotations

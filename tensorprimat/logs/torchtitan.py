@@ -127,7 +127,7 @@ class _Seen:
     validations: set[int] = field(default_factory=set)
     starts: list[int] = field(default_factory=list)
     has_rows: bool = False
-    """Rows were read: what is stated behind them is of another training, which may fail before its first row."""
+    """Rows were read: later statements are of another training, which may fail before its first row."""
     timestamp: float | None = None
     platform: Platform | None = None
     source: str = "torchtitan"
@@ -213,7 +213,7 @@ def _step(line: int, text: str, interrupted_by: str) -> Step | None:
 
 
 def _timed(steps: Steps, tokens_per_gpu: float) -> Steps:
-    """Return the rows with the mean time of one optimizer step, where the rounded rate still tells it."""
+    """Return the rows with the mean time of one optimizer step, where the rounded rate is exact enough."""
     rate = steps.column("reported_tokens_per_second_per_gpu")
     seconds = np.where(rate >= LEAST_TPS, tokens_per_gpu / np.maximum(rate, LEAST_TPS), np.nan)
     return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps

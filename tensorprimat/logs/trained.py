@@ -32,7 +32,7 @@ def note(text: str, found: dict[str, Any]) -> None:
 def config_of(found: dict[str, Any]) -> dict[str, str]:
     """Return the fields of TrainingConfig that follow: peft "none" where all train, "frozen" where some do not.
 
-    A model that is built after the summary counts as nothing at all, which states nothing.
+    For a model that is built after the summary, the counts are 0 and state nothing.
     """
     if not found.get("trainable") or "non-trainable" not in found:
         return {}

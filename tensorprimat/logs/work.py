@@ -2,8 +2,8 @@
 of tokens.
 
 Fine-tuning packs or pads sequences of any length, so one step holds twice the tokens of another. The mean rate is then
-all tokens over all seconds. Rows that state a rate and a time tell their tokens; rows that state a rate alone are
-weighed by the time that passed between them, or by the tokens that enter the loss.
+all tokens over all seconds. Rows that state a rate and a time give their tokens; rows that state a rate alone are
+weighted by the time between them, or by the tokens that enter the loss.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def with_tokens(
     """Return the tokens of a step from the growth of a total, where the rows do not state them; then its time, where
     the rows state a rate over all GPUs and no time.
 
-    totals: by the column `by` of the rows, of all tokens before the step or, else, with those of the step. What falls
-    more often than trainings restart is no total.
+    totals: by the column `by` of the rows, of all tokens before the step or, else, with those of the step. A number
+    that falls more often than trainings restart is no total.
     """
     if not steps.has("tokens") and len(steps):
         total = clocks.at(totals, steps.column(by))
@@ -58,8 +58,8 @@ def restarts(steps: Steps, totals: Mapping[int, float | None]) -> list[tuple[int
 def weighed(
     steps: Steps, elapsed: Elapsed | None, labels: FloatArray | None, gpus: int | None, *, varies: bool
 ) -> tuple[Steps, list[str]]:
-    """Return the rows with the tokens, or else the relative work, of each step, and a warning about what the mean of
-    their rates rests on.
+    """Return the rows with the tokens, or else the relative work, of each step, and a warning that states the weights
+    behind the mean of their rates.
 
     elapsed: a clock that the rows state, in place of their dates; labels: tokens of each step that enter the loss;
     shape (rows,); gpus: number of GPUs; varies: steps of this framework hold different numbers of tokens.
@@ -99,7 +99,7 @@ def _difference(rates: FloatArray) -> float:
 
 
 def _between_rows(steps: Steps, elapsed: Elapsed | None, rates: FloatArray) -> tuple[FloatArray | None, float]:
-    """Return the seconds of a step by the clock between its row and the one before, NaN where it does not tell, or None
+    """Return the seconds of a step by the clock between its row and the one before, NaN where that is unknown, or None
     without a clock; and the relative standard deviation that the rounding of the clock leaves in the mean rate.
     """
     index = steps.column("index")

@@ -25,7 +25,7 @@ from tensorprimat.machine import leftovers
 
 DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd")
 """Device files that only a process which computes on a GPU keeps open."""
-PATIENCE_SECONDS = 30.0  # a driver that hangs must not hang us
+PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
 KILLED_SECONDS = 10.0  # a driver gives back the memory of a large process before it is gone
 POLL_SECONDS = 0.05
 
@@ -44,7 +44,7 @@ class Holder:
     keeps: str | None = None
     """The reason that it must not be ended; None for a leftover."""
     can_be_chosen: bool = False
-    """True if --pid may end it all the same: it is the user's own, Python, and on a GPU."""
+    """True if --pid may end it although it is no leftover: it is the user's own, Python, and on a GPU."""
 
     @property
     def started_at(self) -> datetime | None:
@@ -80,7 +80,7 @@ def _answer(question: Sequence[str], environment: Mapping[str, str] | None) -> s
 
 def _nvidia(text: str) -> Iterable[tuple[int, float | None]]:
     for pid, used in re.findall(r"^(\d+), *(\S+)", text, re.MULTILINE):
-        yield int(pid), float(used) * MIB if used.isdigit() else None  # "[N/A]" under a driver that does not say
+        yield int(pid), float(used) * MIB if used.isdigit() else None  # "[N/A]" under a driver that does not report it
 
 
 def _rocm(text: str) -> Iterable[tuple[int, float | None]]:
@@ -114,7 +114,7 @@ _QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[int, flo
 
 
 def _gpu_uses(environment: Mapping[str, str] | None = None) -> dict[str, float | None]:
-    """Return the utilization of every GPU in percent by its name; None for a GPU that does not say."""
+    """Return the utilization of every GPU in percent by its name; None for a GPU that does not report it."""
     found: dict[str, float | None] = {}
     for question, read in _USE_QUESTIONS:
         text = _answer(question, environment)
@@ -195,7 +195,7 @@ def holders(memory: Mapping[int, float | None], *, devices: Sequence[str] | None
 
 
 def _holds(pid: int, patterns: Sequence[str]) -> bool:
-    """Return True if the process has one of the device files open; False also if we may not look."""
+    """Return True if the process has one of the device files open; False also if reading is not permitted."""
     try:
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):  # closed meanwhile
@@ -225,7 +225,7 @@ def _holder(process: psutil.Process, held: bool, used: float | None) -> Holder:
 
 
 def _judged(process: psutil.Process, held: bool) -> tuple[str | None, bool]:
-    """Return the reason that a process stays (None if only its activity can tell), and if --pid may name it."""
+    """Return the reason that a process stays (None if that depends on its activity), and if --pid may name it."""
     if process.uids().real != os.getuid():
         return f"belongs to {process.username()}", False
     if not held:
@@ -253,7 +253,7 @@ def watched(found: Sequence[Holder], *, seconds: float) -> list[Holder]:
 
 
 def _same(holder: Holder) -> psutil.Process | None:
-    """Return the process that was listed, or None if its number means another one by now."""
+    """Return the process that was listed, or None if its number now belongs to another one."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(holder.pid)
         if process.create_time() == holder.created:

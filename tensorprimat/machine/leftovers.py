@@ -22,20 +22,20 @@ from tensorprimat.core.quantities import fixed
 REAPERS = ("systemd", "init")
 """Programs other than process 1 that adopt orphans: a user's own systemd."""
 LAUNCHERS = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec\S*|orted|prted|srun|ray|raylet|nemo")
-"""Programs that start ranks in sessions of their own: as process 1 of a container they have started their children."""
+"""Programs that start ranks in sessions of their own: as process 1 of a container they are the parents of its ranks."""
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID", "_CONDOR_SLOT", "COBALT_JOBID")
 """Variables that a batch system sets in every process of a job (Grid Engine's JOB_ID is too common a name)."""
 JOB_CGROUP = re.compile(r"slurm|/job_?\d|pbs|lsf|condor|flux-|oar/|\.service$|/run-[^/]*\.scope$", re.IGNORECASE)
 """Control groups of batch systems and of services that systemd still runs."""
 IDLE_SHARE = 0.001  # of one core: a watchdog thread that wakes ten times a second stays below
-SAMPLE_SECONDS = 1.0  # between two looks at the GPUs; vendors average their utilization over about as long
+SAMPLE_SECONDS = 1.0  # between two readings of the GPUs; vendors average their utilization over about as long
 
 GpuUse = Callable[[], Mapping[str, float | None]]
-"""Returns the utilization of every GPU in percent by its name; None for a GPU that does not say."""
+"""Returns the utilization of every GPU in percent by its name; None for a GPU that does not report it."""
 
 
 def why_kept(process: psutil.Process) -> str | None:
-    """Return the reason that a Python process on a GPU is no leftover, or None if only its activity can still tell."""
+    """Return the reason that a Python process on a GPU is no leftover, or None if that depends on its activity."""
     try:
         return _parent(process) or _pid_namespace(process) or _session(process) or _job(process)
     except (psutil.Error, OSError) as error:
@@ -169,7 +169,7 @@ def watch(
 
 
 def _busiest(gpu_use: GpuUse, seconds: float) -> dict[str, float | None]:
-    """Return the highest utilization of each GPU over a time; None where one look gave none."""
+    """Return the highest utilization of each GPU over a time; None where one reading gave none."""
     until = time.monotonic() + seconds
     busiest = dict(gpu_use())
     while (left := until - time.monotonic()) > 0:

@@ -19,7 +19,7 @@ from tensorprimat.core.quantities import fixed, gigahertz, percent, watts
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
 
-LOOK_SECONDS = 0.3  # a share of CPU time over less is a few scheduler ticks
+LOOK_SECONDS = 0.3  # seconds; a CPU share over less time is a few scheduler ticks
 BUSY_SHARE = 0.25  # of the cores in use by others: one data loader or a build slows a step by more than runs scatter
 MOVED = 0.01  # relative; a cap is a setting, so any change is more than rounding
 CAPS = Path("/sys/devices/system/cpu/cpufreq")  # Linux; elsewhere no cap is read
@@ -42,7 +42,7 @@ class NoiseReading:
 
     cores: int
     load: float | None
-    """Average number of runnable processes over the last minute; None where the system does not say."""
+    """Average number of runnable processes over the last minute; None where the system does not report it."""
     busy_share: float
     """Share of all cores in use over LOOK_SECONDS, while this program is idle."""
     cpu_cap_hertz: float | None
@@ -98,7 +98,7 @@ def about(now: NoiseReading, when: str) -> list[str]:
 
 
 def company(now: NoiseReading, when: str) -> list[str]:
-    """Return a sentence for everything that others do here."""
+    """Return a sentence for all work of other processes on this machine."""
     warnings = []
     if now.is_busy:
         load = "" if now.load is None else f", load {fixed(now.load, 1)}"

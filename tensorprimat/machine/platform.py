@@ -109,8 +109,7 @@ def _gpu(torch: ModuleType, warned: tuple[str, ...]) -> Machine:
 
 
 def _identity(uuid: str) -> str:
-    """Return a device's identity: NVIDIA's UUID unchanged; HIP hands out 16 letters of hexadecimal as if they were
-    bytes.
+    """Return a device's identity: NVIDIA's UUID unchanged; HIP returns 16 hexadecimal characters as if they were bytes.
 
     >>> _identity("35663862-6331-6434-6537-613261396230")
     '5f8bc1d4e7a2a9b0'

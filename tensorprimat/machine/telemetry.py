@@ -18,7 +18,7 @@ from tensorprimat.machine.device import Device, DeviceReading, Process
 
 SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; twice per refresh says no more
 COUNTER_PATIENCE_SECONDS = 2.0  # counters are renewed several times a second
-NEAREST_SAMPLE_SECONDS = 1.0  # a step shorter than the sampling takes the sample nearest to it, if that is near
+NEAREST_SAMPLE_SECONDS = 1.0  # a step shorter than the sampling interval takes the nearest sample if it is this near
 
 
 def open_devices(ids: Iterable[str]) -> list[Device]:
@@ -37,8 +37,8 @@ def _bare(identity: str) -> str:
 
 
 def strangers(reading: DeviceReading, *, ours: Iterable[int]) -> tuple[Process, ...]:
-    """Processes on the device that are not ours, which are on it. Within a container some drivers number processes as
-    the host does: where none of the numbers is ours, as many as we are do not count."""
+    """Return the processes on the device that do not belong to this training. Within a container some drivers number
+    processes as the host does: where none of the numbers matches, as many processes as it has are left out."""
     own = set(ours)
     others = tuple(process for process in reading.processes if process.pid not in own)
     return others[len(own) :] if len(others) == len(reading.processes) else others
@@ -80,7 +80,7 @@ class Sampler:
             return
         self._stop.set()
         self._thread.join(timeout=2.0)
-        self.sample()  # a counter is only known up to its last look
+        self.sample()  # a counter is known up to its last reading
         self.last = tuple(device.read() for device in self._devices)
 
     def _run(self) -> None:
@@ -122,12 +122,12 @@ class Sampler:
 
     @property
     def boundary(self) -> str | None:
-        """Return the hardware that the power of these devices includes, or None where no device says it."""
+        """Return the hardware that the power of these devices includes, or None where no device states it."""
         return ", ".join(dict.fromkeys(device.boundary for device in self._devices if device.boundary)) or None
 
     @property
     def seconds_per_sample(self) -> float | None:
-        """Return the mean time that one look at all devices takes on the host."""
+        """Return the mean time that one reading of all devices takes on the host."""
         return self._sampling_seconds / self._samples if self._samples else None
 
     def columns(self, ended_at: FloatArray, seconds: FloatArray) -> dict[str, FloatArray]:
@@ -159,7 +159,7 @@ class Sampler:
         return found
 
     def _looked(self, figure: str, over_devices: Callable[..., FloatArray]) -> FloatArray | None:
-        """Return a figure of every look, its mean or maximum over the devices; None where a device lacks it once."""
+        """Return a figure of every reading, its mean or maximum over the devices; None where a device lacks it once."""
         rows = [[getattr(one, figure) for one in looks] for _, looks in self._looks]
         if not rows or any(value is None for row in rows for value in row):
             return None

@@ -13,9 +13,9 @@ from tensorprimat.core.quantities import count, fixed, percent, significant
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.platform import Machine
 
-SCATTER_PERCENT = 10.0  # a CV beyond it: the mean of a few trials says little
+SCATTER_PERCENT = 10.0  # percent; above it, the mean of a few trials is unreliable
 WANTED_PERCENT = 2.0  # standard error of the mean that the advice aims at
-MOST_TRIALS = 200  # more of them will not mend a machine that is never quiet
+MOST_TRIALS = 200  # more of them do not help on a machine that is never quiet
 STILL_WARMING = 1.25  # first trial over the median of the later ones
 HALF_EMPTY = 0.5
 SPILLING = 3.0  # times longer than the cell with the best rate would need for the same FLOPs
@@ -127,7 +127,7 @@ def spilling(cells: Sequence[MicroResult]) -> dict[int, str]:
 
 
 def with_spilling(cells: Sequence[MicroResult]) -> list[MicroResult]:
-    """Return the cells with a warning where memory of the host seems to have taken part, which other cells show."""
+    """Return the cells with a warning where host memory seems to be used, judged by other cells."""
     found = spilling(cells)
     return [
         cell.changed(warnings=(*cell.warnings, found[place])) if place in found else cell

@@ -19,14 +19,14 @@ from tensorprimat.machine.platform import Machine, detect
 PROCESS_BYTES = 0.4e9  # resident memory of a process with torch and transformers; a GPU's allocator does not count it
 
 USABLE_MEMORY = 0.95  # of a device: driver and kernels hold the rest
-UTILISATION = 0.4  # of the best matrix rate: what training reaches where nothing is wrong
+UTILISATION = 0.4  # of the best matrix rate: usual for training
 QUICK_SIZE = {"cpu": 1024, "cuda": 8192}  # of a product that is timed where no rate is known: tenths of a second
 START_SECONDS = 8.0  # of a fresh process: importing torch and transformers, building the model
 
 
 @dataclass(frozen=True, kw_only=True)
 class MicroEstimate:
-    """Of one cell."""
+    """Estimated memory and time of one cell."""
 
     memory_gb: float
     seconds: float | None

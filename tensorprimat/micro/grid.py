@@ -31,7 +31,7 @@ class Size:
     num_heads: int
     vocab: int
     context_length: int
-    """Its own, which --context-length replaces."""
+    """Default of the size, which --context-length replaces."""
     batch_size: int
 
 
@@ -68,7 +68,7 @@ class GridOptions:
 
 def cells(options: GridOptions) -> list[CellSpec]:
     """Return every cell of the grid: sizes outermost, passes innermost. Raises UsageError naming the flag."""
-    if options.memory_limit_gb is not None and not 0 < options.memory_limit_gb < math.inf:  # NaN is neither
+    if options.memory_limit_gb is not None and not 0 < options.memory_limit_gb < math.inf:  # NaN fails both comparisons
         raise UsageError(f"--memory-limit {options.memory_limit_gb:g}: must be a number above 0")
     trials, steps = trials_of(options)
     precisions = _words("--precision", options.precision or ("fp32" if options.device == "cpu" else "bf16"), PRECISIONS)

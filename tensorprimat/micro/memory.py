@@ -12,7 +12,7 @@ from tensorprimat.engines.memory import host_peak_bytes
 _CLEAR_PEAK = Path("/proc/self/clear_refs")  # proc(5): writing 5 sets the peak of resident memory to its present value
 _STATUS = Path("/proc/self/status")
 _CGROUP = Path("/sys/fs/cgroup")
-HEADROOM = 0.95  # of what is free on a CPU: the system must not start to swap or kill before the allocator says no
+HEADROOM = 0.95  # of the free memory on a CPU: the allocator must fail before the system swaps or kills
 
 
 def restart_peak(device_type: str) -> bool:
@@ -52,9 +52,8 @@ def free_bytes() -> float:
 
 @contextlib.contextmanager
 def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
-    """Let the process use no more than this; on a CPU without a limit, no more than is free.
-
-    A CPU's memory ends in a kill by the system otherwise, which takes what was measured, and maybe others, with it.
+    """Let the process use no more than this; on a CPU without a limit, no more than is free. Otherwise the system kills
+    the process when memory runs out, perhaps with others, and the measurements are lost.
     """
     if device_type == "cuda":
         import torch

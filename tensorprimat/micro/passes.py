@@ -61,7 +61,7 @@ def measure(spec: CellSpec) -> MicroResult:
 
     kind = torch.device(spec.device).type
     if kind == "cuda":
-        torch.cuda.set_device(torch.device(spec.device).index or 0)  # it refuses a device without a number
+        torch.cuda.set_device(torch.device(spec.device).index or 0)  # the function refuses a device without a number
     watch = advice.Watch(machine, spec.device)
     peak_known = memory.restart_peak(kind)
     with memory.limited(kind, spec.memory_limit_gb), _nothing_left_behind(kind, compiled=spec.compile):
@@ -72,7 +72,7 @@ def measure(spec: CellSpec) -> MicroResult:
         except (RuntimeError, MemoryError, OSError, ImportError, ValueError) as error:
             short = failures.is_out_of_memory(error)
             reason = f"out of memory: {spec.title}" if short else failures.reason(error)
-            kept = times if not short else Times()  # trials before the refusal are not the cell that was asked for
+            kept = times if not short else Times()  # trials before the failure are not a result of the cell
             cell = with_figures(_cell(spec, machine, kept), kept.parts)
             cell = cell.changed(status="oom" if short else "failed", reason=reason)
         peak = memory.peak_gb(kind) if peak_known else None

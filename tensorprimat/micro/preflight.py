@@ -33,13 +33,13 @@ TRANSFER_BYTES = 2**28
 SIBLING_SIZE, CPU_SIBLING_SIZE = 8192, 1024
 LAUNCHES = 1000
 
-BELOW_SIBLINGS = 0.93  # cards of one kind agree within a few percent; less than this is a card to look at
-BELOW_CATALOGUE = 0.5  # of the dense peak: big matrix products reach 70 to 85 % on a sound card
+BELOW_SIBLINGS = 0.93  # cards of one kind agree within a few percent; a card below this is suspect
+BELOW_CATALOGUE = 0.5  # of the dense peak: big matrix products reach 70 to 85 % on a healthy card
 
 NO_REASON = {"cuda": "the driver gives no reason; check the card", "cpu": "check what else runs on its node"}
 
 OnPart = Callable[[str], None]
-"""Gets the name of each part before it is measured."""
+"""Receives the name of each part before it is measured."""
 
 
 def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part: OnPart = lambda _: None) -> Preflight:
@@ -62,7 +62,7 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
     on_part("differences between GPUs, and other processes")
     with collectives.group(device) as (backend, processes):
         exchanged = collectives.measure(device, processes)
-        is_checked = device.type == "cuda" or processes > 1  # a CPU alone has no siblings
+        is_checked = device.type == "cuda" or processes > 1  # a CPU alone has no others to compare with
         checks = device_checks(machine, device, processes) if is_checked else []
     found = Preflight(
         **machine.facts_of_a_measurement(),
@@ -86,7 +86,7 @@ def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) ->
     for precision in PRECISIONS[device.type]:
         if gpu and precision in gpu.lacks:
             continue
-        if gpu is None and precision == "fp8":  # torch raises on older units, and nothing tells which these are
+        if gpu is None and precision == "fp8":  # torch raises on older units, and no function names these
             continue
         fact = gpu.peak(precision) if gpu else None
         reached = gpu.achievable_tflops.get(precision) if gpu else None
@@ -165,7 +165,7 @@ def launch_seconds(device: torch.device) -> float:
 def device_checks(machine: Machine, device: torch.device, processes: int) -> list[DeviceCheck]:
     """Return the same product on every GPU, with what its driver says about caps and company.
 
-    One process tries every GPU that it sees in turn; of several, each tries its own, and all hear of all.
+    A single process measures every GPU that it sees in turn; of several, each measures its own and all get the results.
     """
     if processes == 1:
         return [_device_check(machine, index) for index in range(torch.cuda.device_count())]
@@ -206,7 +206,7 @@ def _device_check(machine: Machine, place: int) -> DeviceCheck:
 
 
 def warnings_about(found: Preflight) -> list[str]:
-    """Return a GPU that is well below its siblings or the catalogue, and what its driver says about why."""
+    """Return a warning for each GPU well below the others or the catalogue, with the reasons that its driver gives."""
     warnings = []
     best = max((check.flops_per_second for check in found.devices), default=0.0)
     nodes = {check.host for check in found.devices}

@@ -48,7 +48,7 @@ def run(
     """Yield every cell in turn, saved before the next begins.
 
     A file of another measurement that is in a cell's place goes to history/. Raises RunError where a cell cannot be
-    saved; what was saved before stays, and the same call goes on from there.
+    saved; saved cells stay, and the same call continues after them.
     """
     for spec in specs:
         path = folder / spec.file_name
@@ -70,13 +70,13 @@ def run(
 
 
 def _keep_other(path: Path, spec: CellSpec) -> None:
-    """Move a file of another measurement out of the way; only a failed try of the same cell is replaced."""
+    """Move a file of another measurement out of the way; only a failed attempt at the same cell is replaced."""
     if not path.exists():
         return
     try:
         if micro_result.load(path).spec == spec:
             return
-    except InputError:  # not ours, or broken: kept all the same
+    except InputError:  # not a cell, or broken: kept anyway
         pass
     to_history(path)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DTYPES = (np.dtype(np.uint16), np.dtype(np.int32))
-CHUNK = 2**24  # tokens looked at in one go: a file larger than memory is read through, never held
+CHUNK = 2**24  # tokens read at a time: a file may be larger than memory
 DISTINCT_BATCHES = 2  # taken in turn: enough that no step repeats the one before it
 
 
@@ -57,7 +57,7 @@ def open_tokens(path: Path, *, vocabulary_size: int, least: int) -> NDArray[np.u
         raise InputError("a folder, not a token file", path=path, remedy="give another --data") from None
     except PermissionError:
         raise InputError("no permission to read it", path=path, remedy="give another --data") from None
-    except (ValueError, EOFError) as error:  # its words advise to trust the file and unpickle it
+    except (ValueError, EOFError) as error:  # numpy's message advises to trust the file and unpickle it
         remedy = "--data takes one that numpy.save wrote, of uint16 or int32 (tokens without a header: numpy.fromfile)"
         raise InputError("not a .npy file of numbers", path=path, remedy=remedy) from error
     if not isinstance(tokens, np.ndarray):

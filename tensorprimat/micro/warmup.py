@@ -11,11 +11,11 @@ from tensorprimat.micro.sweep import Measure
 
 STABLE_PERCENT = 2.0  # points of CV above the lowest of all counts: within it a count is as good as any
 LOW_CV_PERCENT = 5.0  # dedicated devices scatter by 1 to 2 %; at 5 % the mean of ten trials is known to 3.6 % (95 %)
-MEAN_STABLE_PERCENT = 5.0  # of the mean, likewise: a first step inside moves both
+MEAN_STABLE_PERCENT = 5.0  # of the mean, also: a first step among the trials changes both
 
 
 def run(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[MicroResult]:
-    """Yield the same cell after each number of warm-up steps, each measured from nothing."""
+    """Yield the same cell after each number of warm-up steps, each measured in a fresh process."""
     for count in counts:
         yield measure(spec.changed(num_warmups=count))
 
@@ -23,7 +23,7 @@ def run(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[
 def stable_from(cells: Sequence[MicroResult]) -> MicroResult | None:
     """Return the cell of the lowest count from which on CV and mean no longer depend on it; None where none is.
 
-    The largest count alone says nothing of the kind: what comes after it was not looked at. A CV above LOW_CV_PERCENT
+    The largest count alone proves nothing, because no larger count was tried. A CV above LOW_CV_PERCENT
     is no stable state either, even if no count has a lower one.
     """
     measured = [cell for cell in cells if cell.cv_percent is not None and cell.mean_time_ms is not None]

@@ -72,7 +72,7 @@ class Workload:
         torch.manual_seed(spec.seed)
         on_host = tokens.batches(spec)
         stored = torch.float32 if spec.autocast else DTYPES[spec.precision]
-        with self.device, _default_dtype(stored):  # built where and as it runs: peak memory holds no wider copy
+        with self.device, _default_dtype(stored):  # built on its device in its type: peak memory includes no wider copy
             self.network = Network(spec.as_preset, attention=spec.attention, sequence_length=spec.context_length)
         self.network.forward_only = spec.forward_only
         if not spec.autocast:

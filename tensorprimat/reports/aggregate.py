@@ -84,7 +84,7 @@ def shown(key: str, value: Any) -> str:
 
 
 def complete(rows: Sequence[MicroRow], *, added: Sequence[str] = (), title: str = "All cells") -> Table:
-    """Return one row per cell. added: columns of the reader's own."""
+    """Return one row per cell. added: columns that the user added."""
     keys = [
         key
         for key in TITLES

@@ -169,7 +169,7 @@ def _memory(sides: Sequence[Side], looks: dict[str, BarStyle]) -> tuple[tuple[Ba
         for side in sides
         if (peak := facts.peak_memory(side, kind)) is not None
     ]
-    if bars and len(sides) > 1:  # a kind that one side has compares nothing
+    if bars and len(sides) > 1:  # a kind that only one side has allows no comparison
         groups = [one.group for one in bars]
         bars = [one for one in bars if groups.count(one.group) > 1]
         if not bars:

@@ -27,15 +27,15 @@ STYLES = {
     "unsettled": "bold yellow",
     "not_comparable": "bold yellow",
 }
-LOUD_LOSSES = ("diverge", "failed")  # what changes the meaning of a speed; agreement is in the reports
+LOUD_LOSSES = ("diverge", "failed")  # warnings that change the meaning of a speed; the others are in the reports
 NARROW = 100  # columns of a terminal below which figures take two lines
 NARROW_HEADING = 8  # characters of a line of a heading there
-TOO_NARROW = 76  # and below which a table's columns do not fit at all
+TOO_NARROW = 76  # below which a table's columns do not fit at all
 INDENT = 2  # columns before everything that belongs to a model
 NO_BREAK = "\N{NO-BREAK SPACE}"
 GAP = 2  # columns between two columns of a table
 MOST_WARNINGS = 5  # of a screen; the report has them all
-MOST_PUBLISHED = 6  # rows of a screen, likewise
+MOST_PUBLISHED = 6  # rows of a screen
 MOST_SIDES_BESIDE = 3  # sides that each have a column next to a published result
 
 

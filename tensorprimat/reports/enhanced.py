@@ -26,11 +26,11 @@ SECTIONS = {
 }
 """Section of a report → its metrics."""
 QUIET = {"reported_tflops_per_gpu_restated", "hfu"}
-"""Left out where no side knows it: few runs have what they need."""
+"""Metrics left out where no side has them: few runs have their inputs."""
 
 
 def side_heading(sides: Sequence[Enhanced]) -> str:
-    """Return the model as it really is: a tiny one is never called by the real one's name."""
+    """Return the model as it really is: a tiny model never has the name of the real one."""
     return " / ".join(dict.fromkeys(formatting.model_title(side.side.result.model) for side in sides))
 
 

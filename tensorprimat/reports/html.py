@@ -33,7 +33,7 @@ SCRIPTS = ("report_plot.js", "report.js")
 MOST_POINTS = 100_000  # of all curves together: about 3 MB of the file
 LEAST_POINTS, MOST_OF_ONE = 400, 20_000  # of one curve: no screen is wider
 KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled": "unsure", "not_comparable": "unsure"}
-"""Verdict → class in report.css, which every page holds: so it must not say who is ahead."""
+"""Verdict → class in report.css, which every page contains, so its name must not state a winner."""
 DIGITS = 5  # significant digits of a point: more than any screen shows
 
 
@@ -66,8 +66,8 @@ def render(comparison: Comparison) -> str:
 
 
 SEEN = ("loss", "power", "clock", "temperature")
-"""Curves beside the step time, each drawn where a run has it."""
-MOST_WARNINGS = 5  # that are open; the others fold away
+"""Curves below the step time, each drawn where a run has the values."""
+MOST_WARNINGS = 5  # sections that are open; the others are folded
 
 
 def _kind(comparison: Comparison) -> str:

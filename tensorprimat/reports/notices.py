@@ -1,4 +1,4 @@
-"""Warnings, reduced clocks and contradicted headlines: the sentences that stand before and under the figures."""
+"""Warnings, reduced clocks and contradicted headlines: the sentences above and below the figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
     """Return one line per subject and side: the subject of a warning is the text before its first colon.
 
     Errors of the audit come first. Sentences of one subject follow each other on its line; of those that differ in
-    numbers alone the first stands for all.
+    numbers alone only the first is shown.
     """
     subjects: dict[tuple[str, str], list[str]] = {}
     for warning in warnings(comparison, comparison.sides):
@@ -73,7 +73,7 @@ LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure th
 
 
 def before_headline(sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return the warnings that stand above all figures: reduced clocks, and logs that contradict their figures."""
+    """Return the warnings above all figures: reduced clocks, and logs that contradict their figures."""
     return (*throttled(sides), *contradictions(sides))
 
 

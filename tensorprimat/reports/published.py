@@ -1,4 +1,4 @@
-"""The table of published results beside those that were measured here."""
+"""The table of published results next to those that were measured here."""
 
 from __future__ import annotations
 

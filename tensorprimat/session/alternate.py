@@ -35,7 +35,7 @@ NAMES = ("a", "b")
 
 @dataclass
 class AbSide:
-    """One configuration of one model, as far as it was measured."""
+    """One configuration of one model, with its measurements so far."""
 
     name: str
     job: Job

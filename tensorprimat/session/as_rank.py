@@ -110,6 +110,6 @@ def train(spec: RunSpec) -> tuple[Result | None, TensorPrimatError | None]:
             error = caught
         try:
             result = store.load(file)
-        except InputError:  # another rank's, or nothing was measured
+        except InputError:  # another rank has the result, or nothing was measured
             return None, error
     return pool([result if error is None else result.changed(complete=False)]), error

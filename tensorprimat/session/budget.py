@@ -1,6 +1,6 @@
 """The number of runs of a benchmark: as planned, or until an interval is narrow enough or a budget is spent.
 
-If the interval is checked after every run, it is sometimes narrow too early because the runs so far happen to agree.
+If the interval is checked after every run, it is sometimes narrow too early because the runs so far agree by chance.
 Each check therefore uses a stricter confidence level (stats.level_of_look), from the third run on.
 """
 
@@ -19,7 +19,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import significant
 from tensorprimat.core.result import Result
 
-FEWEST_RUNS = 3  # two runs agree by luck too often
+FEWEST_RUNS = 3  # two runs agree by chance too often
 METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "steps_per_second")
 CONFIDENCE = 0.95
 

@@ -34,7 +34,7 @@ class Extracted:
 
     @cached_property
     def paces(self) -> tuple[identity.Pace, ...]:
-        """Return the speeds of the result, which only other logs are held against."""
+        """Return the speeds of the result, which only other logs are compared with."""
         return identity.paces(self.result)
 
 

@@ -17,7 +17,7 @@ from tensorprimat.core.stated import UserFacts
 from tensorprimat.core.units import GB
 from tensorprimat.machine.platform import Machine
 
-SAME_MEMORY = 0.005  # logs print two decimals of GiB; the variants of one GPU lie further apart
+SAME_MEMORY = 0.005  # logs print two decimals of GiB; the variants of one GPU differ by more
 ORIGIN = "this machine's GPU: vendor and memory agree with the log"
 
 

@@ -1,7 +1,7 @@
 """Time that a benchmark takes, estimated before it runs, and specs that fit a number of minutes.
 
-The estimate is FLOPs over a share of the GPU's dense peak. It only tells minutes from hours, and it is printed as an
-estimate. A device without a known peak has none.
+The estimate is FLOPs over a share of the GPU's dense peak. It only distinguishes minutes from hours, and it is printed
+as an estimate. A device without a known peak has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensorprimat.machine.platform import Machine
 
 UTILISATION = 0.3  # of the dense peak: published plain PyTorch training lies above it (docs/reference/expected-mfu.md)
 START_SECONDS = 60.0  # of a fresh process: imports, building the model, compiling its layers
-FEWEST_STEPS = 5  # measured steps below which a run says too little
+FEWEST_STEPS = 5  # measured steps below which a run shows too little
 SCALED_ENGINES = ("torch",)  # the others take batch and parallelism from a vendor's recipe
 
 

@@ -18,7 +18,7 @@ from tensorprimat.core import processes
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.processes import usable_cores
 
-MOST_WORKERS = 16  # more would only wait for the disk
+MOST_WORKERS = 16  # more processes would only wait for the disk
 
 FileItem = TypeVar("FileItem")
 FileContent = TypeVar("FileContent")
@@ -57,7 +57,7 @@ def uncollected() -> Iterator[None]:
 def _begin(parent: int) -> None:
     """Ignore Ctrl-C, which the parent process handles, and end with that process."""
     processes.die_with_parent(parent)
-    gc.disable()  # it does one piece of work and hands over all of it
+    gc.disable()  # it does one task and returns all of its result
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

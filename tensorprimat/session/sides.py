@@ -18,7 +18,7 @@ from tensorprimat.session.extract import files_of, joined, read_each
 SCALING = "scaling.json"  # next to the logs of an MLPerf submission
 EVENTS = "events.out.tfevents."  # then a time, a host and numbers
 HISTORY = "history"  # of a folder of results: what was measured before
-LEAST_SIDES = 2  # with fewer sides that can be read there is nothing to compare
+LEAST_SIDES = 2  # with fewer readable sides there is nothing to compare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def load(
 ) -> tuple[list[Loaded], list[str]]:
     """Read every argument, logs by the path that extract takes. Returns results, and a sentence for what is odd.
 
-    by_argument: every argument is a side, those of one name together; a side without a name is called after its device
+    by_argument: every argument is a side, those of one name together; a side without a name is named after its device
     if that is unique, else after its path. read: reads the result files of a folder. Raises InputError for what holds
     neither a result nor training.
     """

@@ -33,7 +33,7 @@ class Survey:
     saved: tuple[Path, ...] = ()
     """Result files that were written."""
     notes: tuple[str, ...] = ()
-    """Sentences about logs that were saved together or apart."""
+    """Sentences about logs that were saved together or separately."""
 
     @property
     def is_usable(self) -> bool:

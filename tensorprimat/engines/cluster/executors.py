@@ -23,9 +23,9 @@ from tensorprimat.engines import ENGINES, Plan, importable, launch
 from tensorprimat.machine.platform import SPELLINGS, Machine
 
 OPTION = "executor"
-"""Option of a RunSpec: who starts its ranks, where that is none of this machine's doing."""
+"""Option of a RunSpec: the launcher of its ranks, if another machine starts them."""
 TRAINS_THERE = ("torch", "nemo")  # Megatron-Bridge's engine starts ranks of its own, and logs are read here
-NODE = "node"  # a host of which nothing is known yet
+NODE = "node"  # a host that is not known yet
 NEMO_RUN = "pip install 'nemo_run==0.11.1' 'leptonai<0.28' (newer leptonai breaks its import)"
 WITHOUT = {
     "run": "or start the ranks yourself: torchrun or srun … -m tensorprimat run",
@@ -70,7 +70,7 @@ class Executor:
     takes: tuple[str, ...] = ()
     """Fields of Cluster that mean something to it."""
     needs: tuple[str, ...] = ()
-    """Those that it cannot do without."""
+    """Fields that it requires."""
     several_nodes: bool = True
     packages: tuple[str, ...] = ("nemo_run",)
     install: str = NEMO_RUN
@@ -88,7 +88,7 @@ EXECUTORS = {
     "skypilot": Executor(
         title="SkyPilot job",
         takes=("gpu", "infra", "container_image", "container_mounts"),
-        needs=("gpu",),  # it rents what it is told to
+        needs=("gpu",),  # it rents the GPU that --gpu names
         packages=("nemo_run", "sky"),
         install="pip install 'nemo_run[skypilot]==0.11.1' 'leptonai<0.28'",
         program="rsync",
@@ -143,7 +143,7 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command:
     for mount in cluster.container_mounts:
         if not re.fullmatch(r"[^:\s]+:[^:\s]+(?::\w+)?", mount):
             raise UsageError(f"--container-mounts {mount}: must be SRC:DST, without spaces")
-    if re.search(r"\s|/nemo_run", str(regular.resolved(folder))):  # the second is what it puts the job's folder for
+    if re.search(r"\s|/nemo_run", str(regular.resolved(folder))):  # it replaces the second by the job's folder
         raise UsageError(
             f"--output {folder}: NeMo-Run cannot work in a path with spaces or /nemo_run; choose another folder"
         )

@@ -30,14 +30,14 @@ KEPT_LINES = 10_000  # in which a cause is looked for: a library's debug output 
 
 @dataclass
 class Console:
-    """The destination of a job's lines; it keeps those that may explain the job's end."""
+    """Output of a job's lines, which keeps those that may explain the job's end."""
 
     out: TextIO
     err: TextIO
     output: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
     def show(self, line: str) -> None:
-        """One line of the job."""
+        """Show one line of the job."""
         if match := ENGINE_LINE.search(line):
             print(match[0], file=self.out, flush=True)
             return
@@ -45,7 +45,7 @@ class Console:
         self.output.append(line)
 
     def note(self, line: str) -> None:
-        """One line of ours."""
+        """Show one line of this program."""
         print(line, file=self.out, flush=True)
 
     def cause(self) -> str | None:
@@ -53,7 +53,7 @@ class Console:
         text = "\n".join(self.output)
         for failed in ROOT_CAUSE.finditer(text):
             died_of = -int(failed["code"])
-            if died_of > 0 and died_of != signal.SIGTERM:  # which torchrun itself sends to the others
+            if died_of > 0 and died_of != signal.SIGTERM:  # torchrun itself sends it to the other ranks
                 name = SIGNALS.get(died_of, f"signal {died_of}")
                 return f"rank {failed['rank']} on {failed['host']} was lost (it died of {name})"
         if own := OWN_LINE.findall(text):
@@ -63,7 +63,7 @@ class Console:
 
 
 class PrintedLine(io.TextIOBase):
-    """Takes what NeMo-Run prints, and shows it line by line."""
+    """Shows the output of NeMo-Run line by line."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._begun = console, ""

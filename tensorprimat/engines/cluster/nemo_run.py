@@ -18,9 +18,9 @@ system."""
 
 VOLUME = "/tensorprimat"
 """Mount point of the pods' volume: not NeMo-Run's default /nemo_run, because its own script creates a link there."""
-IDLE_MINUTES = 10  # after which SkyPilot takes down what it started, so that nobody pays for a forgotten machine
+IDLE_MINUTES = 10  # after which SkyPilot shuts its machines down, so that nobody pays for a forgotten one
 AS_IT_COMES = {"PYTHONUNBUFFERED": "1"}
-"""Without it torchrun hands on its ranks' lines only when it has 8 KiB of them, mostly at the end of the run."""
+"""Without it torchrun forwards its ranks' lines in blocks of 8 KiB, mostly at the end of the run."""
 JOB_NAME_PREFIX = "tensorprimat."
 PIP_INSTALL = "pip install torch lightning transformers numpy scipy pydantic psutil pyyaml"
 """Installation of the torch engine's imports on a bare cloud machine. An image is expected to have its own."""
@@ -64,7 +64,7 @@ def _slurm(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
         container_image=image,
         container_mounts=[*cluster.container_mounts, f"{folder}:{folder}"] if image else [],
         job_name_prefix=JOB_NAME_PREFIX,
-        # Goes into the batch script as it stands; without an image the nodes share this Python too.
+        # Goes into the batch script unchanged; without an image the nodes also share this Python.
         env_vars=dict(AS_IT_COMES) if image else {"PATH": f'{shlex.quote(_our_programs())}:"$PATH"', **AS_IT_COMES},
         packager=run.Packager(),
         launcher="torchrun",

@@ -6,12 +6,12 @@ import re
 import subprocess
 from dataclasses import dataclass
 
-UNANSWERED = "UNANSWERED"  # our own word: the controller did not answer this time
+UNANSWERED = "UNANSWERED"  # word of this program: the controller did not answer
 ALIVE = (
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT",
     "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", UNANSWERED,
 )  # fmt: skip
-"""Words of a job that may still do something: squeue(1), job state codes."""
+"""States of a job that may still run: squeue(1), job state codes."""
 
 ENDINGS = {
     "TIMEOUT": "was ended at its time limit; give more with --time",
@@ -87,7 +87,7 @@ def cancel(job: str) -> str | None:
 
 
 def _ask(*command: str) -> subprocess.CompletedProcess[str] | None:
-    """Return one command of Slurm's; None where it is missing or does not answer."""
+    """Return the output of one Slurm command; None where it is missing or does not answer."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired):

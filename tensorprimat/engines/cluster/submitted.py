@@ -3,8 +3,8 @@
     python -m tensorprimat.engines.cluster.submitted --cluster JSON --folder DIR [--dry-run]
         python -m ENGINE --spec spec.json --result result.json
 
-Stands in front of an engine's command (`executors.wrapping`) and keeps the engine's own contract: its console lines on
-stdout, everything else that the job and NeMo-Run say on stderr, a result file, exit code 0, or 1 with one line. Ctrl-C
+Precedes an engine's command (`executors.wrapping`) and behaves like the engine: its console lines on
+stdout, all other output of the job and NeMo-Run on stderr, a result file, exit code 0, or 1 with one line. Ctrl-C
 and SIGTERM cancel the job, because without its launcher nothing would collect the result. engines/slurm reads the state
 of a Slurm job, because NeMo-Run needs an accounting database for it. Everything of the job is kept in DIR.
 """
@@ -88,7 +88,7 @@ class Submission:
         return EXECUTORS[self.cluster.executor].title
 
     def ship(self) -> None:
-        """Put the spec and this very code where the ranks find them."""
+        """Copy the spec and this code to where the ranks find them."""
         code = self.shipped / "code"
         package = Path(tensorprimat.__file__).parent
         shutil.copytree(package, code / package.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -100,7 +100,7 @@ class Submission:
     @contextlib.contextmanager
     def experiment(self) -> Iterator[Any]:
         """NeMo-Run's experiment with this one task in it."""
-        os.environ["NEMORUN_HOME"] = str(self.folder / "logs")  # read when it is imported
+        os.environ["NEMORUN_HOME"] = str(self.folder / "logs")  # read when NeMo-Run is imported
         import nemo_run as run
 
         there = nemo_run.place_of(self.cluster, self.shipped)
@@ -117,7 +117,7 @@ class Submission:
             enable_goodbye_message=False,
             skip_status_at_exit=True,
         ) as experiment:
-            follows = self.cluster.executor != "slurm"  # whose log it cannot follow without an accounting database
+            follows = self.cluster.executor != "slurm"  # NeMo-Run cannot follow its log without an accounting database
             experiment.add(task, executor=executor, name=self.spec.model, tail_logs=follows)
             job = experiment.jobs[0]
             job.executor.packager = run.Packager()  # the code is in `shipped`; SkyPilot's would archive a git checkout
@@ -145,7 +145,7 @@ def run(submission: Submission, console: Console) -> None:
 
 
 def _run_on_slurm(submission: Submission, console: Console) -> str | None:
-    """Returns what became of the job where it did not complete."""
+    """Return the state of a job that did not complete."""
     with submission.experiment() as experiment:
         experiment.run(detach=True)
         handle, folder = experiment.jobs[0].handle, Path(experiment.jobs[0].executor.job_dir)
@@ -195,7 +195,7 @@ def _follow_slurm(job: str, tail: Tail, stop: threading.Event, console: Console)
 
 
 def _standing(state: slurm.JobState) -> str | None:
-    """Return a phrase on the job's state for a waiting user; None for a state without news."""
+    """Return a phrase on the job's state for a waiting user; None for an uninformative one."""
     if state.word == "RUNNING":
         return f"runs on {state.nodes}"
     if state.word == "PENDING":
@@ -204,7 +204,7 @@ def _standing(state: slurm.JobState) -> str | None:
 
 
 def _cancelled(job: str, submission: Submission) -> str:
-    """Cancel a Slurm job, give its ranks a moment to write what they measured, and say so."""
+    """Cancel a Slurm job, wait for its ranks to write their measurements, and return the error."""
     if complaint := slurm.cancel(job):
         return f"interrupted; Slurm job {job} could not be cancelled ({complaint}): scancel {job} ends it"
     until = time.monotonic() + CANCEL_SECONDS
@@ -253,7 +253,7 @@ def _written_cause(folder: Path) -> str | None:
 
 
 def _watch(experiment: Any, submission: Submission, done: threading.Event) -> None:
-    """End the wait for a job that the user wants no more of, or that cannot say any more how it ended."""
+    """End the wait for a job that the user has stopped, or whose container has disappeared."""
     job = experiment.jobs[0]
     ask_at = time.monotonic() + ASK_SECONDS
     while not done.wait(TICK_SECONDS):
@@ -273,15 +273,15 @@ def _watch(experiment: Any, submission: Submission, done: threading.Event) -> No
 
 
 def _fetch(submission: Submission, job: Any) -> None:
-    """Bring the result from where no file system is shared."""
+    """Copy the result back from machines without a shared file system."""
     app = job.handle.rpartition("/")[2]
     if submission.cluster.executor == "kubernetes":
         job.executor.pull_results(app.rpartition("___")[2], dest_dir=str(submission.shipped))
     elif submission.cluster.executor == "skypilot":
-        head = job.executor.parse_app(app)[0]  # SkyPilot makes these names ssh's
+        head = job.executor.parse_app(app)[0]  # SkyPilot adds these names to ssh's configuration
         nodes = [head, *(f"{head}-worker{number}" for number in range(1, submission.spec.num_nodes))]
         place = nemo_run.place_of(submission.cluster, submission.shipped)
-        for node in nodes:  # torchrun gives rank 0 to whichever node came first
+        for node in nodes:  # rank 0 is on the node that reached torchrun first
             if not submission.result.exists():
                 subprocess.run(["rsync", "--archive", f"{node}:{place}/result.json", submission.result], check=False)
 

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint as a NeMo checkpoint, through NeMo's own importer, and what that will need first."""
+"""A Hugging Face checkpoint as a NeMo checkpoint, by NeMo's own importer, after a check of disk space and memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HUB = "hf://"
 BYTES_PER_PARAMETER = 2  # of a published checkpoint and of the converted one: both are bfloat16
 LARGEST_CONFIG_BYTES = 2**20  # of a checkpoint's config.json, which has some kilobytes
 IN_MEMORY = 2  # copies at once: the model as transformers loads it and the one that NeMo fills from it; measured 1.9
-OWN_BYTES = 1 * GB  # NeMo's and torch's code and buffers beside any model; measured 0.9
-LAYERS_OF = "transformer_engine"  # NeMo's importers write into its layers, and know the names of no other
+OWN_BYTES = 1 * GB  # NeMo's and torch's code and buffers without a model; measured 0.9
+LAYERS_OF = "transformer_engine"  # NeMo's importers write into its layers only
 ENDINGS = (RuntimeError, OSError, ValueError, AssertionError, MemoryError, LookupError, TypeError, AttributeError)
 """Exceptions that importers raise if a checkpoint is not as they expect."""
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -112,7 +112,7 @@ def convert(model: str, source: str, output: Path, *, overwrite: bool = False) -
     """Convert into a temporary folder next to the output first, so that no partial checkpoint has the final name.
     Returns the output folder.
 
-    NeMo talks on stdout. Raises UsageError without NeMo or Transformer Engine or where the output exists, RunError
+    NeMo prints on stdout. Raises UsageError without NeMo or Transformer Engine or where the output exists, RunError
     where NeMo's importer fails.
     """
     if reason := nemo.unavailable():

@@ -55,7 +55,7 @@ def unavailable() -> str | None:
 def check(spec: RunSpec, machine: Machine) -> None:
     """Raise UsageError where NeMo cannot run the spec here."""
     spec.check()
-    if machine.platform != "nvd" and ENGINES["nemo"].missing_packages():  # where NeMo is installed, it is asked
+    if machine.platform != "nvd" and ENGINES["nemo"].missing_packages():  # an installed NeMo states whether it can
         raise UsageError(
             f"--engine nemo needs an NVIDIA GPU, and this is a {machine.label} machine; try benchmark.py --engine torch"
         )

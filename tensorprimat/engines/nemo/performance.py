@@ -3,7 +3,7 @@
 Source: NVIDIA/NeMo, scripts/performance (helpers.py, executors.py, llm/pretrain_llama3_8b.py), PerfEnvPlugin of
 nemo.lightning.run.plugins and `pretrain_performance_optimizations` of the recipes, read at commit 8cfedd72 of
 2025-09-20, and for the GPUs of the Hopper generation at v2.4.0rc2 (7ac5a8eb), the last version that trains there
-without Megatron's FSDP; of this block it has the same. NVIDIA publishes it for Llama 3 8B; the same is set for all
+without Megatron's FSDP; its block is the same. NVIDIA publishes it for Llama 3 8B; the same is set for all
 three models, because qwen's and mistral's recipes have no performance mode of their own. Only CUDA graphs, which a
 table switches on for a model and a GPU, stay with llama.
 """
@@ -15,13 +15,13 @@ from typing import Any
 from tensorprimat.core.spec import RunSpec
 
 GARBAGE_COLLECTION_STEPS = 100
-LAYERNORM_MARGIN = 16  # streaming multiprocessors that layer norm leaves to communication
+LAYERNORM_MARGIN = 16  # streaming multiprocessors that layer norm leaves for communication
 BLACKWELL = ("B200", "GB200", "B300", "GB300")
 
 ALWAYS = {
     "TORCH_NCCL_HIGH_PRIORITY": "1",
     "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
-    "NCCL_NVLS_ENABLE": "0",  # saves memory; user buffers, which would want it, are not registered
+    "NCCL_NVLS_ENABLE": "0",  # saves memory; it is needed only for registered user buffers, which are not used
     "NVTE_FLASH_ATTN": "1",
     "NVTE_FUSED_ATTN": "1",
     "NVTE_FWD_LAYERNORM_SM_MARGIN": str(LAYERNORM_MARGIN),

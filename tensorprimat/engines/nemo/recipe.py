@@ -1,7 +1,7 @@
 """NeMo 2 recipes of the three models with every value set explicitly, and our callback among theirs.
 
 A recipe's own defaults differ by model (llama: context parallel 2, global batch 512; qwen: tensor parallel 2, micro
-batch 2, global batch 32), so none is left standing: the RunSpec decides. Data are NeMo's mock tokens; the tokenizer is
+batch 2, global batch 32), so none is kept: the RunSpec sets every value. Data are NeMo's mock tokens; the tokenizer is
 a null tokenizer of the model's own vocabulary, because the recipe's default would download one.
 """
 
@@ -62,7 +62,7 @@ def precision_recipe(spec: RunSpec) -> str:
 def callback(run: Any, spec: RunSpec, result_file: str | None, device_name: str | None) -> Any:
     """Our callback as a configuration: it survives serialisation, a live instance would not.
 
-    training_config holds what NeMo's objects cannot tell about themselves.
+    training_config holds settings that NeMo's objects do not state.
     """
     from tensorprimat.engines.callback import BenchmarkCallback
 
@@ -123,7 +123,7 @@ def _set_trainer(recipe: Any, spec: RunSpec) -> None:
     trainer = recipe.trainer
     trainer.plugins = getattr(mixed_precision, precision_recipe(spec))()
     trainer.max_steps = spec.max_steps
-    trainer.log_every_n_steps = 1  # one printed line per step, so that log and callback can be laid side by side
+    trainer.log_every_n_steps = 1  # one printed line per step, so that log and callback can be compared
     trainer.val_check_interval = None
     trainer.limit_val_batches = trainer.num_sanity_val_steps = 0
     trainer.enable_checkpointing = trainer.logger = False

@@ -28,7 +28,7 @@ GPU_MODEL = re.compile(r"\bMI\d{3}[A-Z]*\b")
 QUESTIONS = (("rocm-smi", "--showproductname"), ("amd-smi", "static", "--asic"), ("rocminfo",))
 """Programs of ROCm that name the GPU, in the order in which they are tried."""
 GPUS_PER_NODE = 8  # what Primus itself starts where GPUS_PER_NODE does not say otherwise
-PATIENCE_SECONDS = 30.0  # a driver that hangs must not hang us
+PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
 
 
 def find(environment: Mapping[str, str] | None = None) -> Path | None:
@@ -71,7 +71,7 @@ def gpu_model(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
 
 
 def machine_of(machine: Machine, environment: Mapping[str, str] | None = None) -> Machine:
-    """Return the machine that Primus will train on: this one, or, where our Python sees no AMD GPU (it need not have
+    """Return the machine that Primus will train on: this one, or, where this Python sees no AMD GPU (it need not have
     ROCm's torch; a dry run needs no GPU), what PRIMUS_GPU_MODEL or ROCm's programs and GPUS_PER_NODE say.
 
     Raises UsageError.
@@ -115,7 +115,7 @@ def find_config(
     """Return the experiment file for a model on a GPU; {MODEL}_CONFIG names another one.
 
     precision: bf16 where nothing is stated. Files without a precision in their name (until v0.5) serve every precision,
-    files without a GPU's folder (until v0.4) every GPU. Raises UsageError that names what was looked for.
+    files without a GPU's folder (until v0.4) every GPU. Raises UsageError that names the files searched.
     """
     environment = os.environ if environment is None else environment
     variable = f"{model.upper()}_CONFIG"

@@ -54,8 +54,8 @@ class Files:
     log: Path
     config: Path
     latest: Path | None
-    """training_{model}.log, the name that is looked for first; None for a methodology that is not the default: a log
-    does not say its methodology, so that one must not be found by itself."""
+    """training_{model}.log, the name that is looked for first; None for a methodology that is not the default (the
+    log does not state it, so a search must not find it)."""
 
 
 def files_of(spec: RunSpec) -> Files:
@@ -123,7 +123,7 @@ def _write_config(spec: RunSpec, path: Path) -> None:
 
 
 def _environment(spec: RunSpec, extra: dict[str, str]) -> dict[str, str]:
-    """Environment of Primus: this process's, without the one that it set for its own Python."""
+    """Environment of Primus: that of this process, without the virtual environment of its Python."""
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return {**ours, "GPUS_PER_NODE": str(spec.num_gpus), "PRIMUS_GPU_MODEL": spec.options[GPU], **extra}
 
@@ -146,7 +146,7 @@ def variables_of(spec: RunSpec, log: Path) -> dict[str, str]:
 
 
 def _run(spec: RunSpec, files: Files) -> RunError | None:
-    """Start Primus and follow it to its end; why it failed, if it did."""
+    """Start Primus and follow it to its end; return the error if it failed."""
     root = Path(spec.options[ROOT])
     with _opened(files) as log, _without_spaces(files.config) as config:
         command, extra = primus_checkout.start_command(root, config)
@@ -164,7 +164,7 @@ def _opened(files: Files) -> Iterator[IO[bytes]]:
 
 
 def _link(log: Path, latest: Path) -> None:
-    """Give the log a second name; a log of that name which is not such a second name already is moved aside."""
+    """Give the log a second name; another log of that name is moved aside."""
     if latest.is_symlink() or (latest.exists() and latest.stat().st_nlink > 1):
         latest.unlink()
     elif latest.exists():

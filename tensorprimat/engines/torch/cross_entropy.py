@@ -32,8 +32,8 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the mean negative log-likelihood of targets, a float32 scalar; torch's own writes all logits thrice, this
-    once.
+    """Return the mean negative log-likelihood of targets, a float32 scalar; all logits are written once, not thrice as
+    by torch.
 
     logits: (rows, vocabulary), any floating dtype; targets: (rows,) of whole numbers below the vocabulary's size.
     """

@@ -2,7 +2,7 @@
 
 Uniform random tokens would keep the loss at ln V for ever, and no check of the loss could mean anything. Here token k
 appears about as often as 1 / (k + 1), as words do, and with probability FOLLOWS the next token is the successor of the
-last one, so there is something to learn at once (frequencies) and something to learn later (successors).
+last one, so a model learns frequencies at once and successors later.
 
 Sequence number i of a seed is the same on every platform and for every number of ranks: it is made from a
 counter-based generator with integer arithmetic alone. Rank r of R takes every R-th micro-batch of the global batch.
@@ -39,7 +39,7 @@ class TokenStream:
         self.vocabulary_size, self._seed = vocabulary_size, seed
         weights = 1.0 / np.arange(1, vocabulary_size + 1)
         cumulative = np.cumsum(weights) / weights.sum()
-        # Thresholds as whole numbers: which token a draw becomes does not hang on the last bit of a float.
+        # Thresholds as whole numbers: rounding of floats must not change which token a draw becomes.
         self._thresholds = np.minimum(np.round(cumulative * 2**32), 2**32 - 1).astype(np.uint32)
 
     def sequence(self, number: int, length: int) -> NDArray[np.int64]:

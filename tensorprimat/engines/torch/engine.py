@@ -32,7 +32,7 @@ from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
 
-PRINTED_LINES = 10  # a short benchmark still shows that it moves
+PRINTED_LINES = 10  # so that a short benchmark also prints lines
 
 # Warnings of libraries on every run of this engine, about things that it does on purpose.
 EXPECTED_WARNINGS = (
@@ -153,14 +153,14 @@ def _profiler(spec: RunSpec) -> Any:
 
 def _prepare_process(spec: RunSpec) -> None:
     """Apply the settings that torch and transformers read when they are imported."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: no reason ever to call out
-    if spec.platform == "nvd":  # long runs of large blocks fragment otherwise; HIP has no such segments
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: nothing to download
+    if spec.platform == "nvd":  # else long runs with large blocks fragment; HIP has no such segments
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)
 
 
 def _quieten() -> None:
-    """Leave out what libraries say on every run; messages that appear for the first time still come through."""
+    """Suppress messages that libraries print on every run; new messages are still shown."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in EXPECTED_WARNINGS:

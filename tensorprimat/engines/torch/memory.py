@@ -1,6 +1,6 @@
 """Activations of a configured model, counted in its own layers with tensors that have a shape and no memory.
 
-Architectures differ in what they keep for backward: norms of queries and keys, experts and the tokens sent to them,
+Architectures keep different tensors for backward: norms of queries and keys, experts and the tokens sent to them,
 latent attention. Instead of a formula for each, the layers of each kind run once as torch.compile partitions them, or
 as autograd records them.
 """
@@ -69,7 +69,7 @@ def _attention(
 
 
 class _Counted(nn.Module):  # type: ignore[misc]
-    """A layer of which what it keeps is added to the last entry of a list; what follows goes to the entry after it."""
+    """A layer whose kept bytes are added to the last entry of a list; those of later modules go to the next entry."""
 
     def __init__(self, layer: nn.Module, entries: list[float]) -> None:
         super().__init__()

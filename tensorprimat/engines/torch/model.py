@@ -116,7 +116,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.causal = causal_model(preset, attention=attention, sequence_length=sequence_length)
         own_attention = self.causal.config._attn_implementation == torch_attention.CAUSAL_SDPA
-        self._windows = _windows(preset) if own_attention else None  # transformers' own needs no mask of ours
+        self._windows = _windows(preset) if own_attention else None  # transformers' own attention builds its own mask
         _fuse_norms(self.causal)
         self._rotary = [
             (part, name, buffer.float())
@@ -159,7 +159,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         return states.flatten(0, 1)
 
     def restore_rotary(self) -> None:
-        """Rotary frequencies back in float32: converting a model to bfloat16 rounds them, and far positions blur."""
+        """Rotary frequencies back in float32: bfloat16 rounds them, and distant positions become inexact."""
         for part, name, frequencies in self._rotary:
             setattr(part, name, frequencies.to(getattr(part, name).device))
 
@@ -199,7 +199,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
                 layer.set_modules_to_forward_prefetch([following])
                 following.set_modules_to_backward_prefetch([layer])
         if mesh.device_type == "cuda":
-            torch.cuda.empty_cache()  # the whole model is not there any more, and shall not count as reserved
+            torch.cuda.empty_cache()  # the whole model is freed, and must not count as reserved
 
 
 def _windows(preset: Preset | ConfiguredModel) -> int | dict[str, int | None] | None:
@@ -231,7 +231,7 @@ def has_fused_norm(device_type: str) -> bool:
 
 
 def _fuse_norms(model: nn.Module) -> None:
-    """Replace transformers' RMS norm, five kernels, by torch's (see `has_fused_norm`); names of weights stay."""
+    """Replace transformers' RMS norm, five kernels, by torch's (see `has_fused_norm`); weights keep their names."""
     for parent in list(model.modules()):
         for name, norm in parent.named_children():
             if type(norm).__name__.endswith("RMSNorm") and hasattr(norm, "variance_epsilon"):  # Gemma's adds one

@@ -148,7 +148,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         return {"loss": torch.stack(losses).mean()}
 
     def _gradients_stay_local(self) -> Any:
-        """No exchange before the last micro-batch (DDP); FSDP reduces each time, to keep only its part in memory."""
+        """Skip the exchange before the last micro-batch (DDP); FSDP always reduces, to keep only its part in memory."""
         block = getattr(self.trainer.strategy, "block_backward_sync", nullcontext)
         return block()
 

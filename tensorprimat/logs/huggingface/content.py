@@ -111,7 +111,7 @@ def _is_repeated(row: Mapping[str, str], content: Content) -> bool:
     """Return True if a row was printed twice: two steps may share a loss of 0 or a gradient of nan, no real value."""
     if row != content.last or not content.rows:
         return False
-    same_place = content.rows[-1].step in (None, position_of(row))  # a bar drawn between them tells steps apart
+    same_place = content.rows[-1].step in (None, position_of(row))  # a bar drawn between them separates steps
     return same_place and all(fields.positive(row.get(name)) for name in (LOSS, "grad_norm"))
 
 
@@ -267,7 +267,7 @@ def _row(row: Mapping[str, str], line: int | None, content: Content) -> Row:
 def _note_bar(bar: re.Match[str], content: Content) -> None:
     """Note the step and time that a drawing of the training bar shows.
 
-    tqdm redraws the bar after each row that it lets through, so the drawing after a row shows the row's step. Where a
+    tqdm redraws the bar after each row that it prints, so the drawing after a row shows the row's step. Where a
     log keeps no such drawing, the next one shows a later step, perhaps behind an evaluation: then the drawing before
     the row is the row's, if steps are so long that each is drawn. The training bar is the first one without a name;
     others (evaluations) count to another total.

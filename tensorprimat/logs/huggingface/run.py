@@ -1,4 +1,4 @@
-"""Figures of a Trainer's whole run: its summary, and the clock that the audit holds against the rows."""
+"""Figures of a Trainer's whole run: its summary, and the clock that the audit compares with the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorprimat.logs.huggingface.steps import steps_of_a_row
 
 COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no steps
 ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
-FEWEST_CLOCKED = 3  # rows with a clock; of fewer nothing was measured
+FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
 REPORTED = {
     SAMPLES_RATE: "samples_per_second",
     "train_tokens_per_second": "tokens_per_second",

@@ -31,8 +31,8 @@ def steps_of(
     """Return the rows as steps. Where none states its number they share the run's; where a number goes back, it
     restarted.
 
-    total: optimizer steps of the whole run, final_epoch: its epochs, where the log tells; logging_steps: steps of each
-    row, where these share nothing.
+    total: optimizer steps of the whole run, final_epoch: its epochs, where the log states them; logging_steps: steps of
+    each row, where these share nothing.
     """
     if not found:
         return Steps({})
@@ -98,7 +98,7 @@ def _rate(before: Row, rows: list[Row]) -> float | None:
 
 
 def _timed_stretches(found: list[Row], index: list[int]) -> list[tuple[int, int]]:
-    """Return (place of the row before, place of the last row) of each stretch whose time the clock tells.
+    """Return (place of the row before, place of the last row) of each stretch that the clock times.
 
     Rows at the end of a training that are too few for a stretch of their own belong to the last one.
     """

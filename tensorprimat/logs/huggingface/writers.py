@@ -1,7 +1,7 @@
 """Rows of several processes in one file: LLaMA-Factory's ranks, and trainings side by side, may append to the same log.
 
-Their steps and clocks alternate, so the time between two lines is that of no process. `of_one_process` tells them apart
-by their clocks, and keeps the rows of the one that wrote most.
+Their steps and clocks alternate, so the time between two lines is that of no process. `of_one_process` distinguishes
+them by their clocks, and keeps the rows of the one that wrote most.
 """
 
 from __future__ import annotations

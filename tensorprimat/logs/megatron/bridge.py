@@ -78,7 +78,7 @@ class StepTimes:
         }
 
     def _rates(self) -> FloatArray:
-        """0 is what it prints for models whose cost it cannot tell."""
+        """Megatron-Bridge prints 0 for models whose cost it cannot compute."""
         rates = np.array(self._tflops)
         rates[rates <= 0] = np.nan
         return rates

@@ -130,7 +130,7 @@ class Facts:
         self.is_rocm = self.is_cuda = False
         self.pytorch_version: str | None = None
         self.memory: dict[int, list[float]] = {}
-        """Iteration → allocated, peak allocated, reserved, peak reserved: bytes, largest over ranks; 0 where unsaid."""
+        """Iteration → allocated, peak allocated, reserved, peak reserved: bytes, largest over ranks; 0: unknown."""
         self.warnings: list[str] = []
 
     def add(self, block: bytes) -> None:
@@ -277,7 +277,7 @@ class Facts:
 
 
 def _hinted_lines(block: bytes) -> list[str]:
-    """Return the lines of a block that may tell something, in their order; iteration lines are not among them."""
+    """Return the lines of a block that may state a setting, in their order; iteration lines are not among them."""
     spans: dict[int, int] = {}
     kinds = kinds_of(block)
     for hint in _HINTS:

@@ -74,7 +74,7 @@ _USED = re.compile(
     rb"(?:hip|rocm) mem usage/free/total/usage_ratio:\s*" + _NUMBER + rb"\s*Gi?B/[\d.]+\s*Gi?B/" + _NUMBER
 )
 _USED_MAX = re.compile(rb"\brank-\d+ (?:rocm )?max mem usage/usage_ratio:\s*" + _NUMBER + rb"(?=\s*Gi?B/)")
-# Loguru colours what stands in brackets, and lines are read with their colours: `[\x1b[36mrank-7/8\x1b[0m]`.
+# Loguru colours text in brackets, and lines are read with their colours: `[\x1b[36mrank-7/8\x1b[0m]`.
 _DATE = re.compile(
     rb"(?:\[|(?<=[\d;\[])m)(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d):(\d\d):(\d\d(?:\.\d{1,6})?)(?:,\d{3})?(?=\]|\x1b|\[|\\)"
 )
@@ -89,7 +89,7 @@ LayoutRows = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Whole:
-    """Digits in some columns, other signs among them passed over: `12,345.6` spells 123456."""
+    """Digits in some columns, with other characters among them skipped: `12,345.6` spells 123456."""
 
     columns: NDArray[np.intp]
 
@@ -246,7 +246,7 @@ class Layout:
             if match := pattern.search(line, iteration.end()):
                 numbers[name] = _Number.of(line, match.span(1), scale=scale)
         if "samples" in numbers:
-            numbers.pop("consumed_samples", None)  # it tells the batch where nothing else does
+            numbers.pop("consumed_samples", None)  # it gives the batch where nothing else does
         if "loss" not in numbers and (match := _LOSS_OF_ANY_NAME.search(line, iteration.end())):
             numbers["loss"] = _Number.of(line, match.span(1))
         if match := _USED.search(line, iteration.end()):

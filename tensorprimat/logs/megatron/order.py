@@ -11,9 +11,9 @@ from tensorprimat.core.clocks import FINEST
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray
 
 SAME_CLOCK = 0.01  # two ranks time one iteration to within a per cent; a restarted iteration is slower by far
-TIMER_STOOD = 1.5  # seconds beyond what dates rounded to a second can hide
+TIMER_STOOD = 1.5  # seconds beyond the error of dates rounded to a second
 SLOW_START = 2.0  # times the level of the later rows: without dates, a first iteration must take this long
-NEAR_DATE = 0.25  # relative; the time between two lines is the second iteration's to within so much
+NEAR_DATE = 0.25  # relative; tolerance for the time between two lines as that of the second iteration
 NEAR_LEVEL = 3.0  # times the level of the later rows: a second iteration takes no longer, and no less than its inverse
 
 Mask = NDArray[np.bool_]

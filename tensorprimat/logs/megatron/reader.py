@@ -30,7 +30,7 @@ from tensorprimat.logs.megatron.order import covers_of, interrupted_rows, segmen
 from tensorprimat.logs.megatron.rows import Excerpt, RowTable
 from tensorprimat.logs.text import Log
 
-FACTS_BYTES = 64 * 2**20  # the configuration stands before the first iteration, if nowhere in so much text then nowhere
+FACTS_BYTES = 64 * 2**20  # the configuration precedes the first iteration, within this much text if at all
 FACTS_AFTER_BYTES = 2**18  # allocator sizes follow the first iterations
 
 _ROW = re.compile(r"\biteration[ :]\s*\d+\s*/\s*\d+\s*\|.{0,2000}?elapsed time per iteration \(m?s\)\s*:")
@@ -65,7 +65,7 @@ def read(log: Log) -> Reading:
 
 
 def _blocks(log: Log, stretches: list[parallel.Stretch], scan: _Scan) -> Iterator[bytes]:
-    """Yield the blocks that this process reads; where parts of a log are read, tell the scan their line numbers."""
+    """Yield the blocks that this process reads; where parts of a log are read, set the scan's line numbers."""
     if not log.parts:
         yield from files.blocks_within(log.path, *stretches[0]) if stretches else log.blocks()
         return

@@ -19,7 +19,7 @@ MAX_LAYOUTS = 2_000
 MAX_TEMPLATES = 8  # of one length of line
 WORTH_A_TEMPLATE = 50  # lines per template, on average; with fewer, the layout is not steady
 FIRST_ROWS = 10_000  # in a young log every number is still growing
-PIECE_ROWS = 2048  # what stays in a core's own cache while it is compared and read
+PIECE_ROWS = 2048  # fits in a core's own cache while it is compared and read
 SAMPLE_BYTES = 2**13
 MOST = 0.5  # a block that begins with more iterations than other lines is taken line by line without searching
 BATCH_BYTES = 2**19  # enough lines for numpy, few enough for a core's cache
@@ -43,7 +43,7 @@ class RowTable:
         """Whole lines, each with its line end."""
         self._waiting_bytes = 0
         self._numbers: list[NDArray[np.int64]] = []
-        """Of the waiting lines."""
+        """Line numbers of the waiting lines."""
         self._ends: list[NDArray[np.int64]] = []
         """Offsets of their ends, one per line."""
         self._layouts: dict[bytes, Layout | None] = {}
@@ -66,7 +66,7 @@ class RowTable:
         first_line, self.next_line = self.next_line, self.next_line + len(ends) - (not ended)
         head = block[:SAMPLE_BYTES]
         if head.count(NEEDLE) > MOST * head.count(b"\n"):
-            self._flush()  # what waits from other blocks must not be counted with this one's
+            self._flush()  # lines waiting from other blocks must not be counted with this block's
             self._wait(text, ends, np.arange(first_line, first_line + len(ends)))
             read = self._flush()
             return [] if read >= len(ends) else mentions(block).events  # none where every line is an iteration
@@ -157,7 +157,7 @@ class RowTable:
         templates = self._templates.setdefault(len(template.line), [])
         if template in templates:
             templates.remove(template)
-        templates.insert(0, template)  # layouts come and go as numbers grow: what fitted last is tried first
+        templates.insert(0, template)  # layouts change as numbers grow: the layout that fitted last is tried first
         del templates[MAX_TEMPLATES:]
         if fits.all():
             read.append((positions, template.read(rows)))

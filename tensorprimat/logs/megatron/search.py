@@ -33,7 +33,7 @@ def mentions(block: bytes) -> Mentions:
     """Return every NEEDLE and every EVENT of a block, three times as fast as by `bytes.find`.
 
     The block is compared as machine words, four bytes each: "iteration" holds one of "iter", "tera", "erat", "rati" as
-    a whole word, whatever its place. What that finds is little, and looked at closely.
+    a whole word, whatever its place. The few hits are then compared in full.
     """
     signs = np.frombuffer(block, np.uint8)
     words = signs[: len(signs) // _BYTES * _BYTES].view("<u4")

@@ -79,7 +79,7 @@ class MlperfContent:
 
 def events_in(text: str, line: int, torn: list[int]) -> Iterator[Event]:
     """Yield the events on a line: processes that print at once may share one. What is nested absurdly deep or of
-    another shape is passed over.
+    another shape is skipped.
 
     torn: receives the line for every event that is not whole.
     """

@@ -36,7 +36,7 @@ class Marks:
 
     settings: dict[str, Any]
     torn: int
-    """Number of events that are not whole."""
+    """Number of truncated events."""
     more_runs: bool
     """Another run starts after the first one stopped."""
 

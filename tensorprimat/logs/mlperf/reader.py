@@ -8,7 +8,7 @@
 - AMD logs `throughput` in samples/s, a row per block. NVIDIA logs it in addition to step times, for gpt3 of 2024 in
   tokens/s.
 - NVIDIA's callback of 2025 adds `max_memory_usage`: PyTorch's peak of allocated memory, in GiB (at first in bytes).
-- `metadata` tells the progress: `samples_count`, or a `step` that counts steps, samples or tokens; what it counts is
+- `metadata` states the progress: `samples_count`, or a `step` that counts steps, samples or tokens; what it counts is
   found by the clock.
 - A run without any such row is read from its block_start and block_stop (AMD's Primus, Google's MaxText).
 

@@ -44,7 +44,7 @@ def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
             continue
         share = shares.get(row.line) or Share(covers=0, seconds=row.step_seconds)
         if not share.covers and row.step_seconds is None:
-            continue  # a rate beside step times is a second measurement of the same steps
+            continue  # a rate next to step times is a second measurement of the same steps
         index += share.covers
         evaluated = row.covers is None and row.line not in settled and _holds_evaluation(run, row, before, share.covers)
         yield Step(
@@ -176,13 +176,13 @@ def _covers(run: MlperfEvents, rows: Sequence[MlperfRow], partial: set[int]) -> 
     covers = [max(1, round((b - a) / unit)) if whole else 0 for a, b, whole in known if a is not None and b is not None]
     if rows[0].line in partial:
         return [0, *covers], 0
-    if rows[0].of_block and positions[0] == 0 and len(covers) == len(rows) - 1:  # rows tell where their block began
+    if rows[0].of_block and positions[0] == 0 and len(covers) == len(rows) - 1:  # rows state where their block began
         left = (run.samples or 0.0) / batch - (positions[-1] or 0.0) / unit
         return [*covers, round(left) if left >= 1 else round(by_clock[-1])], 0
     first = max(0, round((positions[0] or 0) / unit))
     from_the_start = 0 < first <= 1 + 1.5 * by_clock[0]  # else training was resumed: the time before was another run's
     covers.insert(0, first if from_the_start else usual)
-    if len(covers) != len(rows):  # some rows do not say how far they are
+    if len(covers) != len(rows):  # some rows do not state their progress
         return [round(steps) for steps in by_clock], 0
     return covers, max(0, first - covers[0])
 

@@ -82,10 +82,10 @@ class MlperfEvents:
         return earlier[-1] if earlier else before.time if before else self.started
 
     def samples_in(self, block: Block) -> float | None:
-        """Return the samples trained in a block, or None if the marks do not tell.
+        """Return the samples trained in a block, or None if the marks do not state them.
 
-        Steps tell it best. samples_count is a progress in some logs, and in others the size of the block at both marks;
-        block_start may count steps where block_stop counts samples.
+        Steps are the surest. samples_count is a progress in some logs, and in others the size of the block at both
+        marks; block_start may count steps where block_stop counts samples.
         """
         first, last = block.first, block.last
         if "step" in first and "step" in last and self.batch:

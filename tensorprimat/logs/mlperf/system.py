@@ -25,7 +25,7 @@ from tensorprimat.logs.format import Reading
 
 LARGEST_BYTES = 2**20  # a description has a few kilobytes
 LONGEST_FACT = 80  # characters
-COPY_SIZES = (1, 2, 4, 8, 16, 32, 64)  # GPUs of a model copy that the log may leave unsaid
+COPY_SIZES = (1, 2, 4, 8, 16, 32, 64)  # possible GPUs per model copy, where the log states none
 FOLDERS_ABOVE = 5  # result_0.txt, or power/result_0/node_0.txt, below results/SYSTEM/BENCHMARK
 
 _PLATFORM = re.compile(r"(?:(?P<nodes>\d{1,5})x)?(?P<device>\S.*)")

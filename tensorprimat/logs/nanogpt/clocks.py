@@ -94,7 +94,7 @@ class TrainTime:
         """Take in one line with train_time.
 
         parameter-golf prints minutes with one decimal, and the tokens of all steps so far over their time: with the
-        tokens of a step this is the finer clock. Without them, it still tells the rate between two rows.
+        tokens of a step this is the finer clock. Without them, it still gives the rate between two rows.
         """
         if match.re is _RATE:
             rate = fields.positive(match["rate"])

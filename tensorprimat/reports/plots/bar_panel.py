@@ -70,7 +70,7 @@ def bar_panel(axes: Any, panel: Panel) -> None:
         axes.text(end + 0.02 * reach, where, bar.text, va="center", fontsize=8.5)
     longest = max(len(bar.text) for bar in ordered)
     axes.set_xlim(0, reach / (1 - min(0.6, max(0.23, TEXT_SHARE * longest))))  # room for the values
-    slack = max(0.0, (LEAST_BARS - places[-1]) / 2)  # two bars do not fill a panel like walls
+    slack = max(0.0, (LEAST_BARS - places[-1]) / 2)  # so that two bars do not fill a panel
     axes.set_ylim(places[-1] + 0.6 + slack, places[0] - 0.6 - slack)
     if len(groups) == 1:
         axes.set_yticks(places, [folded(bar.look.label, LABEL_WIDTH, LABEL_LINES) for bar in ordered])

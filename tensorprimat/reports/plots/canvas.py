@@ -47,7 +47,7 @@ STYLE = {
 }
 
 Fill = Callable[[Any], None]
-"""Puts something on an empty matplotlib Figure, and sets its size."""
+"""Draws on an empty matplotlib Figure and sets its size."""
 
 
 def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:

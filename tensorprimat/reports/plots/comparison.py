@@ -28,12 +28,12 @@ from tensorprimat.reports.plots.step_panel import Course, course_of, step_panel
 from tensorprimat.reports.series import curves, has_course
 
 MOST_HEADINGS = 6
-COLUMNS = 2  # of panels beside each other
+COLUMNS = 2  # of panels in a row
 ROW_INCHES = 0.3
 LABEL_WIDTH = 26  # characters of a label on one line
 LABEL_LINES = 2
 STEPS = "steps"
-"""In the place of a bar panel: step time over steps."""
+"""Marks the place of the panel of step time over steps."""
 
 
 @dataclass(frozen=True, kw_only=True)

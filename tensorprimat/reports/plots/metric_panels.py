@@ -19,7 +19,7 @@ from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots.bar_panel import bar_panel, height_of
 
 Metrics = Mapping[str, Metric]
-COLUMNS = 2  # of panels beside each other
+COLUMNS = 2  # of panels in a row
 LINE_CHARACTERS = 150
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
 

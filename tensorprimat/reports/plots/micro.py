@@ -14,7 +14,7 @@ from tensorprimat.reports.bars import COLOURS
 from tensorprimat.reports.plots.canvas import FAINT, GRID, INK, LINE_STYLES
 
 MARKERS = "osD^vP*X"
-MOST_CURVES = 12  # more cannot be told apart; the table has them all
+MOST_CURVES = 12  # more cannot be distinguished; the table has them all
 AXES = {"num_parameters": "parameters", "context_length": "context length, tokens"}
 
 Draw = Callable[[Any], None]

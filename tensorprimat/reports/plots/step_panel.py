@@ -28,7 +28,7 @@ from tensorprimat.reports.plots.canvas import (
 )
 from tensorprimat.reports.series import StepCurve, pace_range, thinned
 
-LOG_SCALE_FROM = 8.0  # typical step times further apart than this cannot share a linear axis
+LOG_SCALE_FROM = 8.0  # ratio of typical step times above which a linear axis hides one
 OUTLIER = 4.0  # times the typical step: what lies above is marked at the edge instead of flattening the rest
 
 
@@ -157,7 +157,7 @@ def _limits(curves: Sequence[CourseCurve]) -> tuple[float, float, bool]:
     high = min(max(curve.greatest for curve in scaled), OUTLIER * max(typical))
     if max(typical) > LOG_SCALE_FROM * min(typical):
         return low / 1.3, high * 1.6, True
-    slack = max(0.12 * (high - low), 0.01 * high)  # at least one percent: noise must not look like a mountain range
+    slack = max(0.12 * (high - low), 0.01 * high)  # at least one percent: noise must not fill the panel
     return max(0.0, low - slack), high + 1.6 * slack, False
 
 
