@@ -81,7 +81,7 @@ def test_a_pivot_shows_means_in_the_order_of_sizes(folder, capsys):
     ]
 
 
-def test_a_pivot_says_when_it_averages_unlike_cells():
+def test_a_pivot_that_averages_unlike_cells_has_a_note():
     table = aggregate.pivot(ROWS, rows="context_length", columns="model_size", values="mean_time_ms")
     assert table.means[0] == (70.0, 200.0)
     assert "Means of up to 2 cells" in reports.pivot_table(table).note
@@ -110,7 +110,7 @@ def test_out_of_memory_is_seen_in_every_table():
     assert reports.complete(rows).rows[1][-1].text == "OOM"
 
 
-def test_the_document_says_which_tables_it_leaves_out_and_how_to_see_one():
+def test_the_document_names_the_tables_that_it_leaves_out_and_the_flag_that_shows_one():
     many = aggregate.sort([row(context=128 + number, mean=100.0 + number) for number in range(reports.MOST_TABLES + 1)])
     found = reports.tables(many, added=(), pivots=(), fits=())
     assert [table.title for table in found] == ["All cells"]
@@ -195,7 +195,7 @@ def test_added_columns_may_build_on_each_other():
         (["forward_only=true"], 1),
     ],
 )
-def test_filters_keep_what_they_say(conditions, left):
+def test_filters_keep_the_cells_that_meet_them(conditions, left):
     assert len(aggregate.filtered(ROWS, conditions)) == left
 
 

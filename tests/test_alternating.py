@@ -88,7 +88,7 @@ def test_appending_counts_as_another_look(machine):
     ],
 )
 @pytest.mark.usefixtures("machine")
-def test_what_cannot_be_is_refused_by_its_flag(capsys, flags, said):
+def test_an_impossible_value_is_refused_by_its_flag(capsys, flags, said):
     assert run(*QUICK, *flags) == 2
     assert said in capsys.readouterr().err
 

@@ -73,7 +73,7 @@ def test_model_and_precision_of_the_path_are_used_and_marked(capsys):
     assert "* named by the path, not by the file" in out
 
 
-def test_what_the_file_says_comes_before_its_path(old, capsys):
+def test_facts_of_the_file_win_over_those_of_its_path(old, capsys):
     (old / "amd-logs/llama/log.txt").write_text(litgpt_log(name="pythia-160m"))
     row = listed(capsys)["amd-logs/llama/log.txt"]
     assert (row["model"], row["from_path"]) == ("pythia-160m", [])
@@ -93,7 +93,7 @@ def test_paths_name_models_and_precisions_only_in_whole_words(parts, model, prec
     assert (paths.model_of(parts), paths.precision_of(parts)) == (model, precision)
 
 
-def test_what_cannot_be_read_is_listed_and_never_fatal(old, capsys):
+def test_an_unreadable_file_is_listed_and_never_fatal(old, capsys):
     (old / "amd-logs/broken").symlink_to("nowhere")
     os.mkfifo(old / "amd-logs/fifo")
     (old / "amd-logs/torn.xlsx").write_bytes(b"PK\x03\x04torn")
@@ -184,7 +184,7 @@ def test_event_files_of_a_folder_are_one_row(old, capsys):
     assert (row["format"], row["total_steps"]) == ("tensorboard", 10)
 
 
-def test_profiles_stand_side_by_side(old, capsys):
+def test_two_profiles_are_shown_side_by_side(old, capsys):
     openpyxl = pytest.importorskip("openpyxl")
     for name, idle in (("h100", 10.0), ("mi300x", 20.0)):
         book = openpyxl.Workbook()

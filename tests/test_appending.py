@@ -38,7 +38,7 @@ def test_a_run_laid_out_differently_is_refused_before_it_starts(said, difference
     assert str(refused.value) == f"--append: the latest result is another benchmark: {difference}; run without --append"
 
 
-def test_what_an_earlier_result_does_not_say_is_no_reason_to_refuse_a_plan():
+def test_a_setting_that_an_earlier_result_lacks_does_not_refuse_a_plan():
     earlier = planned()
     silent = earlier.training_config.model_copy(update={"recompute": None, "num_nodes": None})
     earlier = earlier.model_copy(update={"training_config": silent})

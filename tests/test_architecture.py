@@ -41,7 +41,7 @@ FILES = sorted(path for room in MAY_IMPORT for path in (PACKAGE / room).rglob("*
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_room_imports_only_the_rooms_below_it(path):
+def test_a_subpackage_imports_only_those_below_it(path):
     room = path.relative_to(PACKAGE).parts[0]
     allowed = MAY_IMPORT[room] | {room}
     for module in imported_by(path):
@@ -59,7 +59,7 @@ USERS_OF_THE_PACKAGE = sorted(path for folder in ("perf", "tools") for path in (
 
 
 @pytest.mark.parametrize("path", USERS_OF_THE_PACKAGE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_scripts_beside_the_package_import_names_that_it_has(path):
+def test_top_level_scripts_import_names_that_the_package_has(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("tensorprimat"):
             continue
@@ -131,7 +131,7 @@ def modules():
     return found
 
 
-def test_no_files_import_one_another_in_a_circle():
+def test_no_files_import_one_another_in_a_cycle():
     known = modules()
     imports = {name: {module for module in imported_by(path) if module in known} for name, path in known.items()}
     for (

@@ -79,7 +79,7 @@ def test_evaluation_that_the_log_times_is_taken_out_of_its_clock():
     assert outcome.audit.explained_by == ("evaluation 31 s, subtracted from the clock",)
 
 
-def test_what_nothing_explains_is_the_first_warning():
+def test_an_unexplained_difference_is_the_first_warning():
     outcome = audited(result(rows([1.0] * 100), LogClock(name="train_runtime", seconds=110.0)), "run.log")
     assert outcome.warnings[0] == (
         "audit: 100 steps take 100 s at the measured pace, but 110 s by train_runtime: 9 s (8 %) are unexplained"
@@ -144,7 +144,7 @@ def test_dates_of_whole_minutes_are_no_pauses(seconds):
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
-def test_dates_of_whole_seconds_beside_a_fraction_that_stays_are_no_pauses():
+def test_dates_of_whole_seconds_with_a_constant_fraction_are_no_pauses():
     dates = [int(0.05 * n) + 0.25 for n in range(1, 400)]
     outcome = audited(result(rows([0.05] * 399, dates)), "run.log")
     assert outcome.audit.explained_by == ()
@@ -211,7 +211,7 @@ def test_the_audit_is_in_the_result_of_a_real_log(shared: Path) -> None:
     assert any("inside blocks but in no row 45 s" in sentence for sentence in outcome.explained_by)
 
 
-def test_a_headline_off_the_clock_has_the_reason_in_its_line_and_a_contradiction_stands_above(capsys):
+def test_a_headline_off_the_clock_states_the_reason_and_a_contradiction_is_above_it(capsys):
     from tensorprimat.cli.extraction import Extracted, _say_summary
 
     outcome = audited(result(rows([1.0] * 100), LogClock(name="train_runtime", seconds=110.0)), "run.log")
@@ -221,7 +221,7 @@ def test_a_headline_off_the_clock_has_the_reason_in_its_line_and_a_contradiction
     assert any("tokens/s" in line and "10.0 % above the log's own clock" in line for line in told)
 
 
-def test_a_clock_that_rows_state_is_held_against_them_and_only_warns():
+def test_a_clock_that_rows_state_is_compared_with_them_and_only_warns():
     elapsed = Elapsed(name="_runtime", seconds={n: 2.0 * n for n in range(1, 21)}, resolution=0.001)
     steps = rows([1.0] * 20)
     outcome = audited(result(steps).model_copy(update={"evidence": Evidence(elapsed=elapsed)}), "history.csv")
@@ -229,7 +229,7 @@ def test_a_clock_that_rows_state_is_held_against_them_and_only_warns():
     assert outcome.warnings[0].startswith("audit: 19 steps take 19 s at the measured pace, but 38 s by _runtime")
 
 
-def test_what_megatron_announces_between_rows_names_the_pause(tmp_path: Path):
+def test_an_interruption_that_megatron_announces_between_rows_names_the_pause(tmp_path: Path):
     lines = megatron(Job(seconds=2.0, last=40))
     place = next(n for n, line in enumerate(lines) if "iteration       20/" in line)
     told = " validation loss at iteration 20 | lm loss value: 1.1E+01 | lm loss PPL: 5.9E+04 |"
@@ -239,7 +239,7 @@ def test_what_megatron_announces_between_rows_names_the_pause(tmp_path: Path):
     assert outcome.audit.explained_by == ("evaluation 60 s",)
 
 
-def test_composers_clock_of_training_is_held_against_its_steps(tmp_path: Path):
+def test_composers_training_clock_is_compared_with_its_steps(tmp_path: Path):
     row = (
         "[batch={0}/50]:\n\t Train time/train: {1:.4f}\n\t Train throughput/device/tokens_per_sec: 4096.0000\n"
         "\t Train time/secs_per_step: 20.0000\n"
@@ -252,7 +252,7 @@ def test_composers_clock_of_training_is_held_against_its_steps(tmp_path: Path):
         assert any(warning.startswith("audit: ") for warning in outcome.warnings) == contradicted
 
 
-def test_deepspeeds_mean_since_the_start_is_held_against_its_rows_and_only_warns(tmp_path: Path):
+def test_deepspeeds_mean_since_the_start_is_compared_with_its_rows_and_only_warns(tmp_path: Path):
     def log(seconds_of_others: float) -> Path:
         path, timed = tmp_path / "run.log", 0.0
         lines = ["[2026-01-05 08:00:00,100] [INFO] [config.py:964:print]   train_batch_size ............. 64"]
@@ -274,7 +274,7 @@ def test_deepspeeds_mean_since_the_start_is_held_against_its_rows_and_only_warns
     assert warned.startswith("audit: 190 steps take 380 s at the measured pace, but 551 s by RunningAvgSamplesPerSec")
 
 
-def test_rows_that_were_faster_at_first_are_no_start_up_of_less_than_no_time():
+def test_faster_first_rows_are_not_reported_as_negative_start_up():
     outcome = audited(
         result(rows([1.0, *[1.0] * 4, *[1.5] * 40]), LogClock(name="train_runtime", seconds=65.0)), "run.log"
     )
@@ -282,7 +282,7 @@ def test_rows_that_were_faster_at_first_are_no_start_up_of_less_than_no_time():
     assert outcome.audit.explained_by == ("first rows 2.5 s faster than the measured pace",)
 
 
-def test_a_contradiction_says_what_the_clock_leaves_to_the_steps_not_two_equal_numbers():
+def test_a_contradiction_states_the_time_that_the_clock_leaves_to_the_steps():
     dates = np.cumsum([0.9 + (10.0 if n == 50 else 0.0) for n in range(101)]).tolist()
     outcome = audited(result(rows([1.0] * 101, dates), announced={505: "validation"}), "run.log")
     assert outcome.warnings[0] == (

@@ -34,7 +34,7 @@ def test_settings_before_the_line_that_starts_training_belong_to_what_follows(tm
     assert measured.performance_metrics.avg_step_time_seconds == pytest.approx(4.1, rel=0.001)
 
 
-def test_every_training_of_a_table_with_one_head_is_read(tmp_path: Path) -> None:
+def test_every_training_of_a_table_with_one_header_is_read(tmp_path: Path) -> None:
     rows = ["step,step_time,total_tokens"]
     for begin, tokens, seconds in ((0, 1000, 1.0), (30, 3000, 2.5), (0, 1000, 1.5)):
         rows += [f"{begin + n},{seconds + n / 1000:.4f},{tokens * (begin + n)}" for n in range(1, 31)]

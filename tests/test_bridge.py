@@ -101,7 +101,7 @@ def test_a_training_is_started_followed_and_read_from_its_log(tmp_path):
 
 
 @pytest.mark.usefixtures("warm")
-def test_ranks_start_with_the_recipes_environment_under_the_users_and_the_result_says_it(tmp_path):
+def test_ranks_start_with_the_recipes_environment_below_the_users_and_the_result_records_it(tmp_path):
     done = run(tmp_path)
     (log,) = (tmp_path / "output").glob("bridge_training_qwen_*.log")
     assert "allocator: the recipe's" in log.read_text()
@@ -187,7 +187,7 @@ def test_a_version_that_has_moved_a_setting_is_followed_or_refused_by_name(tmp_p
 
 
 @pytest.mark.parametrize("version", FACTS["versions"], ids=lambda version: version["version"])
-def test_what_is_asked_of_megatron_bridge_is_in_each_of_its_versions(version):
+def test_every_name_used_of_megatron_bridge_is_in_each_of_its_versions(version):
     for model in MODELS:
         assert bridge.recipe_name(model, version["recipes"]).startswith(bridge.RECIPES[model])
     there = {*FACTS["places"], *version["moved"]}
@@ -210,6 +210,6 @@ def test_a_package_without_the_recipe_is_refused():
         (H100, {"num_nodes": 2}, "2 nodes: the bridge engine trains on one; try --engine nemo"),
     ],
 )
-def test_what_it_cannot_run_is_refused_in_one_line(machine, said, complaint, tmp_path):
+def test_a_run_that_it_does_not_support_is_refused_in_one_line(machine, said, complaint, tmp_path):
     with pytest.raises(UsageError, match=complaint):
         bridge.check(spec(tmp_path, **said), machine)

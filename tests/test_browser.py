@@ -116,7 +116,7 @@ def test_dark_and_light_follow_the_system_and_the_reader(visit):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_stands_out_from_its_paper(visit, scheme):
+def test_every_text_has_enough_contrast(visit, scheme):
     page = visit("two", color_scheme=scheme)
     colours = page.evaluate(
         """() => Object.fromEntries(["ink", "soft", "accent", "good", "bad", "caution", "paper", "tint"].map((name) =>
@@ -252,7 +252,7 @@ def test_losses_have_a_plot_of_their_own(visit):
     assert page.locator(".plot[data-of=loss] path").count() >= 10
 
 
-def test_means_without_steps_say_why_there_is_no_plot(visit):
+def test_means_without_steps_have_a_reason_in_place_of_the_plot(visit):
     page = visit("means")
     assert page.get_by_text("hold only means or rates, or one time for each run").is_visible()
     assert page.locator(".plot svg").count() == 0

@@ -28,7 +28,7 @@ def test_five_runs_a_side_cover_raise_few_alarms_and_find_two_percent(calibratio
     assert found.bootstrap_coverage < found.coverage
 
 
-def test_hosts_that_differ_do_not_feign_certainty(calibration, random):
+def test_hosts_that_differ_do_not_narrow_the_interval(calibration, random):
     world = calibration.World(name="hosts", runs=9, hosts=3, host_cv=0.01, steps=20)
     assert calibration.compare_sides(world, world, random, 300).coverage >= 0.92
 

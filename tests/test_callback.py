@@ -232,7 +232,7 @@ def test_name_shape_and_count_come_from_a_model_of_transformers(tmp_path):
     assert found.parameters == models.parameters(found.shape)
 
 
-def test_a_model_that_was_changed_has_no_shape_and_says_so():
+def test_a_modified_model_has_no_shape_and_a_warning():
     from tensorprimat.core import models
     from tensorprimat.engines import introspect
     from tensorprimat.engines.torch.model import LanguageModel
@@ -293,7 +293,7 @@ def test_one_callback_can_watch_one_training_after_another(callback):
     assert len(fit(callback, max_steps=5).steps) == 5
 
 
-def test_it_travels_to_another_process(callback):
+def test_the_callback_can_be_sent_to_another_process(callback):
     copy = pickle.loads(pickle.dumps(callback))
     assert copy.declared == callback.declared
     assert len(fit(copy, max_steps=2).steps) == 2

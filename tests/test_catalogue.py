@@ -115,14 +115,14 @@ def test_every_catalogue_name_finds_itself():
         assert find_gpu(gpu.name) is gpu
 
 
-def test_a_name_of_several_variants_tells_what_they_agree_on():
+def test_a_name_of_several_variants_gives_the_facts_that_they_share():
     a100 = find_gpu("NVIDIA A100")
     assert a100.peak("bf16").value == 312
     assert a100.memory_gb is None
     assert a100.lacks == ("fp8", "fp4")
 
 
-def test_reported_memory_tells_variants_apart():
+def test_reported_memory_distinguishes_variants():
     assert find_gpu("NVIDIA A100-SXM4", memory_gb=42.4).name == "A100 SXM 40GB"
     assert find_gpu("NVIDIA A100-SXM4", memory_gb=85.0).name == "A100 SXM 80GB"
     assert find_gpu("NVIDIA H100", memory_gb=100.5).name == "H100 NVL"
@@ -201,7 +201,7 @@ def test_every_cell_has_a_source_a_date_and_a_value_or_a_range():
         assert fact.checked != ("not checked" in fact.source), where
 
 
-def test_every_cell_that_was_not_checked_says_why():
+def test_every_unchecked_cell_has_a_reason():
     assert [(gpu.name, name) for gpu, name, fact in cells() if not fact.checked and not fact.note] == []
 
 
@@ -259,7 +259,7 @@ def test_configurations_set_every_value_and_divide():
         ("classic", "llama", "amd", "MI300X", None, (1, 1, 1, 128, 2048, "bf16")),
     ],
 )
-def test_a_methodology_sets_what_its_source_says(methodology, model, platform, gpu, precision, values):
+def test_a_methodology_has_the_values_of_its_source(methodology, model, platform, gpu, precision, values):
     row = configurations.find_configurations(methodology, model=model, platform=platform, gpu=gpu, precision=precision)[
         0
     ]
@@ -281,7 +281,7 @@ def test_an_engine_has_its_own_row_where_its_vendor_tunes_it_otherwise():
     assert (context_parallel("nemo"), context_parallel("bridge")) == (2, 1)
 
 
-def test_a_methodology_says_nothing_about_what_it_does_not_hold():
+def test_a_methodology_without_a_row_gives_no_configuration():
     find = configurations.find_configurations
     assert not find("max", model="mistral", platform="amd", gpu="MI300X")
     assert not find("max", model="llama", platform="nvd", gpu="L40S")

@@ -112,7 +112,7 @@ def test_a_total_time_that_contradicts_nanochats_rows_is_reported_and_a_larger_g
         nanochat(tmp_path, 0.5)
 
 
-def test_eval_runtime_says_how_much_of_the_trainers_time_was_evaluation(tmp_path):
+def test_eval_runtime_is_the_evaluation_share_of_the_trainers_time(tmp_path):
     result = trainer(tmp_path, evaluation=30.0, stated=30.0)
     assert "evaluation 60 s, subtracted from the clock" in result.audit.explained_by
     assert not any("beyond" in sentence for sentence in result.audit.explained_by)

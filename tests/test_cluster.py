@@ -62,14 +62,14 @@ def run(tmp_path, monkeypatch, capfd):
         (("--executor", "slurm", "--nodes", "2", "--global-batch-size", "5"), "--global-batch-size 5 is not a"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_sent_is_one_line(run, flags, complaint):
+def test_a_job_that_cannot_be_sent_is_refused_in_one_line(run, flags, complaint):
     code, _, said = run(*flags)
     assert code == 2
     assert complaint in said
     assert len(said.strip().splitlines()) == 1
 
 
-def test_without_nemo_run_the_line_says_how_to_get_it_and_what_works_without(run, monkeypatch):
+def test_without_nemo_run_the_error_names_its_installation_and_an_alternative(run, monkeypatch):
     monkeypatch.setattr(executors, "importable", lambda name: name != "nemo_run")
     code, _, said = run("--executor", "slurm")
     assert code == 2
@@ -77,7 +77,7 @@ def test_without_nemo_run_the_line_says_how_to_get_it_and_what_works_without(run
     assert "torchrun or srun … -m tensorprimat run" in said
 
 
-def test_a_machine_without_slurm_says_so_but_may_look_at_the_script(run, monkeypatch, tmp_path):
+def test_without_slurm_a_run_is_refused_but_the_script_is_shown(run, monkeypatch, tmp_path):
     monkeypatch.setattr(executors.shutil, "which", lambda _: None)
     code, _, said = run("--executor", "slurm")
     assert (code, "sbatch is not on this machine" in said) == (2, True)
@@ -93,7 +93,7 @@ def test_ranks_that_torchrun_started_are_not_sent_elsewhere(run, monkeypatch):
         assert "--executor slurm: not under torchrun" in said
 
 
-def test_nodes_are_what_gpu_says_and_else_like_this_machine():
+def test_nodes_have_the_gpu_of_the_flag_or_else_that_of_this_machine():
     assert executors.machine_of(Cluster(executor="slurm"), None, HERE) is HERE
     node = executors.machine_of(Cluster(executor="slurm", gpu="NVIDIA H100 80GB HBM3"), 8, HERE)
     assert (node.platform, node.gpu_info.device_count) == ("nvd", 8)
@@ -157,7 +157,7 @@ def test_a_controller_that_does_not_answer_ends_nothing(controller):
 
 
 @pytest.mark.parametrize(("gres", "counts"), [("gpu:h100:8(S:0-1)", True), ("(null)", False)])
-def test_gpus_are_asked_for_where_slurm_hands_them_out(tmp_path, monkeypatch, gres, counts):
+def test_gpus_are_requested_where_slurm_allocates_them(tmp_path, monkeypatch, gres, counts):
     fake_primus.program(tmp_path / "bin", "sinfo", f"echo '{gres}'")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert slurm.counts_gpus("gpu") is counts
@@ -203,12 +203,12 @@ def test_a_rank_that_failed_by_itself_is_quoted(console):
         ("[default0]:ModuleNotFoundError: No module named 'torch'", "ModuleNotFoundError: No module named 'torch'"),
     ],
 )  # fmt: skip
-def test_what_an_image_or_a_node_lacks_is_the_cause(console, line, cause):
+def test_a_missing_program_of_an_image_or_a_node_is_the_cause(console, line, cause):
     console.show(line)
     assert console.cause() == cause
 
 
-def test_the_engines_own_lines_come_through_and_the_rest_is_kept_aside(console):
+def test_the_engines_own_lines_are_shown_and_the_rest_is_kept(console):
     console.show("[default0]:[CUDA] Step  10 | Time: 1.234s")
     console.show("(llama, pid=7) [default0]:[ROCM]   Work:   micro batch 1")
     console.show("a library's chatter")
@@ -240,7 +240,7 @@ time.sleep(60)
 """
 
 
-def test_ctrl_c_passes_on_what_became_of_the_job(tmp_path):
+def test_ctrl_c_reports_the_outcome_of_the_job(tmp_path):
     program = tmp_path / "elsewhere.py"
     program.write_text(ELSEWHERE)
 

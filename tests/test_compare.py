@@ -48,7 +48,7 @@ def test_files_of_one_configuration_are_runs_of_one_side():
     assert side.tokens_per_second.rests_on == "2 runs"
 
 
-def test_files_of_different_configuration_stay_apart_and_say_what_differs():
+def test_files_of_different_configuration_are_separate_sides_with_their_differences():
     comparison = compare(files(result("h100"), result("h100", precision="fp8", tensor_model_parallel_size=4)))
     assert [side.label for side in comparison.sides] == [
         "H100 · BF16",
@@ -119,7 +119,7 @@ def test_several_runs_give_an_interval_over_runs():
     assert estimate.runs_for_one_percent >= 2
 
 
-def test_one_run_speaks_of_itself_and_says_how_many_would_do():
+def test_the_interval_of_one_run_covers_that_run_and_names_the_runs_needed():
     estimate = compare(files(result("h100", steps=90))).sides[0].step_time_seconds
     assert estimate.low < estimate.value < estimate.high
     assert "one run of 90 rows" in estimate.rests_on
@@ -234,7 +234,7 @@ def test_an_assumption_is_not_needed_nor_printed_where_runs_speak():
     assert with_it.estimate.low == without.estimate.low
 
 
-def test_no_ratio_comes_out_of_different_work():
+def test_different_work_gives_no_ratio():
     nvidia = result("h100", runs=5, global_batch_size=8, tensor_model_parallel_size=4, precision="fp8", seconds=1.54)
     amd = result("mi300x", runs=5, sequence_length=2048, seed=2, seconds=9.763)
     ratio = only_pair(nvidia, amd).ratio
@@ -322,7 +322,7 @@ def test_the_mean_over_models_of_single_runs_has_no_verdict():
     ("options", "named"),
     [({"by": "colour"}, "--by"), ({"confidence": 1.0}, "--confidence"), ({"assume_run_cv": 0.0}, "--assume-run-cv")],
 )
-def test_a_flag_that_cannot_be_is_named(options, named):
+def test_an_impossible_flag_value_is_named(options, named):
     with pytest.raises(UsageError, match=named):
         compare(files(result("h100")), **options)
 
@@ -426,7 +426,7 @@ def test_one_machine_per_side_is_named_unless_several_were_measured_or_assumed()
     assert unlike == "one machine or set of nodes per side; other machines may differ"
 
 
-def test_an_assumption_says_what_follows_if_it_is_wrong_by_two():
+def test_an_assumption_is_shown_with_the_verdict_if_it_is_wrong_by_a_factor_of_two():
     ours, theirs = series(10.0, runs=1), series(9.05, runs=1, machine="mi300x", seed=1)
     assert "4 % instead, no difference detected" in only_pair(ours, theirs, assume_run_cv=0.02).ratio.sensitivity
     assert "1 % instead, the same follows" in only_pair(ours, theirs, assume_run_cv=0.005).ratio.sensitivity

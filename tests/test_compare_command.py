@@ -111,7 +111,7 @@ def test_declared_warm_up_leaves_out_that_many_steps(results, tmp_path):
     assert [side["measured_steps"] for side in sides] == [3 * 35, 3 * 35]
 
 
-def test_published_results_are_shown_only_when_asked_for(results, tmp_path, capsys):
+def test_published_results_are_shown_only_on_request(results, tmp_path, capsys):
     assert compare(results, "--output-dir", tmp_path / "out", "--no-plot") == 0
     assert "ublished" not in capsys.readouterr().out
     assert compare(results, "--output-dir", tmp_path / "out", "--no-plot", "--published") == 0
@@ -239,13 +239,13 @@ def test_an_output_folder_without_permission_is_refused(results, tmp_path, capsy
     assert "--output-dir" in capsys.readouterr().err
 
 
-def test_no_results_yet_says_what_to_run_first(tmp_path, capsys, monkeypatch):
+def test_without_results_the_command_to_run_first_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert compare() == 2
     assert "benchmark.py first" in capsys.readouterr().err
 
 
-def test_a_broken_file_in_a_folder_is_named_and_passed_over(results, tmp_path, capsys):
+def test_a_broken_file_in_a_folder_is_named_and_skipped(results, tmp_path, capsys):
     (results / "broken\x1b[2J.json").write_text("{")
     assert compare(results, "--output-dir", tmp_path / "out", "--no-plot") == 0
     said = capsys.readouterr().err

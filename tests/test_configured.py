@@ -56,7 +56,7 @@ def test_the_loss_is_that_of_transformers(kind):
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "gemma3_text", "mixtral", "gpt_oss", "deepseek_v3"])
-def test_a_configured_model_trains_on_a_cpu_and_its_result_knows_it(tmp_path, kind):
+def test_a_configured_model_trains_on_a_cpu_and_its_result_names_it(tmp_path, kind):
     path = written(tmp_path, {"model_type": kind, "torch_dtype": "bfloat16"}, name=f"my-{kind}.json")
     name, config = torch_config.read(str(path))
     spec = prepare.spec_of(

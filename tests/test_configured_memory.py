@@ -58,7 +58,7 @@ def test_a_compiled_layer_is_counted_in_the_graph_that_it_hands_to_backward(kind
     assert counted / formula == pytest.approx(ratio, rel=0.02)
 
 
-def test_a_model_that_torch_cannot_count_is_estimated_by_its_shape_and_says_so(monkeypatch):
+def test_a_model_that_torch_cannot_count_is_estimated_by_its_shape_with_a_note(monkeypatch):
     counted = spec_of("mixtral", preset="tiny", num_gpus=1)
     assert "shape alone" not in run_summary.memory(counted, H200)
 

@@ -41,7 +41,7 @@ def test_every_format_of_the_design_is_in_the_table() -> None:
     assert all(format.reads and format.looks_for for format in logs.FORMATS)
 
 
-def test_the_name_of_a_file_says_nothing(tmp_path: Path) -> None:
+def test_the_name_of_a_file_does_not_decide_its_format(tmp_path: Path) -> None:
     assert logs.read(written(tmp_path, lines(MEGATRON), "torchtitan_nemo.txt")).provenance.format == "megatron"
 
 
@@ -50,7 +50,7 @@ def test_rows_beyond_the_first_stretch_are_found(tmp_path: Path) -> None:
     assert len(logs.read(written(tmp_path, noise + lines(MEGATRON))).steps) == 9
 
 
-def test_prose_about_training_is_passed_over_without_a_look_at_its_lines() -> None:
+def test_prose_about_training_is_skipped_without_parsing_its_lines() -> None:
     prose = b"We take one step after the other: the loss of this iteration, step 4 of epoch 5, is 3; memory is fine.\n"
     assert not [format.name for format in logs.FORMATS if any(needle in prose for needle in format.needles)]
 
@@ -93,7 +93,7 @@ def test_noise_for_a_named_format_is_refused_with_the_text_of_its_rows(tmp_path:
         logs.read(written(tmp_path, "loading data\n"), format="megatron")
 
 
-def test_a_log_that_died_before_its_first_step_says_of_what(tmp_path: Path) -> None:
+def test_a_log_that_crashed_before_its_first_step_is_refused_with_the_cause(tmp_path: Path) -> None:
     with pytest.raises(NotALogError, match="out of memory"):
         logs.read(written(tmp_path, "starting\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB\n"))
 

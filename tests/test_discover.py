@@ -41,7 +41,7 @@ def test_a_variable_beats_every_name(tmp_path: Path) -> None:
     assert (search.path, search.because) == (path, "LLAMA_LOG names it")
 
 
-def test_a_variable_that_names_nothing_is_an_error_not_passed_over(tmp_path: Path) -> None:
+def test_a_variable_that_names_no_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="LLAMA_LOG"):
         find(tmp_path, LLAMA_LOG=str(tmp_path / "absent.log"))
 
@@ -65,7 +65,7 @@ def test_the_newest_of_equals_wins_and_the_others_are_named(tmp_path: Path) -> N
     assert search.others == (f"{old} (older)",)
 
 
-def test_a_file_of_the_right_name_without_steps_is_passed_over_with_its_reason(tmp_path: Path) -> None:
+def test_a_file_of_the_right_name_without_steps_is_skipped_with_the_reason(tmp_path: Path) -> None:
     write(tmp_path / "training_llama.log", "Traceback (most recent call last):\n")
     good = write(tmp_path / "run_llama.log")
     search = find(tmp_path)["llama"]
@@ -84,7 +84,7 @@ def test_the_tools_own_logs_are_recognised_and_ignored(tmp_path: Path) -> None:
     "name",
     ["nohup", "slurm-4711", "job.o4711", "train.2026-01-05", "x.log.1", "x.stdout", "x.err", "X.LOG", "x.txt.xz"],
 )
-def test_content_tells_the_model_whatever_the_file_is_called(tmp_path: Path, name: str) -> None:
+def test_content_names_the_model_whatever_the_file_is_called(tmp_path: Path, name: str) -> None:
     text = "--tokenizer-model /data/Qwen/Qwen2.5-7B\n" + LOG
     path = tmp_path / name
     path.write_bytes(lzma.compress(text.encode()) if name.endswith("xz") else text.encode())
@@ -93,7 +93,7 @@ def test_content_tells_the_model_whatever_the_file_is_called(tmp_path: Path, nam
     assert find(tmp_path)["qwen"].path == path
 
 
-def test_content_tells_the_model_where_no_name_does(tmp_path: Path) -> None:
+def test_content_names_the_model_where_no_file_name_does(tmp_path: Path) -> None:
     experiment = "EXP=examples/megatron/configs/MI300X/qwen2.5_7B-BF16-pretrain.yaml\n"
     old = write(tmp_path / "job_17.txt", experiment + LOG, age=900)
     new = write(tmp_path / "job_18.txt", experiment + LOG)
@@ -114,7 +114,7 @@ def test_content_tells_the_model_where_no_name_does(tmp_path: Path) -> None:
         "+ python pretrain_gpt.py --load checkpoints/llama3.1_8B-bf16",
     ],
 )
-def test_any_mention_of_a_model_with_its_size_tells_it_whatever_the_files_name(
+def test_any_mention_of_a_model_with_its_size_names_it_whatever_the_file_is_called(
     tmp_path: Path, name: str, mention: str
 ) -> None:
     path = write(tmp_path / name, f"{mention}\n{LOG}")

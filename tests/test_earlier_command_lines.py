@@ -153,7 +153,7 @@ def test_an_old_script_of_one_model_keeps_its_model():
 # The studies themselves
 
 
-def test_a_command_line_of_the_separate_pass_study_runs_and_saves_where_its_guide_says(folder):
+def test_a_command_line_of_the_separate_pass_study_runs_and_saves_where_its_guide_states(folder):
     assert run("benchmark_separate", *SMALL, "--forward_only") == 0
     saved = folder / "results" / "profiling_benchmarking_separate.csv"
     (row,) = csv.DictReader(saved.read_text().splitlines())

@@ -33,7 +33,7 @@ def test_rocm_reads_logs_and_never_trains_unasked():
 
 
 @pytest.mark.parametrize("platform", ["nvd", "amd", "cpu"])
-def test_the_torch_engine_trains_everywhere_when_asked(platform):
+def test_the_torch_engine_trains_everywhere_on_request(platform):
     assert set(chosen("torch", platform, ["llama"]).values()) == {"torch"}
 
 
@@ -55,7 +55,7 @@ def test_the_torch_engine_trains_everywhere_when_asked(platform):
         ),
     ],
 )
-def test_cuda_trains_with_nemo_then_bridge_then_torch_and_says_why(monkeypatch, absent, engine, because):
+def test_cuda_trains_with_nemo_then_bridge_then_torch_and_states_the_reason(monkeypatch, absent, engine, because):
     monkeypatch.setattr(engines, "importable", lambda name: not name.startswith(absent) if absent else True)
     plan = choose("auto", platform="nvd", models=MODELS, with_log=())
     assert {chosen.name for chosen in plan.engines.values()} == {engine}
@@ -103,7 +103,7 @@ def test_a_gpu_machine_trains_the_real_model_in_bf16_on_all_its_gpus():
     assert (made.micro_batch_size, made.global_batch_size, made.sequence_length) == (1, 128, 8192)
 
 
-def test_what_was_said_wins_over_the_preset():
+def test_a_flag_wins_over_the_preset():
     made = spec(micro_batch_size=4, global_batch_size=16, sequence_length=64, precision="bf16", num_gpus=2)
     assert (made.micro_batch_size, made.global_batch_size, made.sequence_length) == (4, 16, 64)
     assert (made.precision, made.num_gpus, made.gradient_accumulation_steps) == ("bf16", 2, 2)

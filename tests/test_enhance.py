@@ -128,7 +128,7 @@ def test_prices_convention_and_budget_are_the_users(results, tmp_path):
     assert h100["flops_per_token"] == 61_066_469_376
 
 
-def test_several_prices_stand_in_one_option(results, tmp_path):
+def test_one_option_takes_several_prices(results, tmp_path):
     enhance(results, "--output-dir", tmp_path, "--price", "H100=2,MI300X=1.5")
     assert [side(written(tmp_path), one)["price_usd_per_gpu_hour"] for one in ("nvd", "amd")] == [2, 1.5]
 

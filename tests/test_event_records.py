@@ -68,13 +68,13 @@ def test_a_damaged_record_among_many_lengths_is_found(tmp_path, number):
     assert read(tmp_path, b"".join(pieces)) == contents[:number]
 
 
-def test_a_torn_last_record_is_left_out(tmp_path, contents):
+def test_a_truncated_last_record_is_left_out(tmp_path, contents):
     whole = b"".join(map(framed, contents))
     for missing in (1, 4, 5, len(contents[-1]) + 10):
         assert read(tmp_path, whole[:-missing]) == contents[:-1]
 
 
-def test_a_record_larger_than_any_scalar_is_passed_over(tmp_path, monkeypatch, contents):
+def test_a_record_larger_than_any_scalar_is_skipped(tmp_path, monkeypatch, contents):
     monkeypatch.setattr(event_records, "LARGEST_RECORD_BYTES", 2000)
     monkeypatch.setattr(event_records, "CHUNK_BYTES", 1000)
     small = [content for content in contents if len(content) < 9000]

@@ -103,7 +103,7 @@ def test_a_newer_report_repeats_its_rows_for_every_process(tmp_path):
     assert seen.seconds("idle_seconds") == pytest.approx(0.019 * 2)
 
 
-def test_a_report_of_collectives_alone_has_no_busy_time_and_says_so(tmp_path):
+def test_a_report_of_collectives_alone_has_no_busy_time_and_a_note(tmp_path):
     names = ("Collective name", "dtype", "Group size", "Full msg size (MB)", "comm_latency_mean", "count",
              "bus bw (GB/s)_mean", "Total comm latency (ms)")  # fmt: skip
     rows = [names, ("allreduce", "Float", 8, 2.0, 500.0, 10, 100.0, 5.0)]
@@ -125,7 +125,7 @@ def test_two_profiles_stand_side_by_side(tmp_path):
     assert rows["GEMM kernels"].ratio == pytest.approx(1.0)
 
 
-def test_what_only_one_profile_has_has_no_ratio(tmp_path):
+def test_a_part_of_one_profile_only_has_no_ratio(tmp_path):
     timeline_only = workbook(tmp_path / "b.xlsx", {"gpu_timeline": [("type", "time ms"), ("total_time", 50.0)]})
     one, other = excel.read_profile([report(tmp_path / "a.xlsx")]), excel.read_profile([timeline_only])
     rows = {row.name: row for row in profile.compare(one, other)}
@@ -160,14 +160,14 @@ def test_a_profile_is_recognised_by_content_and_never_becomes_a_result(tmp_path)
         (b"text", "not an Excel workbook"),
     ],
 )
-def test_what_is_no_workbook_says_so(tmp_path, content, says):
+def test_a_file_that_is_no_workbook_is_refused(tmp_path, content, says):
     path = tmp_path / "p.xlsx"
     path.write_bytes(content)
     with pytest.raises(InputError, match=says):
         excel.read_profile([path])
 
 
-def test_a_workbook_of_something_else_says_what_was_looked_for(tmp_path):
+def test_a_workbook_of_something_else_is_refused_with_the_sheets_looked_for(tmp_path):
     with pytest.raises(InputError, match="no TraceLens report: no sheet gpu_timeline"):
         excel.read_profile([workbook(tmp_path / "p.xlsx", {"budget": [("year", 1)]})])
 

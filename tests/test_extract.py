@@ -80,7 +80,7 @@ def test_the_script_runs_as_a_program(primus: Path, tmp_path: Path) -> None:
     assert Path(done.stdout.strip()).is_file()
 
 
-def test_json_goes_to_stdout_and_all_talk_to_stderr(
+def test_json_goes_to_stdout_and_messages_to_stderr(
     primus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert extract(primus, "--json", "--output", tmp_path / "out") == 0
@@ -136,7 +136,7 @@ def test_two_benchmarks_never_share_a_file(tmp_path: Path, capsys: pytest.Captur
     assert not (tmp_path / "one.json").exists()
 
 
-def test_the_name_of_a_file_says_what_differs_from_the_plain_one(
+def test_the_name_of_a_file_has_the_fact_that_differs_from_the_plain_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.log").write_text(log())
@@ -246,7 +246,7 @@ def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.Ca
     assert "unknown" in capsys.readouterr().out
 
 
-def test_explain_tells_what_counts_and_what_the_framework_reported_rest_on(
+def test_explain_shows_the_basis_of_counts_and_of_reported_figures(
     primus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def explained(field: str) -> str:
@@ -433,7 +433,7 @@ def test_follow_waits_for_a_log_that_is_empty_cut_short_or_gone(
     assert said[2:] == ["step 4", f"{path} is gone; waiting for it", "step 7"]
 
 
-def test_pieces_of_one_log_are_said_to_look_like_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_that_seem_to_be_pieces_of_one_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = log(count=30).splitlines(keepends=True)
     for name, piece in (("train.log.1", rows[:15]), ("train.log", rows[15:])):
         (tmp_path / name).write_text("".join(piece))
@@ -470,7 +470,7 @@ def test_folders_far_above_a_log_name_nothing():
     assert paths.platform_of(("mi300x_against_h100", "x.log")) is None
 
 
-def test_a_copied_or_compressed_log_is_not_said_to_be_another_ranks(primus, tmp_path, capsys):
+def test_a_copied_or_compressed_log_is_not_reported_as_another_ranks(primus, tmp_path, capsys):
     copy, packed = tmp_path / "copy.log", tmp_path / "packed.log.gz"
     copy.write_bytes(primus.read_bytes())
     packed.write_bytes(gzip.compress(primus.read_bytes()))
@@ -480,7 +480,7 @@ def test_a_copied_or_compressed_log_is_not_said_to_be_another_ranks(primus, tmp_
     assert f"{packed}: the same run as {primus}, a copy of it or another rank's log; not counted again" in said
 
 
-def test_a_folder_of_folders_says_how_to_search_it(tmp_path, capsys):
+def test_a_folder_of_folders_is_refused_with_the_command_that_searches_it(tmp_path, capsys):
     (tmp_path / "runs" / "a").mkdir(parents=True)
     assert extract(tmp_path / "runs") == 2
     assert "holds no file, only folders (a); name them, or search them with tprimat analyze" in capsys.readouterr().err

@@ -57,12 +57,12 @@ def test_a_second_line_that_holds_its_own_iteration_only_covers_one_step(tmp_pat
     assert result.performance_metrics.total_time_seconds == pytest.approx(FIRST + 4 * STEP)
 
 
-def test_dates_tell_a_slow_second_iteration_from_a_mean(tmp_path):
+def test_dates_distinguish_a_slow_second_iteration_from_a_mean(tmp_path):
     result = read(tmp_path, [FIRST, 15.4, *[STEP] * 10], timer_is_reset=True)
     assert result.performance_metrics.total_time_seconds == pytest.approx(FIRST + 15.4 + 10 * STEP)
 
 
-def test_two_lines_that_a_buffer_wrote_at_one_moment_tell_nothing_of_the_timer(tmp_path):
+def test_two_lines_that_a_buffer_wrote_at_one_moment_prove_nothing_about_the_timer(tmp_path):
     result = read(tmp_path, [3.0, 2.0, *[1.9] * 10], timer_is_reset=True, written_together=2)
     assert result.performance_metrics.total_time_seconds == pytest.approx(3.0 + 2.0 + 10 * 1.9)
 

@@ -33,7 +33,7 @@ def planted(tmp_path: Path) -> tuple[object, Path]:
     return TOOL.Truth(framework="a", version="1", ends=ends, losses=losses), path
 
 
-def test_a_log_that_tells_the_truth_has_no_differences(tmp_path: Path) -> None:
+def test_a_log_that_states_the_truth_has_no_differences(tmp_path: Path) -> None:
     truth, path = planted(tmp_path)
     assert TOOL.differences(truth, path) == []
 

@@ -37,7 +37,7 @@ def test_one_gpu_and_replicas_have_nothing_to_free():
     assert spec_on(150.0, strategy="ddp").reshard
 
 
-def test_the_result_says_that_weights_were_kept():
+def test_the_result_records_that_weights_were_kept():
     assert engine._declared(spec_on(150.0))["strategy"] == "fsdp, weights kept after forward"
     assert "strategy" not in engine._declared(spec_on(40.0))
     assert SHARDED_BY_REPLICAS[engine._declared(spec_on(150.0))["strategy"]] == SHARDED_BY_REPLICAS["fsdp"]

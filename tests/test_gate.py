@@ -55,7 +55,7 @@ def test_a_slowdown_within_the_limit_passes(gate):
     assert gate(h100(), h100(seed=1, seconds=12.8 * 1.02), "--max-slowdown", "1%")[0] == 1
 
 
-def test_noise_around_the_limit_is_undecided_and_says_how_many_runs_would_decide(gate):
+def test_noise_around_the_limit_is_undecided_with_the_number_of_runs_that_would_decide(gate):
     code, markdown, _ = gate(h100(runs=2, run_noise=0.02), h100(runs=2, run_noise=0.02, seed=1, seconds=12.8 * 1.02))
     assert code == 3
     assert "Benchmark gate undecided" in markdown
@@ -218,7 +218,7 @@ def test_an_unsettled_candidate_is_undecided(gate):
     assert "step time keeps drifting" in markdown
 
 
-def test_a_gate_says_that_one_machine_speaks_for_itself_only(gate):
+def test_a_gate_on_one_machine_states_that_limit(gate):
     _, markdown, _ = gate(h100(), h100(seed=3))
     assert "one machine per side; other machines may differ" in markdown
 

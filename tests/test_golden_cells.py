@@ -159,7 +159,7 @@ def test_durations_of_one_column_share_a_unit():
             assert {cell.text.split()[1] for cell in row[1:]} == {"ms"}
 
 
-def test_an_interval_of_one_run_is_marked_beside_one_over_runs():
+def test_an_interval_of_one_run_is_marked_next_to_one_over_runs():
     results = (plausible.result("h100", runs=1, steps=90), plausible.result("mi300x", runs=3))
     sides = compare([Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate(results)]).sides
     table = sections.results(sides)

@@ -119,7 +119,7 @@ def processes(capsys, *flags):
     return code, captured.out + captured.err
 
 
-def test_a_leftover_is_listed_with_its_memory_and_ended_when_told(device, started, tmp_path, monkeypatch, capsys):
+def test_a_leftover_is_listed_with_its_memory_and_ended_on_request(device, started, tmp_path, monkeypatch, capsys):
     pid = orphan(device, started)
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
     code, said = processes(capsys, "--dry-run", "--idle", "0.3")
@@ -236,7 +236,7 @@ def listed(pid, **fields):
     return gpu_processes.Holder(pid=pid, created=psutil.Process(pid).create_time(), **fields)
 
 
-def test_one_that_ignores_sigterm_is_asked_about_again_and_only_then_killed(device, started):
+def test_a_process_that_ignores_sigterm_is_killed_only_after_a_second_question(device, started):
     pid = orphan(device, started, more="signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     begun = time.monotonic()
     left = gpu_processes.ask_to_end([listed(pid)], grace_seconds=0.5)
@@ -256,7 +256,7 @@ def test_one_that_works_after_sigterm_is_not_killed_by_yes(device, started, tmp_
     assert lives(pid)
 
 
-def test_a_number_that_means_another_process_by_now_gets_no_signal(device, started):
+def test_a_number_that_now_belongs_to_another_process_gets_no_signal(device, started):
     pid = orphan(device, started)
     before = gpu_processes.Holder(pid=pid, created=psutil.Process(pid).create_time() - 5)
     assert gpu_processes.ask_to_end([before], grace_seconds=0) == []
@@ -322,14 +322,14 @@ def test_every_vendors_program_is_understood(tmp_path, monkeypatch):
     assert memory == {11: 3072 * 2**20, 12: None, 21: 2353860608, 22: None, 31: 3 * 2**30}
 
 
-def test_a_program_that_fails_or_talks_nonsense_is_passed_over(tmp_path, monkeypatch):
+def test_a_program_that_fails_or_prints_nonsense_is_skipped(tmp_path, monkeypatch):
     fake_smi(monkeypatch, tmp_path, amd_smi="not json", rocm_smi="WARNING: no GPU")
     fake_primus.program(tmp_path, "nvidia-smi", "echo 5, 5; exit 9")
     assert gpu_processes.listed() == ({}, ["rocm-smi", "amd-smi"])
 
 
 @pytest.mark.usefixtures("device")
-def test_it_says_why_no_step_clears_the_cache(capsys):
+def test_the_command_explains_why_no_step_clears_the_cache(capsys):
     code, said = processes(capsys)
     assert code == 0
     assert "No process uses a GPU" in said

@@ -40,7 +40,7 @@ def test_a_slowdown_is_shown_where_it_happens_and_only_there():
     assert found[7] == pytest.approx(-0.052, abs=0.005)
 
 
-def test_single_runs_build_a_ruler_first():
+def test_single_runs_first_establish_the_scatter():
     found = changes([on_day(day, runs=1, seconds=12.8 if day < 8 else 13.5) for day in range(1, 12)])
     assert [place for place, change in enumerate(found) if change is not None] == [7]
 
@@ -60,7 +60,7 @@ def test_days_that_differ_more_than_runs_do_are_no_changes():
     assert alarms <= 10  # of 200: days that scatter by ten times what runs do would alarm nearly always otherwise
 
 
-def test_benchmarks_stand_in_the_order_of_time_whatever_their_file_is_called():
+def test_benchmarks_are_in_the_order_of_time_whatever_their_file_is_called():
     (series,), _ = history(files([on_day(9), on_day(3), on_day(6)]))
     assert [entry.at[:10] for entry in series.entries] == ["2025-11-03", "2025-11-06", "2025-11-09"]
 

@@ -48,7 +48,7 @@ def test_a_throttled_side_is_named_above_the_headline_in_every_report():
         assert "cool: throttled" not in plain
 
 
-def test_a_clock_that_was_hardly_held_down_is_not_named():
+def test_a_clock_that_was_hardly_reduced_is_not_named():
     comparison = comparison_of(hot_result(1, share=0.004))
     assert "throttled for" not in markdown.render(comparison).partition("## ")[0]
 

@@ -58,7 +58,7 @@ def test_one_summary_per_rank_is_one_run_of_means(read_text: Any) -> None:
     assert any("no variance" in warning for warning in result.warnings)
 
 
-def test_losses_without_times_stay_beside_the_summary(read_text: Any) -> None:
+def test_losses_without_times_are_kept_with_the_summary(read_text: Any) -> None:
     result = read_text(HEADER + "\n".join([row(2.5), row(float("nan")), row(2.0), SUMMARY]) + "\n")
     assert [step.loss for step in result.steps][::2] == [2.5, 2.0]
     assert math.isnan(result.steps[1].loss)
@@ -88,7 +88,7 @@ def test_losses_alone_are_refused(read_text: Any) -> None:
         read_text("\n".join([row(2.5), row(2.25), row(2.0)]) + "\n")
 
 
-def test_the_bar_around_a_row_tells_its_step_and_a_coarse_clock_its_time(read_text: Any) -> None:
+def test_the_bar_around_a_row_gives_its_step_and_a_coarse_clock_its_time(read_text: Any) -> None:
     text = bar(0, "00:00")
     for step, elapsed in ((10, "05:00"), (20, "10:00"), (30, "15:10")):
         text += bar(step, elapsed) + f"\n{row()}\n" + bar(step, elapsed)
@@ -98,7 +98,7 @@ def test_the_bar_around_a_row_tells_its_step_and_a_coarse_clock_its_time(read_te
     assert result.steps.column("covers").tolist() == [1, 10, 10]
 
 
-def test_a_bar_that_is_not_drawn_again_behind_a_row_tells_its_time_before_an_evaluation(read_text: Any) -> None:
+def test_a_bar_that_is_not_drawn_again_after_a_row_gives_its_time_before_an_evaluation(read_text: Any) -> None:
     text, seconds = bar(0, "00:00", 400), 0
     for step in range(1, 401):
         seconds += 3
@@ -248,7 +248,7 @@ def test_rows_whose_clock_has_four_digits_are_merged_until_it_is_fine_enough(rea
     assert result.audit.ratio == pytest.approx(1.0, rel=3e-3)
 
 
-def test_rows_without_a_bar_count_their_share_of_the_steps_that_the_summary_tells(read_text: Any) -> None:
+def test_rows_without_a_bar_count_their_share_of_the_steps_of_the_summary(read_text: Any) -> None:
     rows = [five(step, 0.3 * step + 2, epoch=step / 500) for step in range(10, 501, 10)]
     summary = (
         "{'train_runtime': '152', 'train_samples_per_second': '26.32', 'train_steps_per_second': '3.289', 'epoch': '1'}"
@@ -276,7 +276,7 @@ def factory(n: int, seconds: int, **more: float) -> str:
     return json.dumps(row) + "\n"
 
 
-def test_the_clock_of_a_resumed_training_says_nothing_about_the_steps_before(read_text: Any) -> None:
+def test_the_clock_of_a_resumed_training_excludes_the_steps_before(read_text: Any) -> None:
     rows = [factory(n, 6 * n) for n in range(10, 310, 10)] + [factory(n, 6 * (n - 300)) for n in range(310, 510, 10)]
     result = read_text("".join(rows))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(6.0)
@@ -371,7 +371,7 @@ def trainers_count(read_text, count, gpus):
 
 
 @pytest.mark.parametrize(("gpus", "of_full"), [(1, "8,030,261,248"), (8, "8,030,261,248"), (8, "1,003,782,656")])
-def test_the_trainers_count_of_one_process_gives_adapters_away(read_text, gpus, of_full):
+def test_the_trainers_count_of_one_process_shows_that_adapters_train(read_text, gpus, of_full):
     full, lora = trainers_count(read_text, of_full, gpus), trainers_count(read_text, "20,971,520", gpus)
     assert full.model.trainable_parameters is None, "a share under FSDP, so it states no total"
     assert "one side trains only some of its parameters" in judge(full, lora).sentence

@@ -39,7 +39,7 @@ def test_every_work_and_configuration_field_but_the_seed_identifies(field):
     assert field.identifies == (field.key != "seed")
 
 
-def test_unknown_equals_unknown_and_equals_anything_only_where_asked_for():
+def test_unknown_equals_unknown_and_anything_only_on_request():
     silent = changed(result(), precision=None)
     assert identity.differing(silent, silent) == []
     assert labels(identity.differing(result(), silent)) == ["precision"]
@@ -101,7 +101,7 @@ def test_equal_losses_prove_one_run_only_at_the_same_pace():
     assert not identity.same_run(logged(*undated), logged(*far))
 
 
-def test_what_no_log_states_proves_nothing():
+def test_a_fact_that_no_log_states_proves_nothing():
     bare = [{"data_wait_seconds": 0.1}] * 6
     assert not identity.same_run(logged(*bare), logged(*bare))
 

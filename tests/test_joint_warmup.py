@@ -63,7 +63,7 @@ def test_a_decay_over_most_of_a_short_run_is_not_settled():
     assert sum(found) <= 6
 
 
-def test_what_few_rows_leave_open_about_a_warm_up_is_carried():
+def test_the_uncertainty_that_few_rows_leave_about_a_warm_up_is_carried():
     """Several decay times fit 20 noisy rows; the shortest of them leaves next to no drift."""
     wrong = 0
     for time, rows in ((5, 15), (8, 20), (8, 25)):
@@ -119,7 +119,7 @@ def test_a_short_run_beside_a_long_one_keeps_half_of_its_rows():
     assert find_warmup([long, short]).runs[1].start <= 10
 
 
-def test_unknown_rows_are_passed_over():
+def test_unknown_rows_are_skipped():
     series = runs(np.ones(40))
     for run in series:
         run[[3, 17]] = np.nan

@@ -110,7 +110,7 @@ def test_rows_are_read_by_the_format_of_their_framework(read_text: Any, name: st
     assert not any(warning.startswith("format:") for warning in result.warnings)
 
 
-def test_automodel_counts_all_tokens_and_its_rate_per_gpu_is_kept_apart(read_text: Any) -> None:
+def test_automodel_counts_all_tokens_and_its_rate_per_gpu_is_kept_separate(read_text: Any) -> None:
     result = read_text(log("automodel", before=AUTOMODEL_CONFIG))
     config, performance = result.training_config, result.performance_metrics
     assert (config.num_gpus, config.global_batch_size, config.micro_batch_size) == (8, 32, 4)
@@ -156,7 +156,7 @@ def test_composers_step_time_is_the_one_of_the_step_and_tokens_are_the_growth_of
     assert not any("sliding window" in warning for warning in result.warnings)
 
 
-def test_an_older_composer_has_windowed_rates_only_and_says_so(read_text: Any) -> None:
+def test_an_older_composer_has_windowed_rates_only_with_a_warning(read_text: Any) -> None:
     text = "\n".join(
         line for line in log("composer").splitlines() if "secs_per_step" not in line and "token:" not in line
     )
@@ -180,7 +180,7 @@ def test_torchtune_has_a_rate_per_gpu(read_text: Any) -> None:
     assert result.steps[0].loss == 1.9000381
 
 
-def test_verls_iterations_hold_generation_and_say_so(read_text: Any) -> None:
+def test_verls_iterations_include_generation_with_a_warning(read_text: Any) -> None:
     result = read_text(log("verl"))
     assert result.performance_metrics.avg_step_time_seconds == 25
     assert (result.training_config.num_gpus, result.performance_metrics.tokens_per_step) == (8, 1e6)
@@ -250,7 +250,7 @@ def test_a_step_number_that_goes_back_is_a_restart(read_text: Any, name: str) ->
     assert result.runs[0].segment == 1
 
 
-def test_rounded_rates_of_many_gpus_do_not_tell_their_number(read_text: Any) -> None:
+def test_rounded_rates_of_many_gpus_do_not_give_their_number(read_text: Any) -> None:
     rows = "".join(nanotron(n).replace("499K", "33.1M").replace("62.4K", "64.6K") + "\n" for n in range(1, 20))
     assert read_text(rows).training_config.num_gpus is None
 
@@ -278,7 +278,7 @@ def test_the_progress_bar_of_verl_is_the_clock_of_its_steps(read_text: Any) -> N
     assert warnings[0].startswith("audit: 39 steps take 975 s at the measured pace, but 1,131 s by the progress bar")
 
 
-def test_verls_sum_of_step_times_tells_of_rows_that_are_missing(read_text: Any) -> None:
+def test_verls_sum_of_step_times_reveals_missing_rows(read_text: Any) -> None:
     rows = "".join(f"step:{n} - train/loss:1.5 - train/time(s):2.0\n" for n in range(1, 21))
     assert read_text(rows + "Total time for train steps: 40.00s\n").audit.ratio == pytest.approx(1)
     assert read_text(rows + "Total time for train steps: 0.00s\n").audit is None
@@ -323,11 +323,11 @@ def clock(n: int) -> str:
     return f"{passed // 60:02}:{passed % 60:02}"
 
 
-def test_the_numbers_of_these_tests_tell_both_means_apart() -> None:
+def test_the_numbers_of_these_tests_distinguish_both_means() -> None:
     assert abs(ALL_OVER_ALL / OF_EQUAL_STEPS - 1) > 0.03
 
 
-def test_rates_of_steps_of_unknown_tokens_are_weighed_by_the_dates_of_their_rows(read_text: Any) -> None:
+def test_rates_of_steps_of_unknown_tokens_are_weighted_by_the_dates_of_their_rows(read_text: Any) -> None:
     rows = [automodel(n, RATES[n], f" | num_label_tokens {9000 + 37 * n % 5000}") for n in range(40)]
     dated = [row.replace(row[:19], f"2026-01-05 08:{clock(n)}") for n, row in enumerate(rows)]
     result = read_text("\n".join(dated) + "\n")
@@ -336,7 +336,7 @@ def test_rates_of_steps_of_unknown_tokens_are_weighed_by_the_dates_of_their_rows
     assert [warning for warning in result.warnings if "weighted by the timestamps of the rows" in warning]
 
 
-def test_rates_of_steps_of_unknown_tokens_are_weighed_by_the_progress_bar(read_text: Any) -> None:
+def test_rates_of_steps_of_unknown_tokens_are_weighted_by_the_progress_bar(read_text: Any) -> None:
     def drawn(n: int) -> str:
         return f"\r1|{n + 1}|Loss: 1.9:  10%|# | {n + 1}/40 [{clock(n)}<00:20, 3.0s/it]"
 
@@ -345,21 +345,21 @@ def test_rates_of_steps_of_unknown_tokens_are_weighed_by_the_progress_bar(read_t
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(ALL_OVER_ALL, rel=0.01)
 
 
-def test_rates_without_any_clock_are_weighed_by_the_tokens_of_the_loss(read_text: Any) -> None:
+def test_rates_without_any_clock_are_weighted_by_the_tokens_of_the_loss(read_text: Any) -> None:
     rows = [automodel(n, RATES[n], f" | num_label_tokens {TOKENS[n] // 2}")[22:] for n in range(40)]
     result = read_text("\n".join(rows) + "\n")
     assert result.performance_metrics.tokens_per_second == pytest.approx(ALL_OVER_ALL, rel=1e-4)
     assert [warning for warning in result.warnings if "weighted by the tokens that enter the loss" in warning]
 
 
-def test_rows_that_tell_neither_tokens_nor_time_say_what_their_mean_depends_on(read_text: Any) -> None:
+def test_rows_without_tokens_or_time_have_a_warning_about_their_mean(read_text: Any) -> None:
     result = read_text("".join(torchtune(n + 1, RATES[n]) + "\n" for n in range(40)))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(OF_EQUAL_STEPS)
     assert len([warning for warning in result.warnings if "have equal weight" in warning]) == 1
     assert not [warning for warning in read_text(log("torchtune")).warnings if "have equal weight" in warning]
 
 
-def test_a_rate_and_a_time_tell_the_tokens_of_a_step(read_text: Any) -> None:
+def test_a_rate_and_a_time_give_the_tokens_of_a_step(read_text: Any) -> None:
     rows = [automodel(n, RATES[n], f" | time {SECONDS[n]:.4f}s | num_label_tokens 9") for n in range(40)]
     figures = read_text("\n".join(rows) + "\n").performance_metrics
     assert figures.tokens_per_second == pytest.approx(ALL_OVER_ALL, rel=1e-4)
@@ -386,7 +386,7 @@ def test_composers_total_leaves_out_the_tokens_of_its_own_step(read_text: Any) -
     assert steps.column("tokens").tolist()[1:-1] == TOKENS[1:-1]
 
 
-def test_automodels_rate_per_data_parallel_rank_tells_the_gpus_with_the_other_sizes(read_text: Any) -> None:
+def test_automodels_rate_per_data_parallel_rank_gives_the_gpus_with_the_other_sizes(read_text: Any) -> None:
     sizes = "distributed:\n  tp_size: 2\n  pp_size: 2\n"
     result = read_text(sizes + log("automodel"))
     assert result.training_config.num_gpus == 32

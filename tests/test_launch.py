@@ -130,7 +130,7 @@ def test_an_engines_own_sentence_is_passed_on_whatever_follows_it(run):
     assert str(ending.error).startswith("out of memory: too much; try less")
 
 
-def test_a_killed_process_says_that_it_was_killed(run):
+def test_a_killed_process_is_reported_as_killed(run):
     ending, _ = run("os.kill(os.getpid(), signal.SIGKILL)")
     assert "killed (SIGKILL)" in str(ending.error)
     assert ending.result is None
@@ -191,7 +191,7 @@ def test_ctrl_c_stops_the_child_and_keeps_what_it_measured(run):
     assert not is_running(int(lines[0]))
 
 
-def test_a_child_deaf_to_ctrl_c_is_ended_all_the_same(run, monkeypatch):
+def test_a_child_that_ignores_ctrl_c_is_ended_anyway(run, monkeypatch):
     monkeypatch.setattr(launch, "GRACE_SECONDS", 0.5)
     monkeypatch.setattr(launch, "TERMINATE_SECONDS", 0.5)
     ending, lines = run(
@@ -219,7 +219,7 @@ def test_a_reader_of_our_output_that_goes_away_leaves_no_child_behind(run):
     assert not is_running(pids[0])
 
 
-def test_of_a_line_without_end_the_beginning_is_shown(run):
+def test_the_beginning_of_a_line_without_end_is_shown(run):
     ending, lines = run("print('x' * 3_000_000)\nprint('after')\nwrite(4)")
     assert ending.error is None
     assert [len(line) for line in lines[:2]] == [launch.LONGEST_LINE, 5]

@@ -63,7 +63,7 @@ def test_an_interactive_job_in_which_each_task_would_train_alone_is_refused():
         (("--model", "llama", "--global-batch-size", "6"), "--global-batch-size 6 is not a multiple"),
     ],
 )
-def test_what_ranks_cannot_do_is_one_line(monkeypatch, tmp_path, capsys, flags, complaint):
+def test_an_option_that_ranks_lack_is_refused_in_one_line(monkeypatch, tmp_path, capsys, flags, complaint):
     monkeypatch.chdir(tmp_path)
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
@@ -71,7 +71,7 @@ def test_what_ranks_cannot_do_is_one_line(monkeypatch, tmp_path, capsys, flags, 
     assert complaint in capsys.readouterr().err
 
 
-def test_lightning_is_told_per_node_what_srun_says_in_all(monkeypatch):
+def test_lightning_gets_the_number_of_tasks_per_node(monkeypatch):
     monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
     monkeypatch.setenv("SLURM_NTASKS", "2")
     tell_lightning(rank_of(SRUN))
@@ -94,7 +94,7 @@ def test_a_host_of_rank_0_without_an_address_is_one_line_at_once(tmp_path):
     assert "set MASTER_ADDR" in done.stderr.splitlines()[-1]
 
 
-def test_rank_0_is_waited_for_until_it_listens_and_no_longer_than_said():
+def test_rank_0_is_waited_for_until_it_listens_or_the_time_is_over():
     with socket.create_server(("127.0.0.1", 0)) as rank_0:
         port = rank_0.getsockname()[1]
         rendezvous.wait_for("127.0.0.1", port, patience_seconds=5)

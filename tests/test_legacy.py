@@ -219,7 +219,7 @@ def test_a_memory_series_is_bytes_of_its_kind(tmp_path):
         (changed(VERSION_1, schema_version=4), "update TensorPrimat"),
     ],
 )
-def test_what_cannot_be_lifted_is_refused_in_one_line(tmp_path, document, reason):
+def test_a_file_that_cannot_be_converted_is_refused_in_one_line(tmp_path, document, reason):
     with pytest.raises(InputError, match=reason) as refusal:
         read(tmp_path, document)
     assert str(refusal.value).startswith(str(tmp_path))

@@ -68,7 +68,7 @@ def test_any_other_csv_is_not_lightnings(tmp_path):
     assert logs.detect(logs.Log(path)) is None
 
 
-def test_a_metrics_file_keeps_the_rates_batches_and_memory_that_stand_beside_its_times(tmp_path):
+def test_a_metrics_file_keeps_the_rates_batches_and_memory_next_to_its_times(tmp_path):
     head = (
         "epoch,step,train_step_timing in s,global_batch_size,consumed_samples,max_memory_allocated,reduced_train_loss"
     )
@@ -91,7 +91,7 @@ def test_a_table_with_quoted_names_is_read(tmp_path):
     assert read(tmp_path, *lines).performance_metrics.avg_step_time_seconds == pytest.approx(0.5)
 
 
-def test_a_torn_row_and_a_clock_that_stands_still_give_no_step_time(tmp_path):
+def test_a_truncated_row_and_a_clock_that_stops_give_no_step_time(tmp_path):
     lines = [*rows([9.0, 10.0, 10.0, 11.0]), "0,,24,4"]
     assert read(tmp_path, *lines).steps.column("seconds")[1:].tolist() == pytest.approx([0.2, np.nan, 0.2], nan_ok=True)
 
@@ -162,7 +162,7 @@ def test_a_bar_of_seconds_per_iteration_is_read_like_one_of_iterations_per_secon
     assert read(tmp_path, short, name="train.log").performance_metrics.avg_step_time_seconds == pytest.approx(2.52)
 
 
-def test_bars_beside_the_rows_of_another_framework_are_no_rows(tmp_path):
+def test_bars_between_the_rows_of_another_framework_are_no_rows(tmp_path):
     rows = [
         f"Epoch 1/1:  {n}%|▏  | {n}/50 [00:{n:02}<01:00, 2.00s/it]\nstep:{n} - train/loss:1.5 - train/time(s):1.5"
         for n in range(1, 10)

@@ -111,7 +111,7 @@ def test_the_remaining_time_of_a_pretraining_times_its_steps(tmp_path):
         pytest.param([ARGUMENTS, PLAN, *pretraining(slower=3.0)], id="printed iterations are faster by far"),
     ],
 )
-def test_a_remaining_time_that_tells_no_clock_times_nothing(tmp_path, lines):
+def test_a_remaining_time_that_gives_no_clock_times_no_step(tmp_path, lines):
     with pytest.raises(NotALogError, match="no step times found"):
         read(tmp_path, *lines)
 

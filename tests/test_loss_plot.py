@@ -19,7 +19,7 @@ def loaded(*results):
     return [Loaded(path=Path(f"{number}.json"), result=result) for number, result in enumerate(results)]
 
 
-def test_losses_are_drawn_as_png_and_svg_with_what_parity_says():
+def test_losses_are_drawn_as_png_and_svg_with_the_verdict_on_parity():
     pictures = loss_plot.render(
         compare(loaded(plausible.result(runs=2, data="real"), plausible.result("mi300x", runs=2, seed=1, data="real")))
     )
@@ -47,7 +47,7 @@ def test_cost_and_time_are_drawn_only_for_the_same_work(length, drawn):
     assert "MFU" in svg
 
 
-def test_a_panel_says_at_which_price_and_power():
+def test_a_panel_names_its_price_and_power():
     content = economics(loaded(plausible.result()), MetricChoices(prices={"H100": 2.0}))
     svg = metric_panels.render(content, ("svg",))["svg"].decode()
     assert "at $2.00/h" in svg

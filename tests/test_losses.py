@@ -100,7 +100,7 @@ def test_other_data_cannot_be_compared(config, reason):
     assert reason in found.sentence
 
 
-def test_nan_fails_and_says_from_where():
+def test_nan_fails_and_names_its_first_step():
     broken = CURVE.copy()
     broken[49:] = np.nan
     found = parity(side([CURVE]), side([broken]))
@@ -114,7 +114,7 @@ def test_a_flat_loss_fails():
     assert "stays at 11.76" in found.sentence
 
 
-def test_a_side_without_losses_is_not_judged():
+def test_a_side_without_losses_gets_no_verdict():
     silent = result("h100", losses=False)
     (group,) = gather([Loaded(path=Path("x.json"), result=silent)], "platform")
     assert parity(side([CURVE]), group) is None

@@ -41,7 +41,7 @@ def test_a_torch_that_sees_no_gpu_is_no_vendor_stack(make_env, tmp_path):
     assert make_env.vendor_stack(a_python(tmp_path, sees_gpu=False)) == []
 
 
-def test_without_a_gpu_the_small_build_of_torch_is_asked_for(make_env, tmp_path):
+def test_without_a_gpu_the_small_build_of_torch_is_installed(make_env, tmp_path):
     if make_env.torch_source()[-1].endswith(make_env.TORCH):
         pytest.skip("this machine has a GPU or a processor without CPU builds")
     create, torch, _ = make_env.commands("python3", tmp_path, [])

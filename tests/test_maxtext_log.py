@@ -52,7 +52,7 @@ def test_rocm_is_recognised(read_text: Any) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.5, 3.0])
-def test_the_second_row_has_no_time_whatever_it_says(read_text: Any, seconds: float) -> None:
+def test_the_second_row_has_no_time_whatever_it_prints(read_text: Any, seconds: float) -> None:
     result = read_text(log(row(7, 40), row(8, seconds), row(9), row(10)))
     assert [step.seconds for step in result.steps] == [40, None, 0.5, 0.5]
     assert result.steps[1].reported_tokens_per_second_per_gpu is None

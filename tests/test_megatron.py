@@ -147,7 +147,7 @@ def test_reported_rates_are_the_instant_ones_too(tmp_path: Path, spelling: str) 
         ("P6", 227.35, 230.10),
     ],
 )
-def test_memory_is_the_devices_in_gib_whatever_its_label_says(
+def test_memory_is_the_devices_in_gib_whatever_its_label(
     tmp_path: Path, spelling: str, used: float, peak: float
 ) -> None:
     result = read(tmp_path, [row(spelling, i, 2500.0) for i in range(1, 6)])
@@ -364,7 +364,7 @@ def test_bridges_allocator_sizes_are_decimal_gigabytes_whichever_are_printed(tmp
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_bridges_step_time_line_tells_the_rate_of_the_iteration_beside_it(tmp_path: Path, before: bool) -> None:
+def test_bridges_step_time_line_gives_the_rate_of_the_neighbouring_iteration(tmp_path: Path, before: bool) -> None:
     times = [9090.4, 2504.9, 2515.2, 2496.0, 31234.5]
     lines = []
     for number, milliseconds in enumerate(times, start=1):
@@ -377,7 +377,7 @@ def test_bridges_step_time_line_tells_the_rate_of_the_iteration_beside_it(tmp_pa
     assert result.source == "Megatron-Bridge"
 
 
-def test_a_step_time_line_that_agrees_with_no_iteration_beside_it_is_left_out(tmp_path: Path) -> None:
+def test_a_step_time_line_that_agrees_with_no_neighbouring_iteration_is_left_out(tmp_path: Path) -> None:
     stray = "Step Time : 7.00s GPU utilization: 900.0MODEL_TFLOP/s/GPU"
     result = read(tmp_path, [stray, *(bridge_row(i, 2500.0) for i in range(1, 5)), stray])
     assert len(result.steps) == 4
@@ -387,7 +387,7 @@ def test_a_step_time_line_that_agrees_with_no_iteration_beside_it_is_left_out(tm
 
 
 @pytest.mark.parametrize("unit", ["MODEL_TFLOP/s/GPU", "TFLOP/s/GPU", " TFLOP/s/GPU"])
-def test_a_log_of_step_time_lines_alone_is_read_and_says_what_it_lacks(tmp_path: Path, unit: str) -> None:
+def test_a_log_of_step_time_lines_alone_is_read_with_a_warning_about_missing_facts(tmp_path: Path, unit: str) -> None:
     lines = ["noise", *(f"Step Time : 2.2{i}s GPU utilization: 117{i}.4{unit}" for i in range(6))]
     lines.append(f"Step Time : 2.30s GPU utilization: 0.0{unit}")
     result = read(tmp_path, lines, num_gpus=8, global_batch_size=128, sequence_length=4096)

@@ -159,7 +159,7 @@ def test_context_parallel_is_refused_for_sequences_longer_than_the_window(monkey
     prepare.check_window(windowed.model_copy(update={"model": "llama"}), ENGINES[engine])
 
 
-def test_what_never_fits_asks_for_more_gpus():
+def test_a_run_that_never_fits_names_more_gpus():
     alone = dataclasses.replace(H100, gpu_info=H100.gpu_info.model_copy(update={"total_memory_gb": 10.0}))
     with pytest.raises(UsageError, match=r"use more --num-gpus$"):
         prepare.check_memory(spec(), alone)

@@ -76,7 +76,7 @@ def test_agreed_keeps_the_rest_of_the_vendors_row():
     assert configuration(spec(H100, methodology="agreed", precision="bf16"))[:3] == ("bf16", 1, 2)
 
 
-def test_asking_for_a_precision_takes_the_row_of_that_precision():
+def test_a_precision_flag_selects_the_row_of_that_precision():
     made = spec(H100, precision="bf16")
     assert configuration(made) == ("bf16", 1, 2, 1, 128, 8192)
     assert made.methodology == "agreed"
@@ -101,7 +101,7 @@ def test_max_is_what_nvidia_publishes_for_that_engine_and_gpu(name, memory_gb, e
     assert spec(on, engine=engine, methodology="max").precision == "fp8", "FP8 is the headline"
 
 
-def test_the_torch_engine_takes_the_best_configuration_that_it_can_run_and_says_what_it_skipped():
+def test_the_torch_engine_uses_the_best_configuration_that_it_can_run_and_names_the_skipped_ones():
     made = spec(H100, engine="torch", methodology="max")
     assert configuration(made) == ("fp8", 1, 1, 1, 128, 8192), "NVIDIA's for H100 in FP8 needs no context parallelism"
     assert made.notes == ()
@@ -122,7 +122,7 @@ def test_a_methodology_that_the_torch_engine_cannot_run_at_all_is_refused_by_its
 GB200_NODE = machine("NVIDIA GB200", count=4, memory_gb=198.0)
 
 
-def test_a_node_of_four_gpus_takes_the_configuration_that_fits_and_says_that_its_values_are_for_eight():
+def test_a_node_of_four_gpus_uses_the_configuration_that_fits_with_a_note_that_its_values_are_for_eight():
     made = spec(GB200_NODE, methodology="max")
     assert configuration(made) == ("fp8", 1, 1, 2, 128, 8192)
     skipped, of_eight = made.notes
@@ -137,7 +137,7 @@ def test_a_gpu_without_a_methodology_is_refused_with_the_gpus_that_have_one_by_v
         spec(MI300X, "mistral", engine="torch", methodology="max")
 
 
-def test_where_no_configuration_fits_the_remedy_says_which_flags_the_methodology_excludes():
+def test_where_no_configuration_fits_the_remedy_names_the_flags_that_the_methodology_excludes():
     four = machine("NVIDIA H100 80GB HBM3", count=4)
     with pytest.raises(UsageError, match="--context-parallel-size 2 without --methodology"):
         prepare.check_memory(spec(four, engine="bridge", methodology="max"), four)
@@ -158,19 +158,19 @@ def test_identical_is_identical_on_both_platforms(on, model):
     assert (made.methodology, made.data_parallel_size, made.gradient_accumulation_steps) == ("identical", 2, 64)
 
 
-def test_the_torch_engine_takes_a_methodology_only_when_asked():
+def test_the_torch_engine_uses_a_methodology_only_on_request():
     assert spec(H100, engine="torch").methodology is None
     assert spec(H100, "mistral", engine="torch", methodology="max").methodology == "max"
 
 
-def test_a_flag_that_says_otherwise_makes_the_run_the_users_own():
+def test_a_contradicting_flag_removes_the_methodology_from_the_run():
     made = spec(H100, global_batch_size=256)
     assert configuration(made) == ("fp8", 1, 2, 1, 256, 8192)
     assert made.methodology is None
     assert spec(H100, global_batch_size=128).methodology == "agreed"
 
 
-def test_a_flag_that_contradicts_the_methodology_asked_for_is_refused():
+def test_a_flag_that_contradicts_the_requested_methodology_is_refused():
     with pytest.raises(
         UsageError, match="--global-batch-size 64: --methodology identical sets 128 for llama here; leave one"
     ):
@@ -196,7 +196,7 @@ def test_a_flag_that_contradicts_the_methodology_asked_for_is_refused():
         (machine("some CPU", "cpu"), {"methodology": "max", "preset": "full"}, "has no entry for llama on some CPU"),
     ],
 )  # fmt: skip
-def test_what_a_methodology_cannot_do_here_is_refused_in_one_line(on, said, complaint):
+def test_a_methodology_that_cannot_run_here_is_refused_in_one_line(on, said, complaint):
     with pytest.raises(UsageError, match=complaint) as refused:
         spec(on, **said)
     assert "\n" not in str(refused.value)
@@ -207,7 +207,7 @@ def test_a_gpu_without_a_row_starts_from_the_presets_values():
     assert spec(A100).methodology is None
 
 
-def test_a_log_gets_the_name_only_where_nothing_in_it_says_otherwise():
+def test_a_log_gets_the_methodology_only_if_it_does_not_contradict_it():
     log = plausible_result("mi300x", micro_batch_size=1, global_batch_size=128, sequence_length=2048)
     assert methodology.label(log, "classic").methodology == "classic"
     config = log.training_config.model_copy(update={"sequence_length": 8192})
@@ -223,7 +223,7 @@ def side(machine, methodology):
     return Loaded(path=Path(f"{machine}_{methodology}.json"), result=result)
 
 
-def test_sides_of_different_methodologies_never_meet():
+def test_sides_of_different_methodologies_are_not_compared():
     files = [side("h100", "max"), side("h100", "identical"), side("mi300x", "identical")]
     (pair,) = compare(files).pairs
     assert pair.baseline.result.methodology == "identical"
@@ -262,7 +262,7 @@ def test_max_and_agreed_with_equal_rows_are_reported_as_equal():
     assert pair.fairness.verdict == "not_comparable", "a value of neither methodology"
 
 
-def test_equal_values_under_two_names_meet_whatever_the_names():
+def test_equal_values_under_two_names_are_compared():
     (pair,) = compare([of_values("h100", "max"), of_values("mi300x", "classic")]).pairs
     assert pair.fairness.verdict == "identical"
     assert "max against classic), and every value that they set is equal" in pair.fairness.sentence

@@ -79,7 +79,7 @@ def test_one_rate_reads_as_many_mfus(convention, percent):
     assert 100 * metric("mfu", slower, convention=convention).value == pytest.approx(percent, abs=0.06)
 
 
-def test_an_mfu_above_the_peak_says_that_something_is_wrong():
+def test_an_mfu_above_the_peak_has_a_warning():
     assert "above the peak" in metric("mfu", result(performance={"tokens_per_second_per_gpu": 30_000.0})).remark
 
 
@@ -119,7 +119,7 @@ def test_an_mfu_in_fp8_names_the_parts_that_stay_in_bf16():
         ({"performance": {"tokens_per_second_per_gpu": None}}, "token rate per GPU is unknown"),
     ],
 )
-def test_what_is_not_known_gives_no_mfu_but_the_reason(changes, because):
+def test_a_missing_input_gives_no_mfu_but_the_reason(changes, because):
     mfu = metric("mfu", result(**changes))
     assert mfu.value is None
     assert because in mfu.because
@@ -190,7 +190,7 @@ def test_hfu_is_unknown_where_recompute_is_not_stated_or_not_understood():
     assert "'sometimes' is unknown" in metric("hfu", result(config={"recompute": "sometimes"})).because
 
 
-def test_the_share_of_the_best_matrix_rate_stands_beside_mfu():
+def test_the_share_of_the_best_matrix_rate_is_shown_next_to_mfu():
     share = metric("achievable_fraction")
     assert share.value == pytest.approx(metric("model_tflops_per_gpu").value / 794.5)
     assert metric("achievable_fraction", result(gpu_info=device("NVIDIA L40S"))).value is None
@@ -348,7 +348,7 @@ def test_a_given_price_goes_before_the_catalogues(prices, price, source):
     assert (found.value, found.remark) == (price, source)
 
 
-def test_a_device_without_a_price_says_how_to_give_one():
+def test_a_device_without_a_price_names_the_flag_that_states_one():
     unpriced = metric("tokens_per_dollar", result(gpu_info=device("NVIDIA Rubin")))
     assert unpriced.because == 'no price of NVIDIA Rubin is known; give --price "NVIDIA Rubin=USD"'
     processor = result(platform="cpu", gpu_info=device("AMD EPYC 9654"))

@@ -129,7 +129,7 @@ def test_a_step_time_without_a_unit_is_taken_as_seconds_and_reported(read_text: 
     assert any("gives no unit" in warning for warning in result.warnings)
 
 
-def test_a_step_time_without_a_unit_is_in_milliseconds_if_the_clock_of_the_rows_says_so(read_text: Any) -> None:
+def test_a_step_time_without_a_unit_is_in_milliseconds_if_it_agrees_with_the_clock_of_the_rows(read_text: Any) -> None:
     for shape in (as_csv, as_lines):
         result = read_text(shape(history(step_time=lambda n: 1900.0 + n % 3)))
         assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.901, rel=1e-3)
@@ -147,7 +147,7 @@ def test_a_table_that_fits_another_format_as_well_is_read_by_the_one_that_times_
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.501, rel=1e-3)
 
 
-def test_a_throughput_is_teraflops_beside_megatrons_step_time_only(read_text: Any) -> None:
+def test_a_throughput_is_teraflops_only_next_to_megatrons_step_time(read_text: Any) -> None:
     assert read_text(as_csv(own_table(throughput=41_000.0))).performance_metrics.reported.tflops_per_gpu is None
     megatrons = [{"iteration-time": row.pop("step_time_s"), **row} for row in own_table(throughput=410.0)]
     assert read_text(as_csv(megatrons)).performance_metrics.reported.tflops_per_gpu == pytest.approx(410)
@@ -199,7 +199,7 @@ def test_a_summary_with_means_of_the_run_reports_them(read_text: Any) -> None:
     assert (result.performance_metrics.basis, len(result.steps)) == ("reported_means", 0)
 
 
-def test_a_summarys_last_rates_are_said_to_be_of_one_moment(read_text: Any) -> None:
+def test_a_summarys_last_rates_have_a_warning_that_they_are_of_one_moment(read_text: Any) -> None:
     result = read_text(json.dumps({"_step": 99, "_runtime": 500.5, "throughput/tokens_per_sec": 999.5}, indent=2))
     assert result.performance_metrics.tokens_per_second == 999.5
     assert any("last logged row alone" in warning for warning in result.warnings)

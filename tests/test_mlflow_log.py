@@ -178,7 +178,7 @@ def test_madengines_gpus_of_one_node_are_not_those_of_the_run(read_text: Any) ->
     assert any("nnodes x gpus_per_node is 16; give --num-gpus" in warning for warning in result.warnings)
 
 
-def test_a_head_that_madengine_wrote_again_is_no_run(read_text: Any) -> None:
+def test_a_header_that_madengine_wrote_again_is_no_run(read_text: Any) -> None:
     result = read_text(perf(run("a", "5", "tokens/s"), HEADER, run("a", "7", "tokens/s")))
     assert any("holds 2 runs; the last one" in warning for warning in result.warnings)
 

@@ -81,7 +81,7 @@ def test_published_shows_the_nearest_library_rows_with_their_level(tmp_path, cap
     assert (library[0]["precision"], library[0]["peft"]) == ("fp8", "none")
 
 
-def test_the_demo_writes_a_page_and_says_what_it_rests_on(tmp_path, capsys):
+def test_the_demo_writes_a_page_and_states_its_sources(tmp_path, capsys):
     assert main(["demo", "--output-dir", str(tmp_path), "--no-open"]) == 0
     printed = capsys.readouterr().out
     assert "MI355X needs 104.1 min, B200 86.5" in printed
@@ -92,7 +92,7 @@ def test_the_demo_writes_a_page_and_says_what_it_rests_on(tmp_path, capsys):
     assert "warning: precision: MI355X FP8 in 1 of 4 entries" in printed
 
 
-def test_no_result_of_mlperf_stands_in_the_published_tables():
+def test_no_result_of_mlperf_is_in_the_published_tables():
     assert not [row for row in catalogue.published_tables() if "MLPerf" in f"{row.source} {row.framework}"]
 
 
@@ -135,7 +135,7 @@ def test_a_gate_against_a_published_row_is_undecided_without_an_assumption(tmp_p
     assert "0 published rows" in capsys.readouterr().err
 
 
-def test_mfu_needs_shape_precision_and_peak_and_says_what_lacks():
+def test_mfu_needs_shape_precision_and_peak_and_names_the_missing_one():
     scored = {entry.name: Scored(entry) for entry in bundled().entries}
     assert scored["v5.1/NVIDIA/theia_ngpu8_ngc25.09_nemo/llama31_8b"].mfu.value == pytest.approx(
         46724 * 51470401536 / 15e15, rel=1e-3

@@ -44,7 +44,7 @@ def test_the_factors_multiply_to_the_ratio_of_minutes():
         assert product == pytest.approx(math.exp(one.ratio.log), rel=1e-9)
 
 
-def test_one_submitter_alone_is_said_to_speak_of_its_runs_only():
+def test_the_interval_of_one_submitter_covers_its_runs_only_with_a_warning():
     [one] = mlperf_compare.compare([entry("A", "X", 100), entry("B", "Y", 80)], "A", "B")
     assert math.exp(one.ratio.log) == pytest.approx(1.25)
     assert sum(warning.kind == "one submitter" for warning in one.warnings) == 2
@@ -68,7 +68,7 @@ def test_a_submitter_with_many_systems_counts_once():
     assert set(one.weights) == {"X", "Y"}
 
 
-def test_the_interval_over_submitters_covers_the_mean_as_often_as_it_says():
+def test_the_interval_over_submitters_covers_the_mean_at_its_confidence():
     chance = random.Random(7)
     hits = 0
     for _ in range(600):

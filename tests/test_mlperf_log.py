@@ -127,7 +127,7 @@ def test_tokens_per_second_stay_unknown_without_a_sequence_length(tmp_path):
 
 
 @pytest.mark.parametrize(("rate", "name"), [(30.0, "samples_per_second"), (30.0 * 64, "tokens_per_second")])
-def test_a_throughput_beside_step_times_is_kept_as_reported_in_its_own_unit(tmp_path, rate, name):
+def test_a_throughput_logged_with_step_times_is_kept_as_reported_in_its_own_unit(tmp_path, rate, name):
     journal = Journal(global_batch_size=16, max_sequence_length=64)
     step_times(journal)
     journal.track({"throughput": rate}, 0.1, step=24 * 16)
@@ -161,7 +161,7 @@ def test_init_keys_of_many_ranks_count_once_and_the_ranks_are_the_number_of_gpus
         {"tensor_parallelism": 4, "pipeline_parallelism": 4},
     ],
 )
-def test_ranks_that_something_contradicts_are_no_number_of_gpus(tmp_path, settings):
+def test_ranks_that_other_evidence_contradicts_are_no_number_of_gpus(tmp_path, settings):
     result = ranks_and_settings(8, global_batch_size=16, **settings).read(tmp_path / "run.txt")
     assert result.training_config.num_gpus is None
     assert any("8 ranks wrote init_start, but" in w and "--num-gpus" in w for w in result.warnings)
@@ -239,7 +239,7 @@ def test_a_finished_run_without_step_timing_is_refused(tmp_path):
         ":::MLLOG " + json.dumps({"key": "seed", "time_ms": 5, "value": 10**4000}),
     ],
 )
-def test_hostile_events_are_passed_over(tmp_path, line):
+def test_hostile_events_are_skipped(tmp_path, line):
     journal = Journal(global_batch_size=16)
     step_times(journal)
     journal.lines.insert(4, line)
@@ -301,7 +301,7 @@ def test_nothing_but_the_tools_own_errors_escapes(events):
 
 
 @pytest.mark.parametrize("logged", [35.706, 35.706 * 2**30])
-def test_peak_memory_beside_a_blocks_throughput_is_the_allocators(tmp_path, logged):
+def test_peak_memory_logged_with_a_blocks_throughput_is_the_allocators(tmp_path, logged):
     journal = Journal(global_batch_size=16)
     journal.say("run_start")
     journal.say("block_start")
@@ -381,7 +381,7 @@ def submitted(folder: Path, journal: Journal, **description: object) -> Path:
 
 
 @pytest.mark.parametrize("number", [str, int])
-def test_the_systems_description_beside_a_log_names_and_counts_its_gpus(tmp_path, number):
+def test_the_system_description_next_to_a_log_names_and_counts_its_gpus(tmp_path, number):
     journal = Journal(global_batch_size=16, submission_platform="2xNVIDIA GB200")
     step_times(journal)
     description = {
@@ -397,7 +397,7 @@ def test_the_systems_description_beside_a_log_names_and_counts_its_gpus(tmp_path
 
 
 @pytest.mark.parametrize("description", [{}, {"number_of_nodes": "N/A", "accelerators_per_node": ""}, {"a": [1]}])
-def test_a_description_that_says_nothing_changes_nothing(tmp_path, description):
+def test_an_empty_description_changes_nothing(tmp_path, description):
     journal = Journal(global_batch_size=16, submission_platform="2xNVIDIA GB200")
     step_times(journal)
     result = logs.read(submitted(tmp_path, journal, **description))
@@ -420,7 +420,7 @@ def test_a_run_to_the_quality_target_has_its_time_and_samples(shared, file, benc
     assert run.time_to_train_seconds / 60 == pytest.approx(minutes, abs=0.01)
 
 
-def test_rows_that_tell_where_their_block_began_measure_the_steps_up_to_the_next(tmp_path):
+def test_rows_that_state_where_their_block_began_measure_the_steps_up_to_the_next(tmp_path):
     journal = Journal(global_batch_size=8)
     journal.say("run_start")
     sizes = (1536, 384, 384, 384)

@@ -100,7 +100,7 @@ def test_a_missing_run_counts_as_a_failed_one(tmp_path):
     assert (one.minutes, one.missing) == (pytest.approx(94.5), 1)  # 91 to 98
 
 
-def test_a_torn_log_has_no_time_and_counts_as_failed(tmp_path):
+def test_a_truncated_log_has_no_time_and_counts_as_failed(tmp_path):
     whole = TEN[0]
     one = scored(write(tmp_path, [whole[: whole.rindex('"status"')], *TEN[1:]]))
     assert len(one.succeeded) == 9
@@ -117,7 +117,7 @@ def test_events_of_two_processes_on_one_line_both_count(tmp_path):
     assert entry.runs[0].seconds == pytest.approx(90 * 60, abs=1)
 
 
-def test_three_runs_are_scored_by_their_median_where_the_benchmark_wants_three(tmp_path):
+def test_three_runs_are_scored_by_their_median_where_the_benchmark_needs_three(tmp_path):
     one = scored(write(tmp_path, TEN[:3], benchmark="llama31_405b"))
     assert one.minutes == pytest.approx(91.0)
     assert one.estimate is not None

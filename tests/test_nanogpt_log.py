@@ -24,7 +24,7 @@ def log(*lines: str) -> str:
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda spelling: spelling.project)
-def test_no_row_lacks_the_mark_by_which_lines_are_passed_over(spelling: Spelling) -> None:
+def test_no_row_lacks_the_text_without_which_lines_are_skipped(spelling: Spelling) -> None:
     assert re.sub(r"([|(])", r"\\\1", spelling.mark) in spelling.pattern.pattern
 
 
@@ -189,7 +189,7 @@ def test_losses_without_times_are_refused(read_text: Any) -> None:
         read_text(log(*(f"s:{n} trl:3.340{n}" for n in range(9))))
 
 
-def test_flags_that_contradict_the_tokens_of_a_step_are_reported_and_the_log_is_believed(read_text: Any) -> None:
+def test_flags_that_contradict_the_tokens_of_a_step_are_reported_and_the_log_counts(read_text: Any) -> None:
     text = log(
         "tokens per iteration will be: 524,288", *(f"iter {n}: loss 4.2, time 100.00ms, mfu 9%" for n in range(9))
     )

@@ -17,7 +17,7 @@ BUSY = replace(QUIET, load=9.0, busy_share=0.6)
 GPU = noise.GpuLook(id="a", other_processes=0, power_limit_watts=700.0, max_clock_hertz=2e9, throttled_by=())
 
 
-def test_a_quiet_machine_says_nothing():
+def test_a_quiet_machine_gives_no_warning():
     assert noise.about(QUIET, "before run 1") == []
     assert noise.moved(QUIET, QUIET, "during run 1") == []
 
@@ -72,7 +72,7 @@ def test_noise_is_a_warning_on_screen_and_in_the_result(folder, engine, monkeypa
     assert "after run 1 other processes use 60 %" in capsys.readouterr().out
 
 
-def test_preflight_keeps_no_figures_of_a_busy_machine_unless_told(tmp_path, monkeypatch, capsys):
+def test_preflight_keeps_no_figures_of_a_busy_machine_unless_requested(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(noise, "look", lambda _ids=(): BUSY)
     arguments = ["preflight", "--quick", "--device", "cpu", "--output", str(tmp_path)]
     assert main(arguments) == 1

@@ -43,7 +43,7 @@ def test_rates_that_no_two_machines_have_get_no_ratio(runs):
     assert formatting.headline(pair).startswith("No ratio of ")
 
 
-def test_one_device_on_both_sides_has_no_word_on_money():
+def test_one_device_on_both_sides_has_no_cost_sentence():
     sides = [plausible.result("h100", runs=3, precision=how, seconds=s) for how, s in (("bf16", 12.8), ("fp8", 9.0))]
     (pair,) = comparison_of(*sides, by="precision").pairs
     assert money.sentences(pair) == []
@@ -65,7 +65,7 @@ def test_many_sides_have_one_ranked_table_and_no_second_one():
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
-def test_a_figure_and_its_percent_stand_on_one_line(width):
+def test_a_figure_and_its_percent_are_on_one_line(width):
     sides = [
         plausible.result("h100", runs=3, seconds=12.8 - 0.4 * number, seed=number, device_name=f"NVIDIA GPU {number}")
         for number in range(4)
@@ -75,7 +75,7 @@ def test_a_figure_and_its_percent_stand_on_one_line(width):
 
 
 @pytest.mark.parametrize("width", range(60, 121, 3))
-def test_a_number_and_its_percent_sign_stand_on_one_line(width):
+def test_a_number_and_its_percent_sign_are_on_one_line(width):
     sides = [plausible.result(machine, runs=runs) for machine, runs in (("h100", 1), ("mi300x", 1))]
     assumed = shown(comparison_of(*sides, assume_run_cv=0.02, assume_host_cv=0.01), width)
     for line in (assumed + shown(comparison_of(*sides), width)).splitlines():

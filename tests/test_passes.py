@@ -126,7 +126,7 @@ def test_every_part_has_a_deviation_over_the_trials_and_a_single_trial_has_none(
     assert (single.backward_time_ms, single.backward_std_ms, single.backward_cv_percent) == (20.0, None, None)
 
 
-def test_a_pass_runs_no_more_than_its_name_says():
+def test_a_pass_runs_only_its_own_parts():
     forward = passes.measure(spec(pass_name="forward"))
     both = passes.measure(spec(pass_name="forward-backward"))
     assert (forward.backward_time_ms, forward.optimizer_time_ms, forward.forward_only) == (None, None, True)
@@ -170,7 +170,7 @@ def test_a_forward_pass_has_a_third_of_the_flops():
     assert spec(pass_name="forward").step_flops * 3 == spec().step_flops
 
 
-def test_mfu_stands_against_the_catalogues_peak():
+def test_mfu_uses_the_catalogues_peak():
     h100 = {"platform": "nvd", "device_name": "NVIDIA H100 80GB HBM3", "total_memory_gb": 85.0}
     values = spec(precision="bf16").model_dump(exclude={"forward_only", "num_parameters"})
     cell = with_figures(MicroResult(**values, trial_times_ms=(1.0,), **h100))
@@ -301,7 +301,7 @@ def test_measured_steps_are_trials_times_their_steps(asked, trials):
         (["--data", "absent.npy"], "absent.npy: no such token file"),
     ],
 )
-def test_what_cannot_work_is_one_line_that_names_the_flag(flags, says, capsys):
+def test_an_impossible_setting_is_one_line_that_names_the_flag(flags, says, capsys):
     assert run(*flags) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[")]
     assert len(lines) == 1
@@ -347,12 +347,12 @@ def test_a_token_file_is_read(kind, tmp_path, capsys):
         (np.zeros(10, np.uint16), "10 tokens, but a sequence needs 17; lower --context-length"),
     ],
 )
-def test_a_token_file_that_does_not_suit_says_why(tokens, says, tmp_path, capsys):
+def test_an_unsuitable_token_file_is_refused_with_the_reason(tokens, says, tmp_path, capsys):
     assert run(*token_file(tmp_path, tokens)) == 2
     assert says in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_array_says_so(tmp_path, capsys):
+def test_a_file_that_is_no_array_is_refused(tmp_path, capsys):
     path = tmp_path / "tokens.npy"
     path.write_text("not an array")
     assert run("--data", str(path)) == 2

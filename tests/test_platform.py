@@ -43,11 +43,11 @@ def test_a_machine_without_a_gpu_is_a_cpu():
     assert machine.gpu_info.total_memory_gb > 0.1
 
 
-def test_the_cpu_can_be_asked_for_where_there_is_a_gpu():
+def test_the_cpu_can_be_requested_where_there_is_a_gpu():
     assert platform.detect(cpu=True).platform == "cpu"
 
 
-def test_a_machine_without_torch_is_a_cpu_that_says_why(monkeypatch):
+def test_a_machine_without_torch_is_a_cpu_with_a_warning(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     machine = platform.detect()
     assert machine.platform == "cpu"
@@ -96,7 +96,7 @@ def test_versions_are_those_of_installed_packages_and_import_nothing():
     assert "no-such-package" not in environment.versions(("no-such-package",))
 
 
-def test_reading_results_through_the_import_face_needs_no_torch(tmp_path):
+def test_reading_results_through_benchmark_utils_needs_no_torch(tmp_path):
     program = (
         "import sys; from benchmark_utils import load_results, detect_platform\n"
         "from tensorprimat.core.errors import InputError\n"
@@ -112,7 +112,7 @@ def test_reading_results_through_the_import_face_needs_no_torch(tmp_path):
     assert "no such file" in ended.stdout
 
 
-def test_the_import_face_says_what_it_has_not():
+def test_benchmark_utils_names_a_missing_attribute():
     import benchmark_utils
 
     assert set(benchmark_utils.__all__) == {"BenchmarkCallback", "detect_platform", "load_results"}
@@ -121,7 +121,7 @@ def test_the_import_face_says_what_it_has_not():
 
 
 @pytest.mark.parametrize(("hip", "asked"), [(None, None), ("6.4.1", "1")])
-def test_tf32_is_asked_of_rocm_in_its_own_way_too(hip, asked, monkeypatch):
+def test_tf32_is_also_set_in_rocms_own_way(hip, asked, monkeypatch):
     monkeypatch.delenv("HIPBLASLT_ALLOW_TF32", raising=False)
     monkeypatch.setattr(torch.version, "hip", hip)
     before = torch.get_float32_matmul_precision()

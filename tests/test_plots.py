@@ -121,7 +121,7 @@ def test_a_panel_without_any_figure_is_left_out():
     assert "Average step time" in svg
 
 
-def test_a_side_without_steps_is_named_beside_one_with_steps():
+def test_a_side_without_steps_is_named_next_to_one_with_steps():
     svg = comparison_plot.render(CASES["means beside steps"](), ("svg",))["svg"].decode()
     assert "no step times: H100" in svg
 
@@ -172,7 +172,7 @@ def test_a_tiny_model_is_drawn_under_its_own_name():
     assert "8B" not in svg
 
 
-def test_the_memory_panel_shows_the_average_beside_the_peak():
+def test_the_memory_panel_shows_the_average_and_the_peak():
     comparison = comparison_of(plausible.result("h100"), plausible.result("h100", device_name="NVIDIA H200"))
     looks = bars.looks_of(comparison.sides)
     *_, memory = bars.panels(comparison.sides, looks, comparable=True)
@@ -182,7 +182,7 @@ def test_the_memory_panel_shows_the_average_beside_the_peak():
     assert any(bar.mark is not None for bar in memory.bars)
 
 
-def test_error_bars_stand_where_there_are_intervals():
+def test_error_bars_are_drawn_where_there_are_intervals():
     looks = bars.looks_of((comparison := CASES["two sides, five runs"]()).sides)
     _, throughput = bars.panels(comparison.sides, looks, comparable=True)
     assert all(bar.low < bar.value < bar.high for bar in throughput.bars)
@@ -228,7 +228,7 @@ def test_pictures_are_of_a_size_for_a_page():
     assert 1000 < png.size[1] < 1500
 
 
-def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch):
+def test_without_matplotlib_one_line_names_its_installation(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingPackageError, match="pip install matplotlib"):
         comparison_plot.render(CASES["one side"]())

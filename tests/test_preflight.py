@@ -117,14 +117,14 @@ def test_the_best_rate_is_over_all_sizes_and_memory_is_the_devices():
     assert made().memory_bytes_per_second() == 2.8e12
 
 
-def test_every_figure_stands_against_the_catalogue():
+def test_every_figure_is_compared_with_the_catalogue():
     matrix, memory = tables(made())
     assert matrix.rows[1][-1].text == "70.7 %"
     assert matrix.note == ""
     assert [row[-1].text for row in memory.rows] == ["83.6 %", "–"]
 
 
-def test_a_card_below_its_siblings_is_named_with_its_drivers_reason():
+def test_a_card_below_the_others_is_named_with_its_drivers_reason():
     checks = [
         DeviceCheck(index=0, flops_per_second=7e14),
         DeviceCheck(index=1, flops_per_second=5e14, power_limit_watts=350, throttled_by=("the power cap",)),
@@ -212,7 +212,7 @@ def test_a_device_that_is_not_there_is_one_line(device, says, tmp_path, capsys):
     assert says in line
 
 
-def test_one_process_has_nobody_to_exchange_with(monkeypatch):
+def test_one_process_measures_no_exchange(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with collectives.group(CPU) as (backend, processes):
         assert (backend, processes) == (None, 1)
@@ -273,14 +273,14 @@ def trained(**changed):
     )
 
 
-def test_a_result_stands_against_what_its_own_machine_reached():
+def test_a_result_is_compared_with_the_preflight_of_its_own_machine():
     found = measure(trained(), MetricChoices(preflights=[made()]))
     assert found["achievable_fraction"].value == pytest.approx(found["model_tflops_per_gpu"].value / 700)
     source = [one.source for one in found["achievable_fraction"].inputs if "matrix rate" in one.name]
     assert source == ["preflight of node1, 2026-01-02T03:04:05+00:00"]
 
 
-def test_another_machines_preflight_says_nothing_about_a_result():
+def test_another_machines_preflight_is_not_used_for_a_result():
     found = measure(trained(), MetricChoices(preflights=[made(host="node2")]))
     assert all("preflight" not in (one.source or "") for one in found["achievable_fraction"].inputs)
 
@@ -375,7 +375,7 @@ def test_fp8_is_measured_where_the_gpu_is_known_to_have_it(monkeypatch, device, 
     assert ("fp8" in {row.precision for row in rows}) == measured
 
 
-def test_products_stand_beside_the_best_that_others_measured_with_its_source(monkeypatch):
+def test_products_are_shown_with_the_best_that_others_measured_and_its_source(monkeypatch):
     monkeypatch.setattr(matmul, "rate", lambda *_, **__: (7e14, 6e14))
     gpu = preflight.catalogue.find_gpu("NVIDIA H100 80GB HBM3")
     rows = preflight.matrix_rates(torch.device("cuda", 0), (8192,), gpu)
@@ -426,7 +426,7 @@ def test_fail_below_must_be_a_share(tmp_path, capsys):
     assert "--fail-below" in capsys.readouterr().err
 
 
-def test_a_node_is_held_against_the_median_gpu_not_the_best():
+def test_a_node_is_compared_with_the_median_gpu_not_the_best():
     devices = [DeviceCheck(index=n, host=f"node{n // 2}", flops_per_second=rate * 1e14)
                for n, rate in enumerate((5, 6, 7, 7, 7, 14))]  # fmt: skip
     shares = {node.host: node.slowest_share for node in made(devices=tuple(devices)).nodes()}

@@ -125,20 +125,20 @@ def test_a_job_that_leaves_no_record_is_an_error(cluster, capsys):
         (("--executor", "slurm", "--time", "soon"), "--time soon: must be minutes, HH:MM:SS or D-HH:MM:SS"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_sent_is_one_line(cluster, capsys, flags, complaint):
+def test_a_job_that_cannot_be_sent_is_refused_in_one_line(cluster, capsys, flags, complaint):
     cluster(1.0)
     assert main(["preflight", *flags]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert complaint in line
 
 
-def test_without_nemo_run_the_line_says_what_works_without(monkeypatch, tmp_path, capsys):
+def test_without_nemo_run_the_error_names_an_alternative(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(executors, "importable", lambda name: name != "nemo_run")
     assert main(["preflight", "--executor", "slurm", "--output", str(tmp_path)]) == 2
     assert "torchrun … -m tensorprimat preflight" in capsys.readouterr().err
 
 
-def test_a_node_without_its_gpus_says_which_node(tmp_path):
+def test_a_node_without_its_gpus_is_named(tmp_path):
     spec = tmp_path / "spec.json"
     spec.write_text(PreflightSpec(platform="nvd", quick=True, num_gpus=8, num_nodes=2).model_dump_json())
     done = subprocess.run(

@@ -110,7 +110,7 @@ def test_a_nemo_without_the_collection_is_reported_before_other_missing_packages
         (["--micro-batch-size", "0"], "--micro-batch-size 0"),
     ],
 )
-def test_what_nemo_cannot_do_is_refused_in_one_line(arguments, complaint, trained, capsys):
+def test_a_setting_that_nemo_lacks_is_refused_in_one_line(arguments, complaint, trained, capsys):
     assert main(["pretrain", *arguments], defaults={"model": "llama"}) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
@@ -150,7 +150,7 @@ def checkpoint(folder, model_type="llama", weights=1000):
     return str(folder)
 
 
-def test_a_conversion_says_first_what_it_will_need(tmp_path, capsys):
+def test_a_conversion_first_prints_the_space_and_memory_it_needs(tmp_path, capsys):
     assert conversion.needs("llama", "hf://meta-llama/Llama-3.1-8B").output_bytes == 2 * 8_030_261_248
     arguments = ["--model", "llama", "--source", checkpoint(tmp_path / "hf"), "--output", str(tmp_path / "new")]
     assert main(["convert", *arguments, "--dry-run"]) == 0

@@ -41,7 +41,7 @@ def test_presets_of_old_versions_name_their_base_by_bases(tmp_path):
     assert sets.precision == "bf16"
 
 
-def test_the_environment_fills_placeholders_and_their_defaults_stand_otherwise(root):
+def test_the_environment_fills_placeholders_and_their_defaults_apply_otherwise(root):
     assert effective(root / LLAMA, environment={}).whole("seq_length") == 4096
     assert effective(root / LLAMA, environment={"FAKE_LENGTH": "2048"}).whole("seq_length") == 2048
 

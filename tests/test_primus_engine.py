@@ -62,7 +62,7 @@ def result(place, name="benchmark_rocm_llama.json"):
     return json.loads((place / "out" / name).read_text())
 
 
-def test_a_training_ends_as_a_result_with_its_log_beside_it(place, run):
+def test_a_training_gives_a_result_and_its_log(place, run):
     done = run("--model", "llama", "--steps", "29", "--warmup-steps", "1")
     assert done.returncode == 0, done.stderr
     assert "[ROCM] Step  30 | Time: 2.001s | Avg: 2.00" in done.stdout
@@ -106,7 +106,7 @@ def test_every_model_that_primus_has_is_trained_and_mistral_is_offered_the_torch
     }
 
 
-def test_a_short_run_says_how_to_make_the_interval_narrower(run):
+def test_a_short_run_names_the_setting_that_narrows_the_interval(run):
     assert "10 iterations leave few to measure" in run("--model", "llama", "--steps", "5").stdout
     assert "leave few" not in run("--model", "llama", "--steps", "45").stdout
 
@@ -151,7 +151,7 @@ def test_a_failing_training_keeps_its_log_and_what_it_measured(place, run):
     assert not (place / "out" / "benchmark_rocm_llama.json").exists()
 
 
-def test_the_cause_is_said_even_where_nothing_more_can_be_written(place, run, monkeypatch):
+def test_the_cause_is_reported_even_where_nothing_more_can_be_written(place, run, monkeypatch):
     fake_primus.write(place / "out" / "history", "a file where the folder should be, as good as a full disk")
     (place / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place / "temporary"))
@@ -198,7 +198,7 @@ def test_ctrl_c_keeps_what_was_measured(place):
     assert partial["complete"] is False
 
 
-def test_a_log_put_there_by_hand_is_moved_aside_and_not_lost(place, run):
+def test_a_log_put_there_by_hand_is_moved_and_not_lost(place, run):
     (place / "out").mkdir()
     (place / "out" / "training_llama.log").write_text("mine")
     assert run("--model", "llama", "--steps", "5").returncode == 0
@@ -214,7 +214,7 @@ def test_an_old_checkout_is_started_by_its_script(place, run):
     assert "bash examples/run_pretrain.sh" in shown.stdout
 
 
-def test_a_dry_run_is_handed_on_and_writes_nothing(place, run):
+def test_a_dry_run_is_passed_to_primus_and_writes_nothing(place, run):
     done = run("--model", "llama", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "8 × MI300X" in done.stdout
@@ -251,7 +251,7 @@ def test_a_dry_run_that_primus_fails_does_not_hide_the_models_after_it(run):
         ({}, ("--methodology", "fastest"), "no such methodology"),
     ],
 )
-def test_what_cannot_work_is_one_line_before_anything_runs(place, run, variables, flags, complaint):
+def test_an_impossible_run_is_one_line_before_anything_starts(place, run, variables, flags, complaint):
     done = run("--model", "llama", *flags, **variables)
     assert done.returncode == 2
     assert complaint in done.stderr
@@ -269,7 +269,7 @@ def test_without_any_checkout_logs_are_read_as_before(place, monkeypatch):
     assert done.returncode == 2
 
 
-def test_the_gpu_is_asked_of_rocm_where_nobody_says_it(tmp_path):
+def test_rocm_names_the_gpu_where_no_variable_does(tmp_path):
     fake_primus.program(tmp_path, "rocm-smi", "exit 1")
     fake_primus.program(tmp_path, "amd-smi", "echo '    MARKET_NAME: AMD Instinct MI325X'")
     where = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
@@ -298,7 +298,7 @@ def script(clone, place, name, *flags, **variables):
     )  # fmt: skip
 
 
-def test_the_scripts_train_ten_iterations_into_output_beside_themselves(clone, place):
+def test_the_scripts_train_ten_iterations_into_output_in_their_own_folder(clone, place):
     done = script(clone, place, "run_primus_all.sh", "--cooldown", "0")
     assert done.returncode == 0, done.stderr
     for model in ("llama", "qwen"):

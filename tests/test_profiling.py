@@ -42,7 +42,7 @@ def test_the_torch_profiler_writes_a_trace_and_a_table_of_some_steps(run, tmp_pa
 
 
 @pytest.mark.usefixtures("warm")
-def test_nsight_is_put_around_the_run_and_the_result_never_compared(run, tmp_path, monkeypatch, capfd):
+def test_nsight_profiles_the_run_and_its_result_is_never_compared(run, tmp_path, monkeypatch, capfd):
     fake_primus.program(
         tmp_path / "bin",
         "nsys",
@@ -82,7 +82,7 @@ exec "$@"
 
 
 @pytest.mark.usefixtures("warm")
-def test_rocprofv3_writes_a_file_per_process_beside_the_marked_result(run, tmp_path, monkeypatch):
+def test_rocprofv3_writes_a_file_per_process_next_to_the_marked_result(run, tmp_path, monkeypatch):
     fake_primus.program(tmp_path / "bin", "rocprofv3", ROCPROFV3)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     code, said, complaint = run("--profile", "rocprof")
@@ -102,7 +102,7 @@ def test_rocprofv3_writes_a_file_per_process_beside_the_marked_result(run, tmp_p
         (("--profile", "torch", "--runs", "3"), "profiles one run; leave --runs and --append out"),
     ],
 )
-def test_what_cannot_be_profiled_is_one_line(run, monkeypatch, flags, complaint):
+def test_a_run_that_cannot_be_profiled_is_one_line(run, monkeypatch, flags, complaint):
     monkeypatch.setattr(profiling.shutil, "which", lambda _: None)
     code, _, said = run(*flags)
     assert code == 2

@@ -34,7 +34,7 @@ def every_text(comparison):
     }
 
 
-def test_published_results_stand_beside_marked_and_without_a_verdict():
+def test_published_results_are_shown_marked_and_without_a_verdict():
     comparison = comparison_of(plausible.result("h100", runs=2))
     comparison = replace(comparison, published=near_published(comparison.sides))
     for name, text in every_text(comparison).items():
@@ -68,7 +68,7 @@ def test_published_results_are_listed_nearest_first(gpu, count):
     assert len(set(order)) > 3
 
 
-def test_a_report_says_how_many_farther_published_results_it_leaves_out():
+def test_a_report_states_how_many_farther_published_results_it_leaves_out():
     comparison = comparison_of(plausible.result("h100", runs=2))
     every, near = near_published(comparison.sides), with_published(comparison)
     assert near.published == every[:12]

@@ -130,7 +130,7 @@ def test_the_makefile_has_the_two_commands_first():
     assert README.index("make benchmark") < README.index("make test") < README.index("## Five things")
 
 
-def test_mfu_that_others_reached_stands_in_one_page_alone():
+def test_mfu_that_others_reached_is_on_one_page_only():
     page = (DOCS / "reference" / "expected-mfu.md").read_text()
     assert "published.toml" in page
     assert re.search(r"\| H100 SXM \| 8 \| FP8 .* 14,451 \| 37\.6% \|", page)

@@ -132,7 +132,7 @@ def test_memory_is_on_the_rows_that_were_read_and_nowhere_else(clock):
     assert recorder.steps.seen == ("index", "seconds", "covers", "ended_at", "memory_allocated_bytes")
 
 
-def test_power_is_asked_for_the_time_of_each_step(clock):
+def test_power_is_read_for_the_time_of_each_step(clock):
     asked = []
     recorder = run(clock, 1.0, 3.0, power_at=lambda start, end: asked.append(end - start) or 400.0)
     recorder.drain()

@@ -225,7 +225,7 @@ def said_by(capsys, command, path, tmp_path):
 
 @pytest.mark.parametrize("command", ["compare", "enhance", "metrics", "analyze"])
 @pytest.mark.parametrize("facts", [{}, {"sequence_length": 2048, "global_batch_size": 8}, {"num_gpus": 8}])
-def test_what_a_command_says_of_a_bare_result_names_only_its_own_flags(tmp_path, capsys, command, facts):
+def test_the_output_on_a_bare_result_names_only_the_commands_own_flags(tmp_path, capsys, command, facts):
     path = bare(tmp_path / "old.json", **facts)
     said = " ".join(said_by(capsys, command, path, tmp_path).split())
     named = set(remedies(said))
@@ -234,7 +234,7 @@ def test_what_a_command_says_of_a_bare_result_names_only_its_own_flags(tmp_path,
         assert "--gpu" in named
 
 
-def test_a_price_that_compare_asks_for_can_be_given_to_it(tmp_path, capsys):
+def test_a_price_that_compare_requests_can_be_given_to_it(tmp_path, capsys):
     path = bare(tmp_path / "old.json", sequence_length=2048, global_batch_size=8, num_gpus=8)
     flags = ["--output", str(tmp_path / "o.md"), "--gpu", "Unit 7"]
     assert main(["compare", str(path), *flags, "--price", "Unit 7=2.5", "--shape", "llama", "--precision", "bf16"]) == 0

@@ -119,7 +119,7 @@ def test_every_report_opens_with_the_sentence_the_scale_and_the_level(two):
         assert answer < drawn < level < results, name
 
 
-def test_what_a_logs_clock_says_stands_above_the_figures_and_in_the_headline():
+def test_a_contradiction_of_the_logs_clock_is_above_the_figures_and_in_the_headline():
     off = Audit(clock="train_runtime", work=1.0, clock_seconds=110.0, ratio=1.1, unexplained_seconds=10.0)
     warning = "audit: 100 steps take 100 s at the measured pace, but 110 s by train_runtime: 10 s (9 %) are unexplained"
     doubtful = plausible.result("h100", runs=5).model_copy(update={"audit": off, "warnings": (warning,)})
@@ -144,7 +144,7 @@ def test_the_precision_is_part_of_the_headline_where_it_differs():
     assert "MI300X · BF16 is slower than H100 · FP8" in headline
 
 
-def test_what_is_not_comparable_gets_no_ratio_and_no_word_of_speed(incomparable):
+def test_sides_that_are_not_comparable_get_no_ratio_and_no_statement_of_speed(incomparable):
     for name, text in every_text(incomparable).items():
         assert not re.search("faster|slower|fast|slow", text, re.IGNORECASE), name
         assert not re.search(r"\d\.\d+x\b", text), f"{name} prints a ratio"
@@ -153,14 +153,14 @@ def test_what_is_not_comparable_gets_no_ratio_and_no_word_of_speed(incomparable)
     assert document["ratio"] is None
 
 
-def test_what_is_not_comparable_still_says_how_each_used_its_device(incomparable):
+def test_sides_that_are_not_comparable_still_show_the_use_of_their_own_devices(incomparable):
     texts = every_text(incomparable)
     for name in ("console", "markdown", "html"):
         assert "model TFLOP/s per GPU" in texts[name], name
     assert json.document(incomparable)["sides"][0]["efficiency"]["mfu"]["value"] > 0
 
 
-def test_one_run_a_side_says_how_many_would_decide():
+def test_one_run_a_side_names_the_number_of_runs_that_would_decide():
     comparison = comparison_of(plausible.result("h100"), plausible.result("mi300x", seed=1, seconds=11.0))
     text = one_line(on_terminal(comparison))
     assert "but one run each cannot confirm it" in text
@@ -168,7 +168,7 @@ def test_one_run_a_side_says_how_many_would_decide():
     assert "--assume-run-cv 2%" in text
 
 
-def test_an_assumption_is_printed_beside_the_verdict_that_rests_on_it():
+def test_an_assumption_is_printed_with_the_verdict_that_rests_on_it():
     comparison = comparison_of(
         plausible.result("h100"), plausible.result("mi300x", seed=1, seconds=8.0), assume_run_cv=0.02
     )
@@ -183,7 +183,7 @@ def test_a_tiny_model_is_never_shown_as_the_real_one(tiny):
         assert "-8B" not in text, name
 
 
-def test_a_tiny_side_beside_a_full_one_is_named_in_its_row():
+def test_a_tiny_side_next_to_a_full_one_is_named_in_its_row():
     comparison = comparison_of(plausible.result("h100"), plausible.result("cpu", preset="tiny", seconds=0.2))
     text = one_line(on_terminal(comparison, width=140))
     assert "Llama-3.1-8B and Llama-3.1 tiny" in text
@@ -240,7 +240,7 @@ def test_peak_memory_names_its_kind(two):
         assert "Peak memory of different kinds" in text or "peak_memory" in text
 
 
-def test_memory_of_unlike_kinds_never_stands_side_by_side(two):
+def test_memory_of_unlike_kinds_is_never_shown_side_by_side(two):
     assert "Peak memory" not in [column.title for column in sections.results(two.sides).columns]
     sides = [Enhanced(side=side, metrics=side.metrics) for side in two.sides]
     rows = [[cell.text for cell in row] for row in metrics_table("Memory", ("memory_utilization",), sides).rows]
@@ -260,14 +260,14 @@ def test_the_kind_of_memory_that_all_sides_have_is_shown():
     assert {row[column].text.split(" GB ")[1] for row in table.rows} == {"reserved"}
 
 
-def test_samples_stand_in_where_no_side_knows_its_tokens():
+def test_samples_are_shown_where_no_side_knows_its_tokens():
     images = [plausible.result(machine, sequence_length=None, model="llama") for machine in ("h100", "mi300x")]
     titles = [column.title for column in sections.results(comparison_of(*images).sides).columns]
     assert "samples/s" in titles
     assert "tokens/s" not in titles
 
 
-def test_every_figure_of_the_results_says_where_it_comes_from(two):
+def test_every_figure_of_the_results_has_its_source(two):
     table = sections.results(two.sides)
     for row in table.rows:
         for column, cell in zip(table.columns, row, strict=True):
@@ -287,7 +287,7 @@ def test_unknown_facts_take_no_row(two):
     assert "FP8 recipe" not in rows
 
 
-def test_a_value_given_by_hand_says_so_at_its_source():
+def test_a_value_given_by_hand_is_marked_in_its_source():
     result = plausible.result("h100")
     provenance = result.provenance.model_copy(update={"assumed": {"sequence_length": "--sequence-length"}})
     comparison = comparison_of(result.model_copy(update={"provenance": provenance}))
@@ -306,7 +306,7 @@ def test_no_line_is_wider_than_the_terminal(two, three_models, incomparable, wid
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_figures_are_never_torn_apart(two, width):
+def test_figures_are_never_split_over_lines(two, width):
     text = on_terminal(two, width=width)
     for figure in ("tokens/s/GPU", "±0.", "5 × 50"):
         assert figure in text
@@ -365,7 +365,7 @@ def test_a_section_is_left_out_where_nothing_measured_it(two):
     assert "| Power of one GPU | – | 691 W |" in text
 
 
-def test_every_row_of_every_markdown_table_has_as_many_cells_as_its_head(three_models):
+def test_every_row_of_every_markdown_table_has_as_many_cells_as_its_header(three_models):
     for block in re.findall(r"(?:^\|.*\n)+", markdown.render(three_models), re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
@@ -401,7 +401,7 @@ def test_several_models_have_a_verdict_over_all_and_one_each(three_models):
     assert document["verdict"] == "faster"
 
 
-def test_the_mean_over_models_says_what_it_leaves_open_and_when_it_has_no_verdict(three_models):
+def test_the_mean_over_models_names_its_conditions_and_when_it_has_no_verdict(three_models):
     said = formatting.mean_sentence(three_models)
     assert said.endswith("one machine per side; other machines may differ)")
     unsettled = replace(three_models, mean_ratio=replace(three_models.mean_ratio, verdict="unsettled"))
@@ -483,7 +483,7 @@ def test_thinning_keeps_the_extremes_and_the_order():
     assert {int(np.nanargmin(values)), int(np.nanargmax(values)), 0, 9_999} <= set(kept.tolist())
 
 
-def test_what_is_short_is_not_thinned():
+def test_a_short_curve_is_not_thinned():
     assert series.thinned(np.ones(300), 300).tolist() == list(range(300))
 
 
@@ -532,7 +532,7 @@ def test_hundreds_of_runs_make_documents_that_can_be_read():
 # Losses
 
 
-def test_a_side_that_does_not_learn_is_reported_beside_its_speed():
+def test_a_side_that_does_not_learn_is_reported_with_its_speed():
     result = plausible.result("mi300x", seconds=9.0, runs=2, seed=1)
     flat = summarise(result.model_copy(update={"steps": result.steps.replace(loss=11.7)}))
     comparison = comparison_of(plausible.result("h100", runs=2), flat)
@@ -543,7 +543,7 @@ def test_a_side_that_does_not_learn_is_reported_beside_its_speed():
     assert json.document(comparison)["pairs"][0]["losses"]["verdict"] == "failed"
 
 
-def test_what_two_sides_do_not_state_is_not_called_the_same_work():
+def test_settings_that_neither_side_states_are_not_called_the_same_work():
     silent = plausible.result("h100")
     silent = silent.model_copy(update={"model": silent.model.model_copy(update={"shape": None, "preset": None})})
     (pair,) = comparison_of(silent, plausible.result("mi300x")).pairs

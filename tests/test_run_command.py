@@ -161,7 +161,7 @@ def test_a_crash_in_the_second_run_keeps_the_first_and_lets_other_models_run(fol
     assert "the second one breaks" in stderr.read_text()
 
 
-def test_what_a_failed_run_measured_lives_in_history_only(folder, engine):
+def test_the_steps_of_a_failed_run_are_in_history_only(folder, engine):
     engine("write(complete=False, rows=3)\nsys.exit('torch engine: out of data')")
     assert run("--model", "llama", *QUICK) == 1
     assert not list((folder / "output").glob("*.json"))

@@ -31,7 +31,7 @@ def sentences_with_a_verdict(comparison):
 
 @pytest.mark.parametrize("runs", [(3, 3), (1, 3), (1, 1)])
 @pytest.mark.parametrize("seconds", [12.8, 11.0])
-def test_every_sentence_with_a_verdict_says_that_one_machine_speaks_for_itself_only(runs, seconds):
+def test_every_sentence_with_a_verdict_states_that_other_machines_may_differ(runs, seconds):
     sides = [plausible.result("h100", runs=runs[0]), plausible.result("mi300x", runs=runs[1], seconds=seconds)]
     said = sentences_with_a_verdict(comparison_of(*sides))
     assert len(said) > 2
@@ -39,7 +39,7 @@ def test_every_sentence_with_a_verdict_says_that_one_machine_speaks_for_itself_o
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-def test_the_mean_over_models_says_so_too(runs):
+def test_the_mean_over_models_states_that_other_machines_may_differ(runs):
     models = [
         plausible.result(machine, model=model, runs=runs, seed=seed)
         for seed, (machine, model) in enumerate(itertools.product(("h100", "mi300x"), ("llama", "qwen")))
@@ -47,7 +47,7 @@ def test_the_mean_over_models_says_so_too(runs):
     assert [said for said in sentences_with_a_verdict(comparison_of(*models)) if ONE_MACHINE not in said] == []
 
 
-def test_every_time_to_train_says_that_one_machine_speaks_for_itself_only():
+def test_every_time_to_train_states_that_other_machines_may_differ():
     (pair,) = comparison_of(plausible.result("h100", runs=3), plausible.result("mi300x", runs=3)).pairs
     for verdict, ends in (("faster", (1.1, 1.3)), ("no_difference_shown", (0.9, 1.3)), ("too_few_runs", (None, None))):
         estimate = replace(pair.ratio.estimate, value=1.2, low=ends[0], high=ends[1])
@@ -97,7 +97,7 @@ def test_runs_in_pairs_were_on_one_machine_for_both_sides():
     assert scopes(*sides) == [f"one machine: {ONE_MACHINE}"]
 
 
-def test_assumptions_stand_in_the_sentences_that_rest_on_them():
+def test_assumptions_are_in_the_sentences_that_rest_on_them():
     sides = [plausible.result("h100"), plausible.result("mi300x", seconds=11.0)]
     comparison = comparison_of(*sides, assume_run_cv=0.01, assume_host_cv=0.02)
     for sentence in (*forest.answers(comparison), *map(formatting.headline, comparison.pairs)):
@@ -118,7 +118,7 @@ def test_a_winner_at_stated_prices_is_one_of_these_machines():
     ("seconds", "runs", "status"),
     [(12.8, 3, "pass"), (14.0, 3, "fail"), (13.2, 3, "undecided"), (14.0, 1, "undecided")],
 )
-def test_every_answer_of_a_gate_says_so_too(seconds, runs, status):
+def test_every_answer_of_a_gate_states_that_other_machines_may_differ(seconds, runs, status):
     base, new = plausible.result("h100", runs=runs), plausible.result("h100", runs=runs, seed=1, seconds=seconds)
     sides = [[Loaded(path=Path(name), result=one)] for name, one in (("a.json", base), ("b.json", new))]
     report = gates.gate(*sides, gates.Limits(slowdown=0.03), StatedScatter(run_cv=None, confidence=0.95))

@@ -115,7 +115,7 @@ def test_a_resume_that_states_no_settings_has_those_of_the_training_before(name:
 
 
 @pytest.mark.parametrize("name", ["megatron", "torchtitan", "maxtext", "nemo", "nanochat"])
-def test_a_job_that_died_before_its_first_step_says_nothing_about_the_next(name: str, read: Reader) -> None:
+def test_a_job_that_died_before_its_first_step_sets_nothing_of_the_next(name: str, read: Reader) -> None:
     dead = [*JOBS[name](replace(OTHER, last=0)), "Traceback (most recent call last):", "torch.OutOfMemoryError"]
     assert_figures_of(read(dead, JOBS[name](LONG)), LONG)
     assert_figures_of(read(JOBS[name](LONG), dead), LONG)
@@ -256,7 +256,7 @@ def test_of_two_attempts_to_start_the_later_one_states_the_settings(read: Reader
     assert_figures_of(read(attempt, JOBS["megatron"](LONG)), LONG)
 
 
-def test_another_amount_of_work_is_found_though_the_rates_beside_it_are_equal(read: Reader) -> None:
+def test_another_amount_of_work_is_found_although_the_printed_rates_are_equal(read: Reader) -> None:
     longer = replace(LONG, length=4096, seconds=4.0, last=12)
     rows = [line for line in JOBS["megatron"](LONG) if "elapsed time" in line][14:]
     assert "400.4" in JOBS["megatron"](longer)[-1]
@@ -322,7 +322,7 @@ def test_rows_at_another_speed_without_settings_do_not_take_those_of_the_job_bef
     assert any("runs at another speed than the training before it" in warning for warning in result.warnings)
 
 
-def test_a_job_that_was_killed_while_it_started_says_nothing_about_the_next(read: Reader) -> None:
+def test_a_job_that_was_killed_while_it_started_sets_nothing_of_the_next(read: Reader) -> None:
     killed = JOBS["torchtitan"](replace(OTHER, gpus=64, last=0))[:2]
     assert_figures_of(read(killed, JOBS["torchtitan"](LONG)), LONG)
 

@@ -20,7 +20,7 @@ def document(path):
     return json.loads(path.read_text())
 
 
-def test_a_series_file_is_named_after_its_content_and_its_hash_stands_in_the_json(tmp_path):
+def test_a_series_file_is_named_after_its_content_and_its_hash_is_in_the_json(tmp_path):
     path = store.write(result(rows=5), tmp_path / "a.json")
     stated = document(path)
     file = tmp_path / stated["series_file"]

@@ -33,7 +33,7 @@ def log(row: str, prefix: str = "", count: int = 15) -> str:
 
 @pytest.mark.parametrize("colours", PRIMUS_COLOURS)
 @pytest.mark.parametrize("row", [MEGATRON, TORCHTITAN], ids=["megatron", "torchtitan"])
-def test_coloured_primus_prefixes_tell_the_world_size_and_the_date(read_text: Any, row: str, colours: str) -> None:
+def test_coloured_primus_prefixes_give_the_world_size_and_the_date(read_text: Any, row: str, colours: str) -> None:
     result = read_text(log(row, PRIMUS_COLOURS[colours]))
     assert (result.training_config.num_gpus, result.platform, len(result.steps)) == (8, "amd", 15)
     assert result.timestamp is not None
@@ -311,7 +311,7 @@ def test_a_number_that_goes_on_is_not_read_by_its_beginning(read_text: Any, name
         assert found == 16
 
 
-def test_a_device_mesh_that_was_cut_off_tells_no_number_of_gpus(read_text: Any) -> None:
+def test_a_truncated_device_mesh_gives_no_number_of_gpus(read_text: Any) -> None:
     mesh = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1"
     assert read_text(mesh + "\n" + log(TORCHTITAN, count=30)).training_config.num_gpus is None
 
@@ -416,7 +416,7 @@ def test_settings_of_an_attempt_to_start_that_died_are_not_those_of_the_next(rea
     assert (config.num_gpus, config.global_batch_size) == (8, 64)
 
 
-def test_one_setting_of_an_attempt_that_died_is_not_kept_beside_those_of_the_next(read_text: Any) -> None:
+def test_one_setting_of_an_attempt_that_died_is_not_kept_with_those_of_the_next(read_text: Any) -> None:
     row = "[batch={0}/500]:\n\t Train throughput/tokens_per_sec: 8192.0\n\t Train time/secs_per_step: 2.0000"
     banner = "max_seq_len: 4096\nprecision: amp_bf16\nglobal_train_batch_size: 64\n"
     config = read_text("max_seq_len: 2048\n" + DIED + banner + log(row, count=30)).training_config

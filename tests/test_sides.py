@@ -112,7 +112,7 @@ def test_logs_go_straight_in_packed_or_not(tmp_path, compare):
     assert document["ratio"]["value"] == pytest.approx(10 / 9, rel=1e-3)
 
 
-def test_a_log_and_a_result_meet(tmp_path, compare):
+def test_a_log_and_a_result_are_compared(tmp_path, compare):
     (tmp_path / "one.log").write_text("  seq_length ............... 8192\n" + log())
     folder = runs_in(tmp_path / "results")
     code, document, _ = compare(folder, tmp_path / "one.log", "--model-name", "llama")
@@ -175,7 +175,7 @@ def test_models_with_equal_shapes_pair_whatever_their_names(tmp_path, compare):
     assert document["verdict"] == "faster"
 
 
-def test_two_named_sides_of_two_models_meet_and_are_refused_with_a_remedy(tmp_path, compare):
+def test_two_named_sides_of_two_models_are_refused_with_a_remedy(tmp_path, compare):
     runs_in(tmp_path / "a")
     runs_in(tmp_path / "b", model="qwen")
     _, document, _ = compare(tmp_path / "a", tmp_path / "b")
@@ -204,7 +204,7 @@ def on_side(name, *results):
     ]
 
 
-def test_a_thousand_files_of_one_side_are_each_held_against_one_of_their_kind(monkeypatch):
+def test_a_thousand_files_of_one_side_are_each_compared_with_one_of_their_kind(monkeypatch):
     asked = []
     real = sides.differing
     monkeypatch.setattr(sides, "differing", lambda *pair, **how: asked.append(pair) or real(*pair, **how))
@@ -220,7 +220,7 @@ def test_a_file_that_contradicts_any_file_of_a_side_is_a_benchmark_of_its_own():
     assert sorted(len(group.files) for group in groups) == [1, 3]
 
 
-def test_the_scaling_factor_of_an_mlperf_folder_is_no_log_and_is_said_not_to_apply(tmp_path, compare):
+def test_the_scaling_factor_of_an_mlperf_folder_is_no_log_and_is_reported_as_not_applied(tmp_path, compare):
     for side, seconds in (("a", 2.0), ("b", 2.2)):
         (tmp_path / side).mkdir()
         for number in range(2):
@@ -299,7 +299,7 @@ def test_a_tensorboard_file_is_called_after_its_folder():
     assert by_argument._provisional([by_argument.Argument(path=path) for path in paths]) == ["a", "b"]
 
 
-def test_a_path_given_twice_without_names_is_one_side_and_said_so(tmp_path, compare):
+def test_a_path_given_twice_without_names_is_one_side_with_a_warning(tmp_path, compare):
     path = runs_in(tmp_path / "a")
     _, document, said = compare(path, path)
     assert len(document["sides"]) == 1

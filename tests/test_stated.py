@@ -76,13 +76,13 @@ def test_a_warning_that_only_half_is_answered_is_computed_anew():
     assert about(result, "tokens_per_second") == ["tokens_per_second: unknown without --global-batch-size"]
 
 
-def test_what_one_log_says_is_replaced_with_a_warning_that_names_both_values():
+def test_a_fact_of_one_log_is_replaced_with_a_warning_that_names_both_values():
     result = amended(of_steps(num_gpus=4, sequence_length=128, global_batch_size=4), UserFacts(num_gpus=8))
     assert result.training_config.num_gpus == 8
     assert about(result, "num_gpus") == ["num_gpus: --num-gpus 8 is used, although the log says 4"]
 
 
-def test_a_fact_stated_for_all_fills_only_and_says_how_to_overrule():
+def test_a_fact_stated_for_all_only_fills_gaps_and_names_the_flag_that_overrides():
     result = amended(of_steps(precision="fp8"), UserFacts(precision="bf16", sequence_length=128, overrules=False))
     assert (result.training_config.precision, result.training_config.sequence_length) == ("fp8", 128)
     (warning,) = about(result, "precision")
@@ -91,7 +91,7 @@ def test_a_fact_stated_for_all_fills_only_and_says_how_to_overrule():
     assert "precision" not in result.provenance.assumed
 
 
-def test_stating_what_the_log_says_anyway_changes_nothing():
+def test_stating_a_fact_of_the_log_again_changes_nothing():
     before = of_steps(num_gpus=8, sequence_length=128, global_batch_size=16)
     result = amended(before, UserFacts(num_gpus=8, sequence_length=128, global_batch_size=16))
     assert result.provenance.assumed == {}
@@ -116,7 +116,7 @@ def test_another_number_of_gpus_leaves_no_stale_parallel_sizes():
 # Devices
 
 
-def test_a_stated_device_keeps_what_the_log_says_of_it():
+def test_a_stated_device_keeps_the_facts_of_the_log():
     before = of_steps(gpu=GpuInfo(total_memory_gb=206.1, software_stack="rocm")).model_copy(update={"platform": "amd"})
     result = amended(before, UserFacts(gpu="MI300X"))
     assert result.gpu_info.device_name == "MI300X"
@@ -135,7 +135,7 @@ def test_a_stated_device_of_the_other_vendor_is_a_warning():
     assert for_all.gpu_info.device_name is None
 
 
-def test_a_stated_device_with_another_memory_than_the_log_says_is_a_warning():
+def test_a_stated_device_with_another_memory_than_the_logs_is_a_warning():
     before = of_steps(gpu=GpuInfo(total_memory_gb=288.0)).model_copy(update={"platform": "amd"})
     (warning,) = about(amended(before, UserFacts(gpu="MI300X")), "gpu_info")
     assert "192" in warning
@@ -235,7 +235,7 @@ def test_a_known_model_is_found_in_every_spelling(text, title):
 
 
 @pytest.mark.parametrize("text", ["llama3.1-71b", "gpt", "", "x=1/2/3", "x=384/1536/6/7", "x=0/1/1/1", "x=8/8/1/2/3"])
-def test_what_is_no_shape_is_refused_in_one_line_that_names_the_flag(text):
+def test_a_text_that_is_no_shape_is_refused_in_one_line_that_names_the_flag(text):
     with pytest.raises(UsageError) as refusal:
         shapes.parse(text)
     assert str(refusal.value).startswith(f"--shape {text}: ")

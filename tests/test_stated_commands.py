@@ -62,7 +62,7 @@ def mfu_of(document):
     return document["results"][0]["metrics"]["mfu"]
 
 
-def test_metrics_shows_an_mfu_that_rests_on_stated_facts_and_says_so(tmp_path, capsys):
+def test_metrics_shows_an_mfu_that_rests_on_stated_facts_with_their_flags(tmp_path, capsys):
     path = bare(tmp_path / "old.json")
     assert run("metrics", path, "--json") == 0
     assert mfu_of(json.loads(capsys.readouterr().out))["value"] is None
@@ -233,7 +233,7 @@ def test_a_side_that_the_user_named_is_found_by_that_name(tmp_path):
     assert "MI300X" in report
 
 
-def test_a_fact_for_one_side_overrules_what_its_file_says(tmp_path):
+def test_a_fact_for_one_side_overrides_that_of_its_file(tmp_path):
     first, second = (item.result for item in laid_over(two(tmp_path), read({"num_gpus": ["base=8", "16"]})))
     assert (first.training_config.num_gpus, second.training_config.num_gpus) == (8, 16)
     assert any(w == "num_gpus: --num-gpus 8 is used, although the log says 4" for w in first.warnings)

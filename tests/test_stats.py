@@ -62,7 +62,7 @@ def test_few_runs_against_many_give_few_false_alarms(ours, theirs):
 
 @given(RUNS, RUNS, st.floats(0.6, 0.995))
 @example([2.0, 1.5, 0.53125], [0.71875, 0.734375], 0.65625)
-def test_an_interval_leaves_out_one_exactly_where_the_p_value_says_so(ours, theirs, confidence):
+def test_an_interval_leaves_out_one_exactly_where_the_p_value_is_below_its_level(ours, theirs, confidence):
     found = stats.difference(stats.of_runs(ours), stats.of_runs(theirs))
     low, high = found.interval(confidence)
     if abs(found.p_value() - (1 - confidence)) > 1e-6:
@@ -151,7 +151,7 @@ def test_independent_rows_are_worth_about_their_number_and_alternating_ones_no_m
     assert stats.of_one_run(alternating).effective <= 40
 
 
-def test_rows_that_remember_are_worth_fewer():
+def test_autocorrelated_rows_are_worth_fewer():
     random = np.random.default_rng(6)
     noise = random.standard_normal((200, 100))
     for row in range(1, 100):
@@ -173,7 +173,7 @@ def test_a_long_series_is_batched_and_gives_the_same_answer():
     assert stats.of_one_run(noise).half_width == pytest.approx(expected, rel=0.15)
 
 
-def test_two_rows_say_nothing_of_themselves():
+def test_two_rows_give_no_interval():
     with pytest.raises(ValueError, match="at least three"):
         stats.of_one_run(np.array([1.0, 2.0]))
 

@@ -110,7 +110,7 @@ def test_a_coarse_clock_hides_no_change_of_three_ticks():
     assert abs(find_steady(warming).start - 20) <= 2
 
 
-def test_interrupted_rows_are_passed_over():
+def test_interrupted_rows_are_skipped():
     series = noisy(np.concatenate([ramp(5, rows=30)]))
     series[[2, 10, 11]] = np.nan
     assert abs(find_steady(series).start - 5) <= 2

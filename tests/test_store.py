@@ -109,7 +109,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
         (b"[1, 2]", "not a benchmark result"),
     ],
 )
-def test_a_file_that_is_no_result_says_so_in_one_line(tmp_path, content, says):
+def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path, content, says):
     path = tmp_path / "broken.json"
     path.write_bytes(content)
     with pytest.raises(InputError, match=says) as refusal:
@@ -192,7 +192,7 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(tmp_path, monkeyp
         regular.content(path, most_bytes=8)
 
 
-def test_a_measurement_whose_folder_is_full_is_kept_elsewhere_and_the_error_says_where(tmp_path, monkeypatch):
+def test_a_measurement_whose_folder_is_full_is_kept_elsewhere_and_the_error_names_the_place(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "output/history/x.json")
 

@@ -85,7 +85,7 @@ def test_no_note_of_a_field_or_constant_begins_with_a_question_word():
     assert not bad, "begin with a noun, or with True if for a flag:\n" + "\n".join(bad)
 
 
-def test_a_function_of_the_package_says_with_a_verb_what_it_returns():
+def test_a_docstring_of_a_function_begins_with_a_verb():
     bad = [
         f"{path.relative_to(ROOT)}:{line}: {docstring.splitlines()[0]}"
         for path in SOURCES

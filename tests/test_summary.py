@@ -75,7 +75,7 @@ def test_rates_without_times_are_combined_harmonically():
     assert figures.avg_step_time_seconds is None
 
 
-def test_a_rate_printed_beside_times_is_weighted_by_time():
+def test_a_rate_printed_with_times_is_weighted_by_time():
     slow = Step(index=3, seconds=3.0, reported_tokens_per_second=20.0)
     rows = [*timed(1.0, 1.0, reported_tokens_per_second=100.0), slow]
     assert summarise(result(rows)).performance_metrics.tokens_per_second == pytest.approx((100 + 60) / 4)
@@ -99,13 +99,13 @@ def test_memory_peak_is_over_all_rows_and_average_over_measured_ones():
     assert memory.peak_memory_reserved_gb is None
 
 
-def test_a_cpu_has_no_device_memory_and_says_why():
+def test_a_cpu_has_no_device_memory_with_a_reason():
     summary = summarise(result(timed(1.0, 1.0), platform="cpu"))
     assert summary.memory_metrics is None
     assert any(warning.startswith("memory_metrics:") for warning in summary.warnings)
 
 
-def test_rates_that_differ_by_a_whole_factor_name_the_value_that_reconciles_them():
+def test_rates_that_differ_by_an_integer_factor_name_the_value_that_reconciles_them():
     rows = timed(9.763, 9.763, reported_tokens_per_second_per_gpu=13425.0)
     warnings = summarise(result(rows, global_batch_size=128, sequence_length=2048, num_gpus=8)).warnings
     assert any("--sequence-length 8192" in warning for warning in warnings)
@@ -184,13 +184,13 @@ def test_reported_flops_of_any_convention_agree_with_the_shape(convention):
     assert flops_warnings(trained_shape(tflops=said * 1.015)) == []
 
 
-def test_reported_flops_that_no_convention_gives_are_named_beside_the_computed_ones():
+def test_reported_flops_that_no_convention_gives_are_named_with_the_computed_ones():
     (warning,) = flops_warnings(trained_shape(tflops=450.0))
     assert warning.startswith("tflops_per_gpu: computed 466.4 (convention nemo_transformer, the nearest)")
     assert warning.endswith("the framework reported 450.0")
 
 
-def test_a_reported_mfu_is_held_against_the_peak_at_the_precision_that_ran():
+def test_a_reported_mfu_is_compared_with_the_peak_at_the_precision_that_ran():
     assert flops_warnings(trained_shape(mfu=0.52, precision="bf16")) == []
     (warning,) = flops_warnings(trained_shape(mfu=0.44, precision="bf16"))
     assert warning.startswith("mfu: computed 0.47")

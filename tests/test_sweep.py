@@ -59,7 +59,7 @@ def test_a_shape_of_ones_own_can_be_named_among_the_sizes():
     assert labels == ["small", "mine", "other"]
 
 
-def test_cells_that_say_the_same_with_other_numbers_say_it_once():
+def test_advice_that_differs_in_numbers_only_is_shown_once():
     wide = [MicroResult(**spec.model_dump(exclude=FIGURELESS), warnings=(said,)) for spec, said in zip(
         specs(context_length="8,16,24"),
         ("scatter: CV 12.5 % over 4 trials", "scatter: CV 30.1 % over 4 trials", "scatter: CV 11.0 % over 4 trials"),
@@ -139,7 +139,7 @@ def test_a_killed_sweep_continues_at_its_next_cell(tmp_path):
     assert len(calls) == 1
 
 
-def test_a_cell_of_another_question_is_measured_again_and_the_old_one_kept(tmp_path):
+def test_a_cell_of_other_settings_is_measured_again_and_the_old_one_kept(tmp_path):
     swept(tmp_path, specs())
     calls = []
     swept(tmp_path, specs(trials=5), calls=calls)
@@ -179,7 +179,7 @@ def test_out_of_memory_is_a_row_and_the_sweep_goes_on(tmp_path):
     assert "context 16, batch 1" in cell.reason
 
 
-def test_fit_says_in_its_own_column_what_fits_and_leaves_the_row_as_asked(tmp_path):
+def test_fit_shows_what_fits_in_its_own_column_and_keeps_the_requested_row(tmp_path):
     (outcome,) = swept(
         tmp_path, specs(context_length="64", batch_size="16"), fits=lambda s: s.batch_size <= 5, fit=True
     )
@@ -192,13 +192,13 @@ def test_fit_looks_for_a_context_where_no_batch_fits(tmp_path):
     assert (outcome.cell.fit_batch_size, outcome.cell.fit_context_length) == (None, 36)
 
 
-def test_fit_says_when_nothing_fits(tmp_path):
+def test_fit_reports_when_nothing_fits(tmp_path):
     (outcome,) = swept(tmp_path, specs(context_length="8", batch_size="2"), fits=lambda _: False, fit=True)
     assert outcome.cell.fit_batch_size == 0
     assert any("nothing fits" in warning for warning in outcome.cell.warnings)
 
 
-def test_fit_can_be_asked_for_later(tmp_path):
+def test_fit_can_be_requested_later(tmp_path):
     wanted = specs(context_length="8", batch_size="4")
     swept(tmp_path, wanted, fits=lambda spec: spec.batch_size < 3)
     (outcome,) = swept(tmp_path, wanted, fits=lambda spec: spec.batch_size < 3, fit=True)

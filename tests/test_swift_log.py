@@ -37,7 +37,7 @@ def test_the_mean_rate_is_all_tokens_over_all_seconds(read_text: Any) -> None:
     assert found.avg_step_time_seconds == pytest.approx(STEP)
 
 
-def test_steps_of_unequal_work_are_weighed_where_no_line_states_the_gpus(read_text: Any) -> None:
+def test_steps_of_unequal_work_are_weighted_where_no_line_states_the_gpus(read_text: Any) -> None:
     result = read_text("".join(f"{json.dumps(row)}\n" for row in rows()))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(mean_rate(3, 40), rel=0.02)
     assert not [warning for warning in result.warnings if "times the median" in warning]

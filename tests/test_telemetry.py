@@ -179,7 +179,7 @@ def test_only_the_gpus_of_the_training_are_sampled(monkeypatch):
         (lambda: result_on(NVML_ID), {"nvmlDeviceGetPowerUsage": 600_000}, None),
     ],
 )
-def test_a_run_without_power_says_why(monkeypatch, result, drivers, reason):
+def test_a_run_without_power_has_a_reason(monkeypatch, result, drivers, reason):
     monkeypatch.setitem(sys.modules, "pynvml", None if drivers is None else nvml(**drivers))
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     described = result()
@@ -208,7 +208,7 @@ def measured(sampler, *, watts=500.0):
     return power.judged(summarise(result.model_copy(update={"steps": steps})), sampler)
 
 
-def test_the_result_says_energy_by_both_ways_clock_and_throttling():
+def test_the_result_has_both_energies_clock_and_throttling():
     result = measured(curve(held=(6, 7)))
     figures = result.power_metrics
     time = result.performance_metrics.measured_time_seconds
@@ -231,7 +231,7 @@ def noting(name, ask, asked):
     return lambda *given: asked.append(name) or ask(*given)
 
 
-def test_the_light_look_asks_for_what_is_shown_over_time_only(monkeypatch):
+def test_the_light_reading_covers_only_the_figures_shown_over_time(monkeypatch):
     module = nvml(nvmlDeviceGetPowerUsage=500_000, nvmlDeviceGetTotalEnergyConsumption=7_000)
     asked = []
     for name in NVML_QUESTIONS:
@@ -258,13 +258,13 @@ def test_the_cost_of_sampling_is_known():
     assert power.line(Sampler([])) is None
 
 
-def test_strangers_are_processes_that_are_not_ours():
+def test_strangers_are_processes_of_others():
     reading = DeviceReading(processes=(Process(pid=1), Process(pid=2)))
     assert telemetry.strangers(reading, ours=(2,)) == (Process(pid=1),)
     assert telemetry.strangers(DeviceReading(), ours=(2,)) == ()
 
 
-def test_a_driver_that_numbers_as_the_host_does_makes_no_stranger_of_us():
+def test_a_driver_that_numbers_as_the_host_does_does_not_count_this_process_as_another():
     assert telemetry.strangers(DeviceReading(processes=(Process(pid=4711),)), ours=(2,)) == ()
     assert len(telemetry.strangers(DeviceReading(processes=(Process(pid=4711), Process(pid=4712))), ours=(2,))) == 1
 

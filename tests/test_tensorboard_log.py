@@ -76,7 +76,7 @@ def test_a_step_time_is_read_with_the_interval_that_its_framework_averages(tmp_p
     assert result.provenance.format == "tensorboard"
 
 
-def test_what_stands_beside_a_time_gets_its_field_and_unit(tmp_path):
+def test_scalars_logged_with_a_time_get_their_field_and_unit(tmp_path):
     events = Events(tmp_path)
     for row in range(1, 4):
         events.log(row, 0.5 * row, TORCHTITAN)
@@ -95,13 +95,13 @@ def nemo_events(folder, texts=()):
     return events.close()
 
 
-def test_a_device_in_a_text_gives_the_platform_and_the_result_says_which(tmp_path):
+def test_a_device_in_a_text_gives_the_platform_with_a_note(tmp_path):
     result = logs.read(nemo_events(tmp_path, [("environment", "8 x NVIDIA H100 80GB HBM3, driver 550")]))
     assert (result.platform, result.gpu_info.device_name) == ("nvd", "NVIDIA H100 80GB HBM3")
     assert result.provenance.assumed["platform"] == "argument environment of the event files"
 
 
-def test_hparams_beside_the_events_give_model_batch_and_platform(tmp_path):
+def test_hparams_next_to_the_events_give_model_batch_and_platform(tmp_path):
     (tmp_path / "hparams.yaml").write_text(
         "model:\n  tokenizer_name_or_path: Qwen/Qwen2.5-7B\ndata: {seq_length: 8192, micro_batch_size: 1}\n"
         "global_batch_size: 128\ngpu: H100\ndevice: cuda\n"
@@ -114,7 +114,7 @@ def test_hparams_beside_the_events_give_model_batch_and_platform(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{unclosed: [", "&a [*a]", "[" * 50_000, "a: &a {b: &b {c: *a}}", "just words"])
-def test_a_broken_hparams_file_says_nothing(tmp_path, text):
+def test_a_broken_hparams_file_is_ignored(tmp_path, text):
     (tmp_path / "hparams.yaml").write_text(text)
     assert logs.read(nemo_events(tmp_path)).platform is None
 
@@ -166,7 +166,7 @@ def test_a_row_in_which_an_evaluation_was_logged_is_not_measured(tmp_path):
     assert result.performance_metrics.excluded_steps == 10
 
 
-def test_totals_that_the_trainer_logs_once_are_reported_beside(tmp_path):
+def test_totals_that_the_trainer_logs_once_are_reported(tmp_path):
     reported = logs.read(hugging_face(tmp_path).close()).performance_metrics.reported
     assert reported.runtime_seconds == pytest.approx(101.0)
 
@@ -227,7 +227,7 @@ def test_tags_mean_what_the_same_names_mean_in_other_tables(tmp_path, values):
     assert (performance.avg_step_time_seconds, performance.tokens_per_second) == (2, 40000)
 
 
-def test_a_folder_of_events_without_any_time_says_so(tmp_path):
+def test_a_folder_of_events_without_any_time_is_refused(tmp_path):
     events = Events(tmp_path)
     for row in range(1, 9):
         events.log(row, 2.0 * row, {"temperature": 50.0})
@@ -271,7 +271,7 @@ def content(tmp_path_factory) -> bytes:
     return next(folder.iterdir()).read_bytes()
 
 
-def test_a_file_that_is_still_being_written_is_read_up_to_its_torn_record(tmp_path, content):
+def test_a_file_that_is_still_being_written_is_read_up_to_its_truncated_record(tmp_path, content):
     path = tmp_path / "events"
     path.write_bytes(content[: int(len(content) * 0.7)])
     assert 2 <= len(logs.read(path).steps) < 5

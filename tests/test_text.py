@@ -70,7 +70,7 @@ def test_broken_utf8_is_replaced_not_raised(tmp_path: Path) -> None:
     assert list(written(tmp_path, b"ok \xff\xfe\xc3 ok\n").lines()) == [(1, "ok \ufffd\ufffd\ufffd ok")]
 
 
-def test_zeros_that_a_crashed_file_system_left_are_passed_over(tmp_path: Path) -> None:
+def test_zeros_that_a_crashed_file_system_left_are_skipped(tmp_path: Path) -> None:
     assert list(written(tmp_path, b"one\n" + b"\0" * 40_000 + b"two\n").lines()) == [(1, "one"), (2, "two")]
 
 
@@ -141,7 +141,7 @@ def test_damaged_packed_data_is_one_clear_error(tmp_path: Path, compression: str
 
 
 @each_compression
-def test_a_packed_bomb_is_refused_before_it_unfolds(
+def test_a_decompression_bomb_is_refused_before_it_expands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
     monkeypatch.setattr(packed, "EXPANSION_ALLOWED_BYTES", 2**20)
@@ -218,7 +218,7 @@ def test_standard_input_can_be_read_twice(monkeypatch: pytest.MonkeyPatch) -> No
         ("[mstep: 1[32ms:1[m", "[mstep: 1s:1"),
     ],
 )
-def test_colours_come_off_with_or_without_their_escape(coloured: str, plain: str) -> None:
+def test_colours_are_removed_with_or_without_their_escape(coloured: str, plain: str) -> None:
     assert without_colours(coloured) == plain
 
 
@@ -239,7 +239,7 @@ def test_colours_come_off_with_or_without_their_escape(coloured: str, plain: str
         ("step", None, None),
     ],
 )
-def test_launcher_prefixes_come_off_and_tell_the_rank(line: str, rank: int | None, world: int | None) -> None:
+def test_launcher_prefixes_are_removed_and_name_the_rank(line: str, rank: int | None, world: int | None) -> None:
     origin, text = prefixes.split(line)
     assert text == "step" == prefixes.strip(line)
     assert (origin.rank, origin.world_size) == (rank, world)
@@ -269,7 +269,7 @@ def test_a_cut_row_is_recognised_by_the_row_before_it(last: str, before: str | N
 
 
 @given(st.binary(max_size=2000))
-def test_any_bytes_are_lines_or_one_of_our_errors(content: bytes) -> None:
+def test_any_bytes_are_lines_or_an_error_of_the_tool(content: bytes) -> None:
     with scratch.written(content) as path:
         try:
             lines = list(Log(path).lines())

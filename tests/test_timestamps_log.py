@@ -25,7 +25,7 @@ def log(*lines: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_rows_are_timed_from_their_stamps_and_the_result_says_so(read_text: Any) -> None:
+def test_rows_are_timed_from_their_timestamps_with_a_warning(read_text: Any) -> None:
     result = read_text(log(*(row(n) for n in range(1, 31))), global_batch_size=8, sequence_length=1024, num_gpus=1)
     performance = result.performance_metrics
     assert (result.provenance.format, result.provenance.timing) == ("timestamps", "timestamps")
@@ -104,7 +104,7 @@ def test_lines_without_a_date_a_step_or_a_loss_are_no_rows(read_text: Any, text:
         read_text(log(*(text.format(n) for n in range(1, 50))))
 
 
-def test_any_other_format_comes_first_wherever_its_rows_stand(read_text: Any) -> None:
+def test_any_other_format_comes_first_wherever_its_rows_are(read_text: Any) -> None:
     head = "".join(row(n) + " noise" * 3000 + "\n" for n in range(1, 80))  # more than detection looks at at a time
     rows = "".join(f"iter {n}: loss 4.2082, time 143{n % 10}.27ms, mfu 1.01%\n" for n in range(1, 20))
     assert read_text(head + rows).provenance.format == "nanogpt"

@@ -197,7 +197,7 @@ def test_rotary_frequencies_survive_the_conversion_to_bfloat16():
         ({"global_batch_size": 3}, CPU, "--global-batch-size 3 is not a multiple"),
     ],
 )
-def test_what_cannot_work_is_refused_by_its_flag(changes, machine, message):
+def test_an_impossible_setting_is_refused_by_its_flag(changes, machine, message):
     with pytest.raises(UsageError, match=re.escape(message)):
         torch_engine.check(spec_of(**changes), machine)
 
@@ -366,7 +366,7 @@ def test_ranks_that_srun_starts_find_each_other(tmp_path):
         ({"SLURM_NTASKS": "1", "TORCHELASTIC_RUN_ID": "7"}, False),
     ],
 )
-def test_nobody_waits_for_ranks_that_slurm_does_not_start(monkeypatch, variables, own):
+def test_no_process_waits_for_ranks_that_slurm_does_not_start(monkeypatch, variables, own):
     for name in ("SLURM_NTASKS", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "2")
@@ -468,6 +468,6 @@ def test_a_port_in_use_is_reported(monkeypatch):
     assert failures.reason(taken) == "the port 29500 is taken; set MASTER_PORT to a free one, or unset it"
 
 
-def test_a_rank_that_lost_another_says_so():
+def test_a_rank_that_lost_another_reports_it():
     lost = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:1. This is typically caused by a crash.")
     assert failures.reason(lost).startswith("another rank is gone: killed by hand, or by the system")

@@ -60,7 +60,7 @@ def test_recompute_has_one_name_in_old_and_new_releases(read_text: Any, line: st
     assert read_text(log(said, row(1), row(2))).training_config.recompute == recompute
 
 
-def test_configuration_comes_from_what_the_trainer_says(read_text: Any) -> None:
+def test_configuration_comes_from_the_trainers_lines(read_text: Any) -> None:
     result = read_text(log(row(1), row(2)))
     config = result.training_config
     assert (config.num_gpus, config.global_batch_size, config.micro_batch_size, config.sequence_length) == (
@@ -86,7 +86,7 @@ def test_a_rate_of_few_whole_tokens_is_too_coarse_for_a_time(read_text: Any) -> 
     assert result.performance_metrics.basis == "reported_rates"
 
 
-def test_without_a_configuration_the_rates_stand_alone(read_text: Any) -> None:
+def test_without_a_configuration_only_the_rates_are_known(read_text: Any) -> None:
     result = read_text("\n".join([row(1), row(2, "7,000"), row(3, "7,000")]) + "\n")
     assert result.raw_step_times == []
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(7000)
@@ -155,7 +155,7 @@ def test_a_restart_opens_a_new_stretch(read_text: Any) -> None:
     assert read_text(text).steps.column("segment").tolist() == [0, 0, 0, 1, 1]
 
 
-def test_what_newer_trainers_say_gives_the_batch(read_text: Any) -> None:
+def test_the_lines_of_newer_trainers_give_the_batch(read_text: Any) -> None:
     said = (
         "[titan] Trainer is initialized with 8192 tokens per DP rank, 65,536 tokens per train step, "
         "gradient accumulation steps 2, maximum context length 4096, total steps 9 (warmup 1)"
@@ -165,7 +165,7 @@ def test_what_newer_trainers_say_gives_the_batch(read_text: Any) -> None:
     assert result.steps[2].seconds == pytest.approx(TOKENS_PER_GPU / 8192)
 
 
-def test_the_command_line_fills_what_the_trainer_does_not_say(read_text: Any) -> None:
+def test_the_command_line_fills_settings_that_the_trainer_does_not_print(read_text: Any) -> None:
     command = (
         "+ torchrun --nproc_per_node=8 -m train --training.seq_len=2048 --training.dtype=bfloat16 --compile.enable"
     )
@@ -196,7 +196,7 @@ def test_a_crash_before_the_first_step_is_refused(read_text: Any) -> None:
         read_text(log("Traceback (most recent call last):"))
 
 
-def test_primus_prefix_tells_the_world_the_clock_and_the_vendor(read_text: Any) -> None:
+def test_primus_prefix_gives_world_size_clock_and_vendor(read_text: Any) -> None:
     lines = []
     for n in range(1, 5):
         plain = row(n).partition("INFO - ")[2]

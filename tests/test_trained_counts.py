@@ -47,7 +47,7 @@ def test_litgpt_states_both_counts_and_adapters_cost_four_flops_a_weight(tmp_pat
     [("8.0 B", "0", "none"), ("20.3 M", "8.0 B", "frozen"), ("0", "0", None), ("1,024", "16", "frozen")],
 )
 @pytest.mark.parametrize("framework", ["lightning", "nemo"])
-def test_lightnings_summary_says_whether_every_parameter_trains(tmp_path, framework, printed, trained, frozen, peft):
+def test_lightnings_summary_states_whether_every_parameter_trains(tmp_path, framework, printed, trained, frozen, peft):
     rows = BARS if framework == "lightning" else log(*(row(n) for n in range(20))).splitlines()
     assert read(tmp_path, [*printed(trained, frozen), *rows]).training_config.peft == peft
 

@@ -132,7 +132,7 @@ def settings(**said):
     return RunSettings(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
 
 
-def test_one_h100_recomputes_by_itself_and_refuses_to_be_told_otherwise():
+def test_one_h100_recomputes_by_default_and_refuses_a_flag_against_it():
     torch_engine = ENGINES["torch"]
     assert prepare.spec_of("llama", settings(), engine=torch_engine, machine=H100).recompute == "full"
     told = prepare.spec_of("llama", settings(recompute="none"), engine=torch_engine, machine=H100)

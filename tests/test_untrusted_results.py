@@ -68,13 +68,13 @@ def judge(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("place", [*SERIES, *FIGURES], ids=lambda place: ".".join(map(str, place)))
-def test_a_number_that_cannot_be_is_refused_in_one_line_or_passed_over(judge, place):
+def test_an_impossible_number_is_refused_in_one_line_or_ignored(judge, place):
     for value in EVIL_NUMBERS:
         judge(spoilt(place, value))
 
 
 @pytest.mark.parametrize("name", WHOLE_SERIES)
-def test_a_series_of_another_length_or_size_is_refused_or_passed_over(judge, name):
+def test_a_series_of_another_length_or_size_is_refused_or_ignored(judge, name):
     for values in WHOLE_SERIES[name]:
         judge(spoilt(("step_metrics", name), values))
 
@@ -85,7 +85,7 @@ def test_arrays_of_different_length_are_named_as_such(judge):
     assert "different length" in said.err
 
 
-def test_every_missing_key_is_passed_over_or_named(judge):
+def test_every_missing_key_is_ignored_or_named(judge):
     for key in document():
         judge({name: value for name, value in document().items() if name != key})
 

@@ -138,7 +138,7 @@ def test_a_series_file_that_is_damaged_lost_or_named_by_nobody_is_found(folder, 
     assert wrong(verified(folder, capsys)[1]) == {("foreign", "series_0123456789abcdef.npz")}
 
 
-def test_what_is_no_result_and_what_cannot_be_read_is_named(folder, capsys):
+def test_foreign_and_unreadable_files_are_named(folder, capsys):
     (folder / "notes.json").write_text("{}")
     (folder / "half.json").write_text('{"performance_metrics": {')
     assert wrong(verified(folder, capsys)[1]) == {("foreign", "notes.json"), ("differs", "half.json")}

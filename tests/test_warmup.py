@@ -70,7 +70,7 @@ def test_a_scatter_that_no_count_lowers_is_neither_low_nor_stable(noise):
     assert "--steps-per-trial" in said
 
 
-def test_a_single_trial_says_that_its_scatter_is_unknown():
+def test_a_single_trial_has_unknown_scatter():
     cells = [cell.model_copy(update={"cv_percent": None}) for cell in study()]
     assert "unknown from one trial; give --trials 2" in warmup.conclusion(cells)[-1]
 

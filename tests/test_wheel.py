@@ -66,7 +66,7 @@ def test_every_command_shows_its_manual(environment, command, tmp_path):
 
 
 @pytest.mark.parametrize("module", ["tensorprimat", "benchmark_utils", "enhanced_metrics", "compare_results"])
-def test_every_import_face_is_in_the_wheel(environment, module, tmp_path):
+def test_every_script_with_public_imports_is_in_the_wheel(environment, module, tmp_path):
     imported = run(environment / "python", "-W", "error", "-c", f"import {module}", cwd=tmp_path)
     assert imported.returncode == 0, imported.stderr
 

@@ -118,7 +118,7 @@ def test_an_image_without_torchrun_is_the_named_cause(daemon, tmp_path):
     assert "the Docker container ended as FAILED: torchrun: command not found; its logs are in" in complaint
 
 
-def test_a_container_that_was_killed_is_reported_and_not_awaited_for_ever(daemon, tmp_path):
+def test_a_killed_container_is_reported_and_not_waited_for_forever(daemon, tmp_path):
     launcher = start(tmp_path, "--steps", "100000", *MOUNTS, DOCKER_HOST=daemon)
     for line in launcher.stdout:  # which come as the ranks say them
         if "[CPU] Step  10" in line:

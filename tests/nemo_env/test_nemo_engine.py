@@ -36,7 +36,7 @@ def test_the_collection_has_the_three_recipes():
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_recipe_of_ours_in_fp8_survives_serialisation_with_our_callback(model, tmp_path):
+def test_this_tools_recipe_in_fp8_survives_serialisation_with_the_callback(model, tmp_path):
     from nemo_run.core.serialization.zlib_json import ZlibJSONSerializer
 
     from tensorprimat.core.spec import RunSpec
@@ -86,7 +86,7 @@ def test_a_recipe_carries_nvidias_performance_settings(model, precision, tmp_pat
 
 
 @pytest.mark.parametrize(("gpu", "graphs"), [("NVIDIA B200", True), ("NVIDIA H100 80GB HBM3", False)])
-def test_a_recipe_has_cuda_graphs_where_nvidias_table_has_them_and_says_so(gpu, graphs, tmp_path):
+def test_a_recipe_has_cuda_graphs_where_nvidias_table_has_them_and_the_result_records_it(gpu, graphs, tmp_path):
     from tensorprimat.core.spec import RunSpec
     from tensorprimat.engines.nemo import recipe as nemo_recipe
 
@@ -103,7 +103,7 @@ def test_a_recipe_has_cuda_graphs_where_nvidias_table_has_them_and_says_so(gpu, 
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_nemos_own_recipe_in_fp8_survives_serialisation_with_our_callback(model, tmp_path):
+def test_nemos_own_recipe_in_fp8_survives_serialisation_with_the_callback(model, tmp_path):
     import nemo_run
     from nemo.collections import llm
     from nemo.collections.llm.recipes.precision.mixed_precision import bf16_with_fp8_mixed

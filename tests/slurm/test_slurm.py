@@ -112,7 +112,7 @@ def test_a_cancelled_job_is_reported(launch):
     assert list((launcher.folder / named).rglob("*_sbatch.sh"))
 
 
-def test_ctrl_c_cancels_the_job_says_so_and_keeps_what_was_measured(launch, tmp_path):
+def test_ctrl_c_cancels_the_job_reports_it_and_keeps_the_measured_steps(launch, tmp_path):
     launcher = launch(*ENDLESS)
     launcher.until(r"\[CPU\] Step")
     launcher.process.send_signal(signal.SIGINT)
@@ -146,7 +146,7 @@ def rank(number, folder):
     raise AssertionError(f"no rank {number}")
 
 
-def test_what_slurm_refuses_is_one_line(launch):
+def test_a_refusal_of_slurm_is_one_line(launch):
     code, lines = launch(*SHORT, "--partition", "nowhere").ended()
     assert code == 1
     assert "invalid partition" in complaint(lines).lower()
