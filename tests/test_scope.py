@@ -82,19 +82,19 @@ def test_the_scope_names_a_machine_or_a_set_of_nodes(nodes, machine):
     sides = [
         plausible.result(gpu, runs=3, num_nodes=count) for gpu, count in zip(("h100", "mi300x"), nodes, strict=True)
     ]
-    assert scopes(*sides) == [f"one {machine} each: {ONE_MACHINE}"]
+    assert scopes(*sides) == [f"one {machine} per side; {ONE_MACHINE}"]
 
 
 @pytest.mark.parametrize("several", [0, 1])
 def test_the_scope_names_the_side_with_one_machine(several):
     sides = [plausible.result("h100", runs=3), plausible.result("mi300x", runs=3)]
     sides[several] = on_hosts(sides[several])
-    assert scopes(*sides) == [f"one machine of {('MI300X', 'H100')[several]}: {ONE_MACHINE}"]
+    assert scopes(*sides) == [f"one machine of {('MI300X', 'H100')[several]}; {ONE_MACHINE}"]
 
 
 def test_runs_in_pairs_were_on_one_machine_for_both_sides():
     sides = [in_pairs(plausible.result("h100", runs=3)), in_pairs(plausible.result("mi300x", runs=3))]
-    assert scopes(*sides) == [f"one machine: {ONE_MACHINE}"]
+    assert scopes(*sides) == [f"one machine; {ONE_MACHINE}"]
 
 
 def test_assumptions_are_in_the_sentences_that_rest_on_them():
