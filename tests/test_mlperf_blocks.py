@@ -237,3 +237,10 @@ def test_tokens_of_reinforcement_learning_are_those_that_the_log_counts(tmp_path
     assert result.performance_metrics.tokens_per_second == pytest.approx(6000.0)
     assert result.training_config.sequence_length is None
     assert any("65,536 is the maximum" in warning for warning in result.warnings)
+
+
+def test_a_reference_run_that_spells_its_benchmark_with_dashes_has_the_benchmarks_model(tmp_path):
+    journal = Journal(submission_benchmark="gpt-oss-20b", global_batch_size=64, max_sequence_length=8192)
+    rates_over_evaluations(journal, blocks=5, block=1200.0, evaluated=130.0)
+    result = journal.read(tmp_path / "run.txt")
+    assert (result.model.name, result.performance_metrics.reported.quality_target) == ("gpt_oss_20b", 3.34)

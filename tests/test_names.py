@@ -33,6 +33,7 @@ OTHERS = (
     "llama2_70b_lora", "llama3.1_70B", "llama3_70b", "Llama-3.2-1B", "llama3.3_8b", "llama2_8b", "llama3.1-18b",
     "llama3.1-405b", "codellama-7b", "TinyLlama-1.1B", "ollama", "DeepSeek-R1-Distill-Llama-8B", "qwen2_7b", "qwen_7b",
     "qwen2.5_72B", "Qwen3-8B", "mixtral_8x7b", "Mistral-Nemo-12B", "mistral-small-24b", "gpt3", "flux1", "",
+    "Llama3-8B-moe", "qwen2.5-7b-moe", "llama-3-8b-4experts",
 )  # fmt: skip
 
 

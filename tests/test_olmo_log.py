@@ -140,3 +140,9 @@ def test_blank_lines_and_copies_do_not_end_a_block(tmp_path, between):
     assert again.training_config == once.training_config
     for column in ("tokens", "reported_tokens_per_second_per_gpu"):
         assert repr(again.steps.column(column).tolist()) == repr(once.steps.column(column).tolist())  # nan is no nan
+
+
+def test_the_layers_of_olmoe_are_no_dense_layers(read_text):
+    of_experts = CONFIGURATION.replace("d_model=2048,", "d_model=2048, block_type='moe', moe_num_experts=64,")
+    assert read_text(log(*map(block, range(1, 9)))).model.shape is not None
+    assert read_text(log(*map(block, range(1, 9))).replace(CONFIGURATION, of_experts)).model.shape is None

@@ -158,6 +158,9 @@ RECOMPUTE_NAMES = {
 }
 """Spelling of a framework → value of this project."""
 
+_OF_PARTS = ("every second matrix product", "every second layer")
+"""Recomputation of parts that are alike only in dense layers with grouped queries."""
+
 
 def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     """MFU × FLOPs executed / FLOPs of the model. Source: Korthikanti et al., Reducing Activation Recomputation, 2022.
@@ -176,6 +179,10 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     if shape is None and kind not in (None, "none"):
         because = "what recomputation costs is known only for a model whose layers are all alike"
         recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
+    elif shape is not None and (shape.experts or shape.latent_attention) and kind in _OF_PARTS:
+        because = f"what recomputing {kind} costs is not known for experts or latent attention"
+        recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
+        kind = None
     if kind is None or shape is None or not length:
         return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu)
     model = flops.per_token(shape, length, convention)
@@ -185,7 +192,7 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     again = {
         "none": 0.0,
         "selective": core,
-        "every second matrix product": products * models.every_second_product(shape),
+        "every second matrix product": products * (models.every_second_product(shape) or 0.0),
         "full": products + core,
         "every second layer": (products + core) / 2,
     }[kind]

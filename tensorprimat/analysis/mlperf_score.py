@@ -154,7 +154,7 @@ class Scored:
         if rate is None or length is None:
             return Mfu(because="tokens/s/GPU cannot be computed from the logs")
         if rules is None or rules.shape is None:
-            return Mfu(because="the FLOPs of this task's tokens are not known (adapters, packed sequences, or experts)")
+            return Mfu(because="the FLOPs of this task's tokens are not known (adapters or packed sequences)")
         if precision is None:
             return Mfu(because="the submission does not state its precision")
         peak = gpu.peak(precision) if gpu else None

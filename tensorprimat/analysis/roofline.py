@@ -89,6 +89,8 @@ def of_result(result: Result) -> RooflinePoint | None:
     length, batch, precision = config.sequence_length, config.micro_batch_size, config.precision
     if not (shape and rate and length and batch and precision in PRECISIONS):
         return None
+    if shape.experts or shape.latent_attention:  # the bytes that they move are not modelled
+        return None
     accumulated = config.gradient_accumulation_steps or 1
     step = StepWork(
         shape=shape,

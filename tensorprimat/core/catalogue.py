@@ -143,6 +143,8 @@ class PublishedModel:
     parameters: int
     """The publisher's count, as a check of the shape."""
     source: str
+    active_parameters: int | None = None
+    """The publisher's count of those that one token meets; None for a dense model."""
 
 
 @cache
@@ -155,6 +157,7 @@ def published_models() -> tuple[PublishedModel, ...]:
             shape=ModelShape(**{name: row[name] for name in ModelShape.model_fields if name in row}),
             parameters=row["parameters"],
             source=row["source"],
+            active_parameters=row.get("active_parameters"),
         )
         for row in data_files.read("models")["model"]
     )

@@ -1,8 +1,9 @@
 """Training FLOPs per token by the conventions that the field uses: an MFU without its convention says nothing.
 
 L layers, H heads × Q head size, T sequence length, N parameters, P_mm weights of every matrix product (see
-`models.matrix_parameters`). A multiply-add is two FLOPs; backward costs twice forward, hence 6 per weight and token.
-Recomputation is not counted: these are the FLOPs of the model, not those that the hardware executes.
+`models.matrix_parameters`); of a mixture of experts, N and P_mm count those that one token meets. A multiply-add is two
+FLOPs; backward costs twice forward, hence 6 per weight and token. Recomputation is not counted: these are the FLOPs of
+the model, not those that the hardware executes.
 """
 
 from __future__ import annotations
@@ -32,21 +33,27 @@ def _no_attention(_shape: ModelShape, _sequence_length: int) -> int:
     return 0
 
 
+def _of_pairs(shape: ModelShape) -> int:
+    """Return the FLOPs of one layer for each token, and for each token that its query sees: 12·H·Q."""
+    return 6 * sum(models.attention_widths(shape))
+
+
 def _every_pair(shape: ModelShape, sequence_length: int) -> int:
     """12·L·H·Q·T: all T² pairs of query and key, whatever mask hides (so a sliding window changes nothing)."""
-    return 12 * shape.num_layers * shape.num_attention_heads * shape.head_dim * sequence_length
+    return _of_pairs(shape) * (shape.num_layers + (shape.multi_token_layers or 0)) * sequence_length
 
 
 def _attended_pairs(shape: ModelShape, sequence_length: int) -> int:
     """6·L·H·Q·T: the T²/2 pairs below the diagonal; within a window W < T there are T·W − W²/2 of them."""
-    per_pair = 12 * shape.num_layers * shape.num_attention_heads * shape.head_dim
     window = min(shape.sliding_window or sequence_length, sequence_length)
-    twice_the_pairs = 2 * sequence_length * window - window**2
-    return per_pair * twice_the_pairs // (2 * sequence_length)
+    layers = shape.num_layers + (shape.multi_token_layers or 0)
+    windowed = layers if shape.windowed_layers is None else shape.windowed_layers
+    twice_the_pairs = windowed * (2 * sequence_length * window - window**2) + (layers - windowed) * sequence_length**2
+    return _of_pairs(shape) * twice_the_pairs // (2 * sequence_length)
 
 
 def _without_embedding(shape: ModelShape) -> int:
-    return models.parameters(shape) - models.embedding_parameters(shape)
+    return models.active_parameters(shape) - models.embedding_parameters(shape)
 
 
 def _without_gate(shape: ModelShape) -> int:
@@ -59,9 +66,9 @@ CONVENTIONS: dict[str, Convention] = {
         ("megatron", models.matrix_parameters, _attended_pairs,
          "6·P_mm + 6·L·H·Q·T (causal; pairs T·W − W²/2 within a sliding window W < T)",
          "Megatron-LM, Megatron-Bridge, NeMo's llama3 formula, NVIDIA's tables since 25.09"),
-        ("palm", models.parameters, _every_pair,
+        ("palm", models.active_parameters, _every_pair,
          "6·N + 12·L·H·Q·T", "the PaLM paper (appendix B), nanoGPT"),
-        ("6n", models.parameters, _no_attention,
+        ("6n", models.active_parameters, _no_attention,
          "6·N", "scaling-law papers, quick estimates"),
         ("torchtitan", _without_embedding, _every_pair,
          "6·(N − embedding) + 12·L·H·Q·T", "torchtitan"),
@@ -107,7 +114,7 @@ def peak_of_parts(
     training leaves in BF16.
     """
     counting = convention_named(convention)
-    head = 6 * models.embedding_parameters(shape)
+    head = 6 * models.embedding_parameters(shape) * (1 + (shape.multi_token_layers or 0))
     body = 6 * counting.weights(shape) - head
     rest = head + counting.attention(shape, sequence_length)
     return (body + rest) / (body / layers + rest / others)

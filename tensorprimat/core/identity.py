@@ -95,6 +95,17 @@ def _shape(result: Result) -> str | None:
 def _spelled(shape: ModelShape, sequence_length: int | None) -> str:
     window = shape.sliding_window
     seen = f", window {window}" if window and (sequence_length is None or window < sequence_length) else ""
+    if seen and shape.windowed_layers not in (None, shape.num_layers):
+        seen += f" in {shape.windowed_layers} layers"
+    if experts := shape.experts:
+        seen += f", {experts.active} of {experts.count} experts × {experts.ffn_hidden_size} in {experts.layers} layers"
+        seen += f", shared experts × {experts.shared_ffn_hidden_size}" if experts.shared_ffn_hidden_size else ""
+    if shape.multi_token_layers:
+        seen += f", {shape.multi_token_layers} multi-token layers"
+    if latent := shape.latent_attention:
+        ranks = f"{latent.query_rank or 'no'}/{latent.key_value_rank}"
+        sizes = f"{latent.plain_head_dim}+{latent.rotated_head_dim}/{latent.value_head_dim}"
+        seen += f", latent attention of ranks {ranks}, heads × {sizes}"
     extras = "".join(
         f", {name}"
         for name, present in (

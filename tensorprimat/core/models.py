@@ -62,20 +62,37 @@ class Preset:
 def parameters(shape: ModelShape) -> int:
     """Trainable parameters of a decoder with RMSNorm (no bias in norms, MLP or output projection).
 
-    Tied embeddings count once.
+    All experts are included; tied embeddings count once.
     """
-    norms = (2 * shape.num_layers + 1) * shape.hidden_size
-    biases = shape.num_layers * _qkv_width(shape) if shape.attention_bias else 0
+    later = shape.multi_token_layers or 0
+    norms = (2 * shape.num_layers + 1 + 5 * later) * shape.hidden_size
+    biases = (shape.num_layers + later) * _qkv_width(shape) if shape.attention_bias else 0
+    head = shape.vocab_size * shape.hidden_size
     untied = embedding_parameters(shape) if not shape.tied_embeddings else 0
-    return untied + matrix_parameters(shape) + biases + norms
+    return untied + head + _layer_matrices(shape) + idle_parameters(shape) + biases + norms
+
+
+def idle_parameters(shape: ModelShape) -> int:
+    """Return the weights of the routed experts that one token does not meet; 0 for a dense model."""
+    if (experts := shape.experts) is None:
+        return 0
+    one = _mlp_matrices(shape) * shape.hidden_size * experts.ffn_hidden_size
+    layers = experts.layers + (shape.multi_token_layers or 0)
+    return layers * (experts.count - experts.active) * one
+
+
+def active_parameters(shape: ModelShape) -> int:
+    """Return the parameters of a model without the routed experts that one token does not meet."""
+    return parameters(shape) - idle_parameters(shape)
 
 
 def matrix_parameters(shape: ModelShape) -> int:
     """P_mm: weights of every matrix product of a token, the output head included even where it is tied.
 
-    The input embedding is a look-up and takes no part, nor do norms and biases.
+    The input embedding is a look-up and takes no part, nor do norms and biases. Of experts, the active ones count.
     """
-    return _layer_matrices(shape) * shape.num_layers + shape.vocab_size * shape.hidden_size
+    heads = 1 + (shape.multi_token_layers or 0)
+    return _layer_matrices(shape) + heads * shape.vocab_size * shape.hidden_size
 
 
 def embedding_parameters(shape: ModelShape) -> int:
@@ -84,14 +101,27 @@ def embedding_parameters(shape: ModelShape) -> int:
 
 
 def mlp_matrix_parameters(shape: ModelShape) -> int:
-    """Return the weights of one of the MLP's matrices over all layers."""
-    return shape.num_layers * shape.hidden_size * shape.ffn_hidden_size
+    """Return the weights that one token meets of one of the MLP's matrices over all layers."""
+    return shape.hidden_size * _mlp_widths(shape)
 
 
-def every_second_product(shape: ModelShape) -> float:
-    """Return the share of every second product of a layer, in the order Q, K, V, output, gate, up, down."""
+def attention_widths(shape: ModelShape) -> tuple[int, int]:
+    """Return heads × head size of queries and keys, and of values."""
+    if (latent := shape.latent_attention) is None:
+        return (shape.num_attention_heads * shape.head_dim,) * 2
+    query = latent.plain_head_dim + latent.rotated_head_dim
+    return shape.num_attention_heads * query, shape.num_attention_heads * latent.value_head_dim
+
+
+def every_second_product(shape: ModelShape) -> float | None:
+    """Return the share of every second product of a layer, in the order Q, K, V, output, gate, up, down.
+
+    None for experts and latent attention, which have other products.
+    """
+    if shape.experts or shape.latent_attention:
+        return None
     q, kv = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
-    mlp = [shape.ffn_hidden_size] * (3 if shape.gated_mlp else 2)
+    mlp = [shape.ffn_hidden_size] * _mlp_matrices(shape)
     widths = [q, kv, kv, q, *mlp]
     return sum(widths[1::2]) / sum(widths)
 
@@ -100,10 +130,37 @@ def _qkv_width(shape: ModelShape) -> int:
     return (shape.num_attention_heads + 2 * shape.num_key_value_heads) * shape.head_dim
 
 
+def _mlp_matrices(shape: ModelShape) -> int:
+    return 3 if shape.gated_mlp else 2
+
+
+def _mlp_widths(shape: ModelShape) -> int:
+    """Return the inner width that one token meets, summed over all layers."""
+    experts, later = shape.experts, shape.multi_token_layers or 0
+    if experts is None:
+        return (shape.num_layers + later) * shape.ffn_hidden_size
+    met = experts.active * experts.ffn_hidden_size + experts.shared_ffn_hidden_size
+    return (shape.num_layers - experts.layers) * shape.ffn_hidden_size + (experts.layers + later) * met
+
+
 def _layer_matrices(shape: ModelShape) -> int:
-    attention = shape.hidden_size * (_qkv_width(shape) + shape.num_attention_heads * shape.head_dim)
-    mlp = (3 if shape.gated_mlp else 2) * shape.hidden_size * shape.ffn_hidden_size
-    return attention + mlp
+    """Return the weights of all layers that one token multiplies."""
+    later, experts = shape.multi_token_layers or 0, shape.experts
+    routers = (experts.layers + later) * experts.count * shape.hidden_size if experts else 0
+    attention = (shape.num_layers + later) * _attention_matrices(shape)
+    projections = later * 2 * shape.hidden_size**2
+    return attention + _mlp_matrices(shape) * mlp_matrix_parameters(shape) + routers + projections
+
+
+def _attention_matrices(shape: ModelShape) -> int:
+    hidden, heads, latent = shape.hidden_size, shape.num_attention_heads, shape.latent_attention
+    if latent is None:
+        return hidden * (_qkv_width(shape) + heads * shape.head_dim)
+    queries, values = attention_widths(shape)
+    into_queries = (hidden + queries) * latent.query_rank if latent.query_rank else hidden * queries
+    into_latent = hidden * (latent.key_value_rank + latent.rotated_head_dim)
+    out_of_latent = latent.key_value_rank * (heads * latent.plain_head_dim + values)
+    return into_queries + into_latent + out_of_latent + values * hidden
 
 
 def shape_of(

@@ -57,7 +57,8 @@ _DECORATION = re.compile(
     r"|tests?|bench(?:mark)?|run\d*|config|\d{8}|\d{4}-\d{2}-\d{2})(?![A-Za-z0-9]).*|train(?:ing)?)$",
     re.IGNORECASE,
 )
-_DISTILLED = re.compile("distill", re.IGNORECASE)  # another model's name that ends in the family of its student
+_ANOTHER = re.compile(r"distill|(?<![a-z])moe(?![a-z])|\d{1,4}[-_]?experts?", re.IGNORECASE)
+"""Words of another model's name that contains a known one: the student's family, or the model that became experts."""
 
 
 def known(spelled: str) -> str | None:
@@ -77,7 +78,7 @@ def known(spelled: str) -> str | None:
     bare = undecorated(last).lower()
     if bare in _FAMILIES:
         return bare
-    if _DISTILLED.search(last):
+    if _ANOTHER.search(last):
         return None
     return next((name for name, pattern in KNOWN if pattern.search(last)), None)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, computed_field, field_serializer, model_validator
+from pydantic import ConfigDict, Field, computed_field, field_serializer, model_serializer, model_validator
 
 from tensorprimat.core import step_columns
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.records import ConfigurationRecord, Count, Figure, Record, RoundedRecord
+from tensorprimat.core.shape_parts import Experts, LatentAttention
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.units import rounded
 
@@ -96,6 +97,10 @@ class TrainingConfig(ConfigurationRecord):
     """Environment variables of a live run that change how fast it runs, by name; empty where none is known."""
 
 
+SPECIAL_PARTS = ("windowed_layers", "multi_token_layers", "experts", "latent_attention")
+"""Fields of a shape that only special models have; files leave them out where they are None."""
+
+
 class ModelShape(Record):
     """The numbers that a decoder-only transformer's cost depends on."""
 
@@ -113,6 +118,25 @@ class ModelShape(Record):
     tied_embeddings: bool = False
     sliding_window: int | None = None
     """Tokens that a query can see; None means all before it."""
+    windowed_layers: int | None = Field(default=None, ge=0)
+    """Layers with the sliding window; None means all."""
+    multi_token_layers: int | None = Field(default=None, ge=0)
+    """Modules that predict later tokens (DeepSeek-V3, arXiv:2412.19437, section 2.2): each is a layer of the last kind,
+    a projection of two hidden states onto one, and another pass through the output head."""
+    experts: Experts | None = None
+    latent_attention: LatentAttention | None = None
+
+    @model_validator(mode="after")
+    def _layers_exist(self) -> ModelShape:
+        of_kinds = (self.windowed_layers or 0, self.experts.layers if self.experts else 0)
+        if max(of_kinds) > self.num_layers:
+            raise ValueError(f"{max(of_kinds)} of {self.num_layers} layers are of another kind")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_absent_parts(self, serialise: Any) -> dict[str, Any]:
+        written: dict[str, Any] = serialise(self)
+        return {key: value for key, value in written.items() if value is not None or key not in SPECIAL_PARTS}
 
 
 class Model(Record):

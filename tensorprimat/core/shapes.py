@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from tensorprimat.core import catalogue, models, names, regular
+from tensorprimat.core import catalogue, mixed_shapes, mlperf_rules, models, names, regular
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.result import ModelShape
@@ -80,14 +80,21 @@ def of_name(name: str) -> NamedShape | None:
     """
     if preset := known(name):
         return NamedShape(text=name, name=preset.title, shape=preset.shape, preset=preset)
-    one = _published_by_key().get(names.key(name))
+    if (rules := mlperf_rules.benchmark(name)) and rules.shape:  # MLPerf changes vocabularies: its own name counts
+        return replace(parse(rules.shape), text=name)
+    one = _published_by_key().get(names.key(name)) or _published_by_key().get(_plain(name))
     return None if one is None else NamedShape(text=name, name=one.title, shape=one.shape)
 
 
 @cache
 def _published_by_key() -> dict[str, catalogue.PublishedModel]:
-    """Return the published models by the keys of all their names."""
-    return {names.key(name): one for one in catalogue.published_models() for name in (one.title, *one.also)}
+    """Return the published models by the keys of all their names, and by their names without punctuation."""
+    return {
+        spelled: one
+        for one in catalogue.published_models()
+        for name in (one.title, *one.also)
+        for spelled in (names.key(name), _plain(name))
+    }
 
 
 def title_of(shape: ModelShape) -> str | None:
@@ -229,11 +236,16 @@ def _of_config(text: str, path: Path) -> NamedShape:
     where = f"--shape {text}"
     config = read_config(path, where)
     kind = str(config.get("model_type")) if isinstance(config, dict) else ""
+    if kind not in ARCHITECTURES and kind in mixed_shapes.kinds():
+        return _of_mixed_config(text, path, config)
     if kind not in ARCHITECTURES:
+        known = ", ".join(dict.fromkeys((*ARCHITECTURES, *mixed_shapes.kinds())))
         raise UsageError(
-            f"{where}: the cost of model_type {kind!r} is not known, only that of {', '.join(ARCHITECTURES)}; "
+            f"{where}: the cost of model_type {kind!r} is not known, only that of {known}; "
             f"a dense decoder can be stated as {HOW_TO_WRITE}{MORE_NUMBERS}"
         )
+    if mixture := next((key for key in MIXTURE_KEYS if config.get(key)), None):
+        raise UsageError(f"{where}: {mixture} states experts, which a {kind} does not have")
     facts = {**ARCHITECTURES[kind]}
     for field, keys in _KEYS.items():
         value = next((config[key] for key in keys if config.get(key) is not None), None)
@@ -254,5 +266,23 @@ def _of_config(text: str, path: Path) -> NamedShape:
         field = str(first["loc"][0])
         raise UsageError(f"{where}: {_KEYS.get(field, (field,))[0]}: {first['msg'].lower()}") from error
     preset = models.identify(shape)
-    named = config.get("_name_or_path") or (path.parent.name if path.name == CONFIG else path.stem)
-    return NamedShape(text=text, name=preset.title if preset else str(named or kind), shape=shape, preset=preset)
+    name = preset.title if preset else _named(config, path, kind)
+    return NamedShape(text=text, name=name, shape=shape, preset=preset)
+
+
+MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "kv_lora_rank")
+
+
+def _of_mixed_config(text: str, path: Path, config: Mapping[str, Any]) -> NamedShape:
+    """Read the config.json of a model with experts, latent attention or windows in some layers."""
+    try:
+        shape = mixed_shapes.of_config(config)
+    except UsageError as error:
+        raise UsageError(f"--shape {text}: {error}") from None
+    later = "no multi-token prediction assumed" if config.get("num_nextn_predict_layers") else None
+    name = title_of(shape) or _named(config, path, str(config["model_type"]))
+    return NamedShape(text=text, name=name, shape=shape, assumption=later)
+
+
+def _named(config: Mapping[str, Any], path: Path, kind: str) -> str:
+    return str(config.get("_name_or_path") or (path.parent.name if path.name == CONFIG else path.stem) or kind)

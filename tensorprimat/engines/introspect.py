@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tensorprimat.core import models
+from tensorprimat.core import mixed_shapes, models
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Model, ModelShape, TrainingConfig
 from tensorprimat.core.settings import LIGHTNING_PRECISIONS, MODEL_PARALLEL, PARALLEL_SIZES, PRECISION_OF_DTYPE
 from tensorprimat.core.spec import MODELS
@@ -30,6 +31,9 @@ SHAPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {  # transformers, then Megatro
     "head_dim": ("head_dim", "kv_channels"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),
 }
+
+MIXED = ("num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts", "kv_lora_rank")
+"""Attributes of a model with experts or latent attention, whose cost the numbers of a dense model do not tell."""
 
 TOKENS = ("input_ids", "tokens", "text")
 """Keys of the token ids in a batch that is a dictionary: transformers, Megatron, older Megatron."""
@@ -244,6 +248,8 @@ def _shape(config: Any, tokenizer: Any) -> ModelShape | None:
 
     tokenizer: gives the vocabulary size if the configuration does not (NeMo).
     """
+    if _whole(config, *MIXED) or getattr(config, "multi_latent_attention", False) is True:
+        return _mixed_shape(config)
     numbers = {field: _whole(config, *spellings) for field, spellings in SHAPE_SPELLINGS.items()}
     numbers["vocab_size"] = numbers["vocab_size"] or _whole(tokenizer, "vocab_size")
     if numbers["head_dim"] is None and numbers["hidden_size"] and numbers["num_attention_heads"]:
@@ -265,6 +271,15 @@ def _shape(config: Any, tokenizer: Any) -> ModelShape | None:
             }
         )
     except ValidationError:  # a configuration of something else than a decoder-only transformer
+        return None
+
+
+def _mixed_shape(config: Any) -> ModelShape | None:
+    """Return the shape of a model with experts or latent attention by its transformers configuration, else None."""
+    entries = getattr(config, "to_dict", None)
+    try:
+        return mixed_shapes.of_config(entries()) if callable(entries) else None
+    except UsageError:
         return None
 
 

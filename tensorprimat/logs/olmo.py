@@ -212,6 +212,10 @@ def _shape(settings: dict[str, str]) -> ModelShape | None:
     )
     if not (width and layers and heads and vocabulary and hidden) or width % heads:
         return None
+    if settings.get("block_type") == "moe" or any(name.startswith("moe_") for name in settings):
+        return (
+            None  # of OLMoE; a mixture of experts has another cost, and the numbers of its shared ones are not stated
+        )
     gated = settings.get("activation_type") == "swiglu"  # its hidden size counts gate and value together
     return ModelShape(
         num_layers=layers,

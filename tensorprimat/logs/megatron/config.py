@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tensorprimat.core import devices, models
+from tensorprimat.core import devices
 from tensorprimat.core.line_kinds import kinds_of, occurs_in
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import PARALLEL_SIZES
 from tensorprimat.core.units import GB, MIB
 from tensorprimat.logs import model_names
+from tensorprimat.logs.megatron import shape as shapes
 from tensorprimat.logs.megatron.layout import NEEDLE
 from tensorprimat.logs.text import without_colours
 
@@ -40,15 +41,11 @@ WORDS = {
     "fp8_recipe": "fp8_recipe",
     "attention_backend": "attention_backend",
 }
-SHAPE = (
-    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
-    "group_query_attention", "kv_channels", "padded_vocab_size", "vocab_size", "swiglu", "gated_linear_unit",
-    "add_qkv_bias", "untie_embeddings_and_output_weights", "share_embeddings_and_output_weights", "num_experts",
-)  # fmt: skip
 OTHERS = (
     "bf16", "fp16", "fp8", "fp4", "lr", "use_distributed_optimizer", "mock_data", "model_name", "exp_name", "model",
 )  # fmt: skip
-KEYS = frozenset((*CONFIGURATION, *WORDS, *SHAPE, *OTHERS))
+SPELLED_OUT = (*CONFIGURATION, *WORDS, *shapes.DENSE, *OTHERS)
+KEYS = frozenset((*SPELLED_OUT, *shapes.PARTS, *shapes.SPECIAL))
 
 BRIDGE_SUMMARY = "[model] Non-default values (vs Mcore "
 
@@ -58,9 +55,11 @@ _HINTS = tuple(
         *(BRIDGE_SUMMARY, " ...", "world size", "padded vocab", "memory (MB)", "memory (GB)", ".yaml", ".yml"),
         *("ROCm", "RCCL", "rocm", "hipblas", "HIP", "CUDA", "cudnn", "nvcr.io", "NVIDIA", "Tesla", "MI1", "MI2", "MI3"),
         *("PyTorch", "torch=", "torch:", "torch version"),
-        *sorted({key.replace("_", "-") for key in KEYS if "_" in key}),
-        *(f"{key}:" for key in sorted(KEYS)),
-        *(f'{key}":' for key in sorted(KEYS)),
+        *sorted({key.replace("_", "-") for key in SPELLED_OUT if "_" in key}),
+        *(f"{key}:" for key in sorted(SPELLED_OUT)),
+        *(f'{key}":' for key in sorted(SPELLED_OUT)),
+        *shapes.HINTS,
+        *sorted({hint.replace("_", "-") for hint in shapes.HINTS if "_" in hint}),
         "--lr",
         "--fp16",
         "--bf16",
@@ -78,8 +77,12 @@ _DEEPSPEED_BATCH = re.compile(
 )
 _BATCHES = {b"train_batch_size": "global_batch_size", b"train_micro_batch_size_per_gpu": "micro_batch_size"}
 
-_DUMPED = re.compile(r"(?:^|[\s:])([A-Za-z]\w{1,60}) \.{2,} ([^\n]{1,200})", re.MULTILINE)
+_DUMPED = re.compile(r"(?:^|[\s:])([A-Za-z]\w{1,60}) \.{2,} ([^\n]{1,1500})", re.MULTILINE)
 _YAML = re.compile(r"(?:^|\s)\"?(" + "|".join(sorted(KEYS)) + r")\"?: +([^\s#,|][^\n#,|]{0,200})", re.MULTILINE)
+_LISTED = re.compile(
+    r"\b(moe_layer_freq|window_size|window_attn_skip_freq)\"?: +[\"']?([\[(][\d, ()*+\[\]-]{1,1500}[\])])"
+)
+"""A list that a YAML value states for its layers, or a window; other values end at a comma."""
 _FLAG = re.compile(r"--([a-z][a-z0-9-]{1,60})[ =]+([^\s\\]{1,200})")
 _DEFAULT = re.compile(r"(?<!\s)\s+\(Mcore default: .*\)$")
 _PLACEHOLDER = re.compile(r"^\$\{\w+:-?([^}]*)\}$")
@@ -121,6 +124,7 @@ class Facts:
         self._flags: dict[str, str] = {}
         self._omits_defaults = False
         """A summary of Megatron-Bridge lists only what differs from Megatron-Core's defaults."""
+        self._omits_latent_defaults = False
         self._experiment: str | None = None
         self._vocabulary: tuple[int, int] | None = None
         self._batches: dict[str, int] = {}
@@ -147,7 +151,9 @@ class Facts:
             if key in WORDS and value[0].isdigit():  # `optimizer: 63.01` among timers
                 continue
             self._yaml[key] = _DEFAULT.sub("", value.strip()).strip("'\"")
+        self._yaml |= dict(_LISTED.findall(text))
         self._omits_defaults = self._omits_defaults or BRIDGE_SUMMARY in text
+        self._omits_latent_defaults = self._omits_latent_defaults or shapes.LATENT_SUMMARY in text
         for key, value in _FLAG.findall(text):
             if (name := key.replace("-", "_")) in KEYS:
                 self._flags.setdefault(name, value.strip("'\""))
@@ -242,38 +248,17 @@ class Facts:
         return next((key for key in precisions if self._is_set(key)), "fp32" if len(precisions) == 2 else None)
 
     def _shape(self) -> ModelShape | None:
-        layers, hidden, heads = (self._whole(key) for key in ("num_layers", "hidden_size", "num_attention_heads"))
-        width, grouped = self._whole("ffn_hidden_size"), self._value("group_query_attention")
-        vocabulary = self._vocabulary[0] if self._vocabulary else self._whole("vocab_size")
-        named = self._whole("num_query_groups")
-        groups = named if (grouped or "").lower() == "true" or (self._omits_defaults and named) else heads
-        if not (layers and hidden and heads and width and groups and vocabulary and grouped is not None):
-            return None
-        if not self._omits_defaults and None in (
-            self._value("swiglu"),
-            self._value("untie_embeddings_and_output_weights"),
-        ):
-            return None  # every version that prints the arguments above prints these too: lines were lost
-        if self._whole("num_experts"):  # a mixture of experts has another cost
-            return None
-        shape = ModelShape(
-            num_layers=layers,
-            hidden_size=hidden,
-            ffn_hidden_size=width,
-            num_attention_heads=heads,
-            num_key_value_heads=groups,
-            head_dim=self._whole("kv_channels") or hidden // heads,
-            vocab_size=vocabulary,
-            gated_mlp=self._is_set("swiglu") or self._is_set("gated_linear_unit"),
-            attention_bias=self._is_set("add_qkv_bias"),
-            tied_embeddings=not self._is_set("untie_embeddings_and_output_weights"),
+        settings = shapes.MegatronSettings(
+            value=self._value,
+            omits_defaults=self._omits_defaults,
+            omits_latent_defaults=self._omits_latent_defaults,
+            vocabulary=self._vocabulary[0] if self._vocabulary else None,
         )
-        if not self._omits_defaults:
-            return shape
-        if (shared := self._value("share_embeddings_and_output_weights")) is not None:
-            return shape.changed(tied_embeddings=shared.lower() == "true")
-        either = [shape.changed(tied_embeddings=tied) for tied in (False, True)]
-        return next((one for one in either if models.identify(one)), either[0])  # the summary never names it
+        try:
+            return shapes.shape_of(settings)
+        except shapes.UnknownShapeError as error:
+            self.warnings.append(f"model shape: {error}, so there is no MFU; give --shape with its config.json")
+            return None
 
 
 def _hinted_lines(block: bytes) -> list[str]:

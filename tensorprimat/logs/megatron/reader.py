@@ -162,7 +162,7 @@ def _reading(
     if not kept.all():
         fields = {name: values[kept] for name, values in fields.items()}
         segment = segment[kept]
-    config = facts.training_config()
+    config, model = facts.training_config(), facts.model()
     warnings += facts.warnings
     begins = _begins(fields, [line for line, kind in events if kind == "resume"])
     _take_interval(fields, segment, [event for event in events if event[1] != "resume"])
@@ -180,7 +180,7 @@ def _reading(
         steps=_steps(fields, segment),
         training_config=config,
         gpu_info=gpu_info,
-        model=facts.model(),
+        model=model,
         platform="amd" if facts.is_rocm or table.primus else "nvd" if facts.is_cuda else None,
         source="Primus (Megatron backend)" if table.primus else "Megatron-Bridge" if step_times else "Megatron",
         timestamp=timestamp,

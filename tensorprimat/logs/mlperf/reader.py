@@ -55,7 +55,7 @@ def read(log: Log) -> Reading:
     if any(run.started is not None for run in content.runs):
         config["warmup_steps"] = 0  # warm-up is over at run_start
     reading = Reading(steps=Steps({}), training_config=config, source="MLPerf training log")
-    if isinstance(benchmark := settings.get("submission_benchmark"), str):
+    if benchmark := _benchmark(settings):
         reading.model["name"] = benchmark
     _describe_task(reading, settings)
     mlperf_system.describe(reading, settings, ranks=content.ranks, path=log.path)
@@ -148,10 +148,18 @@ def _to_target(run: MlperfEvents) -> dict[str, float | None]:
     return {"time_to_train_seconds": run.stopped - run.started, "samples_to_train": run.samples}
 
 
-def _describe_task(reading: Reading, settings: dict[str, Any]) -> None:
-    """Say which benchmark this is, its quality target, and whether all parameters train."""
+def _benchmark(settings: dict[str, Any]) -> str | None:
+    """Return the benchmark by its name in the rules; reference runs write gpt-oss-20b for gpt_oss_20b."""
     name = settings.get("submission_benchmark")
     if not isinstance(name, str):
+        return None
+    of_rules = name.replace("-", "_")
+    return of_rules if mlperf_rules.benchmark(of_rules) else name
+
+
+def _describe_task(reading: Reading, settings: dict[str, Any]) -> None:
+    """Say which benchmark this is, its quality target, and whether all parameters train."""
+    if (name := _benchmark(settings)) is None:
         return
     rules = mlperf_rules.benchmark(name)
     stated = number_in(settings.get("target_accuracy"))

@@ -1,0 +1,40 @@
+"""Parts of a model's shape that dense models with grouped queries do not have: experts and latent attention."""
+
+from __future__ import annotations
+
+from pydantic import Field, PositiveInt, model_validator
+
+from tensorprimat.core.records import Record
+
+
+class Experts(Record):
+    """A mixture of experts: each token meets the router, some routed experts, and all shared ones."""
+
+    count: PositiveInt
+    """Routed experts of one layer."""
+    active: PositiveInt
+    """Routed experts that one token meets in a layer."""
+    ffn_hidden_size: PositiveInt
+    """Inner width of one routed expert."""
+    shared_ffn_hidden_size: int = Field(default=0, ge=0)
+    """Inner width of all shared experts of one layer together."""
+    layers: PositiveInt
+    """Layers with experts; the others have an MLP of the model's ffn_hidden_size."""
+
+    @model_validator(mode="after")
+    def _no_more_than_there_are(self) -> Experts:
+        if self.active > self.count:
+            raise ValueError(f"{self.active} active of {self.count} experts")
+        return self
+
+
+class LatentAttention(Record):
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1), as training computes it."""
+
+    query_rank: PositiveInt | None = None
+    """None: queries have no latent vector."""
+    key_value_rank: PositiveInt
+    plain_head_dim: PositiveInt
+    """Part of a head of queries and keys without rotary embedding."""
+    rotated_head_dim: PositiveInt
+    value_head_dim: PositiveInt
