@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from architectures import completed, tiny
 
 from tensorprimat.analysis import metrics
 from tensorprimat.cli import main
@@ -36,14 +37,13 @@ def settings(config, **changes):
     return RunSettings(**{"steps": 3, "warmup_steps": 1, "seed": 1, "config": config, **changes})
 
 
-def tiny(kind, **entries):
-    return torch_config.model(kind, torch_config.completed(kind, kind, entries), "tiny")
+SCALED = {"granite": {"logits_scaling": 8.0, "attention_multiplier": 0.02, "embedding_multiplier": 12.0}}
 
 
 @pytest.mark.parametrize("kind", decoders.FAMILIES)
 def test_the_loss_is_that_of_transformers(kind):
     torch.manual_seed(1)
-    model = tiny(kind)
+    model = tiny(kind, **SCALED.get(kind, {}))
     network = LanguageModel(model)
     tokens = torch.randint(0, 1000, (2, 100))  # longer than the window of 64
     untouched = torch_model.causal_model(model, attention="eager")
@@ -140,7 +140,7 @@ def test_an_architecture_that_this_transformers_lacks_is_named_with_its_version(
 
 
 def test_only_the_torch_engine_trains_a_configuration():
-    config = torch_config.completed("llama", "llama", {})
+    config = completed("llama")
     with pytest.raises(UsageError, match="use --engine torch"):
         prepare.spec_of("mine", settings(config), engine=ENGINES["nemo"], machine=H100)
 
@@ -153,7 +153,7 @@ def test_a_file_named_like_a_built_in_model_is_not_taken_for_it(tmp_path):
 
 
 def test_a_mixture_that_one_gpu_cannot_hold_is_refused_before_it_is_built():
-    config = torch_config.completed("mixtral", "mixtral", {})
+    config = completed("mixtral")
     spec = prepare.spec_of("mixtral", settings(config, preset="full"), engine=ENGINES["torch"], machine=H100)
     assert training_memory.estimate(spec).weights == 2 * configured.model_of(spec).parameters > 90e9
     with pytest.raises(UsageError, match=r"needs about .* GB on each device"):
@@ -162,7 +162,7 @@ def test_a_mixture_that_one_gpu_cannot_hold_is_refused_before_it_is_built():
 
 @pytest.mark.parametrize(("kind", "length"), [("phi", 2048), ("deepseek_v3", 4096), ("qwen3", 8192)])
 def test_sequences_are_as_long_as_the_model_allows_where_no_flag_sets_them(kind, length):
-    config = torch_config.completed(kind, kind, {})
+    config = completed(kind)
     node = Machine(platform="nvd", gpu_info=H100.gpu_info.model_copy(update={"device_count": 8}), host="here")
     spec = prepare.spec_of(kind, settings(config, preset="full"), engine=ENGINES["torch"], machine=node)
     assert spec.sequence_length == length

@@ -3,6 +3,7 @@
 import autograd_memory
 import pytest
 import torch
+from architectures import completed
 
 from tensorprimat.core import configured, decoders, training_memory
 from tensorprimat.core.result import GpuInfo
@@ -21,9 +22,7 @@ LENGTH = 64  # the window of tiny models
 
 
 def spec_of(kind, **said):
-    settings = RunSettings(
-        **{"steps": 3, "warmup_steps": 1, "seed": 1, "config": torch_config.completed(kind, kind, {}), **said}
-    )
+    settings = RunSettings(**{"steps": 3, "warmup_steps": 1, "seed": 1, "config": completed(kind), **said})
     return prepare.spec_of(kind, settings, engine=ENGINES["torch"], machine=H200)
 
 
@@ -50,7 +49,7 @@ def test_activations_of_every_architecture_are_what_autograd_keeps(kind):
 @pytest.mark.parametrize(("kind", "ratio"), [("llama", 1.0), ("qwen3", 1.08), ("mixtral", 1.15), ("llama4_text", 7.5)])
 def test_a_compiled_layer_is_counted_in_the_graph_that_it_hands_to_backward(kind, ratio):
     """Llama's formula is exact; others keep norms of queries and keys, tokens of experts, or every expert."""
-    model = torch_config.model(kind, torch_config.completed(kind, kind, {}), "full")
+    model = torch_config.model(kind, completed(kind), "full")
     counted = torch_memory.kept_bytes_per_token(model, precision="bf16", compiled=True)
     formula = training_memory.kept_bytes_per_token(
         model.memory_shape, width=2, compiled=True, fused_norm=True, whole_scores=0

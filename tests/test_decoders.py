@@ -4,17 +4,23 @@ import math
 
 import pytest
 import torch
+from architectures import completed, tiny
 
 from tensorprimat.core import decoders, flops, models
 from tensorprimat.core.errors import UsageError
-from tensorprimat.engines.torch import config as torch_config
 
 transformers = pytest.importorskip("transformers")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AutoConfig  # noqa: E402
+from transformers import (  # noqa: E402
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+)
+from transformers.masking_utils import eager_mask  # noqa: E402
 
 LENGTH = 96
-MIXTURES = ("mixtral", "olmoe", "qwen3_moe", "gpt_oss", "deepseek_v3", "llama4_text")
+MIXTURES = [kind for kind, family in decoders.FAMILIES.items() if family.experts({}, 10**9 - 1)]
 DENSE = [kind for kind in decoders.FAMILIES if kind not in MIXTURES]
 
 
@@ -23,13 +29,9 @@ def built(config, **changes):
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(configuration)](configuration)
 
 
-def tiny(kind):
-    return torch_config.model(kind, torch_config.completed(kind, kind, {}), "tiny")
-
-
 @pytest.mark.parametrize("kind", decoders.FAMILIES)
 def test_the_class_of_transformers_has_as_many_parameters(kind):
-    config = torch_config.completed(kind, kind, {"num_hidden_layers": 6})
+    config = completed(kind, num_hidden_layers=6)
     with torch.device("meta"):
         network = built(config)
     assert decoders.decoder_of(config).parameters == sum(weight.numel() for weight in network.parameters())
@@ -45,10 +47,23 @@ def test_the_class_of_transformers_has_as_many_parameters(kind):
         ("deepseek_v3", {"q_lora_rank": None, "first_k_dense_replace": 1}),
         ("llama4_text", {"interleave_moe_layer_step": 2}),
         ("gemma3_text", {"tie_word_embeddings": False}),
+        ("qwen2_moe", {"qkv_bias": False, "decoder_sparse_step": 2}),
+        ("deepseek_v2", {"q_lora_rank": None, "first_k_dense_replace": 1, "attention_bias": True}),
+        ("glm4", {"attention_bias": True}),
+        ("glm4_moe", {"attention_bias": True, "use_qk_norm": True}),
+        ("glm4_moe", {"use_qk_norm": False, "n_shared_experts": 2}),
+        ("seed_oss", {"attention_bias": False, "attention_out_bias": True}),
+        ("ernie4_5", {"use_bias": True}),
+        ("smollm3", {"attention_bias": True, "mlp_bias": True}),
+        ("granite", {"attention_bias": True, "mlp_bias": True}),
+        ("arcee", {"attention_bias": True, "mlp_bias": True}),
+        ("cohere", {"use_qk_norm": True, "attention_bias": True}),
+        ("phimoe", {"attention_bias": True, "lm_head_bias": True}),
+        ("starcoder2", {"use_bias": False}),
     ],
 )
 def test_switches_of_an_architecture_count(kind, changes):
-    config = torch_config.completed(kind, kind, {"num_hidden_layers": 6, **changes})
+    config = completed(kind, num_hidden_layers=6, **changes)
     with torch.device("meta"):
         network = built(config)
     assert decoders.decoder_of(config).parameters == sum(weight.numel() for weight in network.parameters())
@@ -73,7 +88,7 @@ def linear_flops(network, device):
 
 @pytest.mark.parametrize("kind", DENSE)
 def test_linear_flops_are_those_of_torchs_counter(kind):
-    config = torch_config.completed(kind, kind, {"num_hidden_layers": 4, "vocab_size": 32_000})
+    config = completed(kind, num_hidden_layers=4, vocab_size=32_000)
     with torch.device("meta"):
         network = built(config)
     network.config._attn_implementation = "test_no_products"
@@ -106,8 +121,32 @@ def test_pairs_are_those_of_the_mask(length, window, chunk):
         sees &= query - key < window
     if chunk:
         sees &= query // chunk == key // chunk
-    halved = min(length, window or length) / 2  # of the diagonal; within a window, W/2 of it
-    assert decoders.pairs(length, window=window, chunk=chunk) == int(sees.sum()) - halved
+    assert decoders.pairs(length, window=window, chunk=chunk) == int(sees.sum()) - _halved(length, window)
+
+
+def _halved(length, reach):
+    """Of the diagonal; within a window of W tokens, W/2."""
+    return min(length, reach or length) / 2
+
+
+@pytest.mark.parametrize("kind", decoders.FAMILIES)
+def test_each_layer_has_the_window_of_transformers_mask(kind):
+    model, length, seen = tiny(kind), LENGTH, []
+
+    def count_pairs(module, query, key, value, attention_mask, **kwargs):
+        seen.append(int((attention_mask[0, 0] == 0).sum()))
+        return _no_products(module, query, key, value, **kwargs)
+
+    AttentionInterface.register("test_pairs", count_pairs)
+    AttentionMaskInterface.register("test_pairs", eager_mask)
+    network = built(model.config)
+    network.config._attn_implementation = "test_pairs"
+    network(input_ids=torch.randint(0, 1000, (1, length)), use_cache=False)
+    layers = model.decoder.layers
+    assert seen == [
+        decoders.pairs(length, window=layer.window, chunk=layer.chunk) + _halved(length, layer.window)
+        for layer in layers
+    ]
 
 
 def test_packed_documents_pay_for_their_own_pairs():
@@ -135,7 +174,7 @@ def test_a_built_in_model_costs_the_same_by_both_ways(name):
         "num_key_value_heads": shape.num_key_value_heads, "sliding_window": shape.sliding_window,
     }  # fmt: skip
     kind = {"qwen": "qwen2"}.get(name, name)
-    decoder = decoders.decoder_of(torch_config.completed(name, kind, entries))
+    decoder = decoders.decoder_of(completed(kind, **entries))
     assert decoder.flops_per_token([8192]) == flops.per_token(shape, 8192)
 
 
@@ -203,7 +242,7 @@ def test_a_document_without_tokens_has_no_cost():
 
 @pytest.mark.parametrize("entry", ["hidden_size", "num_hidden_layers", "vocab_size"])
 def test_an_impossible_number_names_its_entry(entry):
-    config = torch_config.completed("llama", "llama", {})
+    config = completed("llama")
     for wrong in (0, -1, "many", 1.5, True):
         with pytest.raises(UsageError, match=entry):
             decoders.decoder_of({**config, entry: wrong})

@@ -136,12 +136,17 @@ class _Family:
     """Norm vectors of a layer, in hidden sizes."""
     last_norm: int = 1
     qkv_bias: bool | None = None
-    """None: what attention_bias says, of the output projection too."""
+    """None: what attention_bias says."""
+    output_bias: bool = True
+    """attention_bias is about the output projection, too."""
     query_norms: str = ""
-    """"head": one vector for the heads of queries and one for those of keys; "all": over all heads at once."""
+    """"head": one vector for the heads of queries and one for those of keys; "all": over all heads at once.
+
+    use_qk_norm, where a configuration has it, can turn them off.
+    """
     sinks: bool = False
     biased: bool = False
-    """Biases in every linear layer and in the head (Phi)."""
+    """Biases in every linear layer and in the head (Phi); use_bias says it of all but the head."""
     tied: bool = False
     experts: Callable[[Config, int], bool] = lambda _config, _layer: False
     window: Callable[[Config, int], int | None] = lambda _config, _layer: None
@@ -213,11 +218,27 @@ FAMILIES: Mapping[str, _Family] = {
     "olmo3": _Family(query_norms="all", window=_SLIDING),
     "mixtral": _Family(qkv_bias=False, experts=_every, window=_always),
     "olmoe": _Family(query_norms="all", experts=_every),
+    "qwen2_moe": _Family(experts=_sparse_qwen, window=_SLIDING),
     "qwen3_moe": _Family(query_norms="head", experts=_sparse_qwen, window=_SLIDING),
     "gpt_oss": _Family(sinks=True, experts=_every, window=_SLIDING),
+    "deepseek_v2": _Family(experts=_sparse_deepseek),
     "deepseek_v3": _Family(experts=_sparse_deepseek),
     "llama4_text": _Family(experts=_sparse_llama4, window=_of_type("chunked_attention", "attention_chunk_size"),
                            chunked=True),
+    "glm4": _Family(norms=4, output_bias=False),
+    "glm4_moe": _Family(query_norms="head", output_bias=False, experts=_sparse_deepseek),
+    "minimax_m2": _Family(query_norms="all", experts=_every),
+    "seed_oss": _Family(),
+    "ernie4_5": _Family(),
+    "exaone4": _Family(query_norms="head", window=_SLIDING),
+    "smollm3": _Family(window=_SLIDING),
+    "granite": _Family(),
+    "granitemoe": _Family(experts=_every),
+    "cohere": _Family(norms=1, query_norms="all", tied=True),
+    "cohere2": _Family(norms=1, tied=True, window=_SLIDING),
+    "phimoe": _Family(norms=4, last_norm=2, experts=_every, window=_always),  # norms with weight and bias
+    "arcee": _Family(gated=False),
+    "starcoder2": _Family(gated=False, norms=4, last_norm=2, window=_always),
 }  # fmt: skip
 """`model_type` → what its layers have. A test compares each with transformers' class."""
 
@@ -241,7 +262,7 @@ def decoder_of(config: Config) -> Decoder | None:
         vocab_size=vocabulary,
         tied_embeddings=family.tied if tied is None else bool(tied),
         layers=layers,
-        vectors=family.last_norm * hidden + (vocabulary if family.biased else 0),
+        vectors=family.last_norm * hidden + (vocabulary if family.biased or config.get("lm_head_bias") else 0),
     )
 
 
@@ -261,13 +282,13 @@ def _grouped(config: Config, family: _Family) -> dict[str, int]:
     pairs_of_heads = _whole(config, "num_key_value_heads", default=heads)
     size = _whole(config, "head_dim", default=hidden // heads)
     queries, keys = heads * size, pairs_of_heads * size
-    bias = bool(config.get("attention_bias"))
-    vectors = 0
-    if family.biased or (family.qkv_bias is None and bias):
-        vectors += queries + 2 * keys + hidden
-    elif family.qkv_bias:
-        vectors += queries + 2 * keys
-    vectors += {"": 0, "head": 2 * size, "all": queries + keys}[family.query_norms]
+    stated = config.get("qkv_bias", config.get("attention_bias")) if family.qkv_bias is None else family.qkv_bias
+    everywhere = bool(family.biased or config.get("use_bias"))
+    output = family.qkv_bias is None and "qkv_bias" not in config and family.output_bias and stated
+    vectors = (queries + 2 * keys) * bool(stated or everywhere)
+    vectors += hidden * bool(config.get("attention_out_bias", output or everywhere))
+    if config.get("use_qk_norm", True):
+        vectors += {"": 0, "head": 2 * size, "all": queries + keys}[family.query_norms]
     vectors += heads if family.sinks else 0
     return {
         "attention_weights": hidden * (2 * queries + 2 * keys),
@@ -302,10 +323,13 @@ def _latent(config: Config) -> dict[str, int]:
 def _dense(config: Config, family: _Family) -> dict[str, int]:
     hidden = _whole(config, "hidden_size")
     inner = _whole(config, "intermediate_size_mlp", "intermediate_size")
-    vectors = inner + hidden if family.biased or config.get("mlp_bias") else 0
-    if config.get("mlp_bias"):
-        vectors += inner  # of the gate
-    return {"mlp_weights": (3 if family.gated else 2) * hidden * inner, "mlp_width": inner, "vectors": vectors}
+    inputs = 2 if family.gated else 1
+    biased = bool(family.biased or config.get("mlp_bias") or config.get("use_bias"))
+    return {
+        "mlp_weights": (inputs + 1) * hidden * inner,
+        "mlp_width": inner,
+        "vectors": (inputs * inner + hidden) * biased,
+    }
 
 
 def _experts(config: Config, family: _Family) -> dict[str, int]:
@@ -315,11 +339,14 @@ def _experts(config: Config, family: _Family) -> dict[str, int]:
     active = _whole(config, "num_experts_per_tok")
     if active > experts:
         raise UsageError(f"num_experts_per_tok: {active} of {experts} experts")
-    shared = int(config.get("n_shared_experts") or 0) + (1 if family.chunked else 0)  # one in Llama 4
+    shared = inner * (int(config.get("n_shared_experts") or 0) + family.chunked)  # one in Llama 4
+    gate = 0
+    if width := config.get("shared_expert_intermediate_size"):  # weighed by a gate of one output
+        shared, gate = shared + int(width), hidden
     biased = family.sinks  # gpt-oss has biases in router and experts
     return {
-        "mlp_weights": hidden * experts + 3 * hidden * inner * shared,
-        "mlp_width": inner * (active + shared),
+        "mlp_weights": hidden * experts + 3 * hidden * shared + gate,
+        "mlp_width": inner * active + shared,
         "expert_weights": 3 * hidden * inner,
         "experts": experts,
         "active_experts": active,

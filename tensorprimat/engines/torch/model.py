@@ -139,8 +139,11 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     @property
     def has_plain_head(self) -> bool:
-        """True where logits are hidden states times a matrix: no bias (Phi), no soft cap (Gemma 2)."""
-        return self.causal.lm_head.bias is None and not getattr(self.causal.config, "final_logit_softcapping", None)
+        """True where logits are hidden states times a matrix: no bias (Phi), soft cap (Gemma 2) or scale (Cohere)."""
+        config = self.causal.config
+        scales = [getattr(config, name, None) or 1 for name in ("logit_scale", "logits_scaling")]
+        soft_cap = getattr(config, "final_logit_softcapping", None)
+        return self.causal.lm_head.bias is None and not soft_cap and scales == [1, 1]
 
     def _mask(self, tokens: torch.Tensor) -> Any:
         """Return the attention mask that the model takes: one, or one of each kind of layer."""
