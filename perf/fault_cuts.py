@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "perf"), str(ROOT / "tests")]
 
 import fuzz_readers  # noqa: E402
-from job_logs import ALL_JOBS, Job  # noqa: E402
+from job_logs import Job  # noqa: E402
+from table_logs import ALL_JOBS  # noqa: E402
 
 from tensorprimat.core.result import Result  # noqa: E402
 from tensorprimat.core.steps import FLOAT_COLUMNS  # noqa: E402

@@ -58,7 +58,8 @@ def write_lines(make: Callable[[int], Sequence[str]], path: Path, size: int) -> 
 
 def job_lines(name: str, count: int) -> Sequence[str]:
     """Return the log of a training of so many steps, by the generators of the tests."""
-    from job_logs import ALL_JOBS, Job
+    from job_logs import Job
+    from table_logs import ALL_JOBS
 
     return ALL_JOBS[name](Job(last=count))
 
@@ -300,7 +301,7 @@ DOCUMENTS: Mapping[str, Large] = {
 
 def kinds() -> dict[str, Large]:
     """Return every kind of large input by name."""
-    from job_logs import ALL_JOBS
+    from table_logs import ALL_JOBS
 
     jobs = {
         name: Large(f"train.{SUFFIXES.get(name, 'log')}", partial(write_lines, partial(job_lines, name)), READING)

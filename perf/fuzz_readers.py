@@ -327,7 +327,7 @@ def splice(cases: int) -> bool:
     from hypothesis import strategies as st
 
     sys.path.insert(0, str(ROOT / "tests"))
-    from job_logs import ALL_JOBS
+    from table_logs import ALL_JOBS
     from test_segments import assert_nothing_is_mixed_silently, spliced
 
     share, failed = -(-cases // len(ALL_JOBS)), 0

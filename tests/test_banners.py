@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_logs import ALL_JOBS, Job
+from job_logs import Job
+from table_logs import ALL_JOBS
 
 from tensorprimat import logs
 

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from job_logs import ALL_JOBS, Job
+from job_logs import Job
+from table_logs import ALL_JOBS
 
 from tensorprimat import logs
 from tensorprimat.core import regular

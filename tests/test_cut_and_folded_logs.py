@@ -13,7 +13,8 @@ sys.path.append(str(Path(__file__).parents[1] / "perf"))
 
 import fault_cuts
 import fuzz_readers
-from job_logs import ALL_JOBS, Job
+from job_logs import Job
+from table_logs import ALL_JOBS
 
 HEADED = {
     "metrics.csv": ("epoch,train_loss,train_step_timing in s,step", "0,9.1,0.5{0},{0}0"),

@@ -17,12 +17,8 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.cli import main
-from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
-from tensorprimat.core.steps import Step, Steps
-from tensorprimat.core.summary import summarise, terms_of
 from tensorprimat.logs import paths
 from tensorprimat.logs.format import UserFacts
-from tensorprimat.session.explain import explain
 from tensorprimat.session.extract import Extracted, joined
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -231,114 +227,6 @@ def test_a_crashed_run_is_kept_in_history_only(
     assert Path(said.out.strip()).parent.name == "history"
     assert "crashed" in said.err
     assert not (tmp_path / "out" / "benchmark_rocm_llama.json").exists()
-
-
-def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert extract(primus, "--explain", "tokens_per_second_per_gpu") == 0
-    said = capsys.readouterr().out
-    assert "128 sequences × 8192 tokens × 19 steps" in said
-    assert "/ 8 GPUs" in said
-    assert "primus.log: 19 lines from 3 to 21" in said
-    assert "SHA-256" in said
-    assert extract(primus, "--explain", "max_step_time_seconds") == 0
-    assert "line 3" in capsys.readouterr().out
-    assert extract(primus, "--explain", "peak_memory_allocated_gb") == 0
-    assert "unknown" in capsys.readouterr().out
-
-
-def test_explain_shows_the_basis_of_counts_and_of_reported_figures(
-    primus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def explained(field: str) -> str:
-        assert extract(primus, "--explain", field) == 0
-        return capsys.readouterr().out
-
-    assert "20 of 20 rows, 20 lines from 2 to 21" in explained("total_steps")
-    assert "19 rows, 19 steps" in explained("measured_steps")
-    assert "work over measured step times" in explained("basis")
-    reported = explained("reported.tokens_per_second_per_gpu")
-    assert reported.startswith("reported.tokens_per_second_per_gpu = 13,107.2\n")
-    assert "reported_tokens_per_second_per_gpu of 19 rows" in reported
-    assert "tflops_per_gpu is unknown" in explained("tflops_per_gpu")
-    assert "Σ tokens / Σ seconds / GPUs" in explained("tokens_per_second_per_gpu")
-
-
-@pytest.mark.parametrize("section", ["performance_metrics", "memory_metrics", "power_metrics", "reported"])
-def test_every_figure_is_explained_by_the_terms_that_it_was_computed_from(section: str) -> None:
-    rows = 12
-    result = summarise(
-        Result(
-            platform="nvd",
-            gpu_info=GpuInfo(),
-            model=Model(),
-            training_config=TrainingConfig(global_batch_size=8, sequence_length=128, num_gpus=2),
-            performance_metrics=PerformanceMetrics(),
-            steps=Steps.of(
-                Step(
-                    index=row,
-                    line=10 + row,
-                    seconds=1 + row % 3 / 100,
-                    memory_allocated_bytes=10.0**9 * row,
-                    memory_reserved_peak_bytes=2.0**30 * row,
-                    power_watts_per_gpu=500.0 + row,
-                    reported_tflops_per_gpu=400.0 + row,
-                    loss=9.0 - row / 10,
-                )
-                for row in range(1, rows + 1)
-            ),
-        )
-    )
-    performance = result.performance_metrics
-    figures = performance.reported if section == "reported" else getattr(result, section)
-    known = {name: value for name, value in figures if isinstance(value, float | int)}
-    assert known
-    for name, value in known.items():
-        term = terms_of(result)[section][name]
-        assert term.value == value, name
-        said = explain(result, f"reported.{name}" if section == "reported" else name)
-        assert f"  = {term.formula}\n  = {term.put_in}" in said
-
-
-def test_the_result_names_the_line_of_each_setting_also_of_standard_input(
-    primus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert extract(primus, "--json", "--num-gpus", "4") == 0
-    cited = json.loads(capsys.readouterr().out)["provenance"]["citations"]
-    assert cited["sequence_length"] == "primus.log:1"
-    assert cited["global_batch_size"] == "primus.log:2"
-    assert "num_gpus" not in cited  # a flag says it
-    with primus.open() as text:
-        monkeypatch.setattr("sys.stdin", text)
-        assert extract("-", "--explain", "sequence_length") == 0
-    assert capsys.readouterr().out == "sequence_length = 8192\n  standard input:1\n"
-
-
-@pytest.mark.parametrize("field", ["total_steps", "avg_step_time_seconds", "tokens_per_second_per_gpu", "basis"])
-def test_explain_never_counts_rows_without_a_time_as_timed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str
-) -> None:
-    row = "step: {0}  loss:  5.7  memory: 1.0GiB(1.0%)  tps: 1,00{0}  tflops: 9.5  mfu: N/A\n"
-    (tmp_path / "a.log").write_text("".join(map(row.format, range(1, 9))))
-    assert extract(tmp_path / "a.log", "--explain", field) == 0
-    said = capsys.readouterr().out
-    assert "0 s" not in said
-    assert "as the log states it" not in said
-
-
-def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(
-    primus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def explained(*arguments: str) -> str:
-        assert extract(primus, *arguments) == 0
-        return capsys.readouterr().out
-
-    assert f"sequence_length = 8192\n  {primus}:1: seq_length ............... 8192" in explained(
-        "--explain", "sequence_length"
-    )
-    assert f"  {primus}:2: " in explained("--explain", "global_batch_size")
-    assert f"  {primus}:2: " in explained("--explain", "num_gpus")
-    assert "from --num-gpus, not from the log" in explained("--explain", "num_gpus", "--num-gpus", "4")
-    assert "precision is unknown\n  no log states it; --precision would give it" in explained("--explain", "precision")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from job_logs import ALL_JOBS, Job
+from job_logs import Job
+from table_logs import ALL_JOBS
 
 from tensorprimat import logs
 from tensorprimat.core.clocks import ByStep, at

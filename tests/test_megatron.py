@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import job_logs
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tensorprimat import logs
-from tensorprimat.core.errors import NotALogError, TensorPrimatError
-from tensorprimat.core.result import Result, TrainingConfig
+from tensorprimat.core.result import Result
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.format import UserFacts
 
@@ -271,65 +267,6 @@ def test_a_validation_outside_the_timer_is_no_interruption(tmp_path: Path) -> No
     assert not any(step.interrupted_by for step in read(tmp_path, lines).steps)
 
 
-ARGUMENTS = {
-    "bf16": True, "context_parallel_size": 1, "data_parallel_size": 8, "ffn_hidden_size": 14336, "fp8": None,
-    "global_batch_size": 128, "group_query_attention": True, "hidden_size": 4096, "kv_channels": 128,
-    "micro_batch_size": 2, "num_attention_heads": 32, "num_layers": 32, "num_query_groups": 8, "optimizer": "adam",
-    "pipeline_model_parallel_size": 1, "seq_length": 8192, "swiglu": True, "tensor_model_parallel_size": 1,
-    "train_iters": 50, "untie_embeddings_and_output_weights": True, "vocab_size": 128256, "world_size": 8,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("prefix", ["none", "v0.2", "lost escapes", "torchrun"])
-def test_the_argument_dump_fills_configuration_and_shape(tmp_path: Path, prefix: str) -> None:
-    dump = [f"{PREFIXES[prefix]}  {name} {'.' * (48 - len(name))} {value}" for name, value in ARGUMENTS.items()]
-    result = read(tmp_path, dump + [PREFIXES[prefix] + row("P3", i, 2500.0) for i in range(1, 6)])
-    config = result.training_config
-    assert (config.sequence_length, config.micro_batch_size, config.num_gpus) == (8192, 2, 8)
-    assert (config.tensor_model_parallel_size, config.gradient_accumulation_steps) == (1, 8)
-    assert (config.precision, config.optimizer) == ("bf16", "adam")
-    assert result.model.shape is not None
-    assert (result.model.name, result.model.preset) == ("llama", "full")
-    assert result.model.parameters == 8_030_261_248
-
-
-def test_an_interleaved_pipeline_is_a_setting_and_a_plain_one_is_not(tmp_path: Path) -> None:
-    name = "virtual_pipeline_model_parallel_size"
-    stated = {
-        value: read(tmp_path, [f"  {name} ............ {value}"] + [row("P3", i, 2500.0) for i in (1, 2, 3)])
-        for value in ("5", "None")
-    }
-    assert {value: getattr(found.training_config, name) for value, found in stated.items()} == {"5": 5, "None": None}
-
-
-def test_fp8_on_top_of_bf16_is_fp8(tmp_path: Path) -> None:
-    dump = ["  bf16 ............................ True", "  fp8 ............................. hybrid"]
-    assert read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)]).training_config.precision == "fp8"
-
-
-def test_yaml_dumps_are_read_and_placeholders_are_reported(tmp_path: Path) -> None:
-    dump = [
-        "########## Begin Config File Dump ##########",
-        "EXP=examples/megatron/configs/MI300X/llama3.1_8B-BF16-pretrain.yaml",
-        "      seq_length: ${PRIMUS_SEQ_LENGTH:4096}",
-        "      micro_batch_size: 2  # per GPU",
-        "########## End Config File Dump ##########",
-    ]
-    result = read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)])
-    assert result.training_config.sequence_length == 4096
-    assert result.training_config.micro_batch_size == 2
-    assert any("placeholder" in warning for warning in result.warnings)
-    assert result.model.name == "llama"
-    assert result.gpu_info.device_name == "MI300X"
-
-
-def test_resolved_arguments_beat_the_yaml(tmp_path: Path) -> None:
-    dump = ["seq_length: ${PRIMUS_SEQ_LENGTH:4096}", "  seq_length ............... 8192"]
-    result = read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)])
-    assert result.training_config.sequence_length == 8192
-    assert not any("placeholder" in warning for warning in result.warnings)
-
-
 def test_allocator_sizes_printed_once_are_the_largest_rank(tmp_path: Path) -> None:
     lines = [row("P0", i, 2500.0) for i in range(1, 8)]
     said = (
@@ -423,81 +360,6 @@ def test_the_rates_of_forks_are_reported_ones(tmp_path: Path) -> None:
             assert result.performance_metrics.reported.tokens_per_second_per_gpu == pytest.approx(52428.8)
 
 
-def test_a_wrong_sequence_length_is_named_by_what_reconciles_it(tmp_path: Path) -> None:
-    result = read(tmp_path, [row("P7", i, 9763.0) for i in range(1, 30)], num_gpus=8, sequence_length=2048)
-    assert any("--sequence-length 8192" in warning for warning in result.warnings)
-
-
-def test_flags_override_and_conflicts_are_warnings(tmp_path: Path) -> None:
-    result = read(tmp_path, [row("P0", i, 2500.0) for i in (1, 2, 3)], global_batch_size=64, sequence_length=100)
-    assert result.training_config.global_batch_size == 64
-    assert result.performance_metrics.tokens_per_second == pytest.approx(64 * 100 / 2.5)
-    assert any("--global-batch-size 64" in w and "128" in w for w in result.warnings)
-    assert result.provenance.assumed == {
-        "global_batch_size": "--global-batch-size",
-        "sequence_length": "--sequence-length",
-    }
-
-
-def test_a_crash_at_the_end_leaves_an_incomplete_result(tmp_path: Path) -> None:
-    crash = [
-        "Traceback (most recent call last):",
-        '  File "train.py", line 1',
-        "torch.OutOfMemoryError: HIP out of memory.",
-    ]
-    lines = [row("P7", i, 2500.0) for i in range(1, 12)]
-    result = read(tmp_path, lines + crash)
-    assert not result.complete
-    assert result.runs[0].ended_by == "out of memory"
-    assert read(tmp_path, [*lines[:5], *crash, *lines[5:]]).complete, "a crash that training survived is none"
-
-
-@pytest.mark.parametrize(
-    ("last", "cause"),
-    [
-        ("Killed", "killed by a signal"),
-        ("run.sh: line 12:  3456 Killed                  python train.py", "killed by a signal"),
-        ("srun: error: node7: task 3: Killed", "killed by a signal"),
-        ("Out of memory: Killed process 3456 (python) total-vm:9kB", "out of memory"),
-        ("Killed two birds with one stone", None),
-        ("Killed the old server: 3 workers", None),
-    ],
-)
-def test_a_process_that_the_system_killed_ended_early(tmp_path: Path, last: str, cause: str | None) -> None:
-    result = read(tmp_path, [*(row("P7", i, 2500.0) for i in range(1, 12)), last])
-    assert result.runs[0].ended_by == cause
-    assert result.complete is (cause is None)
-
-
-@pytest.mark.parametrize("spelling", SPELLINGS)
-def test_a_last_line_cut_anywhere_is_whole_or_left_out(tmp_path: Path, spelling: str) -> None:
-    lines = [" " + row(spelling, i, 2500.0 + i) for i in range(1, 8)]
-    for cut in range(1, len(lines[-1]), 7):
-        result = read(tmp_path, [*lines[:-1], lines[-1][:cut]], end="")
-        for step in result.steps[:]:
-            assert step.seconds == pytest.approx((2500.0 + step.index) / 1000)
-            assert step.loss in (11.5, None)
-    assert len(read(tmp_path, lines, end="").steps) == 7, "a whole line without a line end counts"
-
-
-def test_a_number_that_another_process_wrote_into_is_left_out_and_reported(tmp_path: Path) -> None:
-    lines = [row("P0", i, 2500.0) for i in range(1, 8)]
-    lines[3] = lines[3].replace("2500.0", "25NCCL INFO Channel 00.0")
-    result = read(tmp_path, lines)
-    assert [step.index for step in result.steps] == [1, 2, 3, 5, 6, 7]
-    assert any("line 4" in warning for warning in result.warnings)
-
-
-def test_two_iterations_run_together_on_one_line_are_two(tmp_path: Path) -> None:
-    lines = [row("2021", 1, 2500.0) + row("2021", 2, 2600.0), row("2021", 3, 2700.0)]
-    assert [step.seconds for step in read(tmp_path, lines).steps] == [2.5, 2.6, 2.7]
-
-
-def test_one_row_is_no_benchmark(tmp_path: Path) -> None:
-    with pytest.raises(NotALogError, match="the first never counts"):
-        read(tmp_path, [row("P0", 1, 2500.0)])
-
-
 @pytest.mark.parametrize(
     ("name", "rows", "batch", "median", "length"),
     [
@@ -514,49 +376,6 @@ def test_real_logs_of_bigscience(shared: Path, name: str, rows: int, batch: int,
     assert result.performance_metrics.median_step_time_seconds == pytest.approx(median)
 
 
-NOISE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=80).filter(
-    lambda text: "iteration" not in text
-)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    spellings=st.lists(st.sampled_from([*SPELLINGS, "2021"]), min_size=2, max_size=12),
-    prefixes=st.lists(st.sampled_from(sorted(PREFIXES)), min_size=12, max_size=12),
-    milliseconds=st.lists(st.integers(1, 10**8), min_size=12, max_size=12),
-    noise=st.lists(NOISE, min_size=12, max_size=12),
-    line_end=st.sampled_from(["\n", "\r\n"]),
-    cut=st.integers(0, 400),
-)
-def test_any_mixture_of_lines_gives_exactly_the_planted_steps(
-    tmp_path: Path,
-    spellings: list[str],
-    prefixes: list[str],
-    milliseconds: list[int],
-    noise: list[str],
-    line_end: str,
-    cut: int,
-) -> None:
-    lines, planted = [], []
-    milliseconds[:2] = sorted(milliseconds[:2])  # a slower first one can mean a timer that ran on (order.py)
-    for number, (spelling, prefix, tenths, text) in enumerate(
-        zip(spellings, prefixes, milliseconds, noise, strict=False), start=1
-    ):
-        lines += [text, PREFIXES[prefix] + row(spelling, number, tenths / 10)]
-        planted.append((number, tenths / 10**4))
-    path = tmp_path / "mixed.log"
-    content = line_end.join(lines) + line_end
-    path.write_bytes(content.encode("utf-8", "replace"))
-    result = logs.read(path, format="megatron")
-    assert [(step.index, step.seconds) for step in result.steps] == planted
-    path.write_bytes(content[: max(1, len(content) - cut)].encode("utf-8", "replace"))
-    try:
-        result = logs.read(path, format="megatron")
-    except TensorPrimatError:
-        return
-    assert {(step.index, step.seconds) for step in result.steps} <= set(planted)
-
-
 def test_the_first_iteration_that_megatron_core_prints_without_resetting_its_timer_is_in_the_second_row(tmp_path):
     path = tmp_path / "run.log"
     times = {1: 7_000.0, 5: 3_179.0, 10: 2_000.0, 15: 2_000.0, 20: 2_000.0}
@@ -565,34 +384,3 @@ def test_the_first_iteration_that_megatron_core_prints_without_resetting_its_tim
     assert result.steps.column("covers").tolist() == [0, 5, 5, 5, 5]
     assert result.performance_metrics.total_steps == 20
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
-
-
-def configuration(path: Path, lines: list[str]) -> TrainingConfig:
-    path.write_text("\n".join(lines) + "\n")
-    return logs.read(path).training_config
-
-
-@pytest.mark.parametrize("name", ["megatron_deepspeed_3d.out", "megatron_deepspeed_zero.out"])
-def test_settings_of_a_log_whose_lines_are_written_twice_are_read(tmp_path: Path, shared: Path, name: str) -> None:
-    lines = (shared / "logs" / "bigscience" / name).read_text().splitlines()
-    once = configuration(tmp_path / "a.log", lines)
-    assert once.num_gpus == 64
-    assert configuration(tmp_path / "b.log", [each for line in lines for each in (line, line)]) == once
-    assert configuration(tmp_path / "c.log", [f"{rank}: {line}" for line in lines for rank in (0, 1)]) == once
-
-
-def test_the_world_size_of_deepspeeds_configuration_is_no_number_of_gpus(tmp_path: Path) -> None:
-    lines = job_logs.megatron(job_logs.Job(banner=False))
-    lines.insert(0, "[2021-06-10 20:47:51,887] [INFO] [config.py:904:print]   world_size ................... 1")
-    assert configuration(tmp_path / "a.log", lines).num_gpus is None
-
-
-def test_an_argument_that_is_stated_twice_with_other_values_is_unknown(tmp_path: Path) -> None:
-    lines = job_logs.megatron(job_logs.Job())
-    dumped = next(number for number, line in enumerate(lines) if "  seq_length ...." in line)
-    lines.insert(dumped, "  seq_length ......................................... 144")
-    path = tmp_path / "a.log"
-    path.write_text("\n".join(lines) + "\n")
-    result = logs.read(path)
-    assert result.training_config.sequence_length is None
-    assert any("sequence_length: the log's arguments state 144 and 2048" in warning for warning in result.warnings)

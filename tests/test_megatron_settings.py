@@ -1,11 +1,15 @@
-"""Settings that Megatron's forks state on their rows, or in the configuration of DeepSpeed."""
+"""Settings of Megatron's argument dump, of YAML, of rows and of DeepSpeed's configuration."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import job_logs
 import pytest
-from test_megatron import GBS, read, row
+from test_megatron import GBS, PREFIXES, read, row
+
+from tensorprimat import logs
+from tensorprimat.core.result import TrainingConfig
 
 
 def test_deepspeeds_batch_counts_where_neither_rows_nor_arguments_state_one(tmp_path: Path) -> None:
@@ -30,3 +34,109 @@ def test_the_length_on_a_row_is_the_length_of_its_sequences(tmp_path: Path, spel
     result = read(tmp_path, rows)
     assert result.training_config.sequence_length == 2048
     assert result.performance_metrics.tokens_per_second == pytest.approx(GBS * 2048 / 2.705, rel=0.01)
+
+
+ARGUMENTS = {
+    "bf16": True, "context_parallel_size": 1, "data_parallel_size": 8, "ffn_hidden_size": 14336, "fp8": None,
+    "global_batch_size": 128, "group_query_attention": True, "hidden_size": 4096, "kv_channels": 128,
+    "micro_batch_size": 2, "num_attention_heads": 32, "num_layers": 32, "num_query_groups": 8, "optimizer": "adam",
+    "pipeline_model_parallel_size": 1, "seq_length": 8192, "swiglu": True, "tensor_model_parallel_size": 1,
+    "train_iters": 50, "untie_embeddings_and_output_weights": True, "vocab_size": 128256, "world_size": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["none", "v0.2", "lost escapes", "torchrun"])
+def test_the_argument_dump_fills_configuration_and_shape(tmp_path: Path, prefix: str) -> None:
+    dump = [f"{PREFIXES[prefix]}  {name} {'.' * (48 - len(name))} {value}" for name, value in ARGUMENTS.items()]
+    result = read(tmp_path, dump + [PREFIXES[prefix] + row("P3", i, 2500.0) for i in range(1, 6)])
+    config = result.training_config
+    assert (config.sequence_length, config.micro_batch_size, config.num_gpus) == (8192, 2, 8)
+    assert (config.tensor_model_parallel_size, config.gradient_accumulation_steps) == (1, 8)
+    assert (config.precision, config.optimizer) == ("bf16", "adam")
+    assert result.model.shape is not None
+    assert (result.model.name, result.model.preset) == ("llama", "full")
+    assert result.model.parameters == 8_030_261_248
+
+
+def test_an_interleaved_pipeline_is_a_setting_and_a_plain_one_is_not(tmp_path: Path) -> None:
+    name = "virtual_pipeline_model_parallel_size"
+    stated = {
+        value: read(tmp_path, [f"  {name} ............ {value}"] + [row("P3", i, 2500.0) for i in (1, 2, 3)])
+        for value in ("5", "None")
+    }
+    assert {value: getattr(found.training_config, name) for value, found in stated.items()} == {"5": 5, "None": None}
+
+
+def test_fp8_on_top_of_bf16_is_fp8(tmp_path: Path) -> None:
+    dump = ["  bf16 ............................ True", "  fp8 ............................. hybrid"]
+    assert read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)]).training_config.precision == "fp8"
+
+
+def test_yaml_dumps_are_read_and_placeholders_are_reported(tmp_path: Path) -> None:
+    dump = [
+        "########## Begin Config File Dump ##########",
+        "EXP=examples/megatron/configs/MI300X/llama3.1_8B-BF16-pretrain.yaml",
+        "      seq_length: ${PRIMUS_SEQ_LENGTH:4096}",
+        "      micro_batch_size: 2  # per GPU",
+        "########## End Config File Dump ##########",
+    ]
+    result = read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)])
+    assert result.training_config.sequence_length == 4096
+    assert result.training_config.micro_batch_size == 2
+    assert any("placeholder" in warning for warning in result.warnings)
+    assert result.model.name == "llama"
+    assert result.gpu_info.device_name == "MI300X"
+
+
+def test_resolved_arguments_beat_the_yaml(tmp_path: Path) -> None:
+    dump = ["seq_length: ${PRIMUS_SEQ_LENGTH:4096}", "  seq_length ............... 8192"]
+    result = read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)])
+    assert result.training_config.sequence_length == 8192
+    assert not any("placeholder" in warning for warning in result.warnings)
+
+
+def test_a_wrong_sequence_length_is_named_by_what_reconciles_it(tmp_path: Path) -> None:
+    result = read(tmp_path, [row("P7", i, 9763.0) for i in range(1, 30)], num_gpus=8, sequence_length=2048)
+    assert any("--sequence-length 8192" in warning for warning in result.warnings)
+
+
+def test_flags_override_and_conflicts_are_warnings(tmp_path: Path) -> None:
+    result = read(tmp_path, [row("P0", i, 2500.0) for i in (1, 2, 3)], global_batch_size=64, sequence_length=100)
+    assert result.training_config.global_batch_size == 64
+    assert result.performance_metrics.tokens_per_second == pytest.approx(64 * 100 / 2.5)
+    assert any("--global-batch-size 64" in w and "128" in w for w in result.warnings)
+    assert result.provenance.assumed == {
+        "global_batch_size": "--global-batch-size",
+        "sequence_length": "--sequence-length",
+    }
+
+
+def configuration(path: Path, lines: list[str]) -> TrainingConfig:
+    path.write_text("\n".join(lines) + "\n")
+    return logs.read(path).training_config
+
+
+@pytest.mark.parametrize("name", ["megatron_deepspeed_3d.out", "megatron_deepspeed_zero.out"])
+def test_settings_of_a_log_whose_lines_are_written_twice_are_read(tmp_path: Path, shared: Path, name: str) -> None:
+    lines = (shared / "logs" / "bigscience" / name).read_text().splitlines()
+    once = configuration(tmp_path / "a.log", lines)
+    assert once.num_gpus == 64
+    assert configuration(tmp_path / "b.log", [each for line in lines for each in (line, line)]) == once
+    assert configuration(tmp_path / "c.log", [f"{rank}: {line}" for line in lines for rank in (0, 1)]) == once
+
+
+def test_the_world_size_of_deepspeeds_configuration_is_no_number_of_gpus(tmp_path: Path) -> None:
+    lines = job_logs.megatron(job_logs.Job(banner=False))
+    lines.insert(0, "[2021-06-10 20:47:51,887] [INFO] [config.py:904:print]   world_size ................... 1")
+    assert configuration(tmp_path / "a.log", lines).num_gpus is None
+
+
+def test_an_argument_that_is_stated_twice_with_other_values_is_unknown(tmp_path: Path) -> None:
+    lines = job_logs.megatron(job_logs.Job())
+    dumped = next(number for number, line in enumerate(lines) if "  seq_length ...." in line)
+    lines.insert(dumped, "  seq_length ......................................... 144")
+    path = tmp_path / "a.log"
+    path.write_text("\n".join(lines) + "\n")
+    result = logs.read(path)
+    assert result.training_config.sequence_length is None
+    assert any("sequence_length: the log's arguments state 144 and 2048" in warning for warning in result.warnings)

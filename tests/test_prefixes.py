@@ -1,7 +1,8 @@
 """Prefixes of launchers: a log of every format is read alike behind each of them."""
 
 import pytest
-from job_logs import ALL_JOBS, Job
+from job_logs import Job
+from table_logs import ALL_JOBS
 
 from tensorprimat.logs import prefixes
 

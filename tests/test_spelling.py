@@ -2,6 +2,7 @@
 
 import job_logs
 import pytest
+import table_logs
 
 from tensorprimat import logs
 
@@ -82,7 +83,7 @@ def test_a_dictionary_whose_number_lost_two_zeros_is_whole(tmp_path):
 
 
 def test_a_rate_that_the_time_of_its_row_contradicts_is_a_warning(tmp_path):
-    lines = job_logs.verl(job_logs.Job())
+    lines = table_logs.verl(job_logs.Job())
     before, _, rate = lines[20].rpartition(":")
     lines[20] = f"{before}:{float(rate) / 2:.4f}"
     assert "but its time is the median" in signs(tmp_path / "a.log", lines)[0]

@@ -1,0 +1,86 @@
+"""Advice about scattered trials, slow first ones, throttling, other processes and memory."""
+
+import os
+
+from replay import Replay
+from test_passes import spec
+
+from tensorprimat.core.micro_result import MicroResult, with_figures
+from tensorprimat.machine import telemetry
+from tensorprimat.machine.device import DeviceReading, Process
+from tensorprimat.micro import advice
+
+
+def advised(**changed):
+    values = spec().model_dump(exclude={"forward_only", "num_parameters"}) | changed
+    return advice.advise(with_figures(MicroResult(**values)))
+
+
+def test_scattered_trials_ask_for_a_number_of_trials():
+    (said,) = advised(trial_times_ms=(10.0, 14.0, 10.0, 14.0), num_trials=4)
+    assert said == "scatter: CV 19.2 % over 4 trials; --trials 93 would bring the mean to about ±2 %"
+
+
+def test_advice_promises_no_more_than_its_number_of_trials_gives():
+    (said,) = advised(trial_times_ms=(10.0, 90.0, 10.0, 90.0), num_trials=4)
+    assert said.endswith("CV 92.4 % over 4 trials; --trials 200 would bring the mean to about ±6.5 %")
+
+
+def test_a_slow_first_trial_asks_for_more_warmup():
+    (said,) = advised(trial_times_ms=(20.0, 10.0, 10.0, 10.0), num_warmups=1)
+    assert said.endswith("so the warm-up was too short; use --warmup-steps 6")
+
+
+def test_a_slow_first_trial_of_a_restless_machine_asks_for_more_trials():
+    (said,) = advised(trial_times_ms=(20.0, 10.0, 15.0, 5.0, 18.0, 9.0), num_trials=6)
+    assert "--trials" in said
+
+
+class OnGpu(advice.Watch):
+    """A look at a device whose driver lists these processes."""
+
+    def __init__(self, *pids):
+        processes = tuple(Process(pid=pid) for pid in pids)
+        self._devices = [Replay([DeviceReading(processes=processes, throttled_by=("heat",))])]
+        self._sampler = telemetry.Sampler(self._devices)
+
+
+def test_a_throttling_clock_and_another_process_are_reported():
+    watch = OnGpu(os.getpid(), 4711)
+    watch._sampler.sample()
+    clock, company = watch.end()
+    assert clock == "clock: reduced by heat in 1 of 1 samples"
+    assert company.startswith("device: another process uses this GPU (pid 4711); stop it")
+
+
+def test_a_container_whose_driver_counts_as_the_host_does_is_alone_with_one_process():
+    assert OnGpu(4711).end() == ()
+    assert "another process uses this GPU (in another container)" in OnGpu(4711, 4712).end()[0]
+
+
+def test_steady_trials_ask_for_nothing():
+    assert advised(trial_times_ms=(10.0, 10.1, 9.9)) == ()
+
+
+H200 = {"platform": "nvd", "device_name": "NVIDIA H200", "total_memory_gb": 150.0, "memory_kind": "allocated"}
+
+
+def test_fp32_on_a_gpu_with_tf32_names_the_flag():
+    said = advised(trial_times_ms=(10.0,), peak_memory_gb=140.0, **H200)
+    assert any("TF32 is off" in one and "--precision tf32" in one for one in said)
+
+
+def test_half_empty_memory_names_a_larger_batch():
+    (said,) = advised(trial_times_ms=(10.0,), peak_memory_gb=30.0, precision="bf16", **H200)
+    assert "80 % of the device's 150 GB are unused" in said
+    assert "--batch-size 4" in said
+
+
+def test_time_beyond_the_flops_with_full_memory_is_called_spilling():
+    values = spec(precision="bf16").model_dump(exclude={"forward_only", "num_parameters"})
+    sound = with_figures(MicroResult(**values, trial_times_ms=(1.0,), peak_memory_gb=50.0, **H200))
+    larger = with_figures(
+        MicroResult(**{**values, "batch_size": 8}, trial_times_ms=(40.0,), peak_memory_gb=149.0, **H200)
+    )
+    assert list(advice.spilling([sound, larger])) == [1]
+    assert "10.0 times slower" in advice.spilling([sound, larger])[1]
