@@ -1,5 +1,6 @@
 """Counts and FLOPs of decoders of every architecture, against transformers' classes, torch's counter and masks."""
 
+import json
 import math
 
 import pytest
@@ -35,6 +36,13 @@ def test_the_class_of_transformers_has_as_many_parameters(kind):
     with torch.device("meta"):
         network = built(config)
     assert decoders.decoder_of(config).parameters == sum(weight.numel() for weight in network.parameters())
+
+
+@pytest.mark.parametrize("kind", decoders.FAMILIES)
+def test_a_file_as_transformers_writes_it_states_enough(kind):
+    config = completed(kind, num_hidden_layers=6)
+    written = json.loads(AutoConfig.for_model(**config).to_json_string(use_diff=True))
+    assert decoders.decoder_of(written) == decoders.decoder_of(config)
 
 
 @pytest.mark.parametrize(

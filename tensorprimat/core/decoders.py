@@ -229,16 +229,16 @@ FAMILIES: Mapping[str, _Family] = {
     "glm4_moe": _Family(query_norms="head", output_bias=False, experts=_sparse_deepseek),
     "minimax_m2": _Family(query_norms="all", experts=_every),
     "seed_oss": _Family(),
-    "ernie4_5": _Family(),
+    "ernie4_5": _Family(tied=True),
     "exaone4": _Family(query_norms="head", window=_SLIDING),
-    "smollm3": _Family(window=_SLIDING),
+    "smollm3": _Family(tied=True, window=_SLIDING),
     "granite": _Family(),
     "granitemoe": _Family(experts=_every),
     "cohere": _Family(norms=1, query_norms="all", tied=True),
     "cohere2": _Family(norms=1, tied=True, window=_SLIDING),
     "phimoe": _Family(norms=4, last_norm=2, experts=_every, window=_always),  # norms with weight and bias
     "arcee": _Family(gated=False),
-    "starcoder2": _Family(gated=False, norms=4, last_norm=2, window=_always),
+    "starcoder2": _Family(gated=False, norms=4, last_norm=2, tied=True, window=_always),
 }  # fmt: skip
 """`model_type` → what its layers have. A test compares each with transformers' class."""
 
