@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from tensorprimat.analysis import stats
 
 if TYPE_CHECKING:
-    from perf.calibration import Count, GateCount, OneRunCount, SteadyCount
+    from perf.calibration import Count, GateCount, SteadyCount
+    from perf.calibration_one_run import OneRunCount
 
 GATE_LIMIT = 0.03
 FEWEST_SPOKEN = 0.25  # share of comparisons with a verdict below which their coverage is a selection

@@ -26,34 +26,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-STEPS, INTERVAL = 40, 5
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from framework_truth import INTERVAL, LOG, STEPS, TRUTH, Truth, differences
+
 SECONDS = 0.05  # of a step: long enough for four printed digits, short enough for a test
 TOKENS, BATCH = 4096, 8
-APART = 0.15  # its clock stops before hooks that a busy machine stretches; a changed unit or interval is a factor
 NOT_HERE = 3
-TRUTH, LOG = "truth.json", "framework.log"
-
-
-@dataclass(kw_only=True)
-class Truth:
-    """The true step times and losses of a framework's run, by the clock of this script."""
-
-    framework: str
-    version: str
-    log: str = LOG
-    ends: list[float] = field(default_factory=list)
-    """End time of each step; the first entry is the start of the first step."""
-    losses: list[float] = field(default_factory=list)
-    tokens_per_step: int | None = None
-    gpus: int | None = None
-    first_index: int = 1
-    """Number that the framework gives to the first step."""
 
 
 class NotHereError(Exception):
@@ -327,52 +311,6 @@ def write(name: str, into: Path) -> int:
     return 0
 
 
-def differences(truth: Truth, path: Path) -> list[str]:
-    """Return what our reader says otherwise than the truth; none where all agrees."""
-    sys.path.insert(0, str(ROOT))
-    from tensorprimat import logs
-    from tensorprimat.core.errors import TensorPrimatError
-
-    try:
-        result = logs.read(path)
-    except TensorPrimatError as error:
-        return [str(error)]
-    timed = [(step, seconds) for step in result.steps if (seconds := _seconds(step, truth))]
-    timed = [(step, seconds) for step, seconds in timed if step.index > truth.first_index]
-    if not timed:
-        return ["no step has a time"]
-    spent = sum(seconds * step.covers for step, seconds in timed)
-    real = 0.0
-    for step, _ in timed:
-        last = step.index - truth.first_index + 1
-        real += truth.ends[last] - truth.ends[max(last - step.covers, 0)]
-    found = []
-    if abs(spent / real - 1) > APART:
-        found.append(f"{spent:.4f} s in {len(timed)} rows, {real:.4f} s by our clock")
-    covered = sum(step.covers for step, _ in timed)
-    if covered < STEPS // 2:
-        found.append(f"{covered} of {STEPS} steps have a time")
-    losses = {step.index: step.loss for step in result.steps if step.loss is not None}
-    last = max(losses, default=None)
-    if truth.losses and (last is None or abs(losses[last] - truth.losses[last - truth.first_index]) > INTERVAL / 100):
-        found.append("the last loss is another")
-    has_rates = not result.steps.has("seconds")  # such a log states neither
-    tokens = result.performance_metrics.tokens_per_step
-    if truth.tokens_per_step and not has_rates and tokens != truth.tokens_per_step:
-        found.append(f"{tokens} tokens a step, not {truth.tokens_per_step}")
-    if truth.gpus and not has_rates and result.training_config.num_gpus != truth.gpus:
-        found.append(f"{result.training_config.num_gpus} GPUs, not {truth.gpus}")
-    return found
-
-
-def _seconds(step: Any, truth: Truth) -> float | None:
-    """Return the time of a step; by its rate where the log has rates alone."""
-    rate = step.reported_tokens_per_second_per_gpu
-    if step.seconds is None and rate and truth.tokens_per_step and truth.gpus:
-        return truth.tokens_per_step / truth.gpus / float(rate)
-    return float(step.seconds) if step.seconds else None
-
-
 def verdict(python: str, name: str) -> tuple[str, bool | None]:
     """Return the line about one framework in one environment, and whether it agrees; None where it is not there."""
     with tempfile.TemporaryDirectory(prefix="tprimat_drift_") as folder:
@@ -397,7 +335,7 @@ def installed(requirements: str, folder: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the command; returns the exit code."""
+    """Return the exit code of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--framework", action="append", choices=[*WRITERS], help="only this one; may be repeated")
     parser.add_argument("--python", action="append", default=[], help="another environment's Python; may be repeated")

@@ -1,0 +1,84 @@
+"""The interval of one run's mean, held against other ways to estimate it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+from perf.calibration_page import FEWEST_SPOKEN
+from perf.calibration_worlds import Floats, Process
+from tensorprimat.analysis import stats
+from tensorprimat.analysis.estimates import changed_level
+from tensorprimat.core.warmup import find_warmup
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneRunCount:
+    """The quality of one run's interval of its own mean."""
+
+    name: str
+    rows: int
+    shown: float
+    """Share of the runs for which the tool shows an interval."""
+    coverage: float
+    """The interval holds the true mean, of the runs that have one; nan where hardly any has."""
+    others: tuple[float, ...]
+    """Coverage of the alternatives over the same rows, in the order of ALTERNATIVES."""
+
+
+def _independent(series: Floats) -> Floats:
+    return np.asarray(stdtrit(series.shape[1] - 1, 0.975) * series.std(axis=1, ddof=1) / math.sqrt(series.shape[1]))
+
+
+def _batch_means(series: Floats, batches: int = 10) -> Floats:
+    whole = series.shape[1] // batches * batches
+    return _independent(series[:, :whole].reshape(len(series), batches, -1).mean(axis=2))
+
+
+def _plugged_in(series: Floats) -> Floats:
+    """AR(1) with one bias-corrected estimate of φ, and as many degrees of freedom as effective rows."""
+    rows = series.shape[1]
+    x = series - series.mean(axis=1, keepdims=True)
+    phi = (x[:, 1:] * x[:, :-1]).sum(axis=1) / (x * x).sum(axis=1)
+    phi = np.clip(phi + (1 + 4 * phi) / rows, 0, 0.95)
+    inflation = (1 + phi) / (1 - phi)
+    degrees = np.maximum(rows / inflation - 1, 1)
+    return np.asarray(stdtrit(degrees, 0.975) * series.std(axis=1, ddof=1) * np.sqrt(inflation / rows))
+
+
+ALTERNATIVES: dict[str, Callable[[Floats], Floats]] = {
+    "independent steps": _independent,
+    "10 batch means": _batch_means,
+    "AR(1), one φ": _plugged_in,
+}
+
+
+def one_run(process: Process, rows: int, random: np.random.Generator, count: int) -> OneRunCount:
+    """Return how often the interval of single runs holds their true mean, by the way that a real run takes."""
+    of_length: dict[int, list[Floats]] = {}
+    carried: dict[int, list[float]] = {}
+    for run in process.draw(random, (count, rows)):
+        warmup = find_warmup([run])
+        start = warmup.runs[0].start
+        if rows - start >= stats.FEWEST_SHOWN and warmup.settled and not changed_level(run, start):
+            of_length.setdefault(rows - start, []).append(run[start:])
+            carried.setdefault(rows - start, []).append(warmup.drift)
+    held: list[Floats] = []
+    for length, runs in of_length.items():
+        series = np.array(runs)
+        means = series.mean(axis=1)
+        relative = series / means[:, None] - 1
+        drift = stats.student(0.95, math.inf) * np.array(carried[length])
+        half_widths = np.hypot(stats.half_widths_of_series(relative)[0], drift)
+        tried = (half_width(relative) for half_width in ALTERNATIVES.values())
+        held.append(np.array([np.abs(np.log(means)) < half for half in (half_widths, *tried)], np.float64))
+    every = np.concatenate(held, axis=1) if held else np.empty((1 + len(ALTERNATIVES), 0))
+    shown = every.shape[1] / count
+    known = every.mean(axis=1) if shown >= FEWEST_SPOKEN else np.full(1 + len(ALTERNATIVES), np.nan)
+    return OneRunCount(
+        name=process.name, rows=rows, shown=shown, coverage=float(known[0]), others=tuple(map(float, known[1:]))
+    )

@@ -1,0 +1,229 @@
+"""The parts of perf/mfu_ladder.py that check the torch engine and the telemetry: each returns its line or raises."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+SAMPLER_SHARE = 0.05  # of the time between two looks
+CALLBACK_STEPS = 2000
+CLOCK_TOLERANCE = 0.005
+PART_SECONDS = 600
+
+
+class NotHereError(Exception):
+    """The part needs something that this machine has not."""
+
+
+def on_gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def workload(precision: str, **changes: object) -> object:
+    from tensorprimat.micro import grid
+    from tensorprimat.micro.workload import Workload
+
+    sizes = {"context_length": "16", "batch_size": "2", "pass_name": "train", "shapes": ("tiny=64/128/2/4",)}
+    if on_gpu():
+        sizes = {"context_length": "2048", "batch_size": "2", "pass_name": "train", "model_size": "large"}
+    device = "cuda" if on_gpu() else "cpu"
+    (spec,) = grid.cells(grid.GridOptions(**sizes, precision=precision, device=device, **changes))
+    return Workload(spec)
+
+
+def devices() -> str:
+    """Telemetry knows each GPU by the identity that torch gives it, and each draws power."""
+    if not on_gpu():
+        raise NotHereError("no GPU")
+    from tensorprimat.machine import telemetry
+    from tensorprimat.machine.platform import detect
+
+    ids = detect().gpu_ids
+    found = telemetry.open_devices(ids)
+    if len(found) != len(ids):
+        raise RuntimeError(f"{len(found)} of {len(ids)} GPUs found by identity")
+    watts = [device.glance().power_watts for device in found]
+    if not all(watts):
+        raise RuntimeError(f"a GPU draws no power: {watts}")
+    return f"{len(ids)} GPUs by identity, {', '.join(f'{one:.0f} W' for one in watts if one)}"
+
+
+def sampler() -> str:
+    """Return the cost of a look at the GPUs, which must be a small share of the time between two."""
+    from tensorprimat.machine import telemetry
+    from tensorprimat.machine.device import DeviceReading
+    from tensorprimat.machine.platform import detect
+
+    sys.path.insert(0, str(ROOT / "tests"))
+    from replay import Replay
+
+    known = telemetry.open_devices(detect().gpu_ids) if on_gpu() else [Replay([DeviceReading(power_watts=1.0)])]
+    looks = telemetry.Sampler(known)
+    looks.start()
+    time.sleep(2.0)
+    looks.stop()
+    seconds = looks.seconds_per_sample
+    if not known or seconds is None:
+        raise RuntimeError("no device to sample")
+    if seconds > SAMPLER_SHARE * telemetry.SAMPLE_SECONDS:
+        raise RuntimeError(f"a look takes {1e3 * seconds:.1f} ms of {1e3 * telemetry.SAMPLE_SECONDS:.0f}")
+    return f"a look at {len(known)} devices takes {1e3 * seconds:.2f} ms, every {telemetry.SAMPLE_SECONDS:g} s"
+
+
+def callback() -> str:
+    """Return the cost of the callback for one step, by perf/callback_cost.py."""
+    command = [sys.executable, str(ROOT / "perf" / "callback_cost.py"), "--steps", str(CALLBACK_STEPS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PART_SECONDS, check=False)
+    if not done.stdout.strip():
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    said = " ".join(done.stdout.strip().splitlines()[-1].split())
+    if done.returncode:
+        raise RuntimeError(said)
+    return f"µs per step (median, quartiles): {said}"
+
+
+LIMITED = """
+import resource, sys
+if {limit}:
+    resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))
+from tensorprimat.engines.torch.engine import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def oom() -> str:
+    """Return what lack of memory ends as: one line that names a smaller batch, never a traceback."""
+    from tensorprimat.core.spec import RunSpec
+
+    size = {"preset": "full", "micro_batch_size": 64, "sequence_length": 8192, "precision": "bf16"}
+    if not on_gpu():
+        size = {"preset": "tiny", "micro_batch_size": 8192, "sequence_length": 2048, "precision": "fp32"}
+    spec = RunSpec(
+        model="llama", engine="torch", steps=1, warmup_steps=0, num_gpus=1, platform=_platform(),
+        global_batch_size=size["micro_batch_size"], **size,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "spec.json").write_text(spec.model_dump_json())
+        files = ["--spec", f"{folder}/spec.json", "--result", f"{folder}/result.json"]
+        program = LIMITED.format(limit=0 if on_gpu() else 6 * 2**30)
+        done = subprocess.run(
+            [sys.executable, "-c", program, *files],
+            cwd=ROOT, capture_output=True, text=True, timeout=PART_SECONDS, check=False,
+        )  # fmt: skip
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    if done.returncode != 1 or "torch engine: out of memory: " not in last:
+        raise RuntimeError(f"exit code {done.returncode}: {last}")
+    return last.partition(": ")[2]
+
+
+def _platform() -> str:
+    from tensorprimat.machine.platform import detect
+
+    return detect().platform
+
+
+WAITS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select")
+"""Operations whose outcome the host needs: on a GPU each of them waits for everything queued before it."""
+
+
+def sync() -> str:
+    """No operation of the engine's training step makes the host wait for the GPU.
+
+    On a CPU, which is never waited for, operations that would wait on a GPU fail.
+    """
+    from lightning.pytorch import Callback
+
+    from tensorprimat.core.spec import RunSpec
+    from tensorprimat.engines.torch.engine import trainer_of
+    from tensorprimat.engines.torch.module import TrainingModule
+
+    size = {"preset": "full", "sequence_length": 4096, "precision": "bf16"}
+    if not on_gpu():
+        size = {"preset": "tiny", "sequence_length": 32, "precision": "fp32"}
+    spec = RunSpec(
+        model="llama", engine="torch", steps=2, warmup_steps=1, num_gpus=1, platform=_platform(),
+        micro_batch_size=1, global_batch_size=2, compile=on_gpu(), recompute="full" if on_gpu() else "none", **size,
+    )  # fmt: skip
+
+    with contextlib.ExitStack() as watch:
+
+        class Watched(Callback):  # type: ignore[misc]
+            def on_train_batch_start(self, *arguments: object) -> None:
+                if arguments[-1]:  # the first step compiles, and makes the optimizer's state
+                    watch.enter_context(waits_forbidden())
+
+            def on_train_batch_end(self, *_: object) -> None:
+                watch.close()
+
+        trainer_of(spec, [Watched()]).fit(TrainingModule(spec))
+    return "no wait inside 2 steps of the engine" + ("" if on_gpu() else ", by the operations that would wait on a GPU")
+
+
+@contextlib.contextmanager
+def waits_forbidden() -> Iterator[None]:
+    """Raise an error from the operation that makes the host wait for the GPU; on a CPU, that would do so."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Refusing(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if function.overloadpacket.__name__ in WAITS:
+                raise RuntimeError(f"the host waits for the device: {function}")
+            return function(*args, **(kwargs or {}))
+
+    if not on_gpu():
+        with Refusing():
+            yield
+        return
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def events() -> str:
+    """Return the clock of the steps agrees with a synchronised wall clock."""
+    from tensorprimat.engines import clock
+
+    work = workload("bf16")
+    kind = "cuda" if on_gpu() else "cpu"
+    timer = clock.choose(kind, sync=False)
+    work.step()
+    timer.synchronise()
+    began, first = time.perf_counter(), timer.mark()
+    for _ in range(20):
+        work.step()
+    last = timer.mark()
+    timer.synchronise()
+    wall, measured = time.perf_counter() - began, timer.seconds(first, last)
+    if abs(wall - measured) > CLOCK_TOLERANCE * wall + 1e-3:
+        raise RuntimeError(f"{timer.name} {measured:.4f} s, wall clock {wall:.4f} s")
+    return f"{timer.name} {measured:.4f} s, wall clock {wall:.4f} s"
+
+
+def flash() -> str:
+    """SDPA chooses the flash kernel for the model's attention."""
+    import torch
+
+    from tensorprimat.core.models import find
+    from tensorprimat.engines.torch import attention as torch_attention
+
+    device = torch.device("cuda" if on_gpu() else "cpu")
+    kernel = torch_attention.kernel(
+        find("llama").shape, batch=1, sequence_length=4096 if on_gpu() else 64, dtype=torch.bfloat16, device=device
+    )
+    if on_gpu() and kernel not in ("flash", "cudnn"):
+        raise RuntimeError(f"the kernel is {kernel}")
+    return f"kernel {kernel}"
