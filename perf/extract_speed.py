@@ -10,6 +10,7 @@ Rows of the table:
   extract      the whole command in a fresh process, result file written (peak memory of all its processes together)
   parse        reading the format, every field into columns, no hashing, no writing; on one core or on all of them
   hash         SHA-256 of the file, which extract computes in a second thread
+  cost of the hash  extract over the slower of extract without a hash and hash: the median of --turns, and the range
   write        the result file of so many steps, with the sidecar that holds them
   three fields a plain loop over lines with one expression for three fields, as the usual scripts do it
   grep -c      the same file, for a sense of what the machine can do; the last column is the share of its speed
@@ -98,6 +99,31 @@ def extract(path: Path, folder: Path) -> tuple[float, float]:
     if running.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {running.returncode}")
     return seconds, peak / MEGABYTE
+
+
+WITHOUT_HASH = """
+import runpy, sys
+from tensorprimat.core import digest
+digest.Digest = lambda path: type("Unhashed", (), {"done": lambda self: ("0" * 64, path.stat().st_size)})()
+sys.argv = ["extract_primus_metrics.py", *sys.argv[1:]]
+runpy.run_path("extract_primus_metrics.py", run_name="__main__")
+"""
+
+
+def cost_of_hash(path: Path, folder: Path, *, turns: int) -> list[float]:
+    """Return, by turns, the seconds of the whole command over the slower of the command without a hash and the hash."""
+    arguments = ["--log-file", str(path), "--model-name", "llama", "--output", str(folder)]
+    whole = [sys.executable, "extract_primus_metrics.py", *arguments]
+    without = [sys.executable, "-c", WITHOUT_HASH, *arguments]
+    ratios = []
+    for _ in range(turns):
+        seconds = []
+        for command in (whole, without):
+            started = time.perf_counter()
+            subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            seconds.append(time.perf_counter() - started)
+        ratios.append(seconds[0] / max(seconds[1], hashed(path)))
+    return sorted(ratios)
 
 
 def resident_bytes(process: psutil.Process) -> int:
@@ -246,7 +272,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="size of the inputs")
     parser.add_argument("--lines", type=float, help="only the memory of a log of so many iteration lines")
     parser.add_argument("--against", type=Path, help="another checkout of this project, to compare with")
-    parser.add_argument("--turns", type=int, default=7, help="of each with --against")
+    parser.add_argument("--turns", type=int, default=7, help="of each with --against, and of the cost of the hash")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tprimat_perf_") as name:
         folder = Path(name)
@@ -287,6 +313,9 @@ def main() -> int:
             show("hash, the same", path, min(hashed(path) for _ in range(3)), rows, grep=of_grep)
             seconds, peak = extract(path, folder)
             show("extract, the same", path, seconds, count, peak=peak, grep=of_grep)
+            ratios = cost_of_hash(path, folder, turns=arguments.turns)
+            median = statistics.median(ratios)
+            print(f"{'cost of the hash, a ratio':<34}{median:20.2f}    ({ratios[0]:.2f} to {ratios[-1]:.2f})")
     return 0
 
 
