@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import scratch
-from hypothesis import given as property_given
-from hypothesis import settings
-from hypothesis import strategies as st
-from job_logs import JOBS, Job
 from mlperf_journal import START, Journal
 
 from tensorprimat import logs
-from tensorprimat.core.errors import NotALogError, TensorPrimatError
+from tensorprimat.core.errors import NotALogError
 from tensorprimat.logs.format import UserFacts
 
 
@@ -226,80 +220,6 @@ def test_a_finished_run_without_step_timing_is_refused(tmp_path):
         journal.read(tmp_path / "run.txt")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        ":::MLLOG " + '{"value":' * 10_000 + "1" + "}" * 10_000,
-        ":::MLLOG " + "[" * 100_000,
-        ':::MLLOG {"time_ms": 1e400, "key": "run_start"}',
-        ':::MLLOG {"time_ms": 99999999999999999999, "key": "run_start", "metadata": {}}',
-        ':::MLLOG {"time_ms": "soon", "key": 7, "value": {}, "metadata": []}',
-        ':::MLLOG {"key": "tracked_stats", "time_ms": 1, "value": {"train_step_time": "fast"}}',
-        ':::MLLOG {"key": "tracked_stats", "time_ms": 1, "value": {"train_step_time": -1, "throughput": NaN}}',
-        ":::MLLOG " + json.dumps({"key": "seed", "time_ms": 5, "value": 10**4000}),
-    ],
-)
-def test_hostile_events_are_skipped(tmp_path, line):
-    journal = Journal(global_batch_size=16)
-    step_times(journal)
-    journal.lines.insert(4, line)
-    assert journal.read(tmp_path / "run.txt").performance_metrics.total_steps == 24
-
-
-NOISE = st.sampled_from(
-    [
-        "",
-        "Traceback of nothing",
-        ":::MLLOG",
-        ":::MLLOG {}",
-        "0: :::MLLOG {torn",
-        "train_step_time 0.5",
-        "\x1b[31mred\x1b[0m",
-    ]
-)
-
-
-@settings(max_examples=40, deadline=None)
-@property_given(
-    noise=st.lists(st.tuples(st.integers(0, 60), NOISE), max_size=12),
-    prefix=st.sampled_from(["", "0: ", "  3: ", "[default0]:", "\x1b[32m"]),
-    seconds=st.floats(0.01, 100),
-)
-def test_noise_and_prefixes_leave_the_planted_steps(tmp_path_factory, noise, prefix, seconds):
-    journal = Journal(global_batch_size=16)
-    step_times(journal, seconds=seconds)
-    journal.lines = [prefix + line for line in journal.lines]
-    for position, text in noise:
-        journal.lines.insert(position, text)
-    result = journal.read(tmp_path_factory.mktemp("mlperf") / "run.txt")
-    assert [step.seconds for step in result.steps if step.covers] == [seconds] * 6
-    assert result.performance_metrics.total_steps == 24
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-MARKS = ["run_start", "run_stop", "block_start", "eval_start", "eval_stop", "tracked_stats", "train_loss"]
-KEYS = st.sampled_from([*MARKS, "global_batch_size", "max_sequence_length", "submission_platform", "seed"])
-VALUES = JSON | st.dictionaries(
-    st.sampled_from(["train_step_time", "throughput", "reduced_train_loss"]), JSON, max_size=3
-)
-METADATA = JSON | st.dictionaries(st.sampled_from(["step", "samples_count", "status", "lr"]), JSON, max_size=3)
-
-
-@settings(max_examples=150, deadline=None)
-@property_given(events=st.lists(st.tuples(KEYS, JSON, VALUES, METADATA), max_size=12))
-def test_nothing_but_the_tools_own_errors_escapes(events):
-    documents = [
-        {"key": key, "time_ms": time, "value": value, "metadata": metadata} for key, time, value, metadata in events
-    ]
-    text = "\n".join(":::MLLOG " + json.dumps(document) for document in documents)
-    with scratch.written(text, ending=".txt") as path, suppress(TensorPrimatError):
-        logs.read(path)
-
-
 @pytest.mark.parametrize("logged", [35.706, 35.706 * 2**30])
 def test_peak_memory_logged_with_a_blocks_throughput_is_the_allocators(tmp_path, logged):
     journal = Journal(global_batch_size=16)
@@ -435,45 +355,3 @@ def test_rows_that_state_where_their_block_began_measure_the_steps_up_to_the_nex
     result = journal.read(tmp_path / "run.txt")
     assert [step.covers for step in result.steps] == [192, 48, 48, 48]
     assert result.audit.ratio == pytest.approx(1.0)
-
-
-def test_lines_that_were_written_twice_are_not_two_ranks(tmp_path: Path) -> None:
-    lines = JOBS["mlperf"](Job())
-    path = tmp_path / "result_0.txt"
-    path.write_text("".join(f"{line}\n{line}\n" for line in lines))
-    assert logs.read(path).training_config.num_gpus is None
-    ranks = [line for line in lines if '"init_start"' in line]
-    at = lines.index(ranks[0])
-    eight = [ranks[0].replace("1767600000000", str(1767600000000 + n)) for n in range(8)]
-    path.write_text("".join(f"{line}\n{line}\n" for line in [*lines[:at], *eight, *lines[at + 1 :]]))
-    assert logs.read(path).training_config.num_gpus == 8
-
-
-def test_events_that_are_not_whole_are_a_warning_unless_one_ends_the_log(tmp_path):
-    journal = Journal(global_batch_size=16)
-    step_times(journal)
-    whole = journal.read(tmp_path / "a.txt")
-    ends_in_one = tmp_path / "b.txt"
-    ends_in_one.write_text("\n".join(journal.lines)[:-20])
-    assert not any("left out" in warning for warning in (*whole.warnings, *logs.read(ends_in_one).warnings))
-    journal.lines[5] = journal.lines[5][:60]
-    cut = journal.read(tmp_path / "c.txt")
-    assert any("1 event cut off and left out" in warning and "line 6" in warning for warning in cut.warnings)
-
-
-def test_events_of_two_processes_on_one_line_both_count(tmp_path):
-    journal = Journal(global_batch_size=16)
-    step_times(journal)
-    times = journal.read(tmp_path / "a.txt").steps.column("seconds").tolist()
-    journal.lines[5:7] = [f"0: {journal.lines[5]}1: {journal.lines[6]} done"]
-    result = journal.read(tmp_path / "b.txt")
-    assert result.steps.column("seconds").tolist() == times
-    assert not any("left out" in warning for warning in result.warnings)
-
-
-def test_an_event_at_the_end_of_a_very_long_line_counts(tmp_path):
-    journal = Journal(global_batch_size=16)
-    step_times(journal)
-    whole = journal.read(tmp_path / "a.txt")
-    journal.lines[5] = "progress " * 10_000 + journal.lines[5]
-    assert journal.read(tmp_path / "b.txt").steps.column("seconds").tolist() == whole.steps.column("seconds").tolist()
