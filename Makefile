@@ -1,11 +1,11 @@
-# Two commands do everything: `make benchmark` and `make test`. Both build .venv first where it is not there yet.
+# The two main commands are `make benchmark` and `make test`. Both build .venv first if it is missing.
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 NEMO   := .venv-nemo
 DOCS   := .venv-docs
-# Without a GPU the torch engine is named, so that logs of an earlier run lying about are not read instead.
+# Without a GPU the torch engine is named, so that logs of an earlier run are not read instead.
 ENGINE := $(if $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg),,--engine torch)
 
 .PHONY: benchmark test test-docs test-gpu test-package test-pythons test-nemo test-slurm test-browser env nemo-env lint docs help clean test-faults
@@ -56,7 +56,7 @@ test-nemo: $(NEMO)/.ready   ## test against the real NeMo, in .venv-nemo
 test-slurm: $(NEMO)/.ready  ## test against a real Slurm on this machine (installed by apt, as root; elsewhere skipped)
 	@tools/install_slurm.sh; case $$? in 0) $(NEMO)/bin/python -m pytest tests/slurm;; 3) ;; *) exit 1;; esac
 
-nemo-env: $(NEMO)/.ready    ## only build .venv-nemo (NeMo pins what .venv cannot have)
+nemo-env: $(NEMO)/.ready    ## only build .venv-nemo (NeMo pins versions that .venv cannot have)
 
 $(NEMO)/.ready: requirements-nemo.txt constraints-nemo.txt tools/make_env.py
 	$(PYTHON) tools/make_env.py --nemo --venv $(NEMO)

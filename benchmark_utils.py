@@ -3,7 +3,7 @@
     from benchmark_utils import BenchmarkCallback, detect_platform, load_results
 
 `BenchmarkCallback` times any Lightning or NeMo training and writes output/benchmark_{cuda,rocm,cpu}_{model}.json;
-`detect_platform()` tells what this machine computes on; `load_results([path, …])` reads result files of any version
+`detect_platform()` names the platform of this machine; `load_results([path, …])` reads result files of any version
 from files and folders. Each is imported when it is first used, so that reading results needs no torch.
 """
 

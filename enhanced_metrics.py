@@ -80,7 +80,7 @@ def calculate_enhanced_metrics(
 ) -> dict[str, Any]:
     """Return every derived figure of a result or of its file, by name; None where it cannot be known.
 
-    `tprimat metrics` and enhanced_metrics.json also say why, and what each figure rests on.
+    `tprimat metrics` and enhanced_metrics.json also give the reason, and the inputs of each figure.
     Raises tensorprimat.core.errors.InputError for a file that is no result.
     """
     from pathlib import Path

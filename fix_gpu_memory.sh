@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Show who uses GPU memory, and offer to end leftover Python training processes of yours.
+# Show the processes that use GPU memory, and offer to end leftover Python training processes of yours.
 #
 #   ./fix_gpu_memory.sh [FLAG...]
 #   ./fix_gpu_memory.sh

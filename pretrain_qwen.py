@@ -4,8 +4,8 @@
 python3 pretrain_qwen.py --steps 10
 torchrun --nproc-per-node 8 pretrain_qwen.py --methodology identical
 
-A flag wins over an environment variable, and that over DEFAULTS, which may hold every option of --help by its name,
-such as "precision": "bf16"; what none of them sets is the methodology's.
+A flag overrides an environment variable, which overrides DEFAULTS. DEFAULTS may hold every option of --help by name,
+such as "precision": "bf16". The methodology sets all other values.
 """
 
 import sys

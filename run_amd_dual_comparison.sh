@@ -15,7 +15,7 @@
 # PRIMUS_PATH, PRIMUS_GPU_MODEL, TRAIN_ITERS, HF_TOKEN as in run_primus_llama.sh
 #
 # The identical configuration is a copy of Primus's own with the changed values, in output/; the checkout stays as it is.
-# Exit codes: 0 done, 1 a training failed, 2 usage. A failed methodology does not keep the other from running.
+# Exit codes: 0 done, 1 a training failed, 2 usage. After a failed methodology the other still runs.
 set -euo pipefail
 
 # shellcheck source=tools/primus.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Benchmark one model, or all, on this machine; results go to output/ beside this script.
+# Benchmark one model, or all, on this machine; results go to output/ next to this script.
 #
 #   ./run_benchmark.sh MODEL [RUNS] [FLAG...]
 #   ./run_benchmark.sh llama 3

@@ -6,11 +6,11 @@
 #   TRAIN_ITERS=50 PRIMUS_GPU_MODEL=MI355X ./run_primus_qwen.sh --precision fp8
 #   ./run_primus_qwen.sh --dry-run
 #
-# Needs a Primus checkout and an AMD GPU. Flags go to benchmark.py (--help lists them); results go to output/ beside
+# Needs a Primus checkout and an AMD GPU. Flags go to benchmark.py (--help lists them); results go to output/ next to
 # this script, the whole output of Primus to output/training_MODEL.log and a primus_training_MODEL_….log of this run.
 #
 # PRIMUS_PATH       the checkout (default /workspace/Primus)
-# PRIMUS_GPU_MODEL  MI300X, MI325X, MI355X … (default: asked of rocm-smi, amd-smi or rocminfo)
+# PRIMUS_GPU_MODEL  MI300X, MI325X, MI355X … (default: as rocm-smi, amd-smi or rocminfo report)
 # TRAIN_ITERS       iterations in all (default 10; 50 and more give a narrow interval)
 # LLAMA_CONFIG, QWEN_CONFIG  a Primus configuration of your own instead of the one for this GPU
 # HF_TOKEN          for the tokenizer of Llama 3.1, which Primus fetches

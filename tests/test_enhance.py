@@ -86,7 +86,7 @@ def test_results_are_set_side_by_side_and_written(results, tmp_path, capsys):
     report = (tmp_path / "report" / "enhanced_report.md").read_text()
     assert "| MFU | 68.2 % | 41.3 % |" in report
     assert "| price | &#36;2.99/h | &#36;1.85/h |" in report  # a dollar sign would open mathematics
-    assert "megatron, of 989.4 TFLOP/s (dense bf16 peak)" in report
+    assert "megatron convention, 989.4 TFLOP/s (dense bf16 peak)" in report
     assert "power per GPU: nameplate" in report
     assert "power per GPU: measured" in report
 

@@ -260,7 +260,7 @@ def test_no_note_contradicts_the_direction_of_a_time_to_train():
     assert "above 1" not in text
     note = sections.verdicts(comparison.pairs).note
     assert "more work" not in note
-    assert "1 / the ratio of times" in note
+    assert "the inverse of the ratio of times" in note
 
 
 def test_labels_name_parallel_sizes_by_their_symbols_and_ratios_to_unlike_baselines_are_not_ranked():

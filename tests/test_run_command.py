@@ -214,7 +214,7 @@ def test_a_dry_run_writes_and_starts_nothing(folder, capsys):
     assert run("--dry-run", "--runs", "3", *QUICK) == 0
     shown = capsys.readouterr().out
     assert "WOULD TRAIN - llama on CPU" in shown
-    assert "8 sequences = 2 × 4 micro-batches × 1 process, of 128 tokens" in shown
+    assert "8 sequences of 128 tokens: micro batch 2 × 4 accumulated × 1 process" in shown
     assert not list(folder.iterdir())
 
 

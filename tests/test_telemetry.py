@@ -254,7 +254,7 @@ def test_the_cost_of_sampling_is_known():
     sampler.first, sampler.last = (DeviceReading(temperature_celsius=41.0),), (DeviceReading(temperature_celsius=67.0),)
     assert 0 <= sampler.seconds_per_sample < 0.1
     assert power.line(sampler).startswith("Telemetry: 1 GPU, ")
-    assert power.line(sampler).endswith(" ms for a look; 41 °C at the start, 67 °C at the end")
+    assert power.line(sampler).endswith(" ms per sample; 41 °C at the start, 67 °C at the end")
     assert power.line(Sampler([])) is None
 
 

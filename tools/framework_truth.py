@@ -30,7 +30,7 @@ class Truth:
 
 
 def differences(truth: Truth, path: Path) -> list[str]:
-    """Return what our reader says otherwise than the truth; none where all agrees."""
+    """Return the differences between the reader's values and the true ones; none where all agree."""
     sys.path.insert(0, str(ROOT))
     from tensorprimat import logs
     from tensorprimat.core.errors import TensorPrimatError
@@ -58,7 +58,7 @@ def differences(truth: Truth, path: Path) -> list[str]:
     last = max(losses, default=None)
     if truth.losses and (last is None or abs(losses[last] - truth.losses[last - truth.first_index]) > INTERVAL / 100):
         found.append("the last loss is another")
-    has_rates = not result.steps.has("seconds")  # such a log states neither
+    has_rates = not result.steps.has("seconds")  # such a log does not state them
     tokens = result.performance_metrics.tokens_per_step
     if truth.tokens_per_step and not has_rates and tokens != truth.tokens_per_step:
         found.append(f"{tokens} tokens a step, not {truth.tokens_per_step}")

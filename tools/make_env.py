@@ -3,7 +3,7 @@
 
     python3 tools/make_env.py            .venv in the project folder
     python3 tools/make_env.py --nemo     .venv-nemo: NeMo and its pins, which cannot share one environment with the rest
-    python3 tools/make_env.py --dry-run  only say what would be done
+    python3 tools/make_env.py --dry-run  only print the commands
 
 Three kinds of machine:
 - python3 already has a torch that sees the GPU (NeMo, Primus and ROCm images): .venv sees that stack
@@ -72,7 +72,14 @@ def commands(python: str, venv: Path, stack: list[str], *, nemo: bool = False) -
     pins = ["-c", str(ROOT / CONSTRAINTS[nemo])] if sys.version_info >= (3, 11) else []  # numpy's pin needs 3.11
     return [
         [python, "-m", "venv", str(venv)],
-        [*pip, *pins, "--no-deps", "--retries", "1", *torch_source()],  # its needs come from the ordinary index below
+        [
+            *pip,
+            *pins,
+            "--no-deps",
+            "--retries",
+            "1",
+            *torch_source(),
+        ],  # its requirements come from the ordinary index below
         [*pip, *pins, *requirements],
     ]
 

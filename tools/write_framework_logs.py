@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write logs with the frameworks' own printing code, read them, and compare with a clock of our own.
+"""Write logs with the frameworks' own printing code, read them, and compare with a clock of this script.
 
     tools/write_framework_logs.py                                     # what this environment holds
     tools/write_framework_logs.py --python .venv-nemo/bin/python      # what another environment holds, too

@@ -205,7 +205,8 @@ def power(result: Result, gpu: Gpu | None) -> Input:
         limit, of = _of_one_die(limit, gpu)
         return Input(name=name, value=limit, unit=unit, source=f"nameplate: the device's power limit{of}")
     if gpu is None:
-        return missing(name, f"no power was measured, and {why_no_gpu(result)}", unit=unit)
+        why = "no nameplate power of a CPU is known" if result.platform == "cpu" else why_no_gpu(result)
+        return missing(name, f"no power was measured, and {why}", unit=unit)
     nameplate = cell(name, gpu.tdp_watts, unit, label=gpu.name, because=f"no nameplate power of {gpu.name} is known")
     if nameplate.value is None:
         return missing(name, f"no power was measured, and {nameplate.because}", unit=unit)

@@ -62,7 +62,7 @@ class Difference:
     values: tuple[str | None, ...]
     """One per side, in the order of the sides; None where unknown."""
     weight: Literal["work", "configuration", "context"]
-    """work: another problem was solved; configuration: the same problem, another way; context: worth knowing."""
+    """work: another problem was solved; configuration: the same problem, another way; context: decides nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

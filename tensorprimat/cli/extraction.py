@@ -151,7 +151,7 @@ def _say_summary(extracted: Extracted) -> None:
     result = extracted.result
     format = result.provenance.format or "result"
     of = f", training {number}" if (number := result.provenance.segment) else ""
-    _say(f"{', '.join(extracted.logs)}{of}: {format}, {result.source}, {len(result.steps)} rows")
+    _say(f"{', '.join(extracted.logs)}{of}: format {format}, {result.source}, {len(result.steps)} rows")
     for error in impossible(result):
         print(f"  error: {one_line(error)}", file=sys.stderr)
     contradicted = [warning for warning in result.warnings if warning.startswith("audit: ")]

@@ -41,7 +41,7 @@ VERDICT_TITLES = {
     "unsettled": "no verdict: step time drifts",
     "not_comparable": "not comparable",
 }
-WEIGHT_TITLES = {"work": "other work", "configuration": "own configuration", "context": "worth knowing"}
+WEIGHT_TITLES = {"work": "the work", "configuration": "the configuration", "context": "the context"}
 
 
 def interval(estimate: Estimate, form: Form) -> str | None:

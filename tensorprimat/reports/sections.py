@@ -195,7 +195,7 @@ def fairness(pair: Pair) -> Table:
     """Return the table of differences between the two sides of a pair, the most important first."""
     order = tuple(formatting.WEIGHT_TITLES)
     differences = sorted(pair.fairness.differences, key=lambda difference: order.index(difference.weight))
-    titles = ("Setting", pair.baseline.label, pair.candidate.label, "Weight")
+    titles = ("Setting", pair.baseline.label, pair.candidate.label, "Part of")
     return Table(
         key="fairness",
         title=f"What differs: {pair.baseline.label} and {pair.candidate.label}",

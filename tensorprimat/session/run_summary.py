@@ -28,8 +28,8 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
         ("Device", device(machine)),
         (
             "Batch",
-            f"{sequences} = {spec.micro_batch_size} × {spec.gradient_accumulation_steps} "
-            f"micro-batches × {processes}, of {spec.sequence_length:,} tokens",
+            f"{sequences} of {spec.sequence_length:,} tokens: micro batch {spec.micro_batch_size} × "
+            f"{spec.gradient_accumulation_steps} accumulated × {processes}",
         ),
         ("Precision", spec.precision),
         *([("Parallel", parallel(spec))] if spec.model_parallel_size > 1 else []),
