@@ -266,3 +266,48 @@ def test_a_torchtitan_rate_of_the_hardware_needs_what_follows_it(tmp_path, behin
         assert not logs.read(path).steps.has("reported_tflops_per_gpu")
     path.write_text("\n".join(row[:-1] for row in rows) + "\n")
     assert not logs.read(path).steps.has("reported_mfu")
+
+
+def proportional(rows: dict[int, str], count: int = 40) -> str:
+    """Megatron rows of 2.0 s at 400 TFLOP/s; rows: numbers of single rows that replace their time or rate."""
+    usual = "elapsed time per iteration (ms): 2000.0 | throughput per GPU (TFLOP/s/GPU): 400.0"
+    row = (
+        " [2026-01-05 08:{1:02d}:{2:02d}] iteration {0:8d}/     100 | consumed samples: {3:12d} | {4} |"
+        " learning rate: 1.0E-06 | global batch size:   128 | lm loss: 1.1{0:02d}E+01 | loss scale: 1.0 |"
+        " grad norm: 3.000 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+    )
+    numbers = range(1, count + 1)
+    return "".join(row.format(n, n // 30, 2 * n % 60, 128 * n, rows.get(n, usual)) for n in numbers)
+
+
+@pytest.mark.parametrize("damaged", ["(ms): 2900.0 |", "(ms): 900.0 |"])
+def test_a_time_that_contradicts_its_own_rate_is_named_with_its_line(read_text, damaged):
+    row = f"elapsed time per iteration {damaged} throughput per GPU (TFLOP/s/GPU): 400.0"
+    result = read_text(proportional({20: row}))
+    assert any("time and TFLOP/s on line 20 contradict" in warning for warning in result.warnings)
+
+
+def test_a_slow_step_with_a_low_rate_contradicts_nothing(read_text):
+    row = "elapsed time per iteration (ms): 4000.0 | throughput per GPU (TFLOP/s/GPU): 200.0"
+    assert not any("contradict" in warning for warning in read_text(proportional({20: row})).warnings)
+
+
+def test_torchtitan_rows_that_all_end_with_their_rate_seem_cut(read_text):
+    whole = (
+        "[rank0]:2026-01-05 08:00:{0:02d},100 - root - INFO - step: {0:2d}  loss:  8.{0:02d}50  memory: 47.63GiB(60%)  "
+    )
+    ends = {"tps: 1,234": True, "tps: 1,234  tflops: 410.10  mfu: 41.5%": False, "wps: 1,234  mfu: 41.5%": False}
+    for end, cut in ends.items():
+        result = read_text("".join(whole.format(step) + end + "\n" for step in range(1, 13)))
+        assert any("the lines seem cut" in warning for warning in result.warnings) == cut
+
+
+def test_a_slow_step_whose_mfu_is_rounded_to_two_decimals_contradicts_nothing(read_text):
+    row = (
+        "step {0:05d}/00100 (41.56%) | loss: 0.3{0:05d} | lrm: 1.00 | dt: {1:.2f}ms | tok/sec: {2} |"
+        " bf16_mfu: {3:.2f} | epoch: 1\n"
+    )
+    text = "".join(row.format(n, 300.0, 873_813, 0.30) for n in range(60))
+    slow = row.format(30, 6_000.0, 43_690, 0.02)
+    warnings = read_text(text.replace(row.format(30, 300.0, 873_813, 0.30), slow)).warnings
+    assert not any("contradict the ratio" in warning for warning in warnings)

@@ -185,6 +185,12 @@ def test_defaults_of_latent_attention_that_megatron_bridge_leaves_out_are_known(
     assert models.matrix_parameters(read_text(summary + ROWS).model.shape) == pytest.approx(36.6e9, rel=1e-3)
 
 
+def test_a_dense_model_of_megatron_deepspeed_has_one_expert_in_brackets(read_text):
+    dense = {name: value for name, value in MIXTRAL.items() if not name.startswith("moe_")}
+    assert read_text(dumped(dense | {"num_experts": [1]}) + ROWS).model.shape.experts is None
+    assert read_text(dumped(dense | {"num_experts": [128]}) + ROWS).model.shape is None
+
+
 class Holder(torch.nn.Module):
     def __init__(self, config):
         super().__init__()

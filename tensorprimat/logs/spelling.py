@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import significant
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import Steps
+from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.logs.line_widths import LEAST_ROWS, LEAST_SHARE, cut_width
 from tensorprimat.logs.text import Log
 
@@ -33,6 +34,7 @@ LEAST_REST = 6
 MOST_LINES_OF_A_ROW = 60
 LOOKED_AT_ROWS = 50  # for decimal commas
 SAME_TIME, OTHER_RATE = 0.05, 0.2  # relative to the medians: a row of usual time and another rate
+AGREEING = 0.9  # share of the rows whose two numbers must have one ratio before another one is damage
 FASTER, SLOWER = 8.0, 100.0  # than the median rate: no step is, unless digits were added or lost
 
 _NUMBER = re.compile(
@@ -48,10 +50,13 @@ _SCIENTIFIC = re.compile(r"(?<![\d.])\d(?:\.\d*)?[eE][-+]?\d+$")
 _ANY_DIGIT = str.maketrans("012345678", "9" * 9)
 _UNEVEN = re.compile(r"lr\b|lr[ (:_]|learning|norm|scale|epoch|eta\b|version", re.IGNORECASE)
 """Metrics that frameworks print with %g or that change their size by much."""
-_RATES = (
-    *(f"reported_{what}_per_second{per}" for what in ("tokens", "samples") for per in ("", "_per_gpu")),
-    "reported_tflops_per_gpu",
-)
+_SPELLED = {
+    **{f"reported_{what}_per_second{per}": f"{what}/s" for what in ("tokens", "samples") for per in ("", "_per_gpu")},
+    "reported_tflops_per_gpu": "TFLOP/s",
+    "reported_mfu": "MFU",
+}
+"""Columns that are proportional to each other → names in a warning."""
+_RATES = tuple(name for name in _SPELLED if name != "reported_mfu")
 
 
 class _Shape(NamedTuple):
@@ -81,7 +86,12 @@ def problems(log: Log, steps: Steps) -> list[str]:
             path=log.name,
             remedy="write the log with decimal points (LC_NUMERIC=C), or replace the commas in a copy",
         )
-    return [*_odd_rates(steps), *_odd_tokens(steps), *_whole_losses(steps), *_of_lines(log, steps)]
+    return [
+        *(_odd_rates(steps) or _contradictions(steps)),
+        *_odd_tokens(steps),
+        *_whole_losses(steps),
+        *_of_lines(log, steps),
+    ]
 
 
 def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
@@ -269,8 +279,44 @@ def _whole_losses(steps: Steps) -> Iterator[str]:
         )
 
 
-def _odd_rates(steps: Steps) -> Iterator[str]:
-    """Yield a warning for a row whose rate no step has, or that its own time contradicts."""
+def _contradictions(steps: Steps) -> list[str]:
+    """Return a warning for a row of which two numbers contradict the ratio that they have in all other rows.
+
+    Rates and TFLOP/s are proportional while the model and the length of its sequences stay, whatever a row's time is;
+    so are TFLOP/s and the inverse of the time while the work of a step stays.
+    """
+    seconds, line = steps.column("seconds"), steps.column("line")
+    work = next((steps.column(name) for name in ("tokens", "samples") if steps.has(name)), np.ones(len(steps)))
+    pace = np.where(seconds > 0, work / np.where(seconds > 0, seconds, 1), np.nan)
+    rates = [("time", pace)] + [(_SPELLED[name], steps.column(name)) for name in _SPELLED if steps.has(name)]
+    for (first, one), (second, other) in combinations(rates, 2):
+        usable = np.isfinite(one) & np.isfinite(other) & (one > 0) & (other > 0)
+        if usable.sum() < LEAST_ROWS:
+            continue
+        ratio = np.where(usable, one, 1) / np.where(usable, other, 1)
+        off = np.abs(ratio / median(ratio[usable]) - 1)
+        rounded = _last_decimal(other[usable]) / np.where(usable, other, 1)
+        odd = np.flatnonzero(usable & (off > OTHER_RATE + rounded))
+        agree = (off[usable] < SAME_TIME).mean()
+        if 0 < len(odd) <= max(1, ODD_SHARE * len(steps)) and agree >= AGREEING:
+            return [
+                f"steps: {first} and {second} on line {int(line[odd[0]])} contradict the ratio that they have in the "
+                "other rows, so one of them is damaged and the mean may be wrong; look at the line"
+            ]
+    return []
+
+
+def _last_decimal(values: FloatArray) -> float:
+    """Return one unit of the last decimal that a column is printed with: 0.01 for 41.5 and 0.02."""
+    for decimals in range(MOST_DECIMALS):
+        scaled = values * 10.0**decimals
+        if np.allclose(scaled, np.round(scaled), rtol=0, atol=1e-6):
+            return float(10.0**-decimals)
+    return 0.0
+
+
+def _odd_rates(steps: Steps) -> list[str]:
+    """Return a warning for a row whose rate no step has, or that its own time contradicts."""
     seconds = steps.column("seconds")[2:]
     normal = np.abs(seconds / np.nanmedian(seconds) - 1) < SAME_TIME if np.isfinite(seconds).any() else None
     for name in _RATES:
@@ -291,11 +337,11 @@ def _odd_rates(steps: Steps) -> Iterator[str]:
             why = "but its time is the median; the row may be joined of two"
         if 0 < len(odd) <= most:
             where = int(odd[0])
-            yield (
+            return [
                 f"steps: the rate on line {int(line[where])} is {significant(rates[where] / usual, 3)} times the "
                 f"median of all rows, {why}, and the mean may be wrong; look at the line"
-            )
-            return
+            ]
+    return []
 
 
 def _odd_tokens(steps: Steps) -> Iterator[str]:

@@ -162,7 +162,18 @@ def read(log: Log) -> Reading:
         source=seen.source,
         timer="reported_tokens_per_second_per_gpu" if tokens and gpus else None,
         timestamp=fields.iso(seen.timestamp),
+        warnings=_cut_behind_the_rate(steps),
     )
+
+
+def _cut_behind_the_rate(steps: Steps) -> list[str]:
+    """Return a warning where every row ends with its rate: every version prints TFLOP/s or MFU behind it."""
+    if not len(steps) or steps.has("reported_tflops_per_gpu") or steps.has("reported_mfu"):
+        return []
+    return [
+        "steps: no row has the tflops or mfu that torchtitan prints behind the rate, so the lines seem cut there; the "
+        "last number of a row may lack digits; read the log as it was written"
+    ]
 
 
 def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:

@@ -42,6 +42,8 @@ LATENT_DEFAULTS = {
 }  # fmt: skip
 """Defaults of TransformerConfig and MLATransformerConfig, which a summary of differences does not name."""
 LATENT_SUMMARY = "(vs Mcore MLATransformerConfig)"
+ONE_MLP = "[1]"
+"""Megatron-DeepSpeed's num_experts of a dense model."""
 UNSET = ("", "none", "null", "false", "0", "0.0")
 
 _LIST = re.compile(r"[\[(]?(?:[01] ?, ?){0,999}[01] ?,? ?[\])]?")
@@ -140,7 +142,8 @@ def _with_ties(settings: MegatronSettings, shape: ModelShape) -> ModelShape:
 def _experts(settings: MegatronSettings, layers: int, width: int) -> Experts | None:
     count = settings.whole("num_experts") or settings.whole("num_moe_experts")
     if not count:
-        if settings.states("num_experts") or settings.states("num_moe_experts"):
+        stated = [name for name in ("num_experts", "num_moe_experts") if settings.states(name)]
+        if any(settings.value(name) != ONE_MLP for name in stated):
             raise UnknownShapeError("the number of its experts is no number")
         return None
     active = settings.part("moe_router_topk") or ""
