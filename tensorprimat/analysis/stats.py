@@ -299,12 +299,12 @@ def geometric_mean(ratios: Sequence[LogEstimate]) -> LogEstimate:
     return _combined(mean, [_as_students(ratio) for ratio in ratios], weight=1.0 / len(ratios))
 
 
-def _as_students(ratio: LogEstimate, confidence: float = 0.95) -> LogEstimate:
+def _as_students(ratio: LogEstimate) -> LogEstimate:
     """Return an estimate by Student's t alone with the same interval; its variance is enlarged if needed."""
     if not ratio.sides:
         return ratio
     plain = replace(ratio, sides=())
-    wider = (ratio.half_width(confidence) / plain.half_width(confidence)) ** 2
+    wider = (ratio.half_width(0.95) / plain.half_width(0.95)) ** 2
     return replace(plain, variance=ratio.variance * wider)
 
 

@@ -52,12 +52,12 @@ class Holder:
         return None if self.created is None else datetime.fromtimestamp(self.created)
 
 
-def listed(environment: Mapping[str, str] | None = None) -> tuple[dict[int, float | None], list[str]]:
+def listed() -> tuple[dict[int, float | None], list[str]]:
     """Return the memory in bytes by process number, and the programs that answered."""
     memory: dict[int, float | None] = {}
     answered = []
     for question, read in _QUESTIONS:
-        text = _answer(question, environment)
+        text = _answer(question)
         if text is None:
             continue
         answered.append(question[0])
@@ -67,12 +67,9 @@ def listed(environment: Mapping[str, str] | None = None) -> tuple[dict[int, floa
     return memory, answered
 
 
-def _answer(question: Sequence[str], environment: Mapping[str, str] | None) -> str | None:
+def _answer(question: Sequence[str]) -> str | None:
     try:
-        answer = subprocess.run(
-            question, capture_output=True, env=None if environment is None else dict(environment),
-            timeout=PATIENCE_SECONDS, check=False,
-        )  # fmt: skip
+        answer = subprocess.run(question, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):  # not installed, or its driver does not answer
         return None
     return answer.stdout.decode(errors="replace") if answer.returncode == 0 else None
@@ -113,11 +110,11 @@ _QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[int, flo
 )
 
 
-def _gpu_uses(environment: Mapping[str, str] | None = None) -> dict[str, float | None]:
+def _gpu_uses() -> dict[str, float | None]:
     """Return the utilization of every GPU in percent by its name; None for a GPU that does not report it."""
     found: dict[str, float | None] = {}
     for question, read in _USE_QUESTIONS:
-        text = _answer(question, environment)
+        text = _answer(question)
         if text is not None:
             found |= dict(read(text))
     return found
@@ -157,9 +154,9 @@ def _percent(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d{1,3}(\.\d+)?", text) and float(text) <= 100 else None
 
 
-def _gpus_of(environment: Mapping[str, str] | None = None) -> dict[int, list[str]]:
+def _gpus_of() -> dict[int, list[str]]:
     """Return by process number the GPUs that nvidia-smi lists it on."""
-    text = _answer(("nvidia-smi", "--query-compute-apps=pid,gpu_uuid", "--format=csv,noheader"), environment) or ""
+    text = _answer(("nvidia-smi", "--query-compute-apps=pid,gpu_uuid", "--format=csv,noheader")) or ""
     found: dict[int, list[str]] = {}
     for pid, gpu in re.findall(r"^(\d+), *(GPU-[\w-]+)", text, re.MULTILINE):
         found.setdefault(int(pid), []).append(gpu)
@@ -173,15 +170,14 @@ _USE_QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[str,
 )
 
 
-def holders(memory: Mapping[int, float | None], *, devices: Sequence[str] | None = None) -> list[Holder]:
+def holders(memory: Mapping[int, float | None]) -> list[Holder]:
     """Return every process that has a GPU open or that a vendor's program lists, in the order of their numbers."""
-    patterns = DEVICES if devices is None else devices
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = []
     for process in psutil.process_iter():
         if process.pid in spared:
             continue
-        held = _holds(process.pid, patterns)
+        held = _holds(process.pid)
         if held or process.pid in memory:
             with contextlib.suppress(psutil.NoSuchProcess):
                 found.append(_holder(process, held, memory.get(process.pid)))
@@ -194,13 +190,13 @@ def holders(memory: Mapping[int, float | None], *, devices: Sequence[str] | None
     return sorted([*found, *elsewhere], key=lambda holder: holder.pid)
 
 
-def _holds(pid: int, patterns: Sequence[str]) -> bool:
+def _holds(pid: int) -> bool:
     """Return True if the process has one of the device files open; False also if reading is not permitted."""
     try:
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):  # closed meanwhile
                 target = os.readlink(descriptor)
-                if any(fnmatch(target, pattern) for pattern in patterns):
+                if any(fnmatch(target, pattern) for pattern in DEVICES):
                     return True
     except OSError:  # ended meanwhile, or another user's
         return False
@@ -269,34 +265,30 @@ def _is_python(process: psutil.Process) -> bool:
     return re.fullmatch(r"python[\d.]*", Path(program).name) is not None
 
 
-def ask_to_end(chosen: Iterable[Holder], *, grace_seconds: float, devices: Sequence[str] | None = None) -> list[Holder]:
+def ask_to_end(chosen: Iterable[Holder], *, grace_seconds: float) -> list[Holder]:
     """Send SIGTERM, and return those that still run after the grace time.
 
     Each is judged again at the moment of the signal: a number that means another process by then, and a leftover that
     has found a parent or a session, is left alone.
     """
-    return _signalled(chosen, psutil.Process.terminate, grace_seconds, devices)
+    return _signalled(chosen, psutil.Process.terminate, grace_seconds)
 
 
-def insist(chosen: Iterable[Holder], *, devices: Sequence[str] | None = None) -> list[Holder]:
+def insist(chosen: Iterable[Holder]) -> list[Holder]:
     """Send SIGKILL to processes that SIGTERM has not ended, and return those that the driver still holds."""
-    return _signalled(chosen, psutil.Process.kill, KILLED_SECONDS, devices)
+    return _signalled(chosen, psutil.Process.kill, KILLED_SECONDS)
 
 
 def _signalled(
-    chosen: Iterable[Holder],
-    send: Callable[[psutil.Process], None],
-    patience_seconds: float,
-    devices: Sequence[str] | None,
+    chosen: Iterable[Holder], send: Callable[[psutil.Process], None], patience_seconds: float
 ) -> list[Holder]:
-    patterns = DEVICES if devices is None else devices
     signalled: dict[int, tuple[Holder, psutil.Process]] = {}
     for holder in chosen:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = _same(holder)
             if process is None:
                 continue
-            keeps, choosable = _judged(process, _holds(holder.pid, patterns))
+            keeps, choosable = _judged(process, _holds(holder.pid))
             if choosable and (keeps is None or holder.keeps is not None):
                 send(process)
                 signalled[holder.pid] = holder, process

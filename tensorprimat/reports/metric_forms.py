@@ -6,8 +6,8 @@ from tensorprimat.core import quantities
 from tensorprimat.core.quantities import long_time, money, with_prefix
 
 
-def _unit(unit: str, form: quantities.Form = quantities.rate) -> quantities.Form:
-    return lambda value: quantities.UNMEASURED if value is None else f"{form(value)} {unit}"
+def _with(unit: str, form: quantities.Form = quantities.rate) -> quantities.Form:
+    return lambda value: quantities.UNMEASURED if value is None else f"{form(value)}{unit}"
 
 
 FORMS: dict[str, quantities.Form] = {
@@ -21,19 +21,19 @@ FORMS: dict[str, quantities.Form] = {
     "memory_utilization": quantities.percent,
     "memory_headroom_gb": quantities.gigabytes,
     "largest_micro_batch_size": quantities.count,
-    "power_watts_per_gpu": _unit("W"),
+    "power_watts_per_gpu": _with(" W"),
     "joules_per_token": with_prefix("J"),
     "tokens_per_watt_hour": quantities.rate,
     "model_tflops_per_watt": quantities.rate,
-    "price_usd_per_gpu_hour": lambda value: quantities.UNMEASURED if value is None else f"{money(value)}/h",
+    "price_usd_per_gpu_hour": _with("/h", money),
     "cost_usd_per_trillion_tokens": money,
     "tokens_per_dollar": with_prefix("tokens"),
     "time_to_1t_tokens_seconds": long_time,
     "time_to_15t_tokens_seconds": long_time,
     "budget_gpu_hours": quantities.count,
     "budget_seconds": long_time,
-    "budget_energy_kwh": _unit("kWh"),
+    "budget_energy_kwh": _with(" kWh"),
     "budget_cost_usd": money,
     "budget_saving_usd": money,
-    "break_even_price_usd_per_gpu_hour": lambda value: quantities.UNMEASURED if value is None else f"{money(value)}/h",
+    "break_even_price_usd_per_gpu_hour": _with("/h", money),
 }

@@ -97,16 +97,15 @@ def _answer(question: tuple[str, ...], environment: Mapping[str, str]) -> str:
     return answer.stdout.decode(errors="replace")
 
 
-def models_here(models: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str] | None:
+def models_here(models: Sequence[str]) -> list[str] | None:
     """Return those of the models that Primus, or the user by {MODEL}_CONFIG, has a configuration of; None without a
     checkout.
 
     Raises UsageError where PRIMUS_PATH names something that is no checkout.
     """
-    environment = os.environ if environment is None else environment
-    if find(environment) is None:
+    if find() is None:
         return None
-    return [model for model in models if model in STEMS or environment.get(f"{model.upper()}_CONFIG")]
+    return [model for model in models if model in STEMS or os.environ.get(f"{model.upper()}_CONFIG")]
 
 
 def find_config(
