@@ -277,7 +277,7 @@ def steadiness(random: np.random.Generator, count: int, rows: int = 50) -> list[
     kinds: tuple[tuple[str, Floats, float, float, int | None], ...] = (
         ("no warm-up but the first step", flat, 0.0, 0.0, 1),
         ("no warm-up, φ = 0.6", flat, 0.6, 0.0, 1),
-        ("no warm-up, 5 % of the steps half as slow again", flat, 0.0, 0.05, 1),
+        ("no warm-up, 5 % of the steps take 50 % longer", flat, 0.0, 0.05, 1),
         ("ramp of 5 steps from +50 %", ramp(5, 0.5), 0.0, 0.0, 5),
         ("ramp of 10 steps from +50 %", ramp(10, 0.5), 0.0, 0.0, 10),
         ("ramp of 20 steps from +50 %", ramp(20, 0.5), 0.0, 0.0, 20),

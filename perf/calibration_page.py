@@ -100,9 +100,9 @@ Words used below:
 
 - **Step noise**: variation from step to step within a run. **Run to run**: variation of the mean from run to run.
 - **φ**: correlation of one step with the next. At φ = 0.9 a slow step is followed by slow steps for about 10 steps.
-- **Coverage**: share of the 95 % intervals that contain the true value. Wanted: 93 to 97 %.
-- **False alarm**: two equally fast sides are called different. Wanted: at most 6 %.
-- **No verdict**: step time keeps drifting, so the tool does not say which side is faster. It counts as no alarm.
+- **Coverage**: share of the 95 % intervals that contain the true value. Goal: 93 to 97 %.
+- **False alarm**: two equally fast sides are called different. Goal: at most 6 %.
+- **No verdict**: step time keeps drifting, so the tool names no faster side. It does not count as an alarm.
 - **2 % found**: the second side is really 2 % faster, and the tool says that it is faster.
 
 ## Several runs against several runs
@@ -128,9 +128,9 @@ hosts take part, each host counts once, because runs on one host resemble each o
 the interval is at least as wide as the last printed digit allows; equal sides print equal times, so it always
 contains 1.
 
-Few rows leave a gradual warm-up uncertain. Of all decay times that fit about as well as the best, the one that leaves
-most counts, so a verdict is often withheld. Where the whole curve shows a decay and more than a quarter of the
-rows are cut, what may remain of it counts even if the rows that are left do not show it.
+With few rows, the end of a gradual warm-up is uncertain. Of all decay times that fit about as well as the best, the
+tool assumes the one with the largest remaining drift, so it often gives no verdict. If the whole curve shows a decay
+and more than a quarter of the rows are dropped, the possible remainder counts even if the other rows do not show it.
 
 Several verdicts at once, all sides equally fast:
 
@@ -178,9 +178,8 @@ coverage of other methods on the same rows.
 
 ## Where warm-up ends
 
-`find_steady` looks for the end of warm-up in 50 rows with 1 % step noise. Wanted: within 2 steps of the true end of a
-ramp; hardly more than the first row left out where there is no warm-up; hardly ever "settled" where step time never
-settles.
+`find_steady` looks for the end of warm-up in 50 rows with 1 % step noise. Goal: within 2 steps of the true end of a
+ramp; without warm-up, hardly more than the first row left out; hardly ever "settled" if step time never settles.
 
 {
         table(

@@ -101,7 +101,7 @@ COMPARED: tuple[Sides, ...] = (
         replace(PLAIN, name="… slow wander of 2 % (φ = 0.9) within the runs", wander=0.02),
         replace(PLAIN, name="… clock flips of 5 % within the runs", flips=0.05),
         replace(PLAIN, name="… a warm-up ramp of 10 steps before", ramp=10),
-        replace(PLAIN, name="… 5 % of the steps half as slow again", outliers=0.05),
+        replace(PLAIN, name="… 5 % of the steps take 50 % longer", outliers=0.05),
         SHORT,
         TWO_RUNS,
         THREE_RUNS,
@@ -172,7 +172,7 @@ PROCESSES = (
     Process(name="autocorrelated, φ = 0.6", phi=0.6),
     Process(name="autocorrelated, φ = 0.8", phi=0.8),
     Process(name="autocorrelated, φ = 0.9", phi=0.9),
-    Process(name="5 % of the steps half as slow again", outliers=0.05),
+    Process(name="5 % of the steps take 50 % longer", outliers=0.05),
     Process(name="slow wander (φ = 0.9) of 2 % under 1 % noise", wander=True),
     Process(name="clock flips of 5 % every 10 steps", flips=True),
 )

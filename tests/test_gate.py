@@ -204,7 +204,7 @@ def test_a_gate_passes_on_a_model_shape_that_a_side_does_not_state_only_if_accep
 def test_a_gate_never_passes_on_an_impossible_figure(gate):
     code, _, error = gate(h100(), h100(seed=1, seconds=0.5))
     assert code == 2
-    assert "MFU above 100 % is impossible" in error
+    assert "an impossible figure (MFU above 100 %)" in error
 
 
 def test_an_unsettled_candidate_is_undecided(gate):

@@ -72,14 +72,7 @@ def commands(python: str, venv: Path, stack: list[str], *, nemo: bool = False) -
     pins = ["-c", str(ROOT / CONSTRAINTS[nemo])] if sys.version_info >= (3, 11) else []  # numpy's pin needs 3.11
     return [
         [python, "-m", "venv", str(venv)],
-        [
-            *pip,
-            *pins,
-            "--no-deps",
-            "--retries",
-            "1",
-            *torch_source(),
-        ],  # its requirements come from the ordinary index below
+        [*pip, *pins, "--no-deps", "--retries", "1", *torch_source()],  # requirements: from the ordinary index below
         [*pip, *pins, *requirements],
     ]
 

@@ -6,7 +6,7 @@ The levels are in `analysis/levels`, the fields in `core/identity`:
     same_work            model shape, trainable parameters, sequence length and global batch are equal
     same_work_per_token  the same except for the global batch: throughput can be compared, loss over steps cannot
     same_task            both trained to one quality target (MLPerf)
-    not_comparable       different work, a unit that cannot be normalised, or a figure that cannot be true
+    not_comparable       different work, a unit that cannot be normalised, or an impossible figure
 
 If a side does not state its model shape, the shape of the known model that its name means is assumed. If a side does
 not state its trainable parameters, all are assumed to train unless something hints at LoRA or freezing. The sentence
@@ -55,15 +55,15 @@ def judge(baseline: Result, candidate: Result, *, strict: bool = False) -> Fairn
     refused = replace(found, verdict="not_comparable", metric=None)
     errors = tuple(error for result in pair for error in impossible(result))
     if errors:
-        sentence = f"Not comparable: {'figures that cannot be true' if len(errors) > 1 else 'a figure cannot be true'}"
-        sentence += f" (MFU above 100 % is impossible). {REMEDY}"
+        sentence = f"Not comparable: {'impossible figures' if len(errors) > 1 else 'an impossible figure'}"
+        sentence += f" (MFU above 100 %). {REMEDY}"
         return replace(refused, sentence=sentence, errors=errors)
     if (task := _task(pair)) and not strict:
         return replace(
             found, verdict="same_task", sentence=_task_sentence(task, pair, differences), metric=TIME_TO_TRAIN
         )
     if not work.refusals and metric is None and remedy is not None:
-        sentence = f"Not comparable: no rate of the two can be brought to one unit. {remedy}"
+        sentence = f"Not comparable: the rates of the sides have no common unit. {remedy}"
         return replace(refused, sentence=sentence, remedy=remedy)
     if not work.refusals and work.level == "same_work_per_token" and strict:
         work = _Work(refusals=_batch_differs(pair), conditions=(), level="not_comparable", remedy=_SAME_BATCH)
@@ -299,7 +299,7 @@ def _batch_differs(pair: Sequence[Result]) -> tuple[str, ...]:
 
 
 def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Difference]) -> str:
-    """Return the level in words; values stand in the order baseline against candidate."""
+    """Return the level in words; values are in the order baseline against candidate."""
     names = configurations.reconciled(pair)
     if work.level == "identical":
         return f"{LEVELS['identical'].sentence}." + (f" {names}." if names else "")

@@ -1,4 +1,4 @@
-"""The rate in which two results can be compared, and what would give them one."""
+"""The rate in which two results can be compared, and the remedy where there is none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def common_metric(results: Sequence[Result]) -> str | None:
 
 
 def metric_for(pair: Sequence[Result]) -> tuple[str | None, str | None]:
-    """Return the rate that a ratio may be of, and where there is none although both have rates, what would help."""
+    """Return the rate that a ratio may be of, and where there is none although both have rates, the remedy."""
     if (metric := common_metric(pair)) is not None:
         return metric, None
     if not all(any(rate_of(result, name) for name in NORMALISED_BY) for result in pair):

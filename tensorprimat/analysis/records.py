@@ -83,7 +83,7 @@ class Fairness:
     remedy: str | None = None
     """The one thing that would make the sides comparable."""
     errors: tuple[str, ...] = ()
-    """Figures that cannot be true, so that no verdict is based on them."""
+    """Impossible figures, on which no verdict is based."""
 
     @property
     def level(self) -> Level:
@@ -191,7 +191,7 @@ class Comparison:
     warnings: tuple[str, ...]
     generated_at: str
     errors: tuple[str, ...] = ()
-    """Figures that cannot be true, each with its side; they are shown above every headline."""
+    """Impossible figures, each with its side; they are shown above every headline."""
     published: tuple[PublishedComparison, ...] = ()
     """Published results for the same models, nearest first, if the user requested them."""
     published_left_out: Mapping[str, int] = field(default_factory=dict)

@@ -15,8 +15,8 @@ MicroRow = dict[str, Any]
 """One cell as a row of a table: the JSON's keys, and `file`."""
 
 LARGEST_FOLDER_BYTES = 2**26  # of cells in one folder: their tables take ten seconds
-MOST_ROWS = 100_000  # of the smallest cells, which take as long
-LARGEST_NUMBER = 10**30  # whole numbers beyond it have no exact float, and count nothing
+MOST_ROWS = 100_000  # of the smallest cells, whose tables take as long
+LARGEST_NUMBER = 10**30  # whole numbers beyond it have no exact float and are no counts
 _LISTS = frozenset({"trial_times_ms", "warmup_times_ms", "gpu_ids", "warnings"})
 _NUMBERS = frozenset(
     {"d_model", "d_ff", "num_layers", "num_heads", "vocab", "seed", "num_warmups", "num_trials", "num_steps", "mfu",

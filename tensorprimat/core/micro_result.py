@@ -1,4 +1,4 @@
-"""`MicroResult`: one configuration of one model, timed by itself; what `tprimat passes`, `warmup` and `sweep` write.
+"""`MicroResult`: one configuration of one model, timed alone; what `tprimat passes`, `warmup` and `sweep` write.
 
 A cell's JSON is flat, so that a folder of them is a table: `core/cell_rows` reads any such folder (files of other tools
 with `model_size` and `mean_time_ms` too), `tensorprimat.load_cells` makes a pandas DataFrame of it. Times of a trial
@@ -66,7 +66,7 @@ class CellSpec(Record):
     num_steps: int = 1
     """Steps of one trial."""
     memory_limit_gb: Figure = None
-    """Memory that the process may use; None: all there is."""
+    """Memory that the process may use; None: no limit."""
 
     @property
     def shape(self) -> ModelShape:
@@ -230,7 +230,7 @@ class MicroResult(CellSpec, RoundedRecord):
     tool_version: str | None = None
     timestamp: str | None = None
     loss: str | None = None
-    """Computation of the loss, if it could matter for the split of times."""
+    """Computation of the loss, if it changes the split of times."""
     warnings: tuple[str, ...] = ()
     """Advice that follows from the data, one sentence each, beginning with its subject."""
 

@@ -49,7 +49,7 @@ class TrainingConfig(ConfigurationRecord):
     max_steps: Count = None
     """Optimizer steps planned, warm-up included."""
     warmup_steps: Count = None
-    """Steps declared as warm-up before the run; None where the warm-up is found from the data."""
+    """Steps declared as warm-up before the run; None where the warm-up is detected."""
     global_batch_size: Count = None
     micro_batch_size: Count = None
     gradient_accumulation_steps: Count = None
@@ -59,7 +59,7 @@ class TrainingConfig(ConfigurationRecord):
     tensor_model_parallel_size: Count = None
     pipeline_model_parallel_size: Count = None
     virtual_pipeline_model_parallel_size: Count = None
-    """Stages of the model on each pipeline rank (interleaved schedule); None where there is one, or none is stated."""
+    """Model stages on each pipeline rank (interleaved schedule); None for one stage, or if none is stated."""
     context_parallel_size: Count = None
     expert_model_parallel_size: Count = None
     data_parallel_size: Count = None
@@ -149,10 +149,10 @@ class Model(Record):
     trainable_parameters: Count = None
     """Parameters that the optimizer changes; fewer than all with LoRA or frozen layers."""
     trainable_parameters_per_process: Count = None
-    """The same as one process counts them: under FSDP and ZeRO-3 its share, otherwise all."""
+    """Trainable parameters that one process counts: its share under FSDP and ZeRO-3, otherwise all."""
     training_flops_per_token: Count = None
-    """By the convention megatron at this sequence length, where no `shape` expresses the model: experts count as far
-    as one token meets them, windows and chunks by the pairs that are left."""
+    """By the convention megatron at this sequence length, for a model that no `shape` expresses: active
+    experts, and pairs inside windows and chunks."""
 
 
 class Reported(RoundedRecord):
@@ -233,7 +233,7 @@ class PowerMetrics(RoundedRecord):
     energy_joules_per_gpu: Figure = None
     """Over the measured steps: from the device's own counter where it has one, else from sampled power."""
     sampled_energy_joules_per_gpu: Figure = None
-    """Sampled power over the same steps, where the energy is the counter's: the two check each other."""
+    """Energy from sampled power over the same steps, if the other is the counter's; a check of the counter."""
     avg_clock_hertz: Figure = None
     """Of the compute units over the measured steps."""
     avg_temperature_celsius: Figure = None
@@ -263,7 +263,7 @@ class Run(RoundedRecord):
     tokens_per_second_per_gpu: Figure = None
     samples_per_second: Figure = None
     settled: bool | None = None
-    """The step times of all runs together came to rest; None where there are no steps."""
+    """The step times of all runs together reached a stable level; None where there are no steps."""
     drift: Figure = None
     """Relative amount by which the average may lie off the level after warm-up; 0 where no drift shows."""
     final_loss: Figure = None
@@ -272,13 +272,13 @@ class Run(RoundedRecord):
     samples_to_train: Figure = None
     complete: bool = True
     pair: str | None = None
-    """Name of the pair of neighbouring runs of two configurations (benchmark.py --ab) that this run is one of."""
+    """Name of the pair of runs (benchmark.py --ab) that this run belongs to."""
     ended_by: str | None = None
     """Reason why an incomplete run ended: interrupted, out of memory, crashed …"""
 
 
 class Audit(RoundedRecord):
-    """The work that was read, held against the log's own clock: see core.audit."""
+    """Comparison of the work that was read with the log's own clock: see core.audit."""
 
     clock: str | None = None
     """Clock of the log that was used: run_start to run_stop, train_runtime, the dates of the rows …"""
@@ -288,11 +288,11 @@ class Audit(RoundedRecord):
     clock_seconds: Figure = None
     """Seconds of the clock, without evaluation and checkpoints that the log itself times."""
     ratio: Figure = None
-    """The headline's rate over work / clock_seconds; 1 where they agree."""
+    """The result's rate over work / clock_seconds; 1 where they agree."""
     explained_by: tuple[str, ...] = ()
     """Causes of the difference, each with its seconds: "start-up 212 s"."""
     unexplained_seconds: Figure = None
-    """Seconds without an explanation, apart from rounding; negative where the clock counts less than the rows."""
+    """Seconds without an explanation, beyond rounding; negative where the clock counts less than the rows."""
 
 
 class Source(Record):
@@ -317,9 +317,9 @@ class SegmentFacts(Record):
     steps: Count = None
     """Optimizer steps of its rows."""
     same_benchmark: bool
-    """Its settings are those of this result; rows of other segments are not in it."""
+    """True if its settings are those of this result, which holds the rows of such segments only."""
     differs: dict[str, str] = Field(default_factory=dict)
-    """Its settings that are others than this result's."""
+    """Its settings that differ from those of this result."""
 
 
 class Provenance(Record):
@@ -336,9 +336,9 @@ class Provenance(Record):
     which the times were computed."""
     sources: tuple[Source, ...] = ()
     segments: tuple[SegmentFacts, ...] = ()
-    """The trainings in the log, where it holds several."""
+    """All trainings of a log that holds several."""
     segment: int | None = None
-    """The only one that was read, where --segment named it."""
+    """Number of the segment that --segment selected."""
     host: str | None = None
     gpu_ids: tuple[str, ...] = ()
     command: str | None = None

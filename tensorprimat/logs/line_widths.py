@@ -1,4 +1,4 @@
-"""The width at which a copy of a log cut or broke its lines."""
+"""Detection of the width at which the lines of a log were cut or folded."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
 
     Rows of that width are cut if the text before their last number has not one width: no framework pads so. Rows
     whose text before it has one width are cut if other kinds of lines end at the same column, or if their last number
-    has more decimals where it has fewer digits before the point, and a zero at its end, which no framework leaves
-    standing that prints so.
+    has more decimals where it has fewer digits before the point, and a zero at its end, which a framework that prints
+    so would drop.
 
     >>> rows = [(n, f"step {n} | loss {1 / n:.9f} | time {n}.123456"[:30]) for n in range(7, 13)]
     >>> cut_width(rows, set(range(7, 13)))
@@ -63,7 +63,7 @@ def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
 
 
 def _at_end(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Search the end of a text, where every match of a label and a number is."""
+    """Search the end of a text, where a label and a number can match."""
     return pattern.search(text, max(0, len(text) - LAST_CHARACTERS))
 
 

@@ -18,7 +18,7 @@ from tensorprimat.logs.clocks import Moment, moment_in
 from tensorprimat.logs.metric_names import CLOCKS, EVALUATION, OTHERWISE, RUNS, STEPS, TOTALS, field_of
 from tensorprimat.logs.metric_steps import SO_FAR, Merged, RowClock
 
-EXACT_CLOCK = 1e-3  # W&B's clocks have microseconds; a millisecond is what a call takes
+EXACT_CLOCK = 1e-3  # seconds; W&B's clocks have microseconds, but a call takes a millisecond
 EMPTY = frozenset(("", "NaN", "None"))
 """Cells of a CSV that hold nothing."""
 MAY_BE_NAN = ("loss", "gradient_norm", "learning_rate")
@@ -144,7 +144,7 @@ class MetricColumns:
 
     def merged(self) -> Merged:
         """Return the steps of the train set; rows that follow each other with one number (calls of a logger) are one
-        step, of which every value that was logged first counts.
+        step with the first value of each metric.
         """
         length = len(self.lines)
         index = np.full(length, -1, np.int64)
@@ -186,7 +186,7 @@ class MetricColumns:
         return float(values[present][-1]) if present.any() else None
 
     def _field_of(self, name: str) -> tuple[str, float] | None:
-        """Return the field that a metric is in this table, and the factor to its unit."""
+        """Return the field that a metric means in this table, and the factor to its unit."""
         companion, field = OTHERWISE.get(name, (None, ""))
         return (field, 1.0) if companion in self.names else field_of(name)
 

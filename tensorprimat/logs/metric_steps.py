@@ -14,7 +14,7 @@ from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import Moment, TimeMark
 
 TOTAL_TOKENS = ("total_tokens", "tokens_before")
-"""All tokens with those of the step, and before it."""
+"""Total tokens, with those of the step or without them."""
 OTHER_WORK = "other_work"
 SO_FAR = "seconds_so_far"
 NO_COLUMNS = (*TOTAL_TOKENS, OTHER_WORK, SO_FAR)

@@ -1,6 +1,6 @@
 """Signs of rows that were joined inside a number, and of lines that were all cut or folded at one column.
 
-A number that lost digits can be whole to its reader: what follows is a delimiter all the same. The other rows tell: a
+A number that lost digits can look complete to its reader, because a delimiter follows. The other rows show it: a
 framework prints a metric with the same number of decimals on every row, and once per row. Metrics of which that is not
 sure (`repr` drops a zero at the end; a learning rate turns to an exponent) are not judged.
 """
@@ -24,11 +24,11 @@ from tensorprimat.logs.text import Log
 
 MOST_BYTES = 8 * 2**20  # of a log: in a larger one a single row does not move a mean by much
 LONGEST_ROW = 2**14
-MOST_SHARE = 1.3  # numbers of a metric per row: fewer or more stand on lines of another kind
-ODD_SHARE = 0.02  # of the rows that may be damaged; more is a framework that prints so
+MOST_SHARE = 1.3  # numbers of a metric per row: fewer or more are on lines of another kind
+ODD_SHARE = 0.02  # share of rows that may be damaged; above it the framework prints so
 LIKELY_DROPPED_ZEROS = 44  # different numbers, none shortened: 1 % by chance where last zeros are dropped (0.9^44)
 LABEL_CHARACTERS = 32
-MOST_DECIMALS = 8  # a number with more has all its digits, as many as it needs
+MOST_DECIMALS = 8  # digits; a number with more is complete
 UNIT_CHARACTERS = 8
 LEAST_REST = 6
 MOST_LINES_OF_A_ROW = 60
@@ -162,7 +162,7 @@ def odd_number(lines: Sequence[tuple[int, str]], rows: int) -> _Printed | None:
     >>> odd_number(rows, 9) is None
     True
     """
-    alike: dict[str, list[int]] = {}  # lines that differ in digits alone are looked at once
+    alike: dict[str, list[int]] = {}  # of lines that differ in digits alone one is examined
     for place, (_, text) in enumerate(lines):
         alike.setdefault(text.translate(_ANY_DIGIT), []).append(place)
     found: defaultdict[str, list[tuple[_Shape, list[int]]]] = defaultdict(list)

@@ -247,7 +247,7 @@ def show(content: Economics, write: Callable[[Any], None], *, explain: bool) -> 
 
 
 def show_errors(content: Economics, write: Callable[[Any], None]) -> None:
-    """Write each figure that cannot be true as an error, for a terminal."""
+    """Write each impossible figure as an error, for a terminal."""
     for error in content.errors:
         write(console.safe(f"Error: {error}", "bold red"))
 
