@@ -1,4 +1,4 @@
-"""The interval of one run's mean, held against other ways to estimate it."""
+"""The interval of one run's mean, compared with other ways to estimate it."""
 
 from __future__ import annotations
 

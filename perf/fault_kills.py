@@ -1,4 +1,4 @@
-"""Kills at random moments over every command that starts a process: nothing may be left of it after ten seconds.
+"""Kills at random moments over every command that starts a process: no process or file may be left after ten seconds.
 
 Results that were there before a kill must be there after it, those of the history unchanged, and all must load.
 """

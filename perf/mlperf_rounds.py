@@ -1,4 +1,4 @@
-"""Read whole rounds of MLPerf Training and hold every rate against the run's own clock.
+"""Read whole rounds of MLPerf Training and compare every rate with the run's own clock.
 
     python3 perf/mlperf_rounds.py ROUND_FOLDER …
     python3 perf/mlperf_rounds.py training_results_v5.1 --benchmarks llama2_70b_lora --show off

@@ -1,4 +1,4 @@
-"""`tprimat analyze`: every file of old folders is listed with what it holds, and none of them stops the rest."""
+"""`tprimat analyze`: every file of old folders is listed with its content, and no file stops the command."""
 
 from __future__ import annotations
 

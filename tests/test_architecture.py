@@ -1,4 +1,4 @@
-"""The rooms of the house keep to their imports, and light commands stay light."""
+"""Subpackages import only what they may, and light commands stay light."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""The closing audit: what the log's own clock says beside the headline, and when it contradicts it."""
+"""The closing audit: comparison of the headline with the log's own clock, and contradictions."""
 
 from __future__ import annotations
 

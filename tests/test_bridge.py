@@ -1,4 +1,4 @@
-"""The Megatron-Bridge engine as far as no GPU allows: a package of that name stands in for it and prints its lines."""
+"""The Megatron-Bridge engine as far as no GPU allows: a package of that name replaces it and prints its lines."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Clocks that frameworks print for the whole run: held against the rows, each with what explains a difference."""
+"""Clocks that frameworks print for the whole run: compared with the rows, with the reasons for a difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--executor`: what is checked before a job is sent, how Slurm is asked, and what a job's log says about its end."""
+"""`--executor`: checks before a job is sent, queries of Slurm, and the end of a job from its log."""
 
 import io
 import os

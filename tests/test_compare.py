@@ -1,4 +1,4 @@
-"""Results to verdicts: sides, ratios, and what is never said."""
+"""Results to verdicts: sides, ratios, and claims that are never made."""
 
 import math
 from pathlib import Path

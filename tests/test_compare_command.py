@@ -1,4 +1,4 @@
-"""`compare_results.py` and `tprimat compare`: what they print and write, and what they say to wrong input."""
+"""`compare_results.py` and `tprimat compare`: their output and files, and errors for wrong input."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Stamps at the beginning of rows are held against the times on them, whatever wrote the stamp."""
+"""Timestamps before rows are compared with the times in them, whatever program wrote them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats are told by content; what fits none is refused, and what fits two is said."""
+"""Formats are detected by content; a text that fits none is refused, and two that fit are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of a machine are found model by model: by variable, by name, by content; the choice says why."""
+"""Logs of a machine are found model by model: by variable, by name, by content; the choice has a reason."""
 
 from __future__ import annotations
 

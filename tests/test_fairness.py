@@ -1,4 +1,4 @@
-"""Verdict levels: what may be said about two sides, row by row of the table, and what was once said wrongly."""
+"""Verdict levels: the claims that two sides allow, row by row of the table, and claims that were once wrong."""
 
 import math
 from pathlib import Path

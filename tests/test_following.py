@@ -1,4 +1,4 @@
-"""A framework's launcher followed to its end: output kept and shown, and one line about why it failed."""
+"""A framework's launcher followed to its end: output kept and shown, and one line with the cause of a failure."""
 
 import os
 import signal

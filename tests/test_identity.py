@@ -1,4 +1,4 @@
-"""Identity: when two runs belong to one benchmark, and what proves that two logs tell of one run."""
+"""Identity: when two runs belong to one benchmark, and the evidence that two logs are of one run."""
 
 import numpy as np
 import pytest

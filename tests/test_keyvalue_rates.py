@@ -1,4 +1,4 @@
-"""Rates of rows of unknown or different tokens: each is weighed by what tells the work of its step."""
+"""Rates of rows of unknown or different tokens: each is weighted by the work of its step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks whose output comes late: what they print of a start, behind the first rows of another rank, starts nothing."""
+"""Ranks whose output comes late: their lines about a start, after the first rows of another rank, begin no training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a training process ends, the benchmark goes on with one sentence and what was measured."""
+"""However a training process ends, the benchmark continues with one sentence and the measured steps."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A large log read by several processes says what it says to one."""
+"""A large log gives several processes the same result as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iteration lines of the Megatron family in every spelling, whole or damaged, become exactly the steps they tell."""
+"""Iteration lines of the Megatron family in every spelling, whole or damaged, become exactly their steps."""
 
 from __future__ import annotations
 

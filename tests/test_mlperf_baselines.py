@@ -1,4 +1,4 @@
-"""MLPerf Training entries as baselines: in the gate, beside a user's own results, and in the demo."""
+"""MLPerf Training entries as baselines: in the gate, next to a user's own results, and in the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLPerf result files: which rows are steps, what they count, and what is said once for the run."""
+"""MLPerf result files: the rows that are steps, their counts, and facts stated once for the run."""
 
 from __future__ import annotations
 

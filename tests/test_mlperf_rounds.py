@@ -1,4 +1,4 @@
-"""Whole rounds of MLPerf Training: what is read, how it is scored, and what is said of what cannot be read."""
+"""Whole rounds of MLPerf Training: reading, scores, and notes on unreadable files."""
 
 from __future__ import annotations
 

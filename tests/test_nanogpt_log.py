@@ -1,4 +1,4 @@
-"""The nanoGPT family: whose tok/sec is global, whose mean runs, whose time holds an evaluation."""
+"""The nanoGPT family: rates over all GPUs, running means, and times that contain an evaluation."""
 
 from __future__ import annotations
 

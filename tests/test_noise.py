@@ -1,4 +1,4 @@
-"""A busy machine and moving limits are said before and after a run, and keep preflight figures from being kept."""
+"""A busy machine and changing limits are reported before and after a run, and preflight figures are then not kept."""
 
 from dataclasses import replace
 

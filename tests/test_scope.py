@@ -1,4 +1,4 @@
-"""Every sentence that compares two sides says what it leaves open: other machines."""
+"""Every sentence that compares two sides states that other machines may differ."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Trainings of a log that only the rows tell apart, by their work, speed or numbers."""
+"""Trainings of a log that only the rows distinguish, by their work, speed or numbers."""
 
 # ruff: noqa: F811  # `read` is a fixture of test_segments
 

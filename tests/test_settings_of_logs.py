@@ -1,4 +1,4 @@
-"""Settings that frameworks print, in their spellings of today: each is read where it stands, none is guessed."""
+"""Settings that frameworks print, in their present spellings: each is read where it is stated, none is guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows joined or cut inside a number: the other rows tell, and sound rows are never suspected."""
+"""Rows joined or cut inside a number: found by comparison with the other rows; intact rows are never suspected."""
 
 import job_logs
 import pytest

@@ -1,4 +1,4 @@
-"""Nothing that was measured is ever lost, and a file that is no result says so in one line."""
+"""Nothing that was measured is ever lost, and a file that is no result is refused in one line."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Tests of the house style: docstrings that say what comes back, and files of readable length."""
+"""Tests of the house style: docstrings that state the return value, and files of readable length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of logs in every wrapping comes out as numbered clean lines, and what hurts is refused in bounded memory."""
+"""Text of logs in every packing is read as numbered clean lines, and dangerous input is refused in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FP8 of the torch engine: what is converted, what is refused, and by which words."""
+"""FP8 of the torch engine: conversions, and refusals with their messages."""
 
 import importlib.util
 import sys

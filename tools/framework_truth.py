@@ -1,4 +1,4 @@
-"""The true times and losses of a run that `tools/write_framework_logs.py` made, and what our reader says otherwise."""
+"""The true times and losses of a run that `tools/write_framework_logs.py` made, compared with those of its log."""
 
 from __future__ import annotations
 

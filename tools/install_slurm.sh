@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what `make test-slurm` starts a Slurm of; nothing of it is started here, or left running by the tests.
-# Exit codes: 0 it is there, 3 it cannot be had here, which is said.
+# Installs the Slurm programs that `make test-slurm` starts; nothing is started here or left running by the tests.
+# Exit codes: 0 it is there, 3 it cannot be installed here, with a message.
 set -euo pipefail
 packages=(slurmctld slurmd slurm-client munge)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the path of one working Python of every supported minor version beside that of .venv, from PATH and pyenv.
+# Prints the path of one working Python of every supported minor version other than that of .venv, from PATH and pyenv.
 set -euo pipefail
 own=$("$(dirname "$0")/../.venv/bin/python" -c 'import sys; print(*sys.version_info[:2], sep=".")')
 for version in 3.10 3.11 3.12 3.13 3.14; do

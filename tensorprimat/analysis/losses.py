@@ -1,4 +1,4 @@
-"""Loss parity: a fast run that does not learn is not fast.
+"""Loss parity: comparison of the losses of two sides, because the speed of a run that does not learn means nothing.
 
 Two curves over the same data are compared in windows of a few steps: the gap between the means of a window is compared
 with its noise. Runs with equal seeds read the data in the same order and are compared in pairs, so the effect of a

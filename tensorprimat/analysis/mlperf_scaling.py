@@ -1,4 +1,4 @@
-"""Scaling of one GPU over its number, and results over rounds of a GPU and of a vendor, by MLPerf Training entries.
+"""Scaling of one GPU model over the number of GPUs, and results of a GPU or a vendor over rounds, from MLPerf Training.
 
 The law of samples/s is a power of the number of GPUs or Amdahl's, whichever fits better (analysis/scaling_laws).
 Submitters change the batch with the number of GPUs, so the samples to the target change too. Time to train therefore

@@ -1,4 +1,4 @@
-"""Scores of MLPerf Training entries by its rules, and figures that follow from the logs but that it does not score.
+"""Scores of MLPerf Training entries by its rules, and figures that follow from the logs but are not scored.
 
 Rules (mlcommons/training_policies, training_rules.adoc, read 2026-11-21): a benchmark needs 10 or 3 runs; the fastest
 and the slowest are dropped and the rest is averaged. One run that does not converge may be the slowest, so nothing more

@@ -1,4 +1,4 @@
-"""The cells of a folder as the rows of a table, those of other tools too."""
+"""The cells of a folder, also those of other tools, as the rows of a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training FLOPs per token by the conventions that the field uses: an MFU without its convention says nothing.
+"""Training FLOPs per token by the conventions that the field uses: an MFU without its convention has no meaning.
 
 L layers, H heads × Q head size, T sequence length, N parameters, P_mm weights of every matrix product (see
 `models.matrix_parameters`); of a mixture of experts, N and P_mm count those that one token meets. A multiply-add is two

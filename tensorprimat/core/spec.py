@@ -1,4 +1,4 @@
-"""`RunSettings`: the choices of the command line. `RunSpec`: one run, every value explicit, for an engine's process."""
+"""Settings of a run: `RunSettings`, chosen on the command line, and `RunSpec`, with every value explicit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that hold a GPU, and ending what a crashed training left behind.
+"""Processes that hold a GPU, and the end of those that a crashed training left behind.
 
 nvidia-smi, rocm-smi and amd-smi list processes by the host's numbers, which in a container may be another process. A
 process counts here only if /proc shows it, in this PID namespace, with a GPU's device file open.

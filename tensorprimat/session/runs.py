@@ -1,5 +1,5 @@
-"""The models of one benchmark, fitted to the budget: each is trained, every run in a process and saved as it ends, or
-its log is read. An observer is told of the progress.
+"""The models of one benchmark, fitted to the budget: each is trained (every run in a process, saved as it ends), or its
+log is read. An observer is told of the progress.
 """
 
 from __future__ import annotations
