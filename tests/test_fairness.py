@@ -16,6 +16,7 @@ from tensorprimat.analysis.rates import NORMALISED_BY, TIME_TO_TRAIN
 from tensorprimat.core import flops
 from tensorprimat.core.identity import FIELDS, signature
 from tensorprimat.core.result import Model, ModelShape, Reported
+from tensorprimat.core.shape_parts import Experts, LatentAttention
 from tensorprimat.core.store import Loaded
 
 
@@ -384,10 +385,17 @@ def test_versions_and_timing_are_context():
 
 
 def test_every_number_of_the_shape_decides():
-    base = result("h100")
+    windowed = result("h100").model.shape.model_copy(update={"sliding_window": 100})
+    base = with_model(result("h100"), shape=windowed)
+    parts = {
+        "experts": Experts(count=8, active=2, ffn_hidden_size=64, layers=4),
+        "latent_attention": LatentAttention(
+            key_value_rank=32, plain_head_dim=16, rotated_head_dim=8, value_head_dim=16
+        ),
+    }
     for name, value in ModelShape.model_fields.items():
         old = getattr(base.model.shape, name)
-        new = (not old) if value.annotation is bool else (old or 1000) + 1
+        new = (not old) if value.annotation is bool else parts.get(name) or (old or 1000) + 1
         shape = base.model.shape.model_copy(update={name: new})
         assert judge(base, with_model(base, shape=shape)).verdict == "not_comparable", name
 
