@@ -25,7 +25,10 @@ def write(path: Path, content: str = LOG, *, age: float = 0.0) -> Path:
 
 
 def find(*folders: Path, **environment: str) -> dict[str, discover.Search]:
-    return discover.find(MODELS, folders=folders, environment=environment)
+    with pytest.MonkeyPatch.context() as changed:
+        for name, value in environment.items():
+            changed.setenv(name, value)
+        return discover.find(MODELS, folders=folders)
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
@@ -168,6 +171,7 @@ def test_the_places_are_here_output_and_primus(tmp_path: Path, monkeypatch: pyte
     primus = tmp_path / "primus"
     primus.mkdir()
     monkeypatch.chdir(tmp_path)
-    places = discover.places({"PRIMUS_PATH": str(primus)})
-    assert places[:3] == [Path("."), Path("output"), primus]
-    assert discover.places({"PRIMUS_PATH": str(tmp_path)})[:2] == [Path("."), Path("output")], "each folder once"
+    monkeypatch.setenv("PRIMUS_PATH", str(primus))
+    assert discover.places()[:3] == [Path("."), Path("output"), primus]
+    monkeypatch.setenv("PRIMUS_PATH", str(tmp_path))
+    assert discover.places()[:2] == [Path("."), Path("output")], "each folder once"

@@ -18,6 +18,12 @@ def root(tmp_path):
     return fake_primus.checkout(tmp_path / "Primus of mine")
 
 
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    for name in ("PRIMUS_PATH", "FAKE_LENGTH", "MY_LENGTH"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def experiment(folder, text):
     return fake_primus.write(folder / "experiment.yaml", text)
 
@@ -27,7 +33,7 @@ def pre_trainer(*lines):
 
 
 def test_the_experiment_wins_over_its_presets_and_they_over_theirs(root):
-    sets = effective(root / LLAMA, environment={})
+    sets = effective(root / LLAMA)
     assert sets.whole("micro_batch_size") == 2, "the experiment's, not the 4 of trainer_base"
     assert sets.whole("global_batch_size") == 32
     assert sets.whole("num_layers") == 32, "from the model's preset"
@@ -37,20 +43,22 @@ def test_the_experiment_wins_over_its_presets_and_they_over_theirs(root):
 
 def test_presets_of_old_versions_name_their_base_by_bases(tmp_path):
     old = fake_primus.checkout(tmp_path, old=True)
-    sets = effective(old / "examples/megatron/configs/llama3.1_8B-pretrain.yaml", environment={})
+    sets = effective(old / "examples/megatron/configs/llama3.1_8B-pretrain.yaml")
     assert sets.precision == "bf16"
 
 
-def test_the_environment_fills_placeholders_and_their_defaults_apply_otherwise(root):
-    assert effective(root / LLAMA, environment={}).whole("seq_length") == 4096
-    assert effective(root / LLAMA, environment={"FAKE_LENGTH": "2048"}).whole("seq_length") == 2048
+def test_the_environment_fills_placeholders_and_their_defaults_apply_otherwise(root, monkeypatch):
+    assert effective(root / LLAMA).whole("seq_length") == 4096
+    monkeypatch.setenv("FAKE_LENGTH", "2048")
+    assert effective(root / LLAMA).whole("seq_length") == 2048
 
 
-def test_a_placeholder_without_default_or_value_names_the_variable(root):
+def test_a_placeholder_without_default_or_value_names_the_variable(root, monkeypatch):
     path = experiment(root, pre_trainer("overrides:", "  seq_length: ${MY_LENGTH}"))
     with pytest.raises(InputError, match=r"\$\{MY_LENGTH\} has no default and MY_LENGTH is not set; export MY_LENGTH="):
-        effective(path, environment={})
-    assert effective(path, environment={"MY_LENGTH": "512"}).whole("seq_length") == 512
+        effective(path)
+    monkeypatch.setenv("MY_LENGTH", "512")
+    assert effective(path).whole("seq_length") == 512
 
 
 @pytest.mark.parametrize(
@@ -65,13 +73,14 @@ def test_a_placeholder_without_default_or_value_names_the_variable(root):
 )
 def test_the_precision_is_what_the_flags_of_megatron_come_to(tmp_path, overrides, precision):
     path = experiment(tmp_path, pre_trainer("overrides:", *(f"  {line}" for line in overrides)))
-    assert effective(path, environment={}).precision == precision
+    assert effective(path).precision == precision
 
 
-def test_a_file_outside_any_checkout_names_the_presets_that_it_lacks(tmp_path, root):
+def test_a_file_outside_any_checkout_names_the_presets_that_it_lacks(tmp_path, root, monkeypatch):
     path = experiment(tmp_path, pre_trainer("config: pre_trainer.yaml", "model: llama3.1_8B", "overrides: {}"))
-    assert effective(path, environment={}).missing_presets == ("pre_trainer.yaml", "llama3.1_8B")
-    assert effective(path, environment={"PRIMUS_PATH": str(root)}).whole("num_layers") == 32
+    assert effective(path).missing_presets == ("pre_trainer.yaml", "llama3.1_8B")
+    monkeypatch.setenv("PRIMUS_PATH", str(root))
+    assert effective(path).whole("num_layers") == 32
 
 
 @pytest.mark.parametrize(
@@ -87,18 +96,18 @@ def test_a_file_outside_any_checkout_names_the_presets_that_it_lacks(tmp_path, r
 )
 def test_a_file_that_is_no_experiment_is_refused_in_one_line(tmp_path, text, complaint):
     with pytest.raises(InputError, match=complaint) as refused:
-        effective(experiment(tmp_path, text), environment={})
+        effective(experiment(tmp_path, text))
     assert "\n" not in str(refused.value)
 
 
 def test_a_missing_file_a_folder_and_a_binary_are_refused(tmp_path):
     with pytest.raises(InputError, match="no such file"):
-        effective(tmp_path / "none.yaml", environment={})
+        effective(tmp_path / "none.yaml")
     with pytest.raises(InputError, match="a folder, not a file"):
-        effective(tmp_path, environment={})
+        effective(tmp_path)
     (tmp_path / "experiment.yaml").write_bytes(b"\xff\xfe\x00binary")
     with pytest.raises(InputError, match="not UTF-8 text"):
-        effective(tmp_path / "experiment.yaml", environment={})
+        effective(tmp_path / "experiment.yaml")
 
 
 def test_links_in_a_circle_are_refused_in_one_line(tmp_path, capsys):
@@ -128,13 +137,13 @@ def test_yaml_that_no_configuration_holds_is_refused_in_one_line(tmp_path, capsy
 def test_a_file_that_extends_itself_is_refused(tmp_path):
     path = experiment(tmp_path, "extends: experiment.yaml\n" + pre_trainer("overrides: {}"))
     with pytest.raises(InputError, match="extends itself"):
-        effective(path, environment={})
+        effective(path)
 
 
 def test_a_setting_that_should_be_a_number_and_is_not_names_file_and_value(tmp_path):
     path = experiment(tmp_path, pre_trainer("overrides:", "  micro_batch_size: many"))
     with pytest.raises(InputError, match="micro_batch_size: 'many' is not a whole number"):
-        effective(path, environment={}).whole("micro_batch_size")
+        effective(path).whole("micro_batch_size")
 
 
 def test_a_derived_file_keeps_placeholders_and_everything_that_was_not_changed(root):
@@ -149,5 +158,5 @@ def test_a_derived_file_still_finds_what_it_extends(tmp_path):
     fake_primus.write(tmp_path / "base.yaml", pre_trainer("overrides:", "  micro_batch_size: 8"))
     path = experiment(tmp_path, "extends: [base.yaml]\n" + pre_trainer("overrides:", "  train_iters: 5"))
     elsewhere = fake_primus.write(tmp_path / "other" / "derived.yaml", derived(path, {"train_iters": 9}))
-    sets = effective(elsewhere, environment={})
+    sets = effective(elsewhere)
     assert (sets.whole("micro_batch_size"), sets.whole("train_iters")) == (8, 9)

@@ -269,15 +269,19 @@ def test_without_any_checkout_logs_are_read_as_before(place, monkeypatch):
     assert done.returncode == 2
 
 
-def test_rocm_names_the_gpu_where_no_variable_does(tmp_path):
+def test_rocm_names_the_gpu_where_no_variable_does(tmp_path, monkeypatch):
     fake_primus.program(tmp_path, "rocm-smi", "exit 1")
     fake_primus.program(tmp_path, "amd-smi", "echo '    MARKET_NAME: AMD Instinct MI325X'")
-    where = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    assert primus_checkout.gpu_model(where) == ("MI325X", "amd-smi")
-    assert primus_checkout.gpu_model({**where, "PRIMUS_GPU_MODEL": "MI300X"}) == ("MI300X", "PRIMUS_GPU_MODEL")
+    monkeypatch.delenv("PRIMUS_GPU_MODEL", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert primus_checkout.gpu_model() == ("MI325X", "amd-smi")
+    monkeypatch.setenv("PRIMUS_GPU_MODEL", "MI300X")
+    assert primus_checkout.gpu_model() == ("MI300X", "PRIMUS_GPU_MODEL")
     fake_primus.program(tmp_path, "amd-smi", "echo no gpu")
+    monkeypatch.delenv("PRIMUS_GPU_MODEL")
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="no AMD Instinct GPU found"):
-        primus_checkout.gpu_model({"PATH": str(tmp_path)})
+        primus_checkout.gpu_model()
 
 
 @pytest.fixture(scope="session")

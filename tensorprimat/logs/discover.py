@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,21 +50,18 @@ _RULES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
 """Kinds of names, each with a test of (name of the file, model) in lower case; of equals the newest wins."""
 
 
-def find(
-    models: Sequence[str], *, folders: Sequence[Path] | None = None, environment: Mapping[str, str] | None = None
-) -> dict[str, Search]:
+def find(models: Sequence[str], *, folders: Sequence[Path] | None = None) -> dict[str, Search]:
     """Return the log of each model: by {MODEL}_LOG, by name, then by content, whatever the file is called.
 
     folders: where to look (default: `places`). Raises InputError where a variable names a file that cannot be read.
     """
-    environment = os.environ if environment is None else environment
-    folders = places(environment) if folders is None else folders
+    folders = places() if folders is None else folders
     every = [path for folder in folders for path in _files(folder)]
     files = [path for path in every if _ENDING.search(path.name)]
     found = {}
     for model in models:
         searched = (f"{model.upper()}_LOG", *map(str, folders))
-        found[model] = _by_variable(model, environment, searched) or _by_name(model, files, searched)
+        found[model] = _by_variable(model, searched) or _by_name(model, files, searched)
     missing = [model for model in models if found[model].path is None]
     if missing:
         named = {path for search in found.values() if (path := search.path) is not None}
@@ -72,10 +69,9 @@ def find(
     return found
 
 
-def places(environment: Mapping[str, str] | None = None) -> list[Path]:
+def places() -> list[Path]:
     """Return the folders of a search: the current one, output/, $PRIMUS_PATH and the workspaces of AMD's containers."""
-    environment = os.environ if environment is None else environment
-    primus = environment.get("PRIMUS_PATH")
+    primus = os.environ.get("PRIMUS_PATH")
     named = [".", "output", *([primus] if primus else []), *WORKSPACES]
     unique: dict[str, Path] = {}
     for name in named:
@@ -102,9 +98,9 @@ def _files(folder: Path) -> Iterator[Path]:
         yield folder / name
 
 
-def _by_variable(model: str, environment: Mapping[str, str], searched: tuple[str, ...]) -> Search | None:
+def _by_variable(model: str, searched: tuple[str, ...]) -> Search | None:
     variable = f"{model.upper()}_LOG"
-    value = environment.get(variable)
+    value = os.environ.get(variable)
     if not value:
         return None
     path = Path(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprimat.core import regular
@@ -31,13 +31,12 @@ GPUS_PER_NODE = 8  # what Primus itself starts where GPUS_PER_NODE does not say 
 PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
 
 
-def find(environment: Mapping[str, str] | None = None) -> Path | None:
+def find() -> Path | None:
     """Return the checkout: $PRIMUS_PATH, else the containers' place; None where neither is there.
 
     Raises UsageError where PRIMUS_PATH names something that is no checkout.
     """
-    environment = os.environ if environment is None else environment
-    named = environment.get("PRIMUS_PATH")
+    named = os.environ.get("PRIMUS_PATH")
     if not named:
         return regular.resolved(DEFAULT_PATH) if _is_checkout(DEFAULT_PATH) else None
     root = Path(os.path.expanduser(named))
@@ -54,15 +53,14 @@ def _is_checkout(root: Path) -> bool:
     return (root / PRESETS).is_dir() and any((root / name).is_file() for name in (*LAUNCHERS, OLD_LAUNCHER))
 
 
-def gpu_model(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
+def gpu_model() -> tuple[str, str]:
     """Return the model of the GPU ("MI300X") and its origin: PRIMUS_GPU_MODEL or a program of ROCm.
     Raises UsageError.
     """
-    environment = os.environ if environment is None else environment
-    if named := environment.get("PRIMUS_GPU_MODEL"):
+    if named := os.environ.get("PRIMUS_GPU_MODEL"):
         return named, "PRIMUS_GPU_MODEL"
     for question in QUESTIONS:
-        if match := GPU_MODEL.search(_answer(question, environment)):
+        if match := GPU_MODEL.search(_answer(question)):
             return match[0], question[0]
     programs = ", ".join(program for program, *_ in QUESTIONS)
     raise UsageError(
@@ -70,7 +68,7 @@ def gpu_model(environment: Mapping[str, str] | None = None) -> tuple[str, str]:
     )
 
 
-def machine_of(machine: Machine, environment: Mapping[str, str] | None = None) -> Machine:
+def machine_of(machine: Machine) -> Machine:
     """Return the machine that Primus will train on: this one, or, where this Python sees no AMD GPU (it need not have
     ROCm's torch; a dry run needs no GPU), what PRIMUS_GPU_MODEL or ROCm's programs and GPUS_PER_NODE say.
 
@@ -78,20 +76,17 @@ def machine_of(machine: Machine, environment: Mapping[str, str] | None = None) -
     """
     if machine.platform == "amd":
         return machine
-    environment = os.environ if environment is None else environment
-    named = environment.get("GPUS_PER_NODE", str(GPUS_PER_NODE))
+    named = os.environ.get("GPUS_PER_NODE", str(GPUS_PER_NODE))
     if not named.isdigit() or not int(named):
         raise UsageError(f"GPUS_PER_NODE={named}: must be a number of GPUs")
-    gpu, _ = gpu_model(environment)
+    gpu, _ = gpu_model()
     info = GpuInfo(device_name=gpu, device_count=int(named), software_stack="rocm")
     return Machine(platform="amd", gpu_info=info, host=machine.host, warnings=machine.warnings)
 
 
-def _answer(question: tuple[str, ...], environment: Mapping[str, str]) -> str:
+def _answer(question: tuple[str, ...]) -> str:
     try:
-        answer = subprocess.run(
-            question, capture_output=True, env=dict(environment), timeout=PATIENCE_SECONDS, check=False
-        )
+        answer = subprocess.run(question, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):  # not installed, or its driver does not answer
         return ""
     return answer.stdout.decode(errors="replace")
@@ -108,17 +103,14 @@ def models_here(models: Sequence[str]) -> list[str] | None:
     return [model for model in models if model in STEMS or os.environ.get(f"{model.upper()}_CONFIG")]
 
 
-def find_config(
-    root: Path, model: str, *, gpu: str, precision: str | None, environment: Mapping[str, str] | None = None
-) -> Path:
+def find_config(root: Path, model: str, *, gpu: str, precision: str | None) -> Path:
     """Return the experiment file for a model on a GPU; {MODEL}_CONFIG names another one.
 
     precision: bf16 where nothing is stated. Files without a precision in their name (until v0.5) serve every precision,
     files without a GPU's folder (until v0.4) every GPU. Raises UsageError that names the files searched.
     """
-    environment = os.environ if environment is None else environment
     variable = f"{model.upper()}_CONFIG"
-    if named := environment.get(variable):
+    if named := os.environ.get(variable):
         path = next((path for path in (Path(named), root / named) if path.is_file()), None)
         if path is None:
             raise UsageError(f"{variable}={named}: no such file, nor in {root}")

@@ -60,16 +60,15 @@ class Effective:
         return "fp32" if "bf16" in self.settings else None
 
 
-def effective(path: Path, *, root: Path | None = None, environment: Mapping[str, str] | None = None) -> Effective:
+def effective(path: Path, *, root: Path | None = None) -> Effective:
     """Read an experiment file as Primus would.
 
     root: the checkout whose presets it builds on (default: the one that the file lies in, else $PRIMUS_PATH).
     Raises InputError for a file that is missing, is not YAML, is no experiment, or has a placeholder without value.
     """
-    environment = os.environ if environment is None else environment
-    experiment = _load(path, environment)
+    experiment = _load(path)
     trainer = _trainer(experiment, path)
-    presets = _presets(path, root, environment)
+    presets = _presets(path, root)
     framework = str(trainer.get("framework", "megatron"))
     settings: dict[str, Any] = {}
     missing = []
@@ -80,7 +79,7 @@ def effective(path: Path, *, root: Path | None = None, environment: Mapping[str,
         if preset is None or not preset.is_file():
             missing.append(str(name))
             continue
-        settings = _merged(settings, _load(preset, environment))
+        settings = _merged(settings, _load(preset))
     settings = _merged(settings, trainer.get("overrides") or {})
     return Effective(path=path, settings=settings, missing_presets=tuple(missing))
 
@@ -104,8 +103,8 @@ def checkout_of(path: Path) -> Path | None:
     return next((folder for folder in regular.resolved(path).parents if (folder / PRESETS).is_dir()), None)
 
 
-def _presets(path: Path, root: Path | None, environment: Mapping[str, str]) -> Path | None:
-    named = environment.get("PRIMUS_PATH")
+def _presets(path: Path, root: Path | None) -> Path | None:
+    named = os.environ.get("PRIMUS_PATH")
     candidates = (root, checkout_of(path), Path(named) if named else None)
     return next((found / PRESETS for found in candidates if found and (found / PRESETS).is_dir()), None)
 
@@ -126,15 +125,15 @@ def _trainer(experiment: dict[str, Any], path: Path) -> dict[str, Any]:
     return found
 
 
-def _load(path: Path, environment: Mapping[str, str], below: Sequence[Path] = ()) -> dict[str, Any]:
+def _load(path: Path, below: Sequence[Path] = ()) -> dict[str, Any]:
     """Return one file with its placeholders filled in and everything that it builds on merged under it."""
     if regular.resolved(path) in below:
         raise InputError("extends itself", path=path, remedy="correct its extends:")
-    document: dict[str, Any] = _filled(_parse(path), path, environment)
+    document: dict[str, Any] = _filled(_parse(path), path)
     merged: dict[str, Any] = {}
     for key in PARENTS:
         for parent in _listed(document.pop(key, ())):
-            merged = _merged(merged, _load(path.parent / parent, environment, (*below, regular.resolved(path))))
+            merged = _merged(merged, _load(path.parent / parent, (*below, regular.resolved(path))))
     return _merged(merged, document)
 
 
@@ -165,18 +164,18 @@ def _listed(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else [str(item) for item in value or ()]
 
 
-def _filled(value: Any, path: Path, environment: Mapping[str, str]) -> Any:
+def _filled(value: Any, path: Path) -> Any:
     """Placeholders replaced, and what comes of them read as the number or truth value that it spells."""
     if isinstance(value, dict):
-        return {key: _filled(item, path, environment) for key, item in value.items()}
+        return {key: _filled(item, path) for key, item in value.items()}
     if isinstance(value, list):
-        return [_filled(item, path, environment) for item in value]
+        return [_filled(item, path) for item in value]
     if not isinstance(value, str) or not PLACEHOLDER.search(value):
         return value
 
     def fill(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
-        filled = environment.get(name, default)
+        filled = os.environ.get(name, default)
         if filled is None:
             raise InputError(
                 f"${{{name}}} has no default and {name} is not set", path=path, remedy=f"export {name}=VALUE"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,21 +43,18 @@ PRECISION_SETTINGS: dict[str, dict[str, Any]] = {
 RECOMPUTE_SETTINGS = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
-def spec_of(
-    model: str, settings: RunSettings, *, machine: Machine, environment: Mapping[str, str] | None = None
-) -> RunSpec:
+def spec_of(model: str, settings: RunSettings, *, machine: Machine) -> RunSpec:
     """Return one run of a model by Primus: flags, else the methodology's values, else what its configuration sets.
 
     Raises UsageError where there is no checkout, GPU or configuration, or a value cannot work; InputError for a
     configuration that cannot be read.
     """
-    environment = os.environ if environment is None else environment
-    root = primus_checkout.find(environment)
+    root = primus_checkout.find()
     if root is None:
         raise UsageError("--engine primus: no Primus checkout; set PRIMUS_PATH to it")
     if settings.preset not in (None, "full"):
         raise UsageError(f"--preset {settings.preset}: Primus trains the full models; --engine torch has it")
-    gpu, gpu_source = primus_checkout.gpu_model(environment)
+    gpu, gpu_source = primus_checkout.gpu_model()
     configured = methodology.values(
         settings.methodology,
         vars(settings),
@@ -69,8 +65,8 @@ def spec_of(
         gpu=GpuInfo(device_name=gpu),
     ).values
     precision = configured.pop("precision", None)
-    config = primus_checkout.find_config(root, model, gpu=gpu, precision=precision, environment=environment)
-    sets = effective(config, root=root, environment=environment)
+    config = primus_checkout.find_config(root, model, gpu=gpu, precision=precision)
+    sets = effective(config, root=root)
     values: dict[str, Any] = {field: sets.whole(name) for field, name in SETTINGS.items()}
     values |= configured
     values |= {field: MEGATRON_DEFAULTS[SETTINGS[field]] for field in MODEL_PARALLEL if values[field] is None}
