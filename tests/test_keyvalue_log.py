@@ -380,3 +380,42 @@ def test_mlx_lms_table_of_iterations_is_read(read_text: Any) -> None:
     result = read_text("\n".join(["     1    val 3.200    3.40s", *rows]) + "\n", num_gpus=1)
     assert (result.provenance.format, result.steps[3].loss) == ("mlx", 2.25)
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5, rel=1e-3)
+
+
+def verl_rows(*, validated_every: int, included: bool, count: int = 30) -> str:
+    """Console of verl: until 2025 the time of a step held its validation, later versions time it apart."""
+    lines, elapsed = [], 0.0
+    for step in range(1, count + 1):
+        test = 21.2 if step % validated_every == 0 else 0.0
+        seconds = 8.8 + (test if included else 0.0)
+        elapsed += 8.8 + test
+        testing = f" - timing_s/testing:{test}" if test else ""
+        lines.append(
+            f"(TaskRunner pid=267532) step:{step} - actor/pg_loss:-0.01{step} - actor/grad_norm:np.float64(0.0284)"
+            " - timing_s/gen:5.4599 - timing_s/reward:0.06 - timing_s/old_log_prob:0.59 - timing_s/adv:0.0125 -"
+            f" timing_s/update_actor:2.67{testing} - timing_s/step:{seconds:.4f} - perf/total_num_tokens:18603 -"
+            f" perf/time_per_step:{seconds:.4f} - perf/throughput:{18603 / seconds / 2:.6f}"
+        )
+        at = f"{int(elapsed // 3600):02d}:{int(elapsed // 60 % 60):02d}:{int(elapsed % 60):02d}"
+        lines.append(f"Training Progress:  {100 * step // count}%|██▉  | {step}/{count} [{at}<10:31:21,  9.00s/it]")
+    return "\n".join(lines) + "\n"
+
+
+def test_a_step_of_verl_that_times_its_validation_apart_is_measured(read_text):
+    for every in (1, 5):
+        result = read_text(verl_rows(validated_every=every, included=False))
+        assert result.performance_metrics.avg_step_time_seconds == pytest.approx(8.8)
+        assert result.performance_metrics.measured_steps == 29
+        assert not any(warning.startswith("audit") for warning in result.warnings)
+
+
+def test_steps_of_verl_that_hold_a_validation_are_left_out_where_others_are_left(read_text):
+    result = read_text(verl_rows(validated_every=5, included=True))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(8.8)
+    assert result.performance_metrics.excluded_steps == 6
+
+
+def test_steps_that_all_hold_a_validation_are_measured_with_it_and_say_so(read_text):
+    result = read_text(verl_rows(validated_every=1, included=True))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(30.0)
+    assert any("every measured row includes a validation" in warning for warning in result.warnings)

@@ -26,7 +26,7 @@ def warnings_about(result: Result, selections: Sequence[Selection]) -> tuple[str
         *_disagreements(result),
         *_flops_disagreements(result),
         *_losses(result),
-        *_selection(selections),
+        *_selection(result, selections),
         *_uneven_tokens(result, selections),
         *_outliers(result, selections),
     )
@@ -199,7 +199,7 @@ def _losses(result: Result) -> list[str]:
 _DRIFTING = "the average depends on which steps are included (benchmark.py --steps N for longer runs)"
 
 
-def _selection(selections: Sequence[Selection]) -> list[str]:
+def _selection(result: Result, selections: Sequence[Selection]) -> list[str]:
     warnings = []
     if len(selections) > 1 and not selections[0].side_settled:
         warnings.append(f"steps: step time keeps drifting in all runs together; {_DRIFTING}")
@@ -218,6 +218,11 @@ def _selection(selections: Sequence[Selection]) -> list[str]:
         if selection.excluded_steps:
             warnings.append(
                 f"steps: {where}{selection.excluded_steps} left out because they include a validation or checkpoint"
+            )
+        if len(selection.rows) and (result.steps.column("interrupted_by")[selection.rows] != 0).all():
+            warnings.append(
+                f"steps: {where}every measured row includes a validation or checkpoint, so the rate is lower than that "
+                "of training alone"
             )
         if not len(selection.rows):
             warnings.append(f"steps: {where}no step remains after warm-up, so none is measured")

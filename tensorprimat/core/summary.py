@@ -38,8 +38,16 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
 
 
 def _select(steps: Steps, warmup_steps: int | None) -> tuple[Selection, ...]:
-    run_column, segment_column = steps.column("run"), steps.column("segment")
-    covers, interrupted = steps.column("covers"), steps.column("interrupted_by") != 0
+    """Return the selections without interrupted rows, or with them where no other row is left."""
+    interrupted = steps.column("interrupted_by") != 0
+    found = _select_among(steps, warmup_steps, interrupted)
+    if interrupted.any() and not any(len(one.rows) for one in found):
+        return _select_among(steps, warmup_steps, np.zeros_like(interrupted))
+    return found
+
+
+def _select_among(steps: Steps, warmup_steps: int | None, interrupted: np.ndarray) -> tuple[Selection, ...]:
+    run_column, segment_column, covers = steps.column("run"), steps.column("segment"), steps.column("covers")
     pace = pace_of(steps)
     undisturbed = np.where(interrupted, np.nan, pace) if interrupted.any() else pace
     timed = [np.isfinite(steps.column(name)) for name in ("seconds", *RATES) if steps.has(name)]

@@ -58,6 +58,8 @@ class Dialect:
     """Numbers end in K, M, B, T, P (thousands, millions …); G means B."""
     interruptions: tuple[tuple[str, Literal["validation", "checkpoint"]], ...] = ()
     """Text that says what else the time of a row holds: on the row, or on a line since the row before."""
+    parts: tuple[str, ...] = ()
+    """Texts before the seconds of the parts of a step; the time of a row that is their sum holds nothing else."""
     clock: str = ""
     """Name of the clock that the rows state as `elapsed`."""
     clock_resolution: float = 0.0

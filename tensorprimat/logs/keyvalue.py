@@ -8,7 +8,7 @@ of a step, where a log counts all tokens so far, and the time of a step, where a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
 from functools import cache
@@ -32,10 +32,12 @@ from tensorprimat.logs.text import Log
 LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
 LONGEST_SETTING = 2**12
 WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
+SAME_SUM = 0.01  # relative: what the parts of a step leave out
 MOST_ROUNDING = 0.03  # of a printed time or rate; the closing audit asks for a reason beyond it
 MOST_GPUS_BY_RATIO = 64  # of rounded rates; beyond, 0.5 % is more than half a GPU
 
 _DIGITS = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?(?:nan|inf)"
+_PLAIN = re.compile(r"\d{1,9}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?(?= |$)")
 _SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}})?\)")  # how numpy 2 and torch print
 DIED = "Traceback (most recent call last)"
@@ -84,6 +86,8 @@ class _Seen:
     """A bar that begins above step 0 was drawn since the last row."""
     begins: list[tuple[int, str]] = field(default_factory=list)
     """(line, reason) of rows that follow such a bar."""
+    announced: dict[int, str] = field(default_factory=dict)
+    """Line of a row → interruption before it that its time does not hold."""
 
 
 def detect(log: Log, dialect: Dialect) -> int:
@@ -119,7 +123,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
         gpu_info={"device_name": seen.device} if seen.device else {},
         platform=devices.platform_of(seen.device),
         source=dialect.source,
-        evidence=Evidence(clocks=_clocks(dialect, seen), elapsed=elapsed),
+        evidence=Evidence(clocks=_clocks(dialect, seen), elapsed=elapsed, announced=seen.announced),
         begins=sorted(
             [
                 *seen.begins,
@@ -218,8 +222,11 @@ def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
             values[number.means] = value
     if dialect.samples_if and dialect.samples_if in text:
         row.values = {name.replace("_tokens_per_", "_samples_per_"): value for name, value in values.items()}
-    if dialect.interruptions:
-        row.interrupted_by = row.interrupted_by or _interruption(text, dialect)
+    if other := _interruption(text, dialect):
+        if dialect.parts and _is_sum(values.get("seconds"), text, dialect.parts):
+            seen.announced[row.line] = other
+        else:
+            row.interrupted_by = row.interrupted_by or other
     _note(text, dialect, seen)
 
 
@@ -240,6 +247,13 @@ def _value(text: str, number: Number, dialect: Dialect) -> float | None:
     if plain is None or (number.means in _AMOUNTS and not 0 < plain < inf):
         return None
     return plain * scale
+
+
+def _is_sum(seconds: float | None, text: str, parts: Sequence[str]) -> bool:
+    """Return True if a time is the sum of the parts that its row states."""
+    after = [text[at + len(part) :] for part in parts if (at := text.find(part)) >= 0]
+    stated = [float(match[0]) for rest in after if (match := _PLAIN.match(rest))]
+    return bool(seconds and stated) and abs(sum(stated) / (seconds or inf) - 1) < SAME_SUM
 
 
 def _interruption(text: str, dialect: Dialect) -> str:
