@@ -122,7 +122,7 @@ def _meetings(groups: Sequence[Group], baseline: str | None, assumed: StatedScat
     """Return every candidate of a model with the baseline side whose work is most similar, the first of equals."""
     bases = _bases(groups, baseline)
     candidates = [group for group in groups if group not in bases]
-    if baseline is None and not candidates:  # one group only: its first side is what the others are measured against
+    if baseline is None and not candidates:  # one group only: its first side is the baseline
         bases, candidates = bases[:1], bases[1:]
     return [
         min((meet(base, candidate, assumed) for base in bases), key=_unlikeness)

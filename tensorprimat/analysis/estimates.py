@@ -127,7 +127,7 @@ def log_estimate(
 ) -> LogEstimate | None:
     """Logarithm of a figure with its scatter over runs; None where one run and no assumption is all there is.
 
-    assume_run_cv: scatter of single runs beyond what the steps of the run explain, for a side of one run.
+    assume_run_cv: scatter of single runs beyond that of the steps of the run, for a side of one run.
     assume_host_cv: scatter of machines, for a side whose runs are all of one.
     """
     known = run_figures(group, metric)

@@ -1,7 +1,7 @@
 """The arithmetic of efficiency, cost and time, as functions of plain numbers.
 
 SI units, except that memory counts 10**9 bytes, peaks 10**12 FLOP per second, and money USD per hour of one GPU.
-Nothing is guessed here: `analysis/inputs` finds what these functions take.
+Nothing is guessed here: `analysis/inputs` finds their arguments.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _reason(result: Result, *subjects: str) -> str | None:
 
 
 def _unknown_rate(result: Result, of_what: str) -> str:
-    """Return why there is no token rate, with the flags of what is not stated."""
+    """Return why there is no token rate, with the flags that state the missing facts."""
     config = result.training_config
     flags = {name: settings.flag(name) for name in ("num_gpus", "global_batch_size", "sequence_length")}
     unstated = [flag for name, flag in flags.items() if getattr(config, name) is None]

@@ -150,7 +150,7 @@ def _verdict(
 
 
 Gap = tuple[FloatArray, float, float, str]
-"""Gap of every window, its standard error, degrees of freedom, and what the error rests on."""
+"""Gap of every window, its standard error, degrees of freedom, and the basis of the error."""
 
 
 def _paired_gap(base: FloatArray, other: FloatArray, windows: Sequence[np.ndarray]) -> Gap:

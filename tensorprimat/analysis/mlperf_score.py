@@ -33,7 +33,7 @@ class Mfu:
 
 @dataclass(frozen=True)
 class Scored:
-    """One entry with what follows from its runs."""
+    """One entry with the figures that follow from its runs."""
 
     entry: Entry
 

@@ -248,7 +248,7 @@ def scope(meeting: Meeting, assumed: StatedScatter) -> str | None:
 
 
 def _sensitivity(meeting: Meeting, assumed: StatedScatter, level: float) -> str | None:
-    """Return what follows if runs scatter by twice what was assumed, or by half where nothing is shown."""
+    """Return the verdict if runs scatter twice as much as assumed, or half as much where nothing is shown."""
     if _assumption([meeting], assumed) is None or assumed.run_cv is None or meeting.metric is None:
         return None
     verdict = _verdict(meeting, level)

@@ -1,4 +1,4 @@
-"""Arithmetic intensity and rate of passes and training against what the machine can do at best.
+"""Arithmetic intensity and rate of passes and training, compared with the best rates of the machine.
 
 After Williams, Waterman and Patterson, Roofline, 2009: no work of intensity I (FLOP per byte moved) runs faster than
 min(matrix rate, I × memory bandwidth). Rates are measured; intensity rests on an estimate of the least traffic.

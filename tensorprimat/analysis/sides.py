@@ -262,7 +262,7 @@ def _group(label: str, key: str, files: Sequence[Loaded]) -> Group:
 
 
 def _pooled(results: Sequence[Result]) -> Result:
-    """Pool runs of one benchmark; what only some of the files state becomes a warning."""
+    """Pool runs of one benchmark; a fact that only some of the files state becomes a warning."""
     whole = pool(results)
     if not (partly := stated_by_some(results)):
         return whole

@@ -1,8 +1,8 @@
 """Verification of a folder of results: hashes of logs and series, and every figure computed again from its steps.
 
-A finding names the file, its state and the reason. States that count as wrong: `differs` (what is there is not what was
-written), `missing` (what a result needs is gone) and `foreign` (nothing here wrote or names it). `unchecked` marks what
-could not be verified, such as a log that is not on this machine.
+A finding names the file, its state and the reason. States that count as wrong: `differs` (the content is not the one
+that was written), `missing` (a file that a result needs is gone) and `foreign` (nothing here wrote or names it).
+`unchecked` marks what could not be verified, such as a log that is not on this machine.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _preflight(path: Path) -> Finding:
 
 
 def _beside(path: Path, named: set[Path]) -> Iterator[Finding]:
-    """Verify a series file, and find what a killed write left behind."""
+    """Verify a series file, and find the temporary files of a killed write."""
     if path.suffix == ".npz" and path not in named:
         yield Finding(path=path, state="foreign", says="a series file that no result refers to")
     elif path.suffix == ".npz" and series.is_own_name(path.name):

@@ -122,7 +122,7 @@ def _say_log(model: str, search: discover.Search, screen: Screen) -> None:
 
 
 def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Screen) -> int:
-    """Say what would happen. Everything but the logs' contents was checked on the way here."""
+    """Print what would happen. Everything but the logs' contents was checked on the way here."""
     worst = 0
     for job in jobs:
         if job.spec is not None:

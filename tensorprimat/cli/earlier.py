@@ -52,7 +52,7 @@ EVERYWHERE = {"output": "output-dir", "output-dir": "output"}
 SWITCHES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     command: {"forward-only": ("--pass", "forward")} for command in ("passes", "warmup", "sweep")
 }
-"""Command → old flag without a value → what it means."""
+"""Command → old flag without a value → its meaning."""
 
 POSITIONAL: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     ("compare", "enhance", "metrics", "aggregate", "analyze", "history"), ("results-dir",)

@@ -101,7 +101,7 @@ class Screen:
             TimeElapsedColumn(),
             console=self._console,
             transient=True,
-            refresh_per_second=2,  # drawing takes time from what a CPU benchmark measures
+            refresh_per_second=2,  # drawing takes CPU time from a benchmark on the CPU
             disable=not self.is_terminal,
         )
 

@@ -67,7 +67,7 @@ def command(
             cells.append(passes.measure(spec))
             if folder is not None:
                 cell_files.save(cells[-1], folder / spec.file_name)
-    finally:  # after Ctrl-C too: what was measured is shown and written
+    finally:  # after Ctrl-C too: finished measurements are shown and written
         if cells:
             if json:
                 print(cell_files.to_json_array(cells), end="")
@@ -75,7 +75,7 @@ def command(
                 options.show(table(cells))
             options.say_warnings(cells)
             if file is not None:
-                if file.is_file():  # what was measured is not overwritten
+                if file.is_file():  # an earlier measurement is not overwritten
                     sweep.to_history(file)
                 options.say(f"File: {options.write_file(cells, file, heading='Passes')}")
             if folder is not None:

@@ -93,7 +93,7 @@ def command(
                 done.append(outcome.cell)
                 progress.advance(outcome.cell, resumed=outcome.resumed)
         complete = True
-    finally:  # after Ctrl-C too: what was measured is shown and written
+    finally:  # after Ctrl-C too: finished measurements are shown and written
         if done:
             done = with_spilling(done)
             options.show(table(done, title="Sweep"))

@@ -76,7 +76,7 @@ def command(
                 cells.append(cell)
                 options.say(f"  {cell.num_warmups} warm-up step{'s' * (cell.num_warmups != 1)}: {_figure_of(cell)}")
                 cell_files.save(cell, folder / cell.file_name.replace(".json", f"_warmup{cell.num_warmups}.json"))
-    finally:  # after Ctrl-C too: what was measured is shown and written
+    finally:  # after Ctrl-C too: finished measurements are shown and written
         if cells:
             sentences = warmup.conclusion(cells)
             options.show(table(cells, title="Warm-up"))

@@ -1,9 +1,9 @@
 """The closing audit of a log: the measured pace of its rows, compared with the clocks that the log itself holds.
 
-A headline says how long a step takes. A log also says how long many steps took together: by the dates of its rows, by
-run_start and run_stop, by train_runtime. `findings` multiplies the measured pace by the steps between two readings of
-such a clock, and names the other work that the clock includes: start-up, evaluation, checkpoints, pauses between rows.
-The rest is a contradiction; core/audit_verdict decides what it means for the figures.
+A headline says how long a step takes. A log also says how long many steps took together: by the timestamps of its rows,
+by run_start and run_stop, by train_runtime. `findings` multiplies the measured pace by the steps between two readings
+of such a clock, and names the other work that the clock includes: start-up, evaluation, checkpoints, pauses between
+rows. The rest is a contradiction; core/audit_verdict decides what it means for the figures.
 
 Two limits of dates: many rows with the same date were written by a buffer or copied, so their dates say nothing about
 single rows. A program that copied the lines may have dated them.

@@ -125,7 +125,7 @@ class Published:
     tflops_per_gpu: float | None = None
     flops_convention: str | None = None
     derived: bool = False
-    """Computed from what the source gives, not stated by it."""
+    """Computed from the source's numbers, not stated by it."""
     date: str | None = None
     url: str | None = None
     """The page at the commit that was read."""
@@ -191,7 +191,7 @@ def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | N
     """Return the catalogue's entry for a device by its whole name; None for a device that it does not hold.
 
     memory_gb: as the device reports it (10**9 bytes), to distinguish variants that share a name. A name that still
-    means several variants ("A100") gives what they agree on, and None where they agree on no peak ("H100").
+    means several variants ("A100") gives the values on which they agree, and None where they agree on no peak ("H100").
 
     >>> find_gpu("NVIDIA H100 80GB HBM3").peak("bf16").value
     989.4

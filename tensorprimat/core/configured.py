@@ -61,7 +61,7 @@ class ConfiguredModel:
 
     @property
     def shape(self) -> ModelShape | None:
-        """Return the model as a `ModelShape`; None where it has what no `ModelShape` expresses."""
+        """Return the model as a `ModelShape`; None where it has a feature that no `ModelShape` expresses."""
         return shape_of(self.decoder, self.config)
 
     @property
@@ -164,7 +164,7 @@ _TINY: Mapping[str, int] = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,
 }
-"""Entries that are numbers, and what a tiny model has where its configuration has more."""
+"""Entries that are numbers → value in a tiny model where its configuration has a larger one."""
 _TINY_HEADS, _TINY_HEAD_SIZE = 8, 16
 _LEAST_LAYERS = 4
 _UNUSED = ("rope_scaling", "qk_head_dim")

@@ -240,7 +240,7 @@ FAMILIES: Mapping[str, _Family] = {
     "arcee": _Family(gated=False),
     "starcoder2": _Family(gated=False, norms=4, last_norm=2, tied=True, window=_always),
 }  # fmt: skip
-"""`model_type` → what its layers have. A test compares each with transformers' class."""
+"""`model_type` → the features of its layers. A test compares each with transformers' class."""
 
 
 def decoder_of(config: Config) -> Decoder | None:

@@ -49,7 +49,7 @@ class Field:
     applies: Callable[[Result], bool] = lambda _: True
     """Return False where the fact does not exist for this result, such as an FP8 recipe in BF16."""
     identifies: bool = True
-    """False for what differs between runs of one benchmark: the seed."""
+    """False for a field that differs between runs of one benchmark: the seed."""
 
 
 def _text(value: Any) -> str | None:

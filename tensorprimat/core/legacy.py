@@ -2,7 +2,7 @@
 
 Version 1 says `platform: "cuda"` and names the model, if at all, in its file name. Version 2 adds `parallelism_config`,
 top-level `step_times`, `loss_values` and `learning_rates`, and may call the software stack "nemo". Both write "N/A", 0,
--1 or infinity for what they did not know: that becomes None here, with a warning. Where there are steps, every figure
+-1 or infinity for an unknown value: it becomes None here, with a warning. Where there are steps, every figure
 is computed anew by core/summary and the file's own are kept as reported.
 """
 
@@ -112,7 +112,7 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _confirmed_gpus(config: dict[str, Any], gpu: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, str]:
-    """Fill num_gpus from device_count where the file's own rates confirm it. Returns what was assumed, and why."""
+    """Fill num_gpus from device_count where the file's own rates confirm it. Returns the assumption and its reason."""
     count, total, per_gpu = gpu.get("device_count"), figures.get(RATES[0]), figures.get(RATES[1])
     if config.get("num_gpus") is not None or not (_number(count) and _number(total) and _number(per_gpu)):
         return {}

@@ -9,7 +9,7 @@ CONTEXT_BYTES = 1.0e9  # CUDA context, cuBLAS and NCCL buffers: 0.5 to 1.5 GB on
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """Bytes on one device, by what holds them."""
+    """Bytes on one device, by their use."""
 
     weights: float
     gradients: float

@@ -177,7 +177,7 @@ class CellSpec(Record):
 
 
 class MicroResult(CellSpec, RoundedRecord):
-    """One configuration and what was measured of it."""
+    """One configuration and its measurements."""
 
     kind: Literal["cell"] = "cell"
     schema_version: int = 1
@@ -241,7 +241,7 @@ class MicroResult(CellSpec, RoundedRecord):
 
 
 def with_figures(cell: MicroResult, parts_ms: Mapping[str, Sequence[float]] | None = None) -> MicroResult:
-    """Return the cell with every figure that follows from its trial times. Raises ValueError for what is no time.
+    """Return the cell with every figure that follows from its trial times. Raises ValueError for an impossible time.
 
     parts_ms: times of forward, backward and optimizer by trial, where they were marked.
     """

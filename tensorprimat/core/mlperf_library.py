@@ -52,7 +52,7 @@ class LibraryRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One system on one benchmark in one round; None for what submission and logs do not state."""
+    """One system on one benchmark in one round; None for a fact that neither submission nor logs state."""
 
     round: str
     submitter: str

@@ -1,4 +1,4 @@
-"""`Preflight`: what one machine can do at best, measured; kept per machine and joined to training results.
+"""`Preflight`: the best measured rates of one machine, kept per machine and joined to training results.
 
 SI inside (FLOP/s, bytes/s, seconds). "best" is the fastest of several intervals, "typical" their median.
 """
@@ -216,7 +216,7 @@ def load(path: Path) -> Preflight:
 def kept(folders: Iterable[Path]) -> list[Preflight]:
     """Return every preflight in these folders' `preflight` folders (or in themselves), newest first.
 
-    Those whose processes shared one CPU come last: none of them had what the machine can do at best.
+    Those whose processes shared one CPU come last: none of them had the whole CPU.
     """
     found = []
     for folder in folders:

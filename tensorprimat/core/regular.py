@@ -19,7 +19,7 @@ UNUSABLE = (ValueError, ArithmeticError, RecursionError, MemoryError)
 
 
 FAULTS = (*UNUSABLE, LookupError, TypeError, AttributeError, AssertionError)
-"""Errors of a reader that has not checked what it read."""
+"""Errors of a reader that has not checked its input."""
 DEBUG = "TPRIMAT_DEBUG"
 """Environment variable that lets errors of a reader through, for a traceback; --debug and the test suite set it."""
 
@@ -118,7 +118,7 @@ def content(path: Path, *, most_bytes: int) -> bytes:
 
 
 def text(path: Path, *, most_bytes: int) -> str:
-    """Return a regular file's UTF-8 text. Raises InputError as `content` does, and for what is no text."""
+    """Return a regular file's UTF-8 text. Raises InputError as `content` does, and for a file that is not text."""
     try:
         return content(path, most_bytes=most_bytes).decode("utf-8-sig")
     except UnicodeDecodeError:

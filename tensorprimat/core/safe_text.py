@@ -18,7 +18,7 @@ _HARMLESS = re.compile(r"[ -~]*")
 _MARKDOWN_MARKS = re.compile(r"([\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_]))")  # an underscore inside a word marks nothing
 _MARKDOWN_BLOCK = re.compile(r"^(\d*)([.)](?=\s|$)|(?<!\d)[#+\-=])")  # heading, list or rule where text opens a line
 _MARKDOWN_REFERENCE = re.compile(r"(@|(?<!&)#)(?=\w)")  # GitHub links @names and #numbers
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "|", "%")  # what a spreadsheet takes for a formula or a command
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "|", "%")  # a cell that a spreadsheet takes for a formula or a command
 
 
 def one_line(text: object, *, longest: int = LONGEST) -> str:

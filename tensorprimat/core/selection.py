@@ -1,4 +1,4 @@
-"""The record of a run's measured rows: what was left out as warm-up or interruption, and whether the times settled."""
+"""The record of a run's measured rows: rows left out as warm-up or interruption, and whether the times settled."""
 
 from __future__ import annotations
 

@@ -62,13 +62,13 @@ class Setting:
     label: str
     """Form for the middle of a sentence."""
     weight: Weight | None = "configuration"
-    """None for what no comparison looks at."""
+    """None for a setting that no comparison looks at."""
     kind: Kind = "text"
     applies: Applies = "always"
     same: Mapping[str, str] = field(default_factory=dict)
     """Other spellings of a value, in lower case → the value."""
     identifies: bool = True
-    """False for what differs between runs of one benchmark: the seed."""
+    """False for a setting that differs between runs of one benchmark: the seed."""
     symbol: str | None = None
     """Short name of a parallel size: TP, PP …"""
     option: Option | None = None

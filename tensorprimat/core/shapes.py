@@ -43,7 +43,7 @@ class NamedShape:
     preset: Preset | None = None
     """The preset, if this project knows the model."""
     assumption: str | None = None
-    """Assumption about what the numbers leave open."""
+    """Assumption about anything that the numbers leave open."""
 
 
 def parse(text: str) -> NamedShape:

@@ -1,9 +1,9 @@
 """Facts that the user states by flag, and their priority over those of a log or a result file.
 
-One meaning everywhere: a stated fact fills what the log or result lacks. Where it says otherwise, the stated fact is
-used if it is stated for that log or result alone, and left out if it is stated for all of several; both are a warning
-that names both values. What was filled or replaced is recorded in `provenance.assumed` with the flag, and warnings that
-a stated fact answers are dropped.
+One meaning everywhere: a stated fact fills what the log or result lacks. Where the log or result states another value,
+the stated fact is used if it is stated for that one alone, and left out if it is stated for all of several; a warning
+names both values. What was filled or replaced is recorded in `provenance.assumed` with the flag, and warnings that a
+stated fact answers are dropped.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Notes:
     warnings: list[str]
 
     def settle(self, what: str, known: object, stated: object, flag: str, *, key: str, same: bool) -> bool:
-        """Return True if the stated value is used; a conflict becomes a warning. known: what the log or result says."""
+        """Return True if the stated value is used; a conflict becomes a warning. known: the log's or result's value."""
         if known is not None and not same:
             if not self.overrules:
                 self.warnings.append(

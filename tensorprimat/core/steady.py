@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHANCE = 6.25  # z² beyond which a row pays for being dropped: 2.5 standard deviations
-MOST = 20.0  # what one row can pay: it makes up for two good ones
+MOST = 20.0  # of z²: one row cannot outweigh more than two good ones
 FEWEST = 6  # below, nothing but the first row is dropped: a median of two or three rows is no level
 FEWEST_FOR_QUARTER = 4 * FEWEST
 FEWEST_FOR_SHIFT = 12  # Pettitt's approximation, with a deflation that has to be estimated too

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 PICKED_AT_ONCE = 2**17  # rows; of more, each column is copied on its first use
 FEW_ROWS = 1000  # a set of them is made faster than numpy.ma is imported
-INTERRUPTIONS = ("", "validation", "checkpoint")  # what else happened inside a step's interval; coded by position
+INTERRUPTIONS = ("", "validation", "checkpoint")  # other work inside a step's interval; coded by position
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
 USUAL_RESULT_BYTES = 2**18  # size of the first read: reading for the largest file costs time for a small one
 LARGEST_RESULT_BYTES = 2**25  # 50,000 rows of thirty columns make 20 MB
 MOST_BRACKETS = 10**6  # lists and objects of a result: a run or a source has one, a series has one
-LARGEST_FIGURE = 1e30  # of any series: what is beyond was never measured, and its sums and squares overflow
+LARGEST_FIGURE = 1e30  # of any series: no measurement is larger, and sums and squares of larger numbers overflow
 MOST_LOOKED_AT = 50  # results of one name that are searched for the log that is saved again
 _SERIES_FILE = re.compile(rb'"series_file": ?"([^"/\\]{1,255})"')
 
@@ -275,7 +275,7 @@ _MEANS = (
 
 
 def read_json(path: Path) -> Any:
-    """Return the document of a JSON file. Raises InputError for what is none, or too large to be a result."""
+    """Return the document of a JSON file. Raises InputError for text that is not JSON or too large for a result."""
     content = regular.content(path, most_bytes=LARGEST_RESULT_BYTES)
     if not content.strip():
         raise InputError("the file is empty", path=path)
@@ -303,7 +303,7 @@ def is_result(document: Any) -> bool:
 
 
 def _odd_numbers(steps: Steps) -> Iterator[str]:
-    """Yield a clause for each column that holds what no training can have."""
+    """Yield a clause for each column that holds a number impossible in training."""
     seconds, covers = steps.column("seconds"), steps.column("covers")
     if len(wrong := np.flatnonzero((seconds <= 0) | (seconds > LONGEST_STEP_SECONDS))):
         yield f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is not a step time"

@@ -209,7 +209,7 @@ def power(measured: Steps) -> dict[str, Term]:
 
 
 def reported(measured: Steps) -> dict[str, Term]:
-    """Return what the framework printed, combined over the measured rows, by field of Reported."""
+    """Return the framework's printed figures, combined over the measured rows, by field of Reported."""
     names = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "tflops_per_gpu", "mfu")
     found = {name: combined(measured, f"reported_{name}") for name in names}
     return {name: term for name, term in found.items() if term is not None}
@@ -316,7 +316,7 @@ def time_of(steps: Steps) -> float | None:
 
 
 def total(values: FloatArray) -> float | None:
-    """Return the sum of what is known; None where nothing is."""
+    """Return the sum of the known terms; None where none is known."""
     finite = chosen(values, np.isfinite(values))
     return float(finite.sum()) if len(finite) else None
 

@@ -5,7 +5,7 @@ Runs of one benchmark warm up alike, so their mean curve shows a ramp with 1/√
 1. Each run alone: `find_steady`.
 2. The mean curve of the runs (logarithms, each run relative to its own level): `find_steady` again. A run starts where
    the later of both says.
-3. An exponential decay is fitted to what is left of the mean curve. Where it is significant, after allowing for the
+3. An exponential decay is fitted to the rest of the mean curve. Where it is significant, after allowing for the
    autocorrelation of the rows, the warm-up of several runs is cut further, up to half of the rows. What remains of it
    is the drift, which analysis adds to the interval: of all decay times that fit about as well as the best, the one
    that leaves most. Where the whole curve shows a decay and more than a quarter of the rows are cut, it counts even if

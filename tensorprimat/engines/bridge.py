@@ -235,7 +235,7 @@ def train_rank(spec: RunSpec) -> None:
 
 
 def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
-    """One run. Raises RunError or OutOfMemoryError where it fails; what was measured until then is written."""
+    """One run. Raises RunError or OutOfMemoryError where it fails; the steps measured before it are written."""
     log = Path(spec.output_dir) / f"bridge_training_{spec.model}_{store.new_stamp()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     ours = [sys.executable, "-m"]
@@ -302,7 +302,7 @@ def _version() -> str | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train what a spec file says; returns the exit code."""
+    """Train the run of a spec file; returns the exit code."""
     parser = parser_of("tensorprimat.engines.bridge", __doc__, needs_result=False)
     parser.add_argument("--rank", action="store_true", help="this process is one rank of torchrun's")
     parser.add_argument("--environment", type=Path, metavar="FILE", help="write the recipe's variables and stop")

@@ -20,7 +20,7 @@ class Clock:
     """Value of provenance.timer."""
 
     def mark(self) -> StepMark:
-        """Return the moment at which the device finishes what was queued so far (or now, on a host clock)."""
+        """Return the moment at which the device finishes the work queued so far (or now, on a host clock)."""
         return time.perf_counter()
 
     def reached(self, mark: StepMark) -> bool:  # noqa: ARG002  a host clock's marks are always past

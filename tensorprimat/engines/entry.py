@@ -36,7 +36,7 @@ def run_spec(
     work: Callable[[Spec, argparse.Namespace], None],
     argv: Sequence[str] | None,
 ) -> int:
-    """Do what a spec file of some kind says and return the exit code; an error is one line on stderr, with the rank."""
+    """Run a spec file of one kind and return the exit code; an error is one line on stderr, with the rank."""
     options = parser.parse_args(argv)
     rank = next((os.environ[variable] for variable in RANK_VARIABLES if variable in os.environ), "0")
     who = f"{name} engine" if rank == "0" else f"{name} engine (rank {rank})"

@@ -236,7 +236,7 @@ def model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
 
 
 def _configs(module: Any) -> Iterator[Any]:
-    """Configurations of the module and of what it contains, outermost first."""
+    """Configurations of the module and of its parts, outermost first."""
     for part in module.modules():
         config = getattr(part, "config", None)
         if config is not None and _whole(config, *SHAPE_SPELLINGS["num_layers"]):

@@ -50,7 +50,8 @@ def follow(
     environment: Mapping[str, str],
     folder: Path | None = None,
 ) -> RunError | None:
-    """Run a command, copy its output to a log (unbuffered, so that it can be watched), and say why it failed, if so.
+    """Run a command, copy its output to a log (unbuffered, so that it can be watched), and return the reason if
+    it failed.
 
     name: what the framework is called. spec: what it trains, for the remedies. folder: where it runs.
     """
@@ -119,7 +120,7 @@ def plain(raw: bytes) -> str:
 
 
 def complaint(lines: Sequence[str]) -> str | None:
-    """Return the line that says what went wrong: an error raised, else the last that complains; None where none does.
+    """Return the line that states the error: an error raised, else the last that complains; None where none does.
 
     The error is the last one of the rank that failed first. Other ranks then report a lost connection, which counts
     only where nothing else was raised.

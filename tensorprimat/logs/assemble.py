@@ -1,4 +1,4 @@
-"""Build a `Result` with every figure computed from what a log says (`Reading`), and audit it."""
+"""Build a `Result`, with every figure, from the `Reading` of a log, and audit it."""
 
 from __future__ import annotations
 

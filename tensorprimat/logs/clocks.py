@@ -1,7 +1,7 @@
 """Step times from the moments at which rows were written, for logs that have no other clock.
 
 The time between two rows is known to the resolution of their stamps. Rows are merged until they span at least a hundred
-times that; what is shorter has no step time.
+times that; rows that together span less have no step time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DeepSpeed: what the engine, the pipeline engine and DeepSpeed-Chat print about speed.
+"""DeepSpeed: the lines about speed of the engine, the pipeline engine and DeepSpeed-Chat.
 
 - The throughput timer (`ThroughputTimer.stop`): `CurrSamplesPerSec` is the global batch over the time of the one step
   that the row names; `RunningAvgSamplesPerSec` is a mean since the start and is never averaged again. Memory "GB" are

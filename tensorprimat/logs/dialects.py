@@ -57,9 +57,9 @@ class Dialect:
     suffixes: bool = False
     """Numbers end in K, M, B, T, P (thousands, millions …); G means B."""
     interruptions: tuple[tuple[str, Literal["validation", "checkpoint"]], ...] = ()
-    """Text that says what else the time of a row holds: on the row, or on a line since the row before."""
+    """Text that names other work in the time of a row: on the row, or on a line since the row before."""
     parts: tuple[str, ...] = ()
-    """Texts before the seconds of the parts of a step; the time of a row that is their sum holds nothing else."""
+    """Texts before the seconds of the parts of a step; a row whose time is their sum holds no other work."""
     clock: str = ""
     """Name of the clock that the rows state as `elapsed`."""
     clock_resolution: float = 0.0

@@ -34,7 +34,7 @@ Checksums = NDArray[np.uint32]
 def records(path: Path) -> Iterator[bytes]:
     """Yield the content of each record, up to the first that is truncated or damaged, as TensorBoard does.
 
-    Raises InputError for what is not a readable file.
+    Raises InputError for a file that cannot be read.
     """
     try:
         with regular.opened(path) as file:

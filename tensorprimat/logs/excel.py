@@ -77,7 +77,7 @@ def is_workbook(path: Path) -> bool:
 def read_profile(paths: Sequence[Path]) -> Profile:
     """Return the reports of one run, one file per rank, as one profile; times of kernels are means over the files.
 
-    Raises InputError for what is no TraceLens report, MissingPackageError without openpyxl.
+    Raises InputError for a file that is not a TraceLens report, MissingPackageError without openpyxl.
     """
     timelines: list[Timeline] = []
     kernels: list[list[KernelCategory]] = []

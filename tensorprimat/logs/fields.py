@@ -244,7 +244,7 @@ class _Printed:
         return self.values[place] if self.numbers[place] == number else None
 
     def add(self, number: int, value: int) -> None:
-        """Add a number, or replace what was added for it."""
+        """Add a number with its value, or replace the value of one already added."""
         if not self.numbers or number > self.numbers[-1]:
             self.numbers.append(number)
             self.values.append(value)

@@ -27,7 +27,7 @@ from tensorprimat.logs import envelopes, notebooks, packed
 
 BLOCK_BYTES = 2**20  # small enough to stay in a core's cache while it is searched more than once
 LOOK_BYTES = 2**12  # most lines are shorter
-MAX_LINE_BYTES = 16 * 2**20  # real logs hold lines of 10 MB (source code, configuration); what is beyond is dropped
+MAX_LINE_BYTES = 16 * 2**20  # real logs hold lines of 10 MB (source code, configuration); the rest is dropped
 SNIFF_BYTES = 64 * 2**10
 KEPT_BYTES = 2**25 - 2**16  # a little less than glibc's limit
 

@@ -163,7 +163,7 @@ _TIMED = (
 
 
 def _notice(text: str, seen: _Seen) -> None:
-    """Keep what a line between the rows states about the run."""
+    """Keep the facts that a line between the rows states about the run."""
     if match := _SETTING.search(text):
         seen.settings[match["name"]] = match["value"].strip()
     elif match := _DRAINED.search(text):

@@ -158,7 +158,7 @@ def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]
 
 
 def _notice(text: str, reading: Reading) -> None:
-    """Keep what a line between the blocks states about the run."""
+    """Keep the facts that a line between the blocks states about the run."""
     if reading.timestamp is None:
         reading.timestamp = fields.iso(date_in(text))
     if reading.host is None and (match := _HOST.match(text)):

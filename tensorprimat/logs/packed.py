@@ -1,6 +1,6 @@
 """Compressed logs, recognised by their first bytes: gzip, zstd, xz, bzip2, and zip archives that hold one file.
 
-Everything unpacks chunk by chunk. A file that expands beyond what any log does is refused, and so is an archive of
+Everything unpacks chunk by chunk. A file that expands further than any log is refused, and so is an archive of
 several files, because each of them would be a log of its own.
 """
 

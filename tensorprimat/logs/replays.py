@@ -92,7 +92,7 @@ def without(log: Log, found: Sequence[RepeatedText]) -> tuple[Part, ...]:
 
 
 def within(parts: Sequence[Part], own: Part) -> tuple[Part, ...]:
-    """Return what is left of a stretch of lines if only parts of the log are read; () means all of it."""
+    """Return the parts of a stretch of lines that lie in the parts of the log to be read; () means all of it."""
     if not parts:
         return (own,)
     kept = [part for part in parts if part.stop > own.start and part.start < own.stop]

@@ -2,9 +2,8 @@
 
 A file often holds more than one training: `tee -a`, a job that was requeued, an elastic restart, a resume. Every
 segment is read by the same reader from its own lines alone, so that no reader can mix their settings. A segment that
-states no settings (its iterations just go on, or go back) is read together with the lines that stood before the rows
-of the segment before it, unless what it does state contradicts them.
-`starts` finds where they begin.
+states no settings (its iterations just go on, or go back) is read together with the lines before the rows of the
+previous segment, unless its own statements contradict them. `starts` finds where segments begin.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Log:
     def numbered_blocks(self, size: int = files.BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
         """As `blocks`, each with the number of its first line. size: of a block, about."""
         if not self.parts:
-            self.blocks()  # refuses what is no text
+            self.blocks()  # raises InputError for a file that is not text
             yield from _numbered(1, files.blocks(self.path, size))
         number, before = 1, -1
         for place, block in files.blocks_of_spans(self.path, self._spans, size) if self.parts else ():

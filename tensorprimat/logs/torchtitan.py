@@ -231,7 +231,7 @@ def _timed(steps: Steps, tokens_per_gpu: float) -> Steps:
 
 
 def _notice(text: str, origin: Origin, seen: _Seen) -> None:
-    """Keep what a line between the rows states about the run."""
+    """Keep the facts that a line between the rows states about the run."""
     if not _NOTABLE.search(text):
         return
     if seen.timestamp is None:

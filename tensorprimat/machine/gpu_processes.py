@@ -146,7 +146,7 @@ def _amd_use(text: str) -> Iterable[tuple[str, float | None]]:
 
 
 def _percent(text: str) -> float | None:
-    """Return a utilization, or None for "[N/A]" and what is none.
+    """Return a utilization, or None for "[N/A]" and for a number that cannot be one.
 
     >>> _percent("7"), _percent("[N/A]"), _percent("1024")
     (7.0, None, None)

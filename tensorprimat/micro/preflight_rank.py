@@ -47,7 +47,7 @@ def measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what a spec file says; returns the exit code."""
+    """Measure the checks of a spec file; returns the exit code."""
     return run_spec("preflight", PreflightSpec, parser_of("tensorprimat.micro.preflight_rank", __doc__), measure, argv)
 
 

@@ -253,7 +253,7 @@ def show_errors(content: Economics, write: Callable[[Any], None]) -> None:
 
 
 def show_explanation(side: Enhanced, write: Callable[[Any], None]) -> None:
-    """Every figure of one side with what it rests on, for a terminal."""
+    """Every figure of one side with its origin, for a terminal."""
     from rich.padding import Padding
 
     write(console.safe(side_heading([side]), "bold"))

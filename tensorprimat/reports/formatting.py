@@ -1,6 +1,6 @@
 """Figures and verdicts in words; `core/quantities` gives a number its digits and its unit.
 
-None is "–": unmeasured. Everything here takes what analysis computed and formats it; nothing is computed.
+None is "–": unmeasured. Everything here formats figures of analysis; nothing is computed.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ PICTURES = {
     "comparison_plot.png": "Ratios on one scale, step time, throughput, memory and step times over steps",
     "comparison_loss.png": "Training loss over steps",
 }
-"""File name → what it shows, for those who cannot see it."""
+"""File name → description of the picture, for those who cannot see it."""
 
 
 def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:

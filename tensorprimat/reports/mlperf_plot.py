@@ -100,7 +100,7 @@ def scaling(found: Sequence[Scaling], confidence: float, formats: Sequence[str] 
 
 
 def _below(figure: Any, title: str, lines: Sequence[str], height: float) -> Any:
-    """Set a figure's size, write title and lines on top, and return what is left: `height` inches to draw in."""
+    """Set a figure's size, write title and lines on top, and return the rest: `height` inches to draw in."""
     head = 0.5 + 0.19 * len(lines)
     figure.set_size_inches(WIDTH_INCHES, head + height)
     top, below = figure.subfigures(2, 1, height_ratios=(head, height))

@@ -24,7 +24,7 @@ def document(found: Projection) -> dict[str, Any]:
 
 
 def sentence(found: Projection) -> str:
-    """Return the projection with what it rests on."""
+    """Return the projection with its basis."""
     expected = f"{count(found.tokens_per_second_per_gpu)} ({count(found.low)} to {count(found.high)})"
     task = f", another task than {one_line(found.other_task)}" if found.other_task else ""
     exponent = found.exponent

@@ -139,7 +139,7 @@ def job_of(
     if request.cluster.container_image is None:  # an image has packages of its own
         prepare.check_engine(engine)
     spec = prepare.spec_of(model, request.settings, engine=engine, machine=machine)
-    spec = spec.changed(output_dir=str(request.output))  # where an engine keeps what it logs itself
+    spec = spec.changed(output_dir=str(request.output))  # where an engine keeps its own logs
     if elsewhere:
         spec = spec.changed(options={executors.OPTION: elsewhere})
     if request.profile is not None:

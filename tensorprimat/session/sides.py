@@ -50,7 +50,7 @@ def parse(words: Sequence[str]) -> list[Argument]:
 def load(
     arguments: Sequence[Argument], *, by_argument: bool, read: Read = store.read_each
 ) -> tuple[list[Loaded], list[str]]:
-    """Read every argument, logs by the path that extract takes. Returns results, and a sentence for what is odd.
+    """Read every argument, logs by the path that extract takes. Returns results, and a sentence for each oddity.
 
     by_argument: every argument is a side, those of one name together; a side without a name is named after its device
     if that is unique, else after its path. read: reads the result files of a folder. Raises InputError for what holds

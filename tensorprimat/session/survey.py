@@ -1,4 +1,4 @@
-"""The work of `analyze`: read folders of old training data, and save what they hold as results."""
+"""The work of `analyze`: read folders of old training data, and save their logs as results."""
 
 from __future__ import annotations
 

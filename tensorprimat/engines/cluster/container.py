@@ -17,7 +17,7 @@ ENDING = (
 
 @contextlib.contextmanager
 def refusals(image: str | None) -> Iterator[None]:
-    """Raise as RunError what the daemon will not do."""
+    """Raise RunError where the daemon refuses."""
     import docker.errors
 
     try:

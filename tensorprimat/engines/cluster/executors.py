@@ -116,7 +116,7 @@ _TIME = re.compile(r"(?:\d+-)?\d+(?::\d\d){0,2}")
 
 
 def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command: str = "run") -> None:
-    """Raise UsageError for flags that clash, and for what this machine lacks.
+    """Raise UsageError for flags that clash, and for software that this machine lacks.
 
     folder: --output. command: the command that was typed.
     """

@@ -324,7 +324,7 @@ _SCRIPTS = {"skypilot": _cloud_task, "kubernetes": _train_job}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Send what a spec file says; returns the exit code."""
+    """Submit the run of a spec file; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tensorprimat.engines.cluster.submitted",
         description=__doc__,

@@ -163,7 +163,7 @@ def _before(first: str, variable: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train what a spec file says; returns the exit code."""
+    """Train the run of a spec file; returns the exit code."""
     parser = parser_of("tensorprimat.engines.nemo.engine", __doc__, needs_result=False)
     return run_spec("nemo", RunSpec, parser, lambda spec, options: train(spec, result_file=options.result), argv)
 

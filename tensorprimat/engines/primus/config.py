@@ -40,7 +40,7 @@ class Effective:
     path: Path
     settings: Settings
     missing_presets: tuple[str, ...] = ()
-    """Files that the experiment builds on and that are not here: what they set is unknown."""
+    """Missing files that the experiment builds on; their settings are unknown."""
 
     def whole(self, name: str) -> int | None:
         """Return a whole number; None where no file sets it. Raises InputError where it is set to something else."""

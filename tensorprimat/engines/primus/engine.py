@@ -40,7 +40,7 @@ __all__ = ["check", "main", "show_command", "train"]
 ROCM = Path("/opt/rocm")
 NOT_INSTALLING = '#!/bin/sh\necho "dry run, not done: pip $*"\n'
 """Replacement of pip in a dry run, because the hooks of a dry run would install Primus's requirements. PIP_DRY_RUN is
-no help: pip obeys it where it builds a package, too, and fails for want of what that build needs.
+no help: pip obeys it also where it builds a package, and then fails because the build's own requirements are missing.
 """
 RECONCILED = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "precision")
 """Settings taken from the configuration if the log does not state them."""
@@ -69,7 +69,7 @@ def files_of(spec: RunSpec) -> Files:
 
 
 def train(spec: RunSpec, result_file: Path) -> None:
-    """One run. Raises RunError or OutOfMemoryError where it fails; what was measured until then is written."""
+    """One run. Raises RunError or OutOfMemoryError where it fails; the steps measured before it are written."""
     files = files_of(spec)
     _write_config(spec, files.config)
     print(f"Primus starts in {spec.options[ROOT]}; configuration {files.config}, log {files.log}", flush=True)
@@ -213,7 +213,7 @@ def _versions(spec: RunSpec) -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train what a spec file says; returns the exit code."""
+    """Train the run of a spec file; returns the exit code."""
     parser = parser_of("tensorprimat.engines.primus.engine", __doc__)
     return run_spec("primus", RunSpec, parser, lambda spec, options: train(spec, options.result), argv)
 

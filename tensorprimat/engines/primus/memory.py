@@ -23,7 +23,7 @@ UNMODELLED = (
     "num_experts",
     "multi_latent_attention",
 )
-"""Settings of Megatron and Primus that change what is kept, in ways that the estimate does not follow."""
+"""Settings of Megatron and Primus that change the memory in ways that the estimate does not follow."""
 LOSS_WITHOUT_FUSION = 2 + 4
 """Bytes of one logit where the cross entropy is not fused: BF16, and the softmax in float32 that backward needs."""
 
@@ -32,7 +32,7 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate |
     """Return the memory of one GPU by the configuration that will run.
 
     None where a file that the configuration builds on is missing, where its shape is not the model's, or where it sets
-    what is not modelled (FSDP, offloading, experts).
+    something not modelled (FSDP, offloading, experts).
     """
     configured = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
     sets = {**configured.settings, **changes(spec)}

@@ -1,4 +1,4 @@
-"""From flags and a Primus configuration to one explicit RunSpec, and back to what the configuration has to change."""
+"""From flags and a Primus configuration to one explicit RunSpec, and back to the changes of that configuration."""
 
 from __future__ import annotations
 

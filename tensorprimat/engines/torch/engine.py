@@ -241,7 +241,7 @@ def _stop_workers(trainer: Any) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train what a spec file says; returns the exit code."""
+    """Train the run of a spec file; returns the exit code."""
     parser = parser_of("tensorprimat.engines.torch.engine", __doc__)
     return run_spec("torch", RunSpec, parser, lambda spec, options: train(spec, options.result), argv)
 

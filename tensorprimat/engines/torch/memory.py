@@ -23,7 +23,7 @@ LENGTH = 128
 """Tokens of the sequence that is counted: a layer keeps as much of each token. Scores grow faster, but no kernel keeps
 them."""
 COUNTED_ATTENTION = "tensorprimat_counted_attention"
-"""Name of the attention that keeps what a kernel on a GPU keeps: its operands, its output and the sums."""
+"""Name of the attention that keeps the same tensors as a kernel on a GPU: its operands, its output and the sums."""
 
 
 def kept_bytes_per_token(model: ConfiguredModel, *, precision: str, compiled: bool) -> float:
@@ -143,7 +143,7 @@ def _by_partition(network: LanguageModel, length: int) -> list[float]:
 
 
 def _handed_over(graph: Any) -> float:
-    """Return the bytes of what a forward graph hands to backward, apart from its inputs and views of them."""
+    """Return the bytes that a forward graph hands to backward, apart from its inputs and views of them."""
     (results,) = next(node.args for node in graph.graph.nodes if node.op == "output")
     values = [node.meta.get("val") for node in results[1:] if isinstance(node, torch.fx.Node)]
     inputs = [node.meta.get("val") for node in graph.graph.nodes if node.op == "placeholder"]

@@ -27,10 +27,10 @@ _HOMES = {
 """Family → package and class prefix in transformers. The ladder of sizes has Llama's architecture."""
 
 ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
-"""--attention → what transformers calls it."""
+"""--attention → its name in transformers."""
 OWN_MASKS = {"gemma2": "attention scores have a soft cap", "gpt_oss": "attention has sinks", "llama4_text": "chunks"}
-"""Architectures whose attention `torch_attention.causal_attention` does not compute: transformers' own runs, with its
-masks, and what they have that needs it."""
+"""Architectures whose attention `torch_attention.causal_attention` does not compute, with
+the feature that prevents it: transformers' own attention runs, with its masks."""
 _WITHOUT_SDPA = ("gemma2", "gpt_oss")
 LEARNING_RATE = 3e-4  # Llama 2 7B, table 1 of arXiv:2307.09288
 _BETAS = (0.9, 0.95)  # as there

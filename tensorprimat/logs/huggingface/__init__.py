@@ -1,1 +1,1 @@
-"""Hugging Face Trainer and what builds on it."""
+"""Hugging Face Trainer and the trainers built on it."""

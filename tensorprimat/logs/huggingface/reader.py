@@ -1,4 +1,4 @@
-"""Hugging Face Trainer and what builds on it (TRL, LLaMA-Factory, axolotl, ms-swift): `{'loss': 1.25, …}`.
+"""Hugging Face Trainer and the trainers built on it (TRL, LLaMA-Factory, axolotl, ms-swift): `{'loss': 1.25, …}`.
 
 Five shapes of one thing: dictionaries in a console log (numbers, or since transformers 5 quoted ones), with a tqdm bar
 redrawn around them; `trainer_state.json`; `train_results.json` / `all_results.json`; ms-swift's `logging.jsonl`;

@@ -39,7 +39,7 @@ _POWERS = 10.0 ** np.arange(EXACT_POWER + 1)
 _DIGITS_TO_ZERO = bytes(ord("0") if chr(code).isdigit() and code < 128 else code for code in range(256))
 _NUMBER = rb"([+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|NaN|-?inf))"
 _END = rb"(?=[ \t]*(?:[|/(]|\x1b|\[\d*m))"
-"""With what follows a number in every spelling: one at the end of a line was cut, or another process wrote into it."""
+"""The text after a number in every spelling. A number at a line's end was cut, or another process wrote into it."""
 _LABELS: tuple[tuple[str, bytes, float], ...] = (
     ("samples", rb"global batch size:\s*", 1.0),
     ("consumed_samples", rb"consumed samples:\s*", 1.0),

@@ -1,4 +1,4 @@
-"""Megatron-LM and what grew from it: Primus, Megatron-Bridge, Megatron-DeepSpeed, forks; from 2021 to now.
+"""Megatron-LM and its descendants: Primus, Megatron-Bridge, Megatron-DeepSpeed, forks; from 2021 to now.
 
 One line per log interval, e.g. ` iteration 5/100 | … elapsed time per iteration (ms): 15800.0 | …`. Where Primus prints
 two values (`2701.3/2712.7`, `615.5 (avg 611.0)`) the first is the interval's own, the second a running mean, which is

@@ -1,5 +1,4 @@
-"""The system of an MLPerf run: what the log says, and the submission's description of the system, if it is stored with
-the log.
+"""The system of an MLPerf run: by its log, and by the submission's description if it is stored with the log.
 
 A submission keeps results/SYSTEM/BENCHMARK/result_0.txt and systems/SYSTEM.json (`number_of_nodes`,
 `accelerators_per_node`, `accelerator_model_name`; numbers are text in most files). The description was checked by the

@@ -100,7 +100,7 @@ def plan(row: re.Match[str], seen: LineFacts) -> None:
 
 
 def notice(text: str, seen: LineFacts) -> None:
-    """Keep what a line between the rows states about the run."""
+    """Keep the facts that a line between the rows states about the run."""
     for pattern, name in CONFIGURATION:
         if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             _set(name, value, seen)

@@ -140,7 +140,7 @@ def keys_of(looks: Mapping[str, BarStyle], titles: Sequence[str]) -> list[Any]:
 
 
 def framed(figure: Any, headings: Sequence[str], keys: list[Any], height: float) -> Any:
-    """Set a figure's size, write headings and legend on top, and return what is left: `height` inches to draw in."""
+    """Set a figure's size, write headings and legend on top, and return the rest: `height` inches to draw in."""
     header = 0.5 + 0.2 * (len(headings) - 1) + 0.24 * math.ceil(len(keys) / LEGEND_COLUMNS)
     figure.set_size_inches(WIDTH_INCHES, header + height)
     top, body = figure.subfigures(2, 1, height_ratios=(header, height))

@@ -112,7 +112,7 @@ def _height(panel: Panel | str) -> float:
 
 
 def _sentences(comparison: Comparison) -> list[str]:
-    """Return the answer and what it rests on."""
+    """Return the answer and its basis."""
     sentences = [f"{sentence}." for sentence in forest.answers(comparison)]
     sentences += dict.fromkeys(pair.fairness.sentence for pair in comparison.pairs if len(comparison.pairs) == 1)
     if len(comparison.pairs) > 1:

@@ -100,7 +100,7 @@ def _bar(drawn: Drawn, side: Labelled, metrics: Metrics, looks: Mapping[str, Bar
 
 
 def _described(drawn: Drawn, metrics: Metrics) -> str:
-    """Return the figure, and what it rests on where that is a choice: a price, a measured or a nameplate power."""
+    """Return the figure, and its basis where that is a choice: a price, a measured or a nameplate power."""
     figure = FORMS[drawn.name](metrics[drawn.name].value)
     if drawn.name == "mfu" and STATED in (metrics["mfu"].remark or ""):
         return f"{figure} (from user-stated facts)"

@@ -29,7 +29,7 @@ from tensorprimat.reports.plots.canvas import (
 from tensorprimat.reports.series import StepCurve, pace_range, thinned
 
 LOG_SCALE_FROM = 8.0  # ratio of typical step times above which a linear axis hides one
-OUTLIER = 4.0  # times the typical step: what lies above is marked at the edge instead of flattening the rest
+OUTLIER = 4.0  # times the typical step: slower steps are marked at the edge instead of flattening the rest
 
 
 @dataclass(frozen=True, kw_only=True)
