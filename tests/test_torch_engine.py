@@ -117,17 +117,20 @@ def test_the_loss_is_that_of_transformers(model):
 
 
 @pytest.mark.parametrize("logits_per_chunk", [2**30, 7 * 50, 1])
-def test_cross_entropy_by_chunks_is_cross_entropy(monkeypatch, logits_per_chunk):
+@pytest.mark.parametrize(("biased", "soft_cap"), [(False, None), (True, None), (False, 3.0), (True, 3.0)])
+def test_cross_entropy_by_chunks_is_cross_entropy(monkeypatch, logits_per_chunk, biased, soft_cap):
     monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", logits_per_chunk)
     torch.manual_seed(1)
     hidden, weight = torch.randn(23, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
+    bias = torch.randn(50, requires_grad=True) if biased else None
+    leaves = (hidden, weight) if bias is None else (hidden, weight, bias)
     targets = torch.randint(0, 50, (23,))
-    wanted = torch.autograd.grad(
-        functional.cross_entropy(functional.linear(hidden, weight), targets) / 3, (hidden, weight)
-    )
-    loss = cross_entropy.linear_cross_entropy(hidden, weight, targets)
-    found = torch.autograd.grad(loss / 3, (hidden, weight))
-    for gradient, reference in zip(found, wanted, strict=True):
+    logits = functional.linear(hidden, weight, bias)
+    logits = soft_cap * torch.tanh(logits / soft_cap) if soft_cap else logits
+    expected = torch.autograd.grad(functional.cross_entropy(logits, targets) / 3, leaves)
+    loss = cross_entropy.linear_cross_entropy(hidden, weight, targets, bias=bias, soft_cap=soft_cap)
+    found = torch.autograd.grad(loss / 3, leaves)
+    for gradient, reference in zip(found, expected, strict=True):
         torch.testing.assert_close(gradient, reference)
 
 

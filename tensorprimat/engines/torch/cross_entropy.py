@@ -19,15 +19,23 @@ LOGITS_PER_CHUNK = {"cuda": 2**28, "cpu": 2**21}
 """1 GB of float32 keeps a GPU's matrix product at full speed; 8 MB stay in a CPU's cache."""
 
 
-def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def linear_cross_entropy(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    soft_cap: float | None = None,
+) -> torch.Tensor:
     """Return the mean negative log-likelihood of targets, a float32 scalar.
 
-    hidden: (rows, width); weight: (vocabulary, width); targets: (rows,) of whole numbers below the vocabulary's size.
+    hidden: (rows, width); weight: (vocabulary, width); targets: (rows,) of whole numbers below the vocabulary's size;
+    bias: (vocabulary,); soft_cap: c of c·tanh(logits / c), by which Gemma 2 bounds them (arXiv:2408.00118, section 2).
     """
     budget = LOGITS_PER_CHUNK.get(hidden.device.type, LOGITS_PER_CHUNK["cpu"])
     chunks = max(1, -(-hidden.shape[0] * weight.shape[0] // budget))
     rows = -(-hidden.shape[0] // chunks)
-    loss: torch.Tensor = _LinearCrossEntropy.apply(hidden, weight, targets, rows)
+    loss: torch.Tensor = _LinearCrossEntropy.apply(hidden, weight, targets, rows, bias, soft_cap)
     return loss
 
 
@@ -64,36 +72,54 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        context: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, rows: int
+        context: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        targets: torch.Tensor,
+        rows: int,
+        bias: torch.Tensor | None,
+        soft_cap: float | None,
     ) -> torch.Tensor:
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         states, head = hidden.to(dtype), weight.to(dtype)
+        offset = None if bias is None else bias.to(dtype)
         hidden_gradient = torch.empty_like(states)
         weight_gradient = torch.empty_like(head)
+        bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         with torch.autocast(device, enabled=False):
             for start in range(0, states.shape[0], rows):
                 part, target = states[start : start + rows], targets[start : start + rows, None]
-                likelihood = torch.log_softmax(functional.linear(part, head), dim=-1, dtype=torch.float32)
+                logits = functional.linear(part, head, offset)
+                bounded = torch.tanh(logits / soft_cap) if soft_cap else None
+                logits = logits if bounded is None else soft_cap * bounded
+                likelihood = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
                 loss -= likelihood.gather(1, target).sum()
-                gradient = _gradient(likelihood, target).to(dtype)
+                of_logits = _gradient(likelihood, target)
+                if bounded is not None:
+                    of_logits *= 1 - bounded.square()  # the slope of the cap
+                if bias_gradient is not None:
+                    bias_gradient += of_logits.sum(0)
+                gradient = of_logits.to(dtype)
                 torch.mm(gradient, head, out=hidden_gradient[start : start + rows])
                 if start == 0:
                     torch.mm(gradient.T, part, out=weight_gradient)
                 else:
                     weight_gradient.addmm_(gradient.T, part)
-        context.save_for_backward(hidden_gradient, weight_gradient)
-        context.dtypes = hidden.dtype, weight.dtype
+        context.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
+        context.dtypes = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
         return loss / states.shape[0]
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden_gradient, weight_gradient = context.saved_tensors
-        scale = gradient / hidden_gradient.shape[0]
-        hidden_dtype, weight_dtype = context.dtypes
-        return hidden_gradient.mul_(scale).to(hidden_dtype), weight_gradient.mul_(scale).to(weight_dtype), None, None
+        scale = gradient / context.saved_tensors[0].shape[0]
+        of_hidden, of_weight, of_bias = (
+            None if one is None else one.mul_(scale).to(dtype)
+            for one, dtype in zip(context.saved_tensors, context.dtypes, strict=True)
+        )
+        return of_hidden, of_weight, None, None, of_bias, None
 
 
 def _gradient(likelihood: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch import nn
 from tensorprimat.core.configured import ConfiguredModel
 from tensorprimat.core.models import Preset
 from tensorprimat.engines.torch import attention as torch_attention
-from tensorprimat.engines.torch.cross_entropy import cross_entropy, linear_cross_entropy
+from tensorprimat.engines.torch.cross_entropy import linear_cross_entropy
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -132,18 +132,16 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of predicting each token but the first; tokens: (sequences, length + 1)."""
-        if not self.has_plain_head:
-            logits = self.causal(tokens[:, :-1], attention_mask=self._mask(tokens[:, :-1]), use_cache=False).logits
-            return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        return linear_cross_entropy(self.hidden(tokens[:, :-1]), self.causal.lm_head.weight, tokens[:, 1:].flatten())
-
-    @property
-    def has_plain_head(self) -> bool:
-        """True where logits are hidden states times a matrix: no bias (Phi), soft cap (Gemma 2) or scale (Cohere)."""
-        config = self.causal.config
-        scales = [getattr(config, name, None) or 1 for name in ("logit_scale", "logits_scaling")]
-        soft_cap = getattr(config, "final_logit_softcapping", None)
-        return self.causal.lm_head.bias is None and not soft_cap and scales == [1, 1]
+        config, head = self.causal.config, self.causal.lm_head
+        scale = (getattr(config, "logit_scale", None) or 1) / (getattr(config, "logits_scaling", None) or 1)
+        hidden = self.hidden(tokens[:, :-1])
+        return linear_cross_entropy(
+            hidden if scale == 1 else hidden * scale,  # of the logits (Command R, Granite)
+            head.weight,
+            tokens[:, 1:].flatten(),
+            bias=head.bias,
+            soft_cap=getattr(config, "final_logit_softcapping", None),
+        )
 
     def _mask(self, tokens: torch.Tensor) -> Any:
         """Return the attention mask that the model takes: one, or one of each kind of layer."""

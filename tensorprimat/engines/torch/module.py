@@ -87,7 +87,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         fused = [
             *(["RMS norm"] if has_fused_norm(self.device.type) else []),
             *(self._fused_by_compiling() if spec.compile else []),
-            *(["linear cross-entropy"] if self.network is None or self.network.has_plain_head else []),
+            "linear cross-entropy",
             *(["AdamW"] if self._has_fused_adamw else []),
         ]
         return {"fused_kernels": ", ".join(fused), "attention_kernel": self._attention_kernel(spec)}
