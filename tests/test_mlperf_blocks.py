@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from mlperf_journal import Journal
 
@@ -244,3 +246,27 @@ def test_a_reference_run_that_spells_its_benchmark_with_dashes_has_the_benchmark
     rates_over_evaluations(journal, blocks=5, block=1200.0, evaluated=130.0)
     result = journal.read(tmp_path / "run.txt")
     assert (result.model.name, result.performance_metrics.reported.quality_target) == ("gpt_oss_20b", 3.34)
+
+
+SYSTEM = {"number_of_nodes": "1", "accelerators_per_node": "8", "accelerator_model_name": "NVIDIA B300 SXM6 AC"}
+
+
+def launched(tmp_path, *lines, **changes):
+    """A result file without the submission's description, behind what NVIDIA's launcher prints."""
+    journal = Journal(submission_platform="1xSUBMISSION_PLATFORM_PLACEHOLDER", global_batch_size=16)
+    rows_that_count_samples(journal)
+    journal.lines = [f":::SYSJSON {json.dumps(SYSTEM | changes)}", *lines, *(f"0: {line}" for line in journal.lines)]
+    return journal.read(tmp_path / "run.txt")
+
+
+def test_the_lines_of_the_launcher_tell_device_and_gpus_where_no_description_is_stored(tmp_path):
+    result = launched(tmp_path, "0: slurm2pytorch: MASTER_ADDR=a MASTER_PORT=29500 WORLD_SIZE=64")
+    assert (result.gpu_info.device_name, result.training_config.num_gpus) == ("NVIDIA B300 SXM6 AC", 64)
+    assert {"device_name", "num_gpus"} <= set(result.provenance.assumed)
+    assert launched(tmp_path, *(f"{task}: hello" for task in range(8))).training_config.num_gpus == 8
+
+
+def test_a_launcher_that_shows_more_gpus_than_tasks_ran_tells_no_number_of_gpus(tmp_path):
+    result = launched(tmp_path, *(f"{task}: hello" for task in range(4)))
+    assert (result.gpu_info.device_name, result.training_config.num_gpus) == ("NVIDIA B300 SXM6 AC", None)
+    assert launched(tmp_path, accelerator_model_name="No devices were found").gpu_info.device_name is None

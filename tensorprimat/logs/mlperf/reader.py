@@ -45,7 +45,8 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     torn: list[int] = []
-    content = collect(_events(log, torn))
+    launched = mlperf_system.LaunchLines()
+    content = collect(_events(log, torn, launched))
     settings = content.settings
     config = configuration_of(settings)
     if isinstance(optimizer := settings.get("opt_name"), str):
@@ -58,7 +59,7 @@ def read(log: Log) -> Reading:
     if benchmark := _benchmark(settings):
         reading.model["name"] = benchmark
     _describe_task(reading, settings)
-    mlperf_system.describe(reading, settings, ranks=content.ranks, path=log.path)
+    mlperf_system.describe(reading, settings, ranks=content.ranks, path=log.path, launched=launched)
     _describe_runs(reading, content.runs)
     batch, length = config.get("global_batch_size"), config.get("sequence_length")
     for run in content.runs:
@@ -81,10 +82,14 @@ def read(log: Log) -> Reading:
     return reading
 
 
-def _events(log: Log, torn: list[int]) -> Iterator[Event]:
-    """Yield every well-formed event. torn: receives the lines of others, except a last line that ends the log."""
+def _events(log: Log, torn: list[int], launched: mlperf_system.LaunchLines) -> Iterator[Event]:
+    """Yield every well-formed event. torn: receives the lines of others, except a last line that ends the log.
+
+    launched: receives what other lines state.
+    """
     line = 0
-    for line, text in log.lines():
+    for line, origin, text in log.lines_by_rank():
+        launched.take(text, origin.rank)
         yield from events_in(text, line, torn)
     if torn and torn[-1] == line:
         torn.pop()

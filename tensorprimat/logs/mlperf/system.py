@@ -30,6 +30,8 @@ FOLDERS_ABOVE = 5  # result_0.txt, or power/result_0/node_0.txt, below results/S
 _PLATFORM = re.compile(r"(?:(?P<nodes>\d{1,5})x)?(?P<device>\S.*)")
 _CONFIG_FILE = re.compile(r"_(?P<nodes>\d{1,5})x(?P<gpus>\d{1,3})x\d{1,5}(?:_|\.sh)")
 """`config_MI355X_1x8x1.sh`: nodes × GPUs of a node × …"""
+_WORLD_SIZE = re.compile(r"\bslurm2pytorch: .{0,200}\bWORLD_SIZE=(\d{1,6})\b")
+SYSTEM_MARK = ":::SYSJSON "
 _MODEL_NAME = re.compile(r"\b(?:GB|GH|MI|H|A|B|L|V)\d{2,3}[A-Z]?\b")
 
 
@@ -48,7 +50,32 @@ class System:
         return self.nodes * self.gpus_per_node if self.nodes and self.gpus_per_node else None
 
 
-def describe(reading: Reading, settings: Mapping[str, Any], *, ranks: int, path: Path) -> None:
+@dataclass(kw_only=True)
+class LaunchLines:
+    """Statements of the lines that NVIDIA's launcher prints between the events, and the highest label of a task."""
+
+    system: System | None = None
+    """By its line `:::SYSJSON {…}`, which counts the GPUs that one node shows, used or not."""
+    world_size: int | None = None
+    last_task: int = 0
+
+    def take(self, text: str, task: int | None) -> None:
+        """Take in one line of the log. task: its label, as `srun -l` prints it."""
+        self.last_task = max(self.last_task, task or 0)
+        if self.world_size is None and (match := _WORLD_SIZE.search(text)):
+            self.world_size = int(match[1])
+        if self.system is None and (at := text.find(SYSTEM_MARK)) >= 0:
+            try:
+                stated, _ = json.JSONDecoder().raw_decode(text, at + len(SYSTEM_MARK))
+            except (ValueError, RecursionError):
+                return
+            if isinstance(stated, dict):
+                self.system = described("", stated)
+
+
+def describe(
+    reading: Reading, settings: Mapping[str, Any], *, ranks: int, path: Path, launched: LaunchLines | None = None
+) -> None:
     """Fill in device, nodes and GPUs from the log and the submission's description; warn if they contradict."""
     _take_platform(reading, settings)
     system = find(path)
@@ -56,6 +83,8 @@ def describe(reading: Reading, settings: Mapping[str, Any], *, ranks: int, path:
         _take_description(reading, system)
     if "num_gpus" not in reading.training_config:
         _take_counts(reading, settings, ranks)
+    if system is None and launched is not None:
+        _take_launch(reading, launched)
     platform = settings.get("submission_platform")
     if "device_name" not in reading.gpu_info and isinstance(platform, str) and "PLACEHOLDER" in platform:
         reading.warnings.append(f"gpu_info: {platform} is a placeholder, so the device is unknown; give --gpu")
@@ -127,6 +156,26 @@ def _take_description(reading: Reading, system: System) -> None:
     if system.gpus is not None:
         config["num_gpus"] = system.gpus
         reading.assumed["num_gpus"] = f"{system.file}: {system.nodes} nodes × {system.gpus_per_node} accelerators"
+
+
+def _take_launch(reading: Reading, launched: LaunchLines) -> None:
+    """Take what the launcher printed where neither events nor a description state it.
+
+    The SYSJSON line counts GPUs that were not used in some files (8 where 4 ran), so its count needs as many tasks.
+    """
+    system, config = launched.system, reading.training_config
+    device = system.device if system else None
+    if "device_name" not in reading.gpu_info and device and "No devices" not in device:
+        reading.gpu_info["device_name"] = device
+        reading.assumed["device_name"] = "SYSJSON line of the log"
+    if "num_gpus" in config or any(warning.startswith("num_gpus") for warning in reading.warnings):
+        return
+    if launched.world_size:
+        config["num_gpus"] = launched.world_size
+        reading.assumed["num_gpus"] = "WORLD_SIZE of the launcher, one GPU for each process"
+    elif system and system.gpus and system.gpus == launched.last_task + 1:
+        config["num_gpus"] = system.gpus
+        reading.assumed["num_gpus"] = "SYSJSON line of the log, and as many tasks"
 
 
 def _differ(logged: str, described: str) -> bool:
