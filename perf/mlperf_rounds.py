@@ -30,7 +30,7 @@ from tensorprimat.core import mlperf_rules
 from tensorprimat.core.audit_verdict import SUBTRACTED
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.processes import usable_cores
-from tensorprimat.core.result import Audit
+from tensorprimat.core.provenance import Audit
 
 BENCHMARKS = tuple(row.name for row in mlperf_rules.benchmarks())
 WITHIN = 0.01

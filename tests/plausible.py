@@ -7,17 +7,8 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core import models
-from tensorprimat.core.result import (
-    GpuInfo,
-    MemoryMetrics,
-    Model,
-    PerformanceMetrics,
-    Provenance,
-    Result,
-    Run,
-    Source,
-    TrainingConfig,
-)
+from tensorprimat.core.provenance import Provenance, Source
+from tensorprimat.core.result import GpuInfo, MemoryMetrics, Model, PerformanceMetrics, Result, Run, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
 

@@ -10,15 +10,8 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core import models, store
-from tensorprimat.core.result import (
-    GpuInfo,
-    Model,
-    PerformanceMetrics,
-    PowerMetrics,
-    Provenance,
-    Result,
-    TrainingConfig,
-)
+from tensorprimat.core.provenance import Provenance
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, PowerMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
 

@@ -8,13 +8,13 @@ from tensorprimat.analysis.metric import DEFINITIONS
 from tensorprimat.analysis.metrics import MetricChoices, measure
 from tensorprimat.core import catalogue, flops, models
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import (
     GpuInfo,
     MemoryMetrics,
     Model,
     PerformanceMetrics,
     PowerMetrics,
-    Provenance,
     Reported,
     Result,
     TrainingConfig,

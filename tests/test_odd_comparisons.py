@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.core.result import Audit, Model, Reported
+from tensorprimat.core.provenance import Audit
+from tensorprimat.core.result import Model, Reported
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import console, forest, formatting, html, money, notices, sections
 from tensorprimat.reports.plots import canvas

@@ -14,7 +14,7 @@ from rich.console import Console
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.economics import Enhanced
 from tensorprimat.analysis.records import Estimate, Ratio
-from tensorprimat.core.result import Audit
+from tensorprimat.core.provenance import Audit
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
 from tensorprimat.reports import (

@@ -7,6 +7,7 @@ import pytest
 import scripts
 
 from tensorprimat.core import store
+from tensorprimat.core.provenance import Provenance, Source
 from tensorprimat.core.result import (
     GpuInfo,
     MemoryMetrics,
@@ -14,10 +15,8 @@ from tensorprimat.core.result import (
     ModelShape,
     PerformanceMetrics,
     PowerMetrics,
-    Provenance,
     Result,
     Run,
-    Source,
     TrainingConfig,
 )
 from tensorprimat.core.steps import Step, Steps

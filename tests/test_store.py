@@ -9,7 +9,8 @@ import pytest
 
 from tensorprimat.core import atomic, regular, result_names, store
 from tensorprimat.core.errors import InputError, RunError
-from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.provenance import Provenance
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.engines import live_result

@@ -10,8 +10,9 @@ from tensorprimat.core.catalogue import Published
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import DERIVED, Entry
+from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.quantities import fixed
-from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.result import Run as RunRecord
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.steps import Step, Steps

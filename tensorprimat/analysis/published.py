@@ -21,7 +21,8 @@ from tensorprimat.core import catalogue, flops, mlperf_rules, models, names, sha
 from tensorprimat.core.catalogue import Published, find_gpu
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry, Library, bundled
-from tensorprimat.core.result import GpuInfo, Model, ModelShape, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.provenance import Provenance
+from tensorprimat.core.result import GpuInfo, Model, ModelShape, PerformanceMetrics, Result, TrainingConfig
 
 ENGINE = "published"
 MLPERF, TABLE = "mlperf", "published"

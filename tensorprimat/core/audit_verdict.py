@@ -13,8 +13,9 @@ from typing import Literal
 from tensorprimat.core.audit import AFTER_LAST_ROW, AuditFinding
 from tensorprimat.core.audit_rows import CHECKPOINT, EVALUATION, START_UP, WARNED
 from tensorprimat.core.clocks import DATES
+from tensorprimat.core.provenance import Audit
 from tensorprimat.core.quantities import count, percent, short_seconds
-from tensorprimat.core.result import Audit, Result
+from tensorprimat.core.result import Result
 
 REFUSED = 0.20
 SUBTRACTED = "subtracted from the clock"

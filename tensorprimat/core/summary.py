@@ -15,7 +15,8 @@ import numpy as np
 from tensorprimat.core import audit_verdict, terms
 from tensorprimat.core.checks import warnings_about
 from tensorprimat.core.clocks import Evidence
-from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run, Source
+from tensorprimat.core.provenance import Source
+from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import Steady, median, warm_up_rows, within_half
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct

@@ -13,15 +13,8 @@ import numpy as np
 
 from tensorprimat.core import atomic, models, names, store
 from tensorprimat.core.errors import RunError, UsageError
-from tensorprimat.core.result import (
-    STACK_OF_PLATFORM,
-    Model,
-    PerformanceMetrics,
-    Provenance,
-    Result,
-    Run,
-    TrainingConfig,
-)
+from tensorprimat.core.provenance import Provenance
+from tensorprimat.core.result import STACK_OF_PLATFORM, Model, PerformanceMetrics, Result, Run, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.core.units import GB

@@ -8,16 +8,15 @@ from typing import NamedTuple
 from tensorprimat.core import audit, audit_verdict, devices, stated
 from tensorprimat.core.digest import Digest
 from tensorprimat.core.errors import ContradictionError, InputError
+from tensorprimat.core.provenance import Provenance, Source
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
     GpuInfo,
     Model,
     PerformanceMetrics,
-    Provenance,
     Reported,
     Result,
     Run,
-    Source,
     TrainingConfig,
 )
 from tensorprimat.core.steps import distinct

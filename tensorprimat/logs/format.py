@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tensorprimat.core.clocks import Evidence
-from tensorprimat.core.result import Platform, Result, SegmentFacts
+from tensorprimat.core.provenance import SegmentFacts
+from tensorprimat.core.result import Platform, Result
 from tensorprimat.core.stated import UserFacts
 from tensorprimat.core.steps import Steps
 
@@ -51,7 +52,7 @@ class Reading:
     evidence: Evidence = field(default_factory=Evidence)
     """Readings of the log's own clock, for the closing audit; the dates of rows are in the steps."""
     assumed: dict[str, str] = field(default_factory=dict)
-    """Facts that the log does not state itself, with their origin, as in core.result.Provenance.assumed."""
+    """Facts that the log does not state itself, with their origin, as in core.provenance.Provenance.assumed."""
     warnings: list[str] = field(default_factory=list)
     timer: str | None = None
     """Column of a printed rate from which the reader computed the times of rows, where no line prints a time."""

@@ -16,7 +16,8 @@ import numpy as np
 
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.result import Result, SegmentFacts
+from tensorprimat.core.provenance import SegmentFacts
+from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of
 from tensorprimat.logs import changes, failures, files, replays, restated, starts

@@ -7,7 +7,8 @@ from pathlib import Path
 from tensorprimat.core import identity, store
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.result import Model, PerformanceMetrics, Provenance, Result, TrainingConfig
+from tensorprimat.core.provenance import Provenance
+from tensorprimat.core.result import Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.settings import OF_A_METHODOLOGY
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.machine.platform import Machine

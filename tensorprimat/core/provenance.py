@@ -1,0 +1,85 @@
+"""Origin of a result's figures: engine, log, source files, segments, and the audit by the log's own clock."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tensorprimat.core.records import Count, Figure, Record, RoundedRecord
+
+
+class Audit(RoundedRecord):
+    """Comparison of the work that was read with the log's own clock: see core.audit."""
+
+    clock: str | None = None
+    """Clock of the log that was used: run_start to run_stop, train_runtime, the dates of the rows …"""
+    work: Figure = None
+    """Work between the two readings of the clock, in `work_unit`."""
+    work_unit: Literal["tokens", "samples", "steps"] = "steps"
+    clock_seconds: Figure = None
+    """Seconds of the clock, without evaluation and checkpoints that the log itself times."""
+    ratio: Figure = None
+    """The result's rate over work / clock_seconds; 1 where they agree."""
+    explained_by: tuple[str, ...] = ()
+    """Causes of the difference, each with its seconds: "start-up 212 s"."""
+    unexplained_seconds: Figure = None
+    """Seconds without an explanation, beyond rounding; negative where the clock counts less than the rows."""
+
+
+class Source(Record):
+    """A file that figures were read from."""
+
+    file: str
+    sha256: str | None = None
+    size_bytes: Count = None
+    format: str | None = None
+    modified_at: str | None = None
+
+
+class SegmentFacts(Record):
+    """One training in a log that holds several: a second job, a restart or a resume."""
+
+    number: int
+    """As --segment takes it: 1 is the first."""
+    first_line: int
+    last_line: int
+    began_by: str | None = None
+    """Evidence that a training begins there: the line of a launcher or framework, a step number that goes back …"""
+    steps: Count = None
+    """Optimizer steps of its rows."""
+    same_benchmark: bool
+    """True if its settings are those of this result, which holds the rows of such segments only."""
+    differs: dict[str, str] = Field(default_factory=dict)
+    """Its settings that differ from those of this result."""
+
+
+class Provenance(Record):
+    """The origin of the figures: engine, log format, timing, source files."""
+
+    engine: str | None = None
+    """nemo, bridge, primus, torch or logs."""
+    format: str | None = None
+    """Log format by its name in tensorprimat.logs.FORMATS; None for a live run."""
+    timing: Literal["measured", "reported", "timestamps"] | None = None
+    """measured by our callback, reported by the framework in its log, or from the timestamps of a log's rows."""
+    timer: str | None = None
+    """Timer of a live run: device events, synchronised wall clock …; for a log with rates but no times, the column from
+    which the times were computed."""
+    sources: tuple[Source, ...] = ()
+    segments: tuple[SegmentFacts, ...] = ()
+    """All trainings of a log that holds several."""
+    segment: int | None = None
+    """Number of the segment that --segment selected."""
+    host: str | None = None
+    gpu_ids: tuple[str, ...] = ()
+    command: str | None = None
+    tool_version: str | None = None
+    looks: int = 1
+    """Number of times that a verdict could have been read while runs were appended, including the last."""
+    profiled: bool = False
+    """A profiler slowed this run down: it never enters a comparison."""
+    citations: dict[str, str] = Field(default_factory=dict)
+    """Settings that one line of the log states, with that line: {"sequence_length": "run.log:12", "model.name": …}."""
+    assumed: dict[str, str] = Field(default_factory=dict)
+    """Facts that did not come from run or log, with their origin: {"sequence_length": "--sequence-length"}."""
