@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import NamedTuple
 
 from tensorprimat.core import audit, audit_verdict, devices, stated
 from tensorprimat.core.digest import Digest
@@ -53,33 +52,29 @@ def join(
     if isinstance(found, Result):
         return [stated.amended(found.changed(warnings=(*found.warnings, *warnings)), facts)]
     numbers = [one.number for one in found] if each and len(found) > 1 else [segment]
-    return [_result(log, format, warnings, _Choice(found, number, facts, cited)) for number in numbers]
+    results = [_result(log, format, warnings, found, number, cited=cited) for number in numbers]
+    return [summarise(stated.with_facts(result, facts)) for result in results]
 
 
-class _Choice(NamedTuple):
-    found: list[Segment]
-    number: int | None
-    facts: UserFacts
-    cited: bool
-
-
-def _result(log: Log, format: Format, warnings: list[str], choice: _Choice) -> Result:
-    measured = segments.benchmark_of(choice.found, choice.number)
+def _result(
+    log: Log, format: Format, warnings: list[str], found: list[Segment], number: int | None, *, cited: bool
+) -> Result:
+    measured = segments.benchmark_of(found, number)
     if not measured:
-        count = len(choice.found)
+        count = len(found)
         raise InputError(
-            f"holds {count} training{'s' * (count > 1)}, but none has number {choice.number}",
+            f"holds {count} training{'s' * (count > 1)}, but none has number {number}",
             path=log.name,
             remedy=f"--segment takes 1 to {count}, or all",
         )
-    reading = dates.with_dates(log, segments.joined(choice.found, measured, picked=choice.number is not None))
+    reading = dates.with_dates(log, segments.joined(found, measured, picked=number is not None))
     warnings = [*warnings, *reading.warnings]
     config = stated.with_parallelism(stated.believed(TrainingConfig, reading.training_config, warnings))
     gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)
     platform = devices.platform_of(gpu_info.device_name) or reading.platform
     if gpu_info.software_stack is None and platform:
         gpu_info = gpu_info.changed(software_stack=STACK_OF_PLATFORM[platform])
-    result = Result(
+    return Result(
         platform=platform,
         source=reading.source or f"{format.name} log",
         timestamp=reading.timestamp,
@@ -96,8 +91,8 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice) -> R
             timer=reading.timer,
             sources=(_source(log, format),),
             segments=reading.segments,
-            segment=choice.number,
-            citations=_citations(log, format, measured[0]) if choice.cited else {},
+            segment=number,
+            citations=_citations(log, format, measured[0]) if cited else {},
             host=reading.host,
             tool_version=__version__,
             assumed=dict(reading.assumed),
@@ -106,7 +101,6 @@ def _result(log: Log, format: Format, warnings: list[str], choice: _Choice) -> R
         steps=stated.with_work(reading.steps, config),
         evidence=reading.evidence,
     )
-    return summarise(stated.with_facts(result, choice.facts))
 
 
 def _citations(log: Log, format: Format, segment: Segment) -> dict[str, str]:
