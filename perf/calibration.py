@@ -1,4 +1,4 @@
-"""Are the intervals right? Simulates thousands of benchmarks whose truth is known and counts how often the tool is.
+"""Are the intervals right? Simulates thousands of benchmarks of known truth and counts how often the tool is right.
 
     python perf/calibration.py                      writes docs/project/calibration.md (some minutes on one core)
     python perf/calibration.py --comparisons 200    a quick look, printed only
@@ -91,13 +91,13 @@ class Count:
 
     name: str
     coverage: float
-    """The interval holds the true ratio, of the comparisons that have a verdict."""
+    """Share of the intervals that contain the true ratio, of the comparisons that have a verdict."""
     false_alarms: float
-    """Two equal sides are called different, of all comparisons."""
+    """Share of all comparisons in which two equal sides are called different."""
     unsettled: float
-    """No verdict is given because step time drifts."""
+    """Share without a verdict, because step time drifts."""
     found: float
-    """A side that is 2 % faster is called faster."""
+    """Share in which a side that is 2 % faster is called faster."""
     bootstrap_coverage: float
     """Of the percentile bootstrap over runs, which many tools use."""
 
@@ -148,14 +148,14 @@ class GateCount:
 
     name: str
     passed_at_limit: float
-    """The candidate is slower by just the limit, and passes."""
+    """Share of candidates slower by just the limit that pass."""
     failed_at_limit: float
-    """The candidate is slower by just the limit, and fails."""
+    """Share of candidates slower by just the limit that fail."""
     failed_equal: float
-    """The candidate is as fast as the baseline, and fails."""
+    """Share of candidates as fast as the baseline that fail."""
     passed_equal: float
     failed_double: float
-    """The candidate is slower by twice the limit, and fails."""
+    """Share of candidates slower by twice the limit that fail."""
 
 
 def gate_decisions(world: World, other: World, random: np.random.Generator, count: int, *, name: str = "") -> GateCount:

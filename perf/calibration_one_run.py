@@ -18,14 +18,14 @@ from tensorprimat.core.warmup import find_warmup
 
 @dataclass(frozen=True, kw_only=True)
 class OneRunCount:
-    """The quality of one run's interval of its own mean."""
+    """The quality of the interval that one run gives for its mean."""
 
     name: str
     rows: int
     shown: float
     """Share of the runs for which the tool shows an interval."""
     coverage: float
-    """The interval holds the true mean, of the runs that have one; nan where hardly any has."""
+    """Share of the intervals that contain the true mean; nan where hardly any run has an interval."""
     others: tuple[float, ...]
     """Coverage of the alternatives over the same rows, in the order of ALTERNATIVES."""
 
@@ -58,7 +58,7 @@ ALTERNATIVES: dict[str, Callable[[Floats], Floats]] = {
 
 
 def one_run(process: Process, rows: int, random: np.random.Generator, count: int) -> OneRunCount:
-    """Return how often the interval of single runs holds their true mean, by the way that a real run takes."""
+    """Return how often the interval of single runs contains their true mean, computed as for a real run."""
     of_length: dict[int, list[Floats]] = {}
     carried: dict[int, list[float]] = {}
     for run in process.draw(random, (count, rows)):

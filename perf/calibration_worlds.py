@@ -23,9 +23,9 @@ class World:
     phi: float = 0.0
     """Lag-one autocorrelation of the step noise."""
     ramp: int = 0
-    """Steps of warm-up that come before, from half as slow again down to the level."""
+    """Steps of warm-up that come before, from 50 % slower down to the level."""
     outliers: float = 0.0
-    """Share of steps that take half as long again."""
+    """Share of steps that take 50 % longer."""
     drift: float = 0.0
     """Relative slowdown of the last step of a run compared with the first."""
     hosts: int = 1
@@ -148,7 +148,7 @@ class Process:
     phi: float = 0.0
     """Lag-one autocorrelation."""
     outliers: float = 0.0
-    """Share of steps that take half as long again."""
+    """Share of steps that take 50 % longer."""
     wander: bool = False
     """Slow noise (φ = 0.9), twice as large as independent noise on top of it."""
     flips: bool = False

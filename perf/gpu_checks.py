@@ -13,14 +13,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-SAMPLER_SHARE = 0.05  # of the time between two looks
+SAMPLER_SHARE = 0.05  # of the time between two samples
 CALLBACK_STEPS = 2000
 CLOCK_TOLERANCE = 0.005
 PART_SECONDS = 600
 
 
 class NotHereError(Exception):
-    """The part needs something that this machine has not."""
+    """The check needs something that this machine lacks."""
 
 
 def on_gpu() -> bool:
@@ -42,7 +42,7 @@ def workload(precision: str, **changes: object) -> object:
 
 
 def devices() -> str:
-    """Telemetry knows each GPU by the identity that torch gives it, and each draws power."""
+    """Check that telemetry knows each GPU by the identity that torch gives it, and that each draws power."""
     if not on_gpu():
         raise NotHereError("no GPU")
     from tensorprimat.machine import telemetry
@@ -59,7 +59,7 @@ def devices() -> str:
 
 
 def sampler() -> str:
-    """Return the cost of a look at the GPUs, which must be a small share of the time between two."""
+    """Return the cost of one sample of the GPUs, which must be a small share of the time between two."""
     from tensorprimat.machine import telemetry
     from tensorprimat.machine.device import DeviceReading
     from tensorprimat.machine.platform import detect
@@ -76,8 +76,8 @@ def sampler() -> str:
     if not known or seconds is None:
         raise RuntimeError("no device to sample")
     if seconds > SAMPLER_SHARE * telemetry.SAMPLE_SECONDS:
-        raise RuntimeError(f"a look takes {1e3 * seconds:.1f} ms of {1e3 * telemetry.SAMPLE_SECONDS:.0f}")
-    return f"a look at {len(known)} devices takes {1e3 * seconds:.2f} ms, every {telemetry.SAMPLE_SECONDS:g} s"
+        raise RuntimeError(f"a sample takes {1e3 * seconds:.1f} ms of {1e3 * telemetry.SAMPLE_SECONDS:.0f}")
+    return f"a sample of {len(known)} devices takes {1e3 * seconds:.2f} ms, every {telemetry.SAMPLE_SECONDS:g} s"
 
 
 def callback() -> str:
@@ -102,7 +102,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def oom() -> str:
-    """Return what lack of memory ends as: one line that names a smaller batch, never a traceback."""
+    """Run out of memory, which must end in one line that names a smaller batch, never in a traceback."""
     from tensorprimat.core.spec import RunSpec
 
     size = {"preset": "full", "micro_batch_size": 64, "sequence_length": 8192, "precision": "bf16"}
@@ -133,11 +133,11 @@ def _platform() -> str:
 
 
 WAITS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select")
-"""Operations whose outcome the host needs: on a GPU each of them waits for everything queued before it."""
+"""Operations whose result the host needs: on a GPU each of them waits for everything queued before it."""
 
 
 def sync() -> str:
-    """No operation of the engine's training step makes the host wait for the GPU.
+    """Check that no operation of the engine's training step makes the host wait for the GPU.
 
     On a CPU, which is never waited for, operations that would wait on a GPU fail.
     """
@@ -194,7 +194,7 @@ def waits_forbidden() -> Iterator[None]:
 
 
 def events() -> str:
-    """Return the clock of the steps agrees with a synchronised wall clock."""
+    """Compare the clock of the steps with a synchronised wall clock."""
     from tensorprimat.engines import clock
 
     work = workload("bf16")
@@ -214,7 +214,7 @@ def events() -> str:
 
 
 def flash() -> str:
-    """SDPA chooses the flash kernel for the model's attention."""
+    """Check that SDPA chooses the flash kernel for the model's attention."""
     import torch
 
     from tensorprimat.core.models import find

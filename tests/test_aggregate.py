@@ -96,7 +96,7 @@ def test_passes_are_never_averaged_with_each_other():
     assert [table.pass_name for table in by_pass] == [None]
 
 
-def test_what_cells_differ_in_is_a_column():
+def test_each_setting_in_which_cells_differ_is_a_column():
     rows = [row(), row(attention="eager")]
     titles = [column.title for column in reports.complete(rows).columns]
     assert "Attention" in titles

@@ -116,7 +116,7 @@ def test_ranks_start_with_the_recipes_environment_below_the_users_and_the_result
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_training_that_fails_keeps_its_log_and_what_it_measured(tmp_path):
+def test_a_training_that_fails_keeps_its_log_and_its_measured_steps(tmp_path):
     done = run(tmp_path, failure="raise RuntimeError('NCCL gave up')")
     assert done.returncode == 1
     assert "bridge engine: Megatron-Bridge exited with 1: " in done.stderr
@@ -169,7 +169,7 @@ def test_a_performance_recipe_keeps_its_own_precision_and_recomputation(tmp_path
     assert config.model.recompute_granularity == "full"
 
 
-def test_another_recipe_gets_what_performance_recipes_have_in_common(tmp_path):
+def test_another_recipe_gets_the_settings_common_to_performance_recipes(tmp_path):
     plain = recipe()
     plain.ddp = SimpleNamespace(check_for_nan_in_grad=True, grad_reduce_in_fp32=True)
     config = bridge.configure(plain, spec(tmp_path))

@@ -106,7 +106,7 @@ def test_a_quick_look_prints_the_document_and_writes_nothing(calibration, capsys
     assert (document.read_bytes() if document.exists() else None) == before
 
 
-def test_the_committed_document_is_what_the_script_writes(calibration):
+def test_the_committed_document_is_the_output_of_the_script(calibration):
     document = SCRIPT.parents[1] / "docs" / "project" / "calibration.md"
     text = document.read_text(encoding="utf-8")
     assert "perf/calibration.py" in text

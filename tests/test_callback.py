@@ -251,7 +251,7 @@ def test_a_modified_model_has_no_shape_and_a_warning():
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB"), "out of memory"),
     ],
 )
-def test_after_an_exception_what_was_measured_is_kept_as_incomplete(tmp_path, callback, error, ended_by):
+def test_measurements_before_an_exception_are_kept_as_incomplete(tmp_path, callback, error, ended_by):
     with pytest.raises(type(error)):
         fit(callback, Small(fail_at=6, error=error))
     assert callback.result_path.parent == tmp_path / "history"
@@ -261,7 +261,7 @@ def test_after_an_exception_what_was_measured_is_kept_as_incomplete(tmp_path, ca
     assert not (tmp_path / "benchmark_cpu_llama.json").exists()
 
 
-def test_after_ctrl_c_what_was_measured_is_kept_as_incomplete(callback, monkeypatch):
+def test_measurements_before_ctrl_c_are_kept_as_incomplete(callback, monkeypatch):
     monkeypatch.setattr(
         "signal.signal", lambda *_: None
     )  # Lightning would leave Ctrl-C switched off for the other tests
@@ -340,9 +340,7 @@ def test_wrong_arguments_are_refused():
         BenchmarkCallback(print_every=-1)
 
 
-def test_what_was_measured_is_reported_and_kept_elsewhere_if_its_folder_cannot_be_written(
-    tmp_path, monkeypatch, capsys
-):
+def test_measurements_are_reported_and_kept_elsewhere_if_their_folder_cannot_be_written(tmp_path, monkeypatch, capsys):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "history").write_text("a file where the folder should be, as good as a full disk")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -83,7 +83,7 @@ def test_a_training_time_that_no_row_explains_is_reported_and_a_larger_one_refus
         litgpt(tmp_path, 60.0)
 
 
-def test_a_short_run_is_not_refused_for_what_precedes_its_first_step(tmp_path):
+def test_a_short_run_is_not_refused_for_the_time_before_its_first_step(tmp_path):
     result = litgpt(tmp_path, 11.2, steps=10)
     assert "but 11.2 s by Training Time" in unexplained(result)[0]
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5)

@@ -253,7 +253,7 @@ def test_losses_without_any_decimal_are_a_sign_of_cut_lines(tmp_path):
 
 
 @pytest.mark.parametrize("behind", ["mfu: 42.50%", "mfu: N/A"])
-def test_a_torchtitan_rate_of_the_hardware_needs_what_follows_it(tmp_path, behind):
+def test_a_torchtitan_rate_of_the_hardware_needs_the_text_after_it(tmp_path, behind):
     rows = [
         f"step: {n:2}  loss:  {9 - n / 100:.5f}  memory: 38.50GiB(48.67%)  tps: 8,1{n}  tflops: 400.13  {behind}"
         for n in range(10, 20)

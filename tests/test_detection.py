@@ -78,7 +78,7 @@ def test_a_format_named_by_flag_is_taken(tmp_path: Path) -> None:
         logs.read(path, format="nonsense")
 
 
-def test_noise_is_refused_with_what_was_looked_for(tmp_path: Path) -> None:
+def test_noise_is_refused_and_the_known_formats_are_named(tmp_path: Path) -> None:
     with pytest.raises(NotALogError) as refusal:
         logs.read(written(tmp_path, "loading data\nstep by step\n" * 50))
     said = str(refusal.value)
@@ -132,7 +132,7 @@ def test_a_flag_amends_a_result_read_again(tmp_path: Path) -> None:
     assert result.platform == "amd"
 
 
-def test_the_file_behind_a_result_is_named_with_its_digest(tmp_path: Path) -> None:
+def test_the_file_of_a_result_is_named_with_its_digest(tmp_path: Path) -> None:
     import hashlib
 
     path = written(tmp_path, lines(MEGATRON))

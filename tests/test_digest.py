@@ -40,7 +40,7 @@ def test_extract_uses_the_digest_that_it_began_before_its_imports(log, tmp_path,
     assert source.sha256 == hashlib.sha256(log.read_bytes()).hexdigest()
 
 
-def test_nothing_is_begun_for_what_is_no_large_file(tmp_path, log, monkeypatch):
+def test_no_digest_is_begun_for_a_file_that_is_not_large(tmp_path, log, monkeypatch):
     digest.begin_first([str(log)])
     monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 0)
     os.mkfifo(tmp_path / "pipe")

@@ -84,7 +84,7 @@ def test_results_are_set_side_by_side_and_written(results, tmp_path, capsys):
     assert "power per GPU: measured" in report
 
 
-def test_json_holds_flat_values_the_old_name_and_what_each_figure_rests_on(results, tmp_path):
+def test_json_holds_flat_values_the_old_name_and_the_origin_of_each_figure(results, tmp_path):
     enhance(results, "--output-dir", tmp_path)
     h100 = side(written(tmp_path), "nvd")
     assert h100["tokens_per_dollar_hour"] == h100["tokens_per_dollar"] == pytest.approx(13_107.2 * 3600 / 2.99)
@@ -224,7 +224,7 @@ def test_a_missing_file_is_named(tmp_path, capsys):
     assert "nowhere.json: no such file" in capsys.readouterr().err
 
 
-def test_metrics_of_one_result_are_shown_with_what_they_rest_on(results, capsys):
+def test_metrics_of_one_result_are_shown_with_their_inputs(results, capsys):
     file = next(results.glob("*rocm*.json"))
     assert main(["metrics", str(file), "--price", "1.85"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -262,7 +262,7 @@ def test_functions_can_be_imported_from_the_script(results):
     assert values["mfu"] == pytest.approx(0.6819, abs=1e-3)
 
 
-def test_the_tables_of_the_enhanced_comparison_are_called_by_what_they_hold(tmp_path, monkeypatch, capsys):
+def test_the_tables_of_the_enhanced_comparison_are_named_by_their_content(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     for number, device in enumerate(("H100", "B200", "H200")):
         saved(tmp_path / device, "nvd", f"NVIDIA {device}", 10.0 + number, stamp=str(number))

@@ -141,7 +141,7 @@ def test_a_packed_envelope_is_opened_twice(tmp_path: Path, envelope: str) -> Non
     assert logs.read(path, facts=UserFacts(num_gpus=8)).performance_metrics.measured_steps
 
 
-def test_a_document_longer_than_what_is_looked_at_is_opened_too(tmp_path: Path) -> None:
+def test_a_document_longer_than_the_part_that_detection_reads_is_opened_too(tmp_path: Path) -> None:
     many = [*PLAIN[:2], *(PLAIN[2].replace("       1/", f"{n:8d}/") for n in range(1, 900))]
     assert len(logs.read(written(tmp_path, cloudwatch_in_one_line(many))).steps) == 899
 
@@ -253,7 +253,7 @@ def test_a_stamp_of_the_logger_comes_before_that_of_the_collector(tmp_path: Path
         assert result.timestamp == "2026-03-01T09:00:02"
 
 
-def test_a_table_behind_the_stamps_of_kubernetes_is_read(tmp_path: Path) -> None:
+def test_a_table_after_the_stamps_of_kubernetes_is_read(tmp_path: Path) -> None:
     rows = ["step,step_time,train/loss", *(f"{n},2.5,9.{n}" for n in range(1, 20))]
     text = "".join(f"2026-01-05T08:00:{n:02}.{n:09}Z {row}\n" for n, row in enumerate(rows))
     assert logs.read(written(tmp_path, text)).performance_metrics.avg_step_time_seconds == pytest.approx(2.5)

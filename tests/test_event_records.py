@@ -1,4 +1,4 @@
-"""Records of TensorBoard's event files: whole ones are read, and nothing behind a damaged one."""
+"""Records of TensorBoard's event files: whole ones are read, and nothing after a damaged one."""
 
 import random
 import struct
@@ -41,7 +41,7 @@ def test_records_come_back_whatever_the_size_of_a_chunk(tmp_path, monkeypatch, c
 
 @pytest.mark.parametrize("chunk", [100, 2**22])
 @pytest.mark.parametrize("where", [3, 9, -1], ids=["length", "checksum of the length", "content or its checksum"])
-def test_nothing_behind_a_damaged_record_is_read(tmp_path, monkeypatch, contents, chunk, where):
+def test_nothing_after_a_damaged_record_is_read(tmp_path, monkeypatch, contents, chunk, where):
     monkeypatch.setattr(event_records, "CHUNK_BYTES", chunk)
     pieces = [bytearray(framed(content)) for content in contents]
     pieces[40][where] ^= 1

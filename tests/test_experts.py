@@ -86,7 +86,7 @@ def test_megatron_bridges_published_rates_imply_the_same_flops(name, later, tflo
     ],
     ids=["more active than there are", "no number of experts", "chunks", "dense by its type", "unknown dense layers"],
 )
-def test_a_configuration_whose_cost_no_shape_tells_is_refused(tmp_path, change):
+def test_a_configuration_that_no_shape_expresses_is_refused(tmp_path, change):
     with pytest.raises(UsageError, match="--shape"):
         written(tmp_path, GPT_OSS | change)
 
@@ -155,7 +155,7 @@ def test_a_megatron_log_with_latent_attention_and_dense_first_layers_is_deepseek
         ({"moe_router_topk": 512}, "512 active of 256"),
     ],
 )
-def test_a_megatron_log_whose_layers_are_not_wholly_known_has_no_shape_and_says_why(read_text, change, reason):
+def test_a_megatron_log_with_incomplete_layers_has_no_shape_and_a_reason(read_text, change, reason):
     result = read_text(dumped(DEEPSEEK | change) + ROWS)
     assert result.model.shape is None
     assert any(reason in warning and "--shape" in warning for warning in result.warnings)

@@ -137,7 +137,7 @@ def task_pair(*sides):
     return compare([Loaded(path=Path(f"{n}.json"), result=one, side=str(n)) for n, one in enumerate(sides)])
 
 
-def test_one_run_of_several_that_misses_the_target_is_left_out_and_said_so():
+def test_one_run_of_several_that_misses_the_target_is_left_out_with_a_note():
     sides = trained_to(3.3, minutes=90, samples=1, runs=3), trained_to(3.3, minutes=99, samples=1, runs=4)
     comparison = task_pair(sides[0], missing(sides[1], 1))
     (pair,) = comparison.pairs
@@ -318,7 +318,7 @@ def test_two_shapeless_nameless_results_give_no_ratio():
     assert judge(means_only(), means_only("mi300x")).verdict == "not_comparable"
 
 
-def test_a_figure_above_the_peak_of_the_card_is_an_error_and_no_verdict_stands_on_it():
+def test_a_figure_above_the_peak_of_the_card_is_an_error_and_gives_no_verdict():
     too_fast = result("mi300x", seconds=0.9, runs=3)
     fairness = judge(result("h100", runs=3), too_fast)
     assert fairness.verdict == "not_comparable"
@@ -330,7 +330,7 @@ def test_a_figure_above_the_peak_of_the_card_is_an_error_and_no_verdict_stands_o
     assert comparison.pairs[0].ratio.verdict == "not_comparable"
 
 
-def test_flops_that_a_result_states_in_place_of_a_shape_are_held_against_the_peak_too():
+def test_flops_that_a_result_states_in_place_of_a_shape_are_compared_with_the_peak_too():
     shaped = result("mi300x", seconds=0.9, runs=3)
     stated = with_model(shaped, shape=None, training_flops_per_token=flops.charged_per_token(shaped))
     assert impossible(stated) == impossible(shaped) != ()
@@ -343,7 +343,7 @@ def test_a_reported_rate_above_the_peak_is_an_error_too():
     assert judge(result("h100"), side.model_copy(update={"performance_metrics": figures})).errors
 
 
-def test_an_unknown_precision_is_held_against_the_highest_peak_of_the_card():
+def test_an_unknown_precision_is_compared_with_the_highest_peak_of_the_card():
     assert not judge(result("h100"), changed(result("mi300x", seconds=8.0), precision=None)).errors
     assert judge(result("h100"), changed(result("mi300x", seconds=0.3), precision=None)).errors
 

@@ -12,7 +12,7 @@ TOOL = scripts.load("tools/write_framework_logs.py")
 
 
 @pytest.mark.parametrize("framework", TOOL.WRITERS)
-def test_what_a_framework_prints_here_is_read_as_what_it_did(framework: str, warm_python: str) -> None:
+def test_the_log_of_a_framework_here_is_read_as_the_training_that_took_place(framework: str, warm_python: str) -> None:
     line, agrees = TOOL.verdict(warm_python, framework)
     if agrees is None:
         pytest.skip(line)

@@ -127,7 +127,7 @@ def test_each_column_of_the_verdicts_and_of_the_ranking_is_the_figure_of_its_hea
     assert ranking["Interval"] == [*shown["Interval"], "baseline"]
 
 
-def test_each_column_of_what_estimates_rest_on_is_the_figure_of_its_heading(comparison):
+def test_each_column_of_the_data_of_estimates_holds_the_figure_of_its_heading(comparison):
     shown = columns(sections.analysis(comparison.sides))
     assert shown["Interval from"] == ["3 runs", "2 runs"]
     assert shown["CV of step time"] == [side.result.performance_metrics.cv_step_time for side in comparison.sides]
@@ -187,7 +187,7 @@ def test_a_bar_of_memory_is_the_peak_and_its_mark_the_average(comparison):
         assert bar.value > bar.mark
 
 
-def test_the_rows_behind_a_figure_are_named_in_their_order(comparison):
+def test_the_rows_of_a_figure_are_named_in_their_order(comparison):
     of_h200 = facts.basis_of(comparison.sides[1])
     assert of_h200.startswith("sum of work over sum of seconds of 80 measured steps of 94 (left out: 14 warm-up); ")
 

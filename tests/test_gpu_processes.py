@@ -264,7 +264,7 @@ def test_a_number_that_now_belongs_to_another_process_gets_no_signal(device, sta
     assert lives(pid)
 
 
-def test_one_whose_parent_runs_is_ended_only_if_named(device, started, capsys):
+def test_a_process_whose_parent_runs_is_ended_only_if_named(device, started, capsys):
     process = child(device, started)
     code, said = processes(capsys, "--yes", "--idle", "0.2")
     assert "waits for it" in said
@@ -275,7 +275,7 @@ def test_one_whose_parent_runs_is_ended_only_if_named(device, started, capsys):
     assert process.wait(timeout=5) == -signal.SIGTERM
 
 
-def test_what_is_not_python_or_not_on_a_gpu_is_never_ended(device, started, tmp_path, monkeypatch, capsys):
+def test_a_process_that_is_not_python_or_not_on_a_gpu_is_never_ended(device, started, tmp_path, monkeypatch, capsys):
     with device.open() as held:
         other = subprocess.Popen(["sleep", "60"], stdin=held)
     off = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

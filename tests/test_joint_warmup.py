@@ -75,7 +75,7 @@ def test_the_uncertainty_that_few_rows_leave_about_a_warm_up_is_carried():
     assert wrong <= 20, "35 by the best decay time alone"
 
 
-def test_what_may_remain_of_a_warm_up_as_long_as_the_run_is_carried():
+def test_the_possible_remainder_of_a_warm_up_as_long_as_the_run_counts():
     """The rows after the cut are too few to show it: without it, the mean counts as exact."""
     level = decay(0.02, 20)
     found = [find_warmup(runs(level, seed=seed)) for seed in range(200)]
@@ -114,7 +114,7 @@ def test_a_log_that_begins_after_warm_up_keeps_every_row():
     assert {selection.dropped_steps for selection in selections} == {0}
 
 
-def test_a_short_run_beside_a_long_one_keeps_half_of_its_rows():
+def test_a_short_run_together_with_a_long_one_keeps_half_of_its_rows():
     long, short = runs(np.where(np.arange(500) < 15, 1.5, 1.0), count=1)[0], runs(np.ones(20), count=1)[0]
     assert find_warmup([long, short]).runs[1].start <= 10
 

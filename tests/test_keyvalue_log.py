@@ -401,7 +401,7 @@ def verl_rows(*, validated_every: int, included: bool, count: int = 30) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_a_step_of_verl_that_times_its_validation_apart_is_measured(read_text):
+def test_a_step_of_verl_with_a_separately_timed_validation_is_measured(read_text):
     for every in (1, 5):
         result = read_text(verl_rows(validated_every=every, included=False))
         assert result.performance_metrics.avg_step_time_seconds == pytest.approx(8.8)
@@ -409,13 +409,13 @@ def test_a_step_of_verl_that_times_its_validation_apart_is_measured(read_text):
         assert not any(warning.startswith("audit") for warning in result.warnings)
 
 
-def test_steps_of_verl_that_hold_a_validation_are_left_out_where_others_are_left(read_text):
+def test_steps_of_verl_with_a_validation_are_left_out_where_other_steps_exist(read_text):
     result = read_text(verl_rows(validated_every=5, included=True))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(8.8)
     assert result.performance_metrics.excluded_steps == 6
 
 
-def test_steps_that_all_hold_a_validation_are_measured_with_it_and_say_so(read_text):
+def test_steps_that_all_hold_a_validation_are_measured_with_a_warning(read_text):
     result = read_text(verl_rows(validated_every=1, included=True))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(30.0)
     assert any("every measured row includes a validation" in warning for warning in result.warnings)

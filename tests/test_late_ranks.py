@@ -27,7 +27,7 @@ def of_all_ranks(lines: list[str], prefix: str, lag: int, ranks: int = 8) -> str
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_banner_that_a_rank_prints_behind_rows_begins_no_training(read_text: Any, name: str, prefix: str) -> None:
+def test_a_banner_that_a_rank_prints_after_rows_begins_no_training(read_text: Any, name: str, prefix: str) -> None:
     result = read_text(of_all_ranks(JOBS[name](JOB), PREFIXES[prefix], lag=5))
     assert_figures_of(result, JOB)
     assert result.provenance.segments == ()

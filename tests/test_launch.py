@@ -97,7 +97,7 @@ def test_a_crash_is_one_sentence_and_its_stderr_is_kept(run, tmp_path):
     assert "a warning" in kept.read_text()
 
 
-def test_what_was_measured_before_a_crash_comes_back_incomplete(run):
+def test_measurements_before_a_crash_come_back_incomplete(run):
     ending, _ = run("write(3, complete=False)\nsys.exit('torch_engine: the data ran out')")
     assert len(ending.result.steps) == 3
     assert not ending.result.complete
@@ -168,7 +168,7 @@ def test_a_worker_that_outlives_its_leader_is_not_waited_for(run):
     assert not is_running(int(lines[0]))
 
 
-def test_ctrl_c_stops_the_child_and_keeps_what_it_measured(run):
+def test_ctrl_c_stops_the_child_and_keeps_its_measurements(run):
     def interrupt_at_first(line):
         if line == "training":
             os.kill(os.getpid(), signal.SIGINT)

@@ -96,7 +96,7 @@ def test_a_truncated_row_and_a_clock_that_stops_give_no_step_time(tmp_path):
     assert read(tmp_path, *lines).steps.column("seconds")[1:].tolist() == pytest.approx([0.2, np.nan, 0.2], nan_ok=True)
 
 
-def test_what_a_real_trainer_writes_is_read(tmp_path):
+def test_the_log_of_a_real_trainer_is_read(tmp_path):
     torch = pytest.importorskip("torch")
     lightning = pytest.importorskip("lightning")
     from lightning.pytorch.callbacks import LearningRateMonitor, ThroughputMonitor

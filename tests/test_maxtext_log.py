@@ -121,7 +121,7 @@ def test_hosts_that_print_the_same_step_are_one(read_text: Any) -> None:
     assert read_text(log(*lines)).steps.column("index").tolist() == [0, 1, 2, 3]
 
 
-def test_a_row_behind_the_prefix_of_primus_is_read(read_text: Any) -> None:
+def test_a_row_after_the_prefix_of_primus_is_read(read_text: Any) -> None:
     prefix = "[20260105 08:00:00][rank-0/8][INFO ] [--metric_logger.py:120] : "
     result = read_text(log(*(row(n, prefix=prefix) for n in range(4))))
     assert len(result.steps) == 4

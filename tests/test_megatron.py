@@ -105,9 +105,7 @@ def read(tmp_path: Path, lines: list[str], *, end: str = "\n", **flags: object) 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("spelling", [*SPELLINGS, "2021"])
-def test_every_spelling_behind_every_prefix_gives_the_instant_values(
-    tmp_path: Path, spelling: str, prefix: str
-) -> None:
+def test_every_spelling_after_every_prefix_gives_the_instant_values(tmp_path: Path, spelling: str, prefix: str) -> None:
     times = [2701.3, 2712.7, 2698.0, 12345.6]
     lines = [PREFIXES[prefix] + row(spelling, i, t) for i, t in enumerate(times, start=1)]
     result = read(tmp_path, lines, num_gpus=GPUS, sequence_length=LENGTH)

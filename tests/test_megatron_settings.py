@@ -95,7 +95,7 @@ def test_resolved_arguments_beat_the_yaml(tmp_path: Path) -> None:
     assert not any("placeholder" in warning for warning in result.warnings)
 
 
-def test_a_wrong_sequence_length_is_named_by_what_reconciles_it(tmp_path: Path) -> None:
+def test_a_wrong_sequence_length_is_named_with_the_length_that_reconciles_it(tmp_path: Path) -> None:
     result = read(tmp_path, [row("P7", i, 9763.0) for i in range(1, 30)], num_gpus=8, sequence_length=2048)
     assert any("--sequence-length 8192" in warning for warning in result.warnings)
 

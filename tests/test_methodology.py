@@ -93,7 +93,7 @@ def test_a_precision_flag_selects_the_row_of_that_precision():
         ("NVIDIA GB300", 288.0, "bridge", "bf16", 1, 4),
     ],
 )  # fmt: skip
-def test_max_is_what_nvidia_publishes_for_that_engine_and_gpu(name, memory_gb, engine, precision, context, micro):
+def test_max_is_the_published_configuration_of_that_engine_and_gpu(name, memory_gb, engine, precision, context, micro):
     on = machine(name, memory_gb=memory_gb)
     made = spec(on, engine=engine, methodology="max", precision=precision)
     assert configuration(made) == (precision, 1, context, micro, 128, 8192)

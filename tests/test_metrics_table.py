@@ -242,7 +242,7 @@ PLAIN_TABLE = [
 
 
 @pytest.mark.parametrize("spoiled", [{}, {"_timestamp": "2026-01-05 08:00:00"}, {"loss": "torn"}])
-def test_a_csv_read_by_columns_gives_what_its_rows_give(tmp_path, spoiled):
+def test_a_csv_read_by_columns_gives_the_same_as_by_rows(tmp_path, spoiled):
     head, *rows = [list(row) for row in PLAIN_TABLE]
     for name, cell in spoiled.items():
         rows[9][head.index(name)] = cell
@@ -272,7 +272,7 @@ def test_step_times_that_the_dates_of_the_rows_contradict_are_warned_about(read_
     assert "79 steps take 79 s at the measured pace, but 237 s by the clock of the logged rows" in warning
 
 
-def test_a_name_means_what_its_framework_means_by_it(read_text: Any) -> None:
+def test_a_name_has_the_meaning_of_its_framework(read_text: Any) -> None:
     nanotron = {"time_per_iteration_ms": 2000.0, "tokens_per_sec": 524288.0, "global_batch_size": 1048576}
     performance = read_text(as_csv(history(**nanotron))).performance_metrics
     assert (performance.tokens_per_step, performance.samples_per_second) == (1048576, None)

@@ -101,7 +101,7 @@ def test_open_division_entries_are_not_compared():
     assert [scored.entry.submitter for scored in one.sides[0].scored] == ["X"]
 
 
-def test_gpus_without_a_common_task_are_refused_with_what_each_has():
+def test_gpus_without_a_common_task_are_refused_with_the_tasks_of_each():
     with pytest.raises(UsageError, match=r"A: v9.1 llama31_8b × 8; B: v9.1 llama31_8b × 16"):
         mlperf_compare.compare([entry("A", "X", 100), entry("B", "Y", 80, gpus=16)], "A", "B")
 
@@ -224,7 +224,7 @@ def test_a_precision_of_the_logs_has_no_mark():
     assert mlperf_report.precision_cell(Scored(logged)) == "BF16"
 
 
-def test_the_page_shows_what_the_commands_print(capsys):
+def test_the_page_shows_the_output_of_its_commands(capsys):
     page = (Path(__file__).parents[1] / "docs" / "how-to" / "mlperf.md").read_text()
     shown = re.findall(r"```bash\ntprimat (mlperf compare [^\n]*)\n```\n\n```text\n(.*?)```", page, re.S)
     assert len(shown) == 3
@@ -266,7 +266,7 @@ def test_a_plot_of_several_tasks_is_refused_with_the_flag_that_names_one(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_the_picture_of_the_readme_is_what_the_command_below_it_draws(tmp_path):
+def test_the_picture_of_the_readme_is_drawn_by_the_command_below_it(tmp_path):
     root = Path(__file__).parents[1]
     page = (root / "README.md").read_text()
     [(picture, line)] = re.findall(r"!\[[^\]]*\]\((docs/images/\S+)\)\n\n```bash\ntprimat ([^\n]*)\n```", page)

@@ -82,7 +82,7 @@ def test_a_row_whose_time_holds_an_evaluation_is_marked(tmp_path):
 
 
 @pytest.mark.parametrize(("unit", "name"), [(1, "steps"), (32, "samples"), (32 * 64, "tokens")])
-def test_what_step_counts_is_found_by_the_clock(tmp_path, unit, name):
+def test_the_unit_of_step_is_found_by_the_clock(tmp_path, unit, name):
     journal = Journal(global_batch_size=32, max_sequence_length=64)
     journal.say("run_start")
     for row in range(1, 6):

@@ -188,7 +188,7 @@ def test_an_imported_library_is_listed_with_every_named_field(tmp_path, capsys):
     assert row["tokens_per_second_per_gpu"] == pytest.approx(6691, rel=1e-3)
 
 
-def test_a_library_file_that_is_none_is_refused_with_its_line(tmp_path):
+def test_a_file_that_is_no_library_is_refused_with_its_line(tmp_path):
     path = tmp_path / "lib.jsonl"
     for text, said in (("", "no JSON"), ("{}", "no library"), ('{"format":"x"}\n', "no library")):
         path.write_text(text)

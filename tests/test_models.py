@@ -69,7 +69,7 @@ def test_an_mlp_without_a_gate_has_one_matrix_less():
     assert models.parameters(shape) - models.parameters(plain) == models.mlp_matrix_parameters(shape)
 
 
-def test_tiny_presets_keep_what_sets_the_architecture_apart():
+def test_tiny_presets_keep_the_features_of_the_architecture():
     for model in ("llama", "qwen", "mistral"):
         full, tiny = models.find(model, "full").shape, models.find(model, "tiny").shape
         assert tiny.num_key_value_heads < tiny.num_attention_heads

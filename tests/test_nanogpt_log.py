@@ -48,7 +48,7 @@ def test_an_iteration_of_nanogpt_that_evaluated_or_saved_is_marked(read_text: An
     assert result.performance_metrics.max_step_time_seconds == pytest.approx(0.143)
 
 
-def test_build_nanogpt_counts_all_gpus_and_marks_what_lies_inside(read_text: Any) -> None:
+def test_build_nanogpt_counts_all_gpus_and_marks_other_work_inside_a_step(read_text: Any) -> None:
     def row(n: int) -> str:
         return f"step {n:5d} | loss: 6.103515 | lr 3.0000e-04 | norm: 0.5000 | dt: 338.52ms | tok/sec: 1548765.25"
 

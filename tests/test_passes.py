@@ -351,7 +351,7 @@ def test_a_step_that_fails_is_a_row_and_an_exit_code(capsys, monkeypatch):
     assert "RuntimeError: the device went away" in capsys.readouterr().err
 
 
-def test_what_was_measured_before_ctrl_c_is_kept(tmp_path, capsys, monkeypatch):
+def test_measurements_before_ctrl_c_are_kept(tmp_path, capsys, monkeypatch):
     measure = passes.measure
 
     def interrupted(one):

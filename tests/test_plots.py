@@ -160,7 +160,7 @@ def test_runs_of_one_row_have_no_course_over_steps(draw):
     assert step_time_panel(figure) is None
 
 
-def test_what_is_not_comparable_is_drawn_without_better_or_worse():
+def test_sides_that_are_not_comparable_are_drawn_without_better_or_worse():
     svg = comparison_plot.render(CASES["not comparable"](), ("svg",))["svg"].decode()
     for word in ("better", "faster", "slower"):
         assert word not in svg

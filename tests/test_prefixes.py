@@ -1,4 +1,4 @@
-"""Prefixes of launchers: a log of every format is read alike behind each of them."""
+"""Prefixes of launchers: a log of every format is read alike after each of them."""
 
 import pytest
 from job_logs import Job
@@ -23,7 +23,7 @@ def test_a_row_that_only_looks_like_one_keeps_its_text(line):
 
 
 @pytest.mark.parametrize("format", ALL_JOBS)
-def test_a_log_behind_docker_compose_is_read_like_the_log_itself(format, read_text):
+def test_a_log_with_the_prefix_of_docker_compose_is_read_like_the_log_itself(format, read_text):
     lines = ALL_JOBS[format](Job())
     plain = read_text("\n".join(lines) + "\n")
     behind = read_text("\n".join(f"trainer-1  | {line}" for line in lines) + "\n")

@@ -99,7 +99,7 @@ def test_it_is_kept_per_machine_and_found_again(tmp_path):
     assert kept[1].fits(platform="nvd", device_name="NVIDIA H100 80GB HBM3", host="node1")
 
 
-def test_processes_that_shared_a_cpu_are_not_what_it_can_do_at_best(tmp_path):
+def test_processes_that_shared_a_cpu_do_not_measure_its_best_rate(tmp_path):
     records.save(made(device="cpu"), tmp_path)
     records.save(made(device="cpu", world_size=2, timestamp="2026-02-02T00:00:00+00:00"), tmp_path)
     assert [one.world_size for one in records.kept([tmp_path])] == [1, 2]

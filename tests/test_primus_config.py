@@ -71,7 +71,7 @@ def test_a_placeholder_without_default_or_value_names_the_variable(root, monkeyp
         (["train_iters: 5"], None),
     ],
 )
-def test_the_precision_is_what_the_flags_of_megatron_come_to(tmp_path, overrides, precision):
+def test_the_precision_follows_from_the_flags_of_megatron(tmp_path, overrides, precision):
     path = experiment(tmp_path, pre_trainer("overrides:", *(f"  {line}" for line in overrides)))
     assert effective(path).precision == precision
 

@@ -137,7 +137,7 @@ def test_flags_and_precision_reach_the_configuration(place, run):
     assert result(place)["training_config"]["precision"] == "fp8"
 
 
-def test_a_failing_training_keeps_its_log_and_what_it_measured(place, run):
+def test_a_failing_training_keeps_its_log_and_its_measured_steps(place, run):
     done = run("--model", "llama", FAKE_FAIL_AFTER="8")
     assert done.returncode == 1
     log = next((place / "out").glob("primus_training_llama_*.log"))
@@ -179,7 +179,7 @@ def test_memory_that_runs_out_names_the_configuration_and_never_the_global_batch
     assert "--global-batch-size" not in done.stderr
 
 
-def test_ctrl_c_keeps_what_was_measured(place):
+def test_ctrl_c_keeps_the_measured_steps(place):
     command = [sys.executable, str(ROOT / "benchmark.py"), "--engine", "primus", "--model", "llama", "--output", "out"]
     child = subprocess.Popen(
         command, cwd=place, env=environment(place, FAKE_SLOW="1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -349,7 +349,7 @@ def test_the_dual_comparison_labels_each_result_with_its_methodology(tmp_path, c
     assert "./benchmark.py --model llama --methodology identical" in done.stdout
 
 
-def test_the_configuration_check_shows_what_differs_from_the_nvidia_side(clone, place):
+def test_the_configuration_check_shows_the_differences_from_the_nvidia_side(clone, place):
     done = script(clone, place, "check_primus_config.sh")
     assert done.returncode == 0, done.stderr
     assert "qwen2.5_7B-BF16-pretrain.yaml" in done.stdout

@@ -123,7 +123,7 @@ def test_a_loss_that_is_not_fused_keeps_its_softmax(needs):
         "recompute_granularity: selective\n      recompute_modules: [mlp]",
     ],
 )
-def test_what_is_not_modelled_gets_no_estimate_and_is_not_refused(needs, override):
+def test_a_model_without_an_estimate_is_not_refused(needs, override):
     spec, node = needs(override, memory_gb=40.0)
     assert estimate((spec, node)) is None
     assert run_summary.memory(spec, node) is None

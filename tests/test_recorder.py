@@ -91,7 +91,7 @@ def test_an_interruption_is_timed_and_marks_the_step_it_falls_into(clock):
     assert (recorder.timed_steps, recorder.timed_seconds) == (2, 2.0)
 
 
-def test_a_lost_device_keeps_what_had_been_read(clock):
+def test_a_lost_device_keeps_earlier_steps(clock):
     recorder = run(clock, 1.0)
     recorder.drain()
     clock.now = 2.0

@@ -24,7 +24,7 @@ def test_a_log_that_is_joined_with_itself_counts_once(name: str, read: Reader) -
 
 
 @each_format
-def test_a_log_that_is_repeated_behind_another_one_counts_once(name: str, read: Reader) -> None:
+def test_a_log_that_is_repeated_after_another_one_counts_once(name: str, read: Reader) -> None:
     first, second = JOBS[name](LONG), JOBS[name](OTHER)
     result = read(first, second, first)
     assert_figures_of(result, LONG)
@@ -43,7 +43,7 @@ def test_the_beginning_of_a_log_before_another_training_is_not_mixed_with_that(n
 
 @pytest.mark.parametrize("name", ["megatron", "primus", "nemo", "torchtitan", "maxtext", "nanochat", "olmo", "litgpt"])
 @pytest.mark.parametrize("seconds", [0.5, 2.0])
-def test_rows_behind_a_replay_go_on_with_the_training_that_it_repeats(name: str, seconds: float, read: Reader) -> None:
+def test_rows_after_a_replay_continue_the_training_that_it_repeats(name: str, seconds: float, read: Reader) -> None:
     first, second = JOBS[name](LONG), JOBS[name](replace(OTHER, seconds=seconds))
     further = JOBS[name](replace(LONG, last=80))[len(first) :]
     result = read(first, second, first[-15:], further)
@@ -77,7 +77,7 @@ def test_another_training_with_the_same_losses_is_no_repetition(read: Reader) ->
 
 
 @each_format
-def test_a_replay_behind_other_stamps_of_a_collector_counts_once(name: str, read: Reader) -> None:
+def test_a_replay_with_other_stamps_of_a_collector_counts_once(name: str, read: Reader) -> None:
     def dated(lines: list[str], hour: int) -> list[str]:
         return [f"2026-01-05T{hour:02}:{n // 60 % 60:02}:{n % 60:02}.5Z {line}" for n, line in enumerate(lines)]
 

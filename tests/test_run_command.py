@@ -332,7 +332,7 @@ def start(folder, tmp_path, *flags, terminal=None):
 
 
 @pytest.mark.parametrize("request_to_end", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_sigterm_keep_whole_runs_and_what_the_broken_one_measured(folder, tmp_path, engine, request_to_end):
+def test_ctrl_c_and_sigterm_keep_whole_runs_and_the_steps_of_the_broken_one(folder, tmp_path, engine, request_to_end):
     engine(
         """
         if nth == 1:
@@ -428,7 +428,7 @@ def read_all(terminal):
     return b"".join(parts).decode(errors="replace")
 
 
-def test_the_shell_wrapper_writes_beside_itself_and_passes_flags_on(tmp_path):
+def test_the_shell_wrapper_writes_into_its_own_folder_and_passes_flags_on(tmp_path):
     dry = [ROOT / "run_benchmark.sh", "llama", "2", "--engine", "torch", "--dry-run"]
     shown = subprocess.run(dry, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert shown.returncode == 0, shown.stderr

@@ -53,7 +53,7 @@ def test_the_estimate_is_flops_over_a_share_of_the_peak_and_a_start():
     assert "H200" in one.because
 
 
-def test_what_a_flag_sets_is_not_changed_and_what_fits_is_left_alone():
+def test_settings_by_flag_and_settings_that_fit_are_not_changed():
     before, here = specs("one H200"), machine("one H200")
     assert run_time.fitted(before, here, runs=3, pause=0, minutes=15, free=frozenset()) == before
     only_steps = run_time.fitted(before, here, runs=3, pause=0, minutes=60, free=frozenset({"steps"}))

@@ -237,7 +237,7 @@ def test_no_figure_of_two_spliced_formats_mixes_the_facts_of_both(
     assert_nothing_is_mixed_silently([*first[: len(first) - cut], *second], jobs)
 
 
-def test_settings_of_another_format_behind_the_last_row_are_not_those_of_the_training(read: Reader) -> None:
+def test_settings_of_another_format_after_the_last_row_are_not_those_of_the_training(read: Reader) -> None:
     result = read(ALL_JOBS["deepspeed"](LONG), ALL_JOBS["nanotron"](OTHER))
     assert result.training_config.sequence_length is None  # nanotron's is 4096
     assert_figures_of(read(ALL_JOBS["deepspeed"](LONG)), LONG)

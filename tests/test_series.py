@@ -29,7 +29,7 @@ def test_a_series_file_is_named_after_its_content_and_its_hash_is_in_the_json(tm
     assert store.load(path).steps == result(rows=5).steps
 
 
-def test_an_extract_of_another_log_never_changes_what_an_older_file_loads(tmp_path):
+def test_an_extract_of_another_log_never_changes_the_content_of_an_older_file(tmp_path):
     for stamp, seconds in (("s1", 1.0), ("s2", 3.0), ("s3", 1.0)):
         store.save(result(rows=5, seconds=seconds), tmp_path, stamp=stamp)
     kept = {

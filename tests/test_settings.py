@@ -22,7 +22,7 @@ def test_every_plain_field_of_a_configuration_is_a_setting():
     assert set(TrainingConfig.model_fields) - COLLECTIONS == set(settings.BY_NAME) - ONLY_BEFORE_A_RUN
 
 
-def test_every_setting_with_an_option_is_a_field_of_what_the_user_chose_and_of_the_run():
+def test_every_setting_with_an_option_is_a_field_of_the_users_choice_and_of_the_run():
     chosen = {field.name for field in fields(RunSettings)} - {"config"}
     assert {setting.name for setting in settings.WITH_OPTION} == chosen
     assert chosen <= set(RunSpec.model_fields)

@@ -368,7 +368,7 @@ BEHIND_ROWS = {
 
 
 @pytest.mark.parametrize("name", BEHIND_ROWS)
-def test_settings_of_a_job_that_died_behind_the_last_row_are_not_those_of_the_rows(read_text: Any, name: str) -> None:
+def test_settings_of_a_job_that_died_after_the_last_row_are_not_those_of_the_rows(read_text: Any, name: str) -> None:
     banner, row = BEHIND_ROWS[name]
     text = banner.format(2, 64, 4096) + "\n" + log(row, count=30) + banner.format(4, 256, 8192) + "\n"
     config = read_text(text).training_config

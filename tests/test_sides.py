@@ -245,7 +245,7 @@ def test_runs_in_subfolders_are_runs_of_the_side(tmp_path, compare):
     assert f"{tmp_path / 'old'}: read from its subfolders run1, run2" in said
 
 
-def test_results_in_subfolders_are_found_but_not_what_was_measured_before(tmp_path, compare):
+def test_results_in_subfolders_are_found_but_not_earlier_ones_in_history(tmp_path, compare):
     runs_in(tmp_path / "old" / "monday")
     runs_in(tmp_path / "old" / "history", seconds=99.0)
     _, document, _ = compare(f"old={tmp_path / 'old'}", f"new={runs_in(tmp_path / 'new', seconds=11.0)}")

@@ -48,7 +48,7 @@ def about(result: Result, subject: str) -> list[str]:
     return [warning for warning in result.warnings if warning.startswith(f"{subject}:")]
 
 
-def test_a_stated_fact_fills_what_is_unknown_and_is_recorded_with_its_flag():
+def test_a_stated_fact_fills_an_unknown_one_and_is_recorded_with_its_flag():
     before = of_steps(num_gpus=8)
     assert about(before, "tokens_per_second") == [
         "tokens_per_second: unknown without --sequence-length and --global-batch-size"

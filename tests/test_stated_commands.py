@@ -84,7 +84,7 @@ def test_enhance_and_compare_show_the_same_mfu(tmp_path):
     assert "tokens_per_second: unknown" not in report
 
 
-def test_analyze_fills_results_and_names_none_of_what_was_answered(tmp_path, capsys):
+def test_analyze_fills_results_and_does_not_ask_for_stated_facts(tmp_path, capsys):
     bare(tmp_path / "old" / "one.json")
     assert run("analyze", tmp_path / "old", "--json", *STATED) == 0
     (row,) = json.loads(capsys.readouterr().out)["files"]

@@ -144,7 +144,7 @@ def test_a_damaged_result_is_refused_with_its_place(tmp_path, change):
         store.load(path)
 
 
-def test_a_folder_gives_its_results_and_names_what_is_broken(tmp_path):
+def test_a_folder_gives_its_results_and_names_its_broken_files(tmp_path):
     store.save(result(), tmp_path, stamp="s1")
     (tmp_path / "comparison.json").write_text('{"verdict": "faster"}')
     (tmp_path / "half.json").write_text('{"platform": ')

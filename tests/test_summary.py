@@ -148,7 +148,7 @@ def test_a_single_row_has_a_reported_rate_but_no_measured_step():
     assert any("so none is measured" in warning for warning in summary.warnings)
 
 
-def test_a_result_without_steps_keeps_what_was_reported():
+def test_a_result_without_steps_keeps_the_reported_figures():
     bare = result([]).model_copy(
         update={"performance_metrics": PerformanceMetrics(avg_step_time_seconds=1.5, reported=Reported(mfu=0.4))}
     )
@@ -200,6 +200,6 @@ def test_a_reported_mfu_is_compared_with_the_peak_at_the_precision_that_ran():
     assert flops_warnings(trained_shape(mfu=0.44)) == []
 
 
-def test_a_wrong_mfu_beside_right_flops_is_one_warning():
+def test_a_wrong_mfu_with_right_flops_is_one_warning():
     (warning,) = flops_warnings(trained_shape(tflops=514.7, mfu=0.6, precision="bf16"))
     assert warning.startswith("mfu: computed 0.52 (the reported TFLOP/s, over")

@@ -179,7 +179,7 @@ def test_out_of_memory_is_a_row_and_the_sweep_goes_on(tmp_path):
     assert "context 16, batch 1" in cell.reason
 
 
-def test_fit_shows_what_fits_in_its_own_column_and_keeps_the_requested_row(tmp_path):
+def test_fit_shows_a_batch_that_fits_in_its_own_column_and_keeps_the_requested_row(tmp_path):
     (outcome,) = swept(
         tmp_path, specs(context_length="64", batch_size="16"), fits=lambda s: s.batch_size <= 5, fit=True
     )
@@ -221,7 +221,7 @@ def test_real_memory_that_runs_out_is_a_row(tmp_path, capsys):
     assert "| OOM |" in capsys.readouterr().out
 
 
-def test_a_full_disk_in_the_middle_keeps_what_was_saved(tmp_path, monkeypatch):
+def test_a_full_disk_in_the_middle_keeps_the_saved_cells(tmp_path, monkeypatch):
     wanted = specs()
     save = micro_result.save
 
@@ -236,7 +236,7 @@ def test_a_full_disk_in_the_middle_keeps_what_was_saved(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.glob("bench_*")] == [wanted[0].file_name]
 
 
-def test_a_disk_that_is_full_for_the_tables_too_does_not_hide_what_to_do(tmp_path, capsys, monkeypatch):
+def test_a_disk_that_is_full_for_the_tables_too_does_not_hide_the_remedy(tmp_path, capsys, monkeypatch):
     save = micro_result.save
 
     def full(*_, **__):

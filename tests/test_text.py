@@ -182,7 +182,7 @@ def test_a_line_of_ten_megabytes_is_read_whole(tmp_path: Path) -> None:
     assert lengths == [10**7, 3]
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name, reason in (("pipe", "pipe"), ("loop", "cannot be read"), ("absent", "No such file"), (".", "folder")):

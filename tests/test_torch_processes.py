@@ -97,7 +97,7 @@ def test_out_of_memory_is_one_line_with_configuration_and_remedies(tmp_path):
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(("number", "processes"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)])
-def test_a_signal_leaves_what_was_measured_and_no_traceback(tmp_path, number, processes):
+def test_a_signal_leaves_the_measurements_and_no_traceback(tmp_path, number, processes):
     run = Run(tmp_path, spec_of(steps=100_000, num_gpus=processes))
     run.wait_for_step()
     os.killpg(run.process.pid, number)

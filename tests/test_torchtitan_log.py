@@ -98,7 +98,7 @@ def test_a_row_covers_the_steps_since_the_last_one(read_text: Any) -> None:
     assert result.steps.column("covers").tolist() == [1, 9, 10, 10]
 
 
-def test_a_resumed_run_covers_what_it_trained_itself(read_text: Any) -> None:
+def test_a_resumed_run_covers_its_own_training_only(read_text: Any) -> None:
     text = log(row(110), row(120), row(130)).replace("Training starts at step 1\n", "Training starts at step 106\n")
     assert read_text(text).steps.column("covers").tolist() == [5, 10, 10]
 

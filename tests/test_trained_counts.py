@@ -52,7 +52,7 @@ def test_lightnings_summary_states_whether_every_parameter_trains(tmp_path, fram
     assert read(tmp_path, [*printed(trained, frozen), *rows]).training_config.peft == peft
 
 
-def test_what_freezing_costs_is_unknown_and_full_training_costs_six_flops_a_weight(tmp_path):
+def test_the_cost_of_freezing_is_unknown_and_full_training_costs_six_flops_a_weight(tmp_path):
     shape = shapes.of_name("llama3.1-8b").shape
     rows = log(*(row(n) for n in range(20))).splitlines()
 

@@ -56,7 +56,7 @@ def test_an_untouched_folder_is_verified_with_its_log(folder, capsys):
     assert main(["verify", str(folder)]) == 0
 
 
-def test_a_changed_figure_is_named_with_what_the_steps_give(folder, capsys):
+def test_a_changed_figure_is_named_with_the_value_from_the_steps(folder, capsys):
     path = of_log(folder)
     document = json.loads(path.read_text())
     document["performance_metrics"]["avg_step_time_seconds"] = 0.9
@@ -156,7 +156,7 @@ def test_pipes_with_names_of_results_and_their_copies_are_named_and_hold_nothing
     }  # fmt: skip
 
 
-def test_a_folder_that_is_none_is_a_usage_error(tmp_path, capsys):
+def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path, capsys):
     assert main(["verify", str(tmp_path / "none")]) == 2
     assert "no such folder" in capsys.readouterr().err
 

@@ -149,7 +149,7 @@ class Pivot:
     means: tuple[tuple[float | str | None, ...], ...]
     """A word such as "OOM" where cells exist but none has a figure."""
     most_cells: int
-    """Largest number of cells behind one mean."""
+    """Largest number of cells in one mean."""
     pass_name: str | None = None
     """Pass of every cell in the table; None if only one pass exists, or if passes are rows or columns."""
 

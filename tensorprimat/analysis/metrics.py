@@ -180,7 +180,7 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
         because = "what recomputation costs is known only for a model whose layers are all alike"
         recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
     elif shape is not None and (shape.experts or shape.latent_attention) and kind in _OF_PARTS:
-        because = f"what recomputing {kind} costs is not known for experts or latent attention"
+        because = f"the cost of recomputing {kind} is not known for experts or latent attention"
         recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
         kind = None
     if kind is None or shape is None or not length:

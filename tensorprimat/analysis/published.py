@@ -134,7 +134,7 @@ def near_published(sides: Sequence[Side]) -> tuple[PublishedComparison, ...]:
     """Return every published result of a model that a side trained, with each of its sides against it, nearest first.
 
     A ratio (measured here over published) is given only where fairness does not forbid it. It has no interval: nobody
-    published how much the runs behind those numbers varied.
+    published how much the runs of those numbers varied.
     """
     found = []
     for row in (one.row for one in baselines()):

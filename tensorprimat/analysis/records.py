@@ -24,7 +24,7 @@ class Estimate:
     high: float | None = None
     confidence: float = 0.95
     rests_on: str
-    """Data behind the interval: "5 runs", "one run of 87 steps (21 effective)" …"""
+    """Data of the interval: "5 runs", "one run of 87 steps (21 effective)" …"""
     no_interval_because: str | None = None
     runs_for_one_percent: int | None = None
     """Number of runs that would give an interval of about ± 1 %."""
@@ -117,7 +117,7 @@ class Ratio:
     task: TaskFactors | None = None
     """Of a ratio of times to train, where both sides count samples."""
     assumption: str | None = None
-    """The assumption behind a verdict, printed with it, such as --assume-run-cv 2%."""
+    """The assumption of a verdict, printed with it, such as --assume-run-cv 2%."""
     sensitivity: str | None = None
     """Consequence if the assumption is wrong by a factor of two."""
     scope: str | None = None

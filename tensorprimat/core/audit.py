@@ -55,7 +55,7 @@ class AuditFinding:
     slack: float
     """Seconds that rounding of the clock can hide."""
     is_certain: bool = True
-    """The clock is the training's. A clock of a logger's calls may run longer or lag behind, so it refuses nothing."""
+    """The clock is the training's. A clock of a logger's calls may run longer or lag, so it refuses nothing."""
     is_copied: bool = False
     """The lines were dated when they were copied, so their dates say nothing about the training."""
 

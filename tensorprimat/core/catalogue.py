@@ -144,7 +144,7 @@ class PublishedModel:
     """The publisher's count, as a check of the shape."""
     source: str
     active_parameters: int | None = None
-    """The publisher's count of those that one token meets; None for a dense model."""
+    """The publisher's count of those that one token uses; None for a dense model."""
 
 
 @cache

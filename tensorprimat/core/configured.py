@@ -66,7 +66,7 @@ class ConfiguredModel:
 
     @property
     def memory_shape(self) -> ModelShape:
-        """Return a shape whose activations take as much memory: MLPs as wide as the experts that one token meets."""
+        """Return a shape whose activations take as much memory: MLPs as wide as the experts that one token uses."""
         layers, config = self.decoder.layers, self.config
         widest = max(layers, key=lambda layer: layer.query_width)
         heads = int(config["num_attention_heads"])

@@ -32,7 +32,7 @@ class Layer:
     mlp_weights: int
     """Of MLP, shared experts and router; every token multiplies all of them."""
     mlp_width: int
-    """Inner width that one token meets, active and shared experts together."""
+    """Inner width that one token uses, active and shared experts together."""
     vectors: int
     """Parameters of norms, biases and attention sinks, which take no part in matrix products."""
     expert_weights: int = 0
@@ -136,9 +136,9 @@ class _Family:
     """Norm vectors of a layer, in hidden sizes."""
     last_norm: int = 1
     qkv_bias: bool | None = None
-    """None: what attention_bias says."""
+    """None: as attention_bias says."""
     output_bias: bool = True
-    """attention_bias is about the output projection, too."""
+    """attention_bias holds for the output projection, too."""
     query_norms: str = ""
     """"head": one vector for the heads of queries and one for those of keys; "all": over all heads at once.
 
@@ -341,7 +341,7 @@ def _experts(config: Config, family: _Family) -> dict[str, int]:
         raise UsageError(f"num_experts_per_tok: {active} of {experts} experts")
     shared = inner * (int(config.get("n_shared_experts") or 0) + family.chunked)  # one in Llama 4
     gate = 0
-    if width := config.get("shared_expert_intermediate_size"):  # weighed by a gate of one output
+    if width := config.get("shared_expert_intermediate_size"):  # weighted by a gate of one output
         shared, gate = shared + int(width), hidden
     biased = family.sinks  # gpt-oss has biases in router and experts
     return {

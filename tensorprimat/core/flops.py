@@ -1,7 +1,7 @@
 """Training FLOPs per token by the conventions that the field uses: an MFU without its convention has no meaning.
 
 L layers, H heads × Q head size, T sequence length, N parameters, P_mm weights of every matrix product (see
-`models.matrix_parameters`); of a mixture of experts, N and P_mm count those that one token meets. A multiply-add is two
+`models.matrix_parameters`); of a mixture of experts, N and P_mm count those that one token uses. A multiply-add is two
 FLOPs; backward costs twice forward, hence 6 per weight and token. Recomputation is not counted: these are the FLOPs of
 the model, not those that the hardware executes.
 """

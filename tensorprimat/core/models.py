@@ -73,7 +73,7 @@ def parameters(shape: ModelShape) -> int:
 
 
 def idle_parameters(shape: ModelShape) -> int:
-    """Return the weights of the routed experts that one token does not meet; 0 for a dense model."""
+    """Return the weights of the routed experts that one token does not use; 0 for a dense model."""
     if (experts := shape.experts) is None:
         return 0
     one = _mlp_matrices(shape) * shape.hidden_size * experts.ffn_hidden_size
@@ -82,7 +82,7 @@ def idle_parameters(shape: ModelShape) -> int:
 
 
 def active_parameters(shape: ModelShape) -> int:
-    """Return the parameters of a model without the routed experts that one token does not meet."""
+    """Return the parameters of a model without the routed experts that one token does not use."""
     return parameters(shape) - idle_parameters(shape)
 
 
@@ -101,7 +101,7 @@ def embedding_parameters(shape: ModelShape) -> int:
 
 
 def mlp_matrix_parameters(shape: ModelShape) -> int:
-    """Return the weights that one token meets of one of the MLP's matrices over all layers."""
+    """Return the weights that one token uses of one of the MLP's matrices over all layers."""
     return shape.hidden_size * _mlp_widths(shape)
 
 
@@ -135,7 +135,7 @@ def _mlp_matrices(shape: ModelShape) -> int:
 
 
 def _mlp_widths(shape: ModelShape) -> int:
-    """Return the inner width that one token meets, summed over all layers."""
+    """Return the inner width that one token uses, summed over all layers."""
     experts, later = shape.experts, shape.multi_token_layers or 0
     if experts is None:
         return (shape.num_layers + later) * shape.ffn_hidden_size
@@ -144,7 +144,7 @@ def _mlp_widths(shape: ModelShape) -> int:
 
 
 def _layer_matrices(shape: ModelShape) -> int:
-    """Return the weights of all layers that one token multiplies."""
+    """Return the weights of all layers that one token is multiplied with."""
     later, experts = shape.multi_token_layers or 0, shape.experts
     routers = (experts.layers + later) * experts.count * shape.hidden_size if experts else 0
     attention = (shape.num_layers + later) * _attention_matrices(shape)

@@ -58,7 +58,7 @@ _DECORATION = re.compile(
     re.IGNORECASE,
 )
 _ANOTHER = re.compile(r"distill|(?<![a-z])moe(?![a-z])|\d{1,4}[-_]?experts?", re.IGNORECASE)
-"""Words of another model's name that contains a known one: the student's family, or the model that became experts."""
+"""Words in the name of another model that contains a known name: a distilled student or a mixture of experts."""
 
 
 def known(spelled: str) -> str | None:

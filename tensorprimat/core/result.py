@@ -122,7 +122,7 @@ class ModelShape(Record):
     windowed_layers: int | None = Field(default=None, ge=0)
     """Layers with the sliding window; None means all."""
     multi_token_layers: int | None = Field(default=None, ge=0)
-    """Modules that predict later tokens (DeepSeek-V3, arXiv:2412.19437, section 2.2): each is a layer of the last kind,
+    """Modules that predict later tokens (DeepSeek-V3, arXiv:2412.19437, section 2.2): each is a layer like the last,
     a projection of two hidden states onto one, and another pass through the output head."""
     experts: Experts | None = None
     latent_attention: LatentAttention | None = None

@@ -8,12 +8,12 @@ from tensorprimat.core.records import Record
 
 
 class Experts(Record):
-    """A mixture of experts: each token meets the router, some routed experts, and all shared ones."""
+    """A mixture of experts: each token uses the router, some routed experts, and all shared ones."""
 
     count: PositiveInt
     """Routed experts of one layer."""
     active: PositiveInt
-    """Routed experts that one token meets in a layer."""
+    """Routed experts that one token uses in a layer."""
     ffn_hidden_size: PositiveInt
     """Inner width of one routed expert."""
     shared_ffn_hidden_size: int = Field(default=0, ge=0)
@@ -32,7 +32,7 @@ class LatentAttention(Record):
     """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1), as training computes it."""
 
     query_rank: PositiveInt | None = None
-    """None: queries have no latent vector."""
+    """Width of the latent vector of queries; None: they have none."""
     key_value_rank: PositiveInt
     plain_head_dim: PositiveInt
     """Part of a head of queries and keys without rotary embedding."""

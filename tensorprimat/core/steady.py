@@ -96,7 +96,7 @@ def warm_up_rows(steady: Steady, seconds: np.ndarray, covers: np.ndarray) -> int
 
 
 def within_half(steady: Steady, covers: np.ndarray) -> Steady:
-    """Return the end of warm-up, not behind half of the steps: half of the rows may be nearly all of them.
+    """Return the end of warm-up, at most half of the steps: half of the rows may be nearly all of them.
 
     covers: optimizer steps of each row. Where the rows settle later, the run counts as not settled.
     """

@@ -111,7 +111,7 @@ class _Trained:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Piece:
-    """The rows of one segment. start: position of the first one behind warm-up."""
+    """The rows of one segment. start: position of the first one after warm-up."""
 
     segment: int
     rows: np.ndarray

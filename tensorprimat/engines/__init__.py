@@ -89,7 +89,7 @@ ENGINES = {
 PRIMUS_TRAINING = replace(
     ENGINES["primus"], title="Primus", module="tensorprimat.engines.primus.engine", packages=("yaml",)
 )
-"""Engine behind --engine primus if there is a Primus checkout; without one it reads logs."""
+"""Engine of --engine primus if there is a Primus checkout; without one it reads logs."""
 
 
 @dataclass(frozen=True, kw_only=True)

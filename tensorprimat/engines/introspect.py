@@ -33,7 +33,7 @@ SHAPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {  # transformers, then Megatro
 }
 
 MIXED = ("num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts", "kv_lora_rank")
-"""Attributes of a model with experts or latent attention, whose cost the numbers of a dense model do not tell."""
+"""Attributes of a model with experts or latent attention, whose cost needs more than the numbers of a dense model."""
 
 TOKENS = ("input_ids", "tokens", "text")
 """Keys of the token ids in a batch that is a dictionary: transformers, Megatron, older Megatron."""

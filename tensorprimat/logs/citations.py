@@ -21,7 +21,7 @@ from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import Log, Part, lines_of
 
 ROWS_KEPT = 200  # lines from the first row on: enough for a reader to find its format and work
-LINES_BEHIND = 20_000  # searched behind the first row, where the lines before it do not state the fact
+LINES_BEHIND = 20_000  # searched after the first row, where the lines before it do not state the fact
 ROWS_BESIDE = 5  # rows that show a reader its format, in addition to the few lines that `of_settings` reads at a time
 CHUNK_LINES = 64
 END_OF_TEXT = 2**62
@@ -131,7 +131,7 @@ class _Lines:
     def of(
         cls, log: Log, segment: segments.Segment, *, behind: int = LINES_BEHIND, most_bytes: int = END_OF_TEXT
     ) -> _Lines:
-        """Return the lines of a training up to `behind` the first row, of no more than about `most_bytes`."""
+        """Return the lines of a training up to `behind` lines after the first row, no more than about `most_bytes`."""
         rows = segment.reading.steps.column("line")
         first_row = int(rows.min()) if len(rows) else -1
         numbers: list[np.ndarray] = []

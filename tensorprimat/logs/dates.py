@@ -1,6 +1,6 @@
 """Dates of rows: the stamps that loggers and launchers write at the beginning of lines, for the closing audit.
 
-Most readers look at a row alone, behind its prefixes. Whatever wrote the prefix (a logger, absl, Kubernetes), its stamp
+Most readers look at a row alone, after its prefixes. Whatever wrote the prefix (a logger, absl, Kubernetes), its stamp
 is the log's own clock.
 """
 

@@ -154,7 +154,7 @@ def read(log: Log) -> Reading:
 def _clock(content: _Content, batch: int) -> LogClock | None:
     """Return the time between the first and the last row by the mean rate since the start.
 
-    deepspeed/utils/timer.py: `avg_samples_per_sec` divides all steps behind UNTIMED_STEPS by their time. None where
+    deepspeed/utils/timer.py: `avg_samples_per_sec` divides all steps after UNTIMED_STEPS by their time. None where
     the numbers of steps go back, and where pipeline or chat rows are measured instead.
     """
     numbers = [step.index for step in content.timer]

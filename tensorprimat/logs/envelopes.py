@@ -99,7 +99,7 @@ def _line(line: str, piece: str) -> tuple[str, str]:
 
 
 def _drawings(message: str, stamp: str) -> str:
-    """Return a message as one line, each of its own lines behind the stamp if it has none."""
+    """Return a message as one line, with the stamp before each of its own lines that has none."""
     if not message.endswith("\n") and "\n" not in message and "\r" not in message:
         return _stamped(message, stamp)
     texts = message.rstrip("\n").replace("\r\n", "\r").replace("\n", "\r").split("\r")

@@ -116,7 +116,7 @@ def _groups(lengths: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]
 
 
 def _of_padded(content: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], width: int) -> Checksums:
-    """Return the masked CRC-32C of contents of four bytes or more, which begin behind zeros.
+    """Return the masked CRC-32C of contents of four bytes or more, after leading zeros.
 
     Zeros leave a state of zero as it is; the inverted first four bytes take the place of the initial state.
     """

@@ -32,7 +32,7 @@ from tensorprimat.logs.text import Log
 LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
 LONGEST_SETTING = 2**12
 WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
-SAME_SUM = 0.01  # relative: what the parts of a step leave out
+SAME_SUM = 0.01  # relative: time of a step outside its parts
 MOST_ROUNDING = 0.03  # of a printed time or rate; the closing audit asks for a reason beyond it
 MOST_GPUS_BY_RATIO = 64  # of rounded rates; beyond, 0.5 % is more than half a GPU
 
@@ -87,7 +87,7 @@ class _Seen:
     begins: list[tuple[int, str]] = field(default_factory=list)
     """(line, reason) of rows that follow such a bar."""
     announced: dict[int, str] = field(default_factory=dict)
-    """Line of a row → interruption before it that its time does not hold."""
+    """Line of a row → interruption before it that its time does not include."""
 
 
 def detect(log: Log, dialect: Dialect) -> int:

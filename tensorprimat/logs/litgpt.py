@@ -3,7 +3,7 @@
 
 The time is one iteration's, that is one micro-batch's; `(step)` marks the iteration that ends with the optimizer's step
 (litgpt/pretrain.py and finetune/*.py, `fit`). A step's time is the sum over its iterations, known where every one of
-them was printed, or where each step is one iteration. Pretraining prints the last iteration alone, and behind it
+them was printed, or where each step is one iteration. Pretraining prints the last iteration alone, then
 `remaining time`: the time so far / the iterations so far × the iterations to come. Where the settings state how many
 these are (`max_tokens`), that is a clock of the run; else such a log has no step times. `Training Time`, at the end,
 starts before the first validation and holds validations (`val time`) and checkpoints. The summary's own `Tok/sec`

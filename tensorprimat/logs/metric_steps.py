@@ -18,7 +18,7 @@ TOTAL_TOKENS = ("total_tokens", "tokens_before")
 OTHER_WORK = "other_work"
 SO_FAR = "seconds_so_far"
 NO_COLUMNS = (*TOTAL_TOKENS, OTHER_WORK, SO_FAR)
-MOST_OF_A_STEP = 3.0  # a step's time and the time between rows, by which milliseconds are told from seconds
+MOST_OF_A_STEP = 3.0  # ratio of a step's time to the time between rows, which distinguishes milliseconds from seconds
 
 
 class RowClock(NamedTuple):
@@ -33,15 +33,15 @@ class Merged(NamedTuple):
     """The steps of a table, in the order in which they were logged."""
 
     lines: np.ndarray
-    """-1 in a document, which has none."""
+    """-1 in a document, which has no lines."""
     steps: np.ndarray
     columns: Mapping[str, tuple[FloatArray, np.ndarray]]
     """Field of Step, or one of TOTAL_TOKENS → values, and a mask of those that were logged."""
     interrupted: np.ndarray
-    """An evaluation was logged since the step before."""
+    """True where an evaluation was logged since the step before."""
     clock: RowClock
     is_dated: bool
-    """The clock dates the steps."""
+    """The clock is the training's own, not that of calls of a logger."""
 
     def rows(self) -> Steps:
         """Return the steps once each; where they are timed by the seconds of training so far, those that state them."""

@@ -106,7 +106,7 @@ def places(text: str) -> tuple[slice | None, int]:
 
 
 def _matches(text: str) -> Iterator[tuple[str, re.Match[str], int]]:
-    """Yield each prefix: its name, its match in the text behind those before it, and where that text begins."""
+    """Yield each prefix: its name, its match in the text after earlier prefixes, and where that text begins."""
     start = 0
     for _ in range(MOST_PREFIXES):
         if not _may_begin(text) or not _ANY.match(text):

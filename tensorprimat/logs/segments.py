@@ -101,7 +101,7 @@ def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
 
 
 def _behind(again: Sequence[RepeatedText], cuts: Sequence[Cut], whole: Reading) -> list[Cut]:
-    """Return the cuts with one behind each replay that rows follow: they belong to the repeated text."""
+    """Return the cuts with one after each replay that rows follow: they belong to the repeated text."""
     rows = np.unique(whole.steps.column("line"))
     found = {cut.line: cut for cut in cuts}
     for replay in again:
@@ -113,7 +113,7 @@ def _behind(again: Sequence[RepeatedText], cuts: Sequence[Cut], whole: Reading) 
         row = int(following[0])
         if not any(replay.last_line < line < row for line in found):  # else another training starts there
             place = f"lines {replay.first_line} to {replay.last_line} repeat earlier ones"
-            found[row] = Cut(row, f"the text behind {place}", replay.original)
+            found[row] = Cut(row, f"the text after {place}", replay.original)
     return [found[line] for line in sorted(found)]
 
 

@@ -256,7 +256,7 @@ def _numbers(line: int, text: str) -> Iterator[_Printed]:
 
 
 def _label(before: str, behind: str) -> str | None:
-    """Return the text that names a number: the text before it, or else the unit behind it; None for neither."""
+    """Return the text that names a number: the text before it, or else the unit after it; None for neither."""
     if any(character.isalpha() for character in before):
         return re.sub(r"\d", "9", before).strip()
     unit = re.match(r"\s?[A-Za-z/%]+", behind)

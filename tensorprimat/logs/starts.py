@@ -126,8 +126,8 @@ def _cuts_in(
     """Yield the places between two rows at which segments begin.
 
     before, next_row: lines of the two rows. certain: the latest place at which a segment begins, if that is known
-    beforehand. Where another format begins, nothing may mark its first settings: its training begins behind the row
-    before, or behind the text that ends it.
+    beforehand. Where another format begins, nothing may mark its first settings: its training begins after the row
+    before, or after the text that ends it.
     """
     told_on = [mark for mark in marks if mark.kind == "own"]
     marks = [mark for mark in marks if mark.kind != "own"]
@@ -306,7 +306,7 @@ class _OtherRows:
         return other.detect(Log(self._log.path, window=window_of(INSIDE, block[start : end if end >= 0 else None]))) > 0
 
 
-MARK_BYTES = 300  # of a line, behind the place at which a mark begins
+MARK_BYTES = 300  # of a line, from the place at which a mark begins
 
 
 def _marks_in(

@@ -204,7 +204,7 @@ def _with_true_resolution(marks: list[TimeMark]) -> list[TimeMark]:
     """Return the marks with one resolution: the printed one of most rows, as some writers drop zeros at the end.
 
     Where rows share a stamp it is that of the differences: such a logger cuts the clock to whole seconds and prints a
-    constant behind it.
+    constant after it.
     """
     if not marks:
         return marks

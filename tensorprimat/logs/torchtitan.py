@@ -43,7 +43,7 @@ _FIELD = re.compile(
     rf"|\b(?P<sized>memory|mfu):\s{{0,9}}(?P<size>{NUMBER})(?:GiB|%)"
     r"|\b(?P<rate>tps|wps):\s{0,9}(?P<value>\d{1,3},\d{3})$"
 )
-"""A rate with a separator of thousands may be the last of a row: cut inside, it would have none, or fewer digits behind
+"""A rate with a separator of thousands may be the last of a row: cut inside, it would have none, or fewer digits after
 it. Every other number is followed by its unit or by the next name."""
 _VALIDATION = re.compile(rf"\bvalidate step:\s*(\d{{1,15}})\s+loss:\s*{NUMBER}")
 _CHECKPOINT = re.compile(r"\b(?:Saving|Staging) (?:the|a|an) (?:.{1,40} )?checkpoint\b")
@@ -167,12 +167,12 @@ def read(log: Log) -> Reading:
 
 
 def _cut_behind_the_rate(steps: Steps) -> list[str]:
-    """Return a warning where every row ends with its rate: every version prints TFLOP/s or MFU behind it."""
+    """Return a warning where every row ends with its rate: every version prints TFLOP/s or MFU after it."""
     if not len(steps) or steps.has("reported_tflops_per_gpu") or steps.has("reported_mfu"):
         return []
     return [
-        "steps: no row has the tflops or mfu that torchtitan prints behind the rate, so the lines seem cut there; the "
-        "last number of a row may lack digits; read the log as it was written"
+        "steps: no row has the tflops or mfu that torchtitan prints after the rate, so the lines seem cut there; the "
+        "last number of a row may lack digits; read the original log"
     ]
 
 

@@ -35,7 +35,7 @@ _LARGEST_GIT_FILE = 2**24  # characters; packed-refs of NeMo has 2 MB
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Return the versions of Python, of the installed packages and of the container, by name; nothing is imported.
 
-    A package that was installed from a git repository has its commit behind its version.
+    A package that was installed from a git repository has its commit after its version.
     """
     found = {"python": platform.python_version()}
     for package in packages:

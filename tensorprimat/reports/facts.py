@@ -30,7 +30,7 @@ def average_memory(side: Side, kind: str) -> float | None:
 
 
 def source_of(side: Side) -> str:
-    """Return the files that a side's figures come from: results, and the logs behind them."""
+    """Return the files that a side's figures come from: results and their logs."""
     logs = [source.file for source in side.result.provenance.sources]
     return ", ".join(side.files) + (f", read from {', '.join(logs)}" if logs else "")
 

@@ -302,7 +302,7 @@ def runs(sides: Sequence[Side]) -> Table:
 
 
 def analysis(sides: Sequence[Side]) -> Table:
-    """Return the table of the data behind the estimates, and of the runs that would make them precise."""
+    """Return the table of the data of the estimates, and of the runs that would make them precise."""
     columns: SideColumns = {
         "Side": lambda side: text(side.label),
         "Interval from": lambda side: text(_main_estimate(side).rests_on),

@@ -125,7 +125,7 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
     if key == "basis":
         lines.append(f"  = {_BASES[str(value)]}")
     elif term is None:
-        lines.append(f"  {_SAID_ONCE}; there are no rows behind it")
+        lines.append(f"  {_SAID_ONCE}; no rows support it")
     else:
         lines += _shown_term(result, term)
     return "\n".join(lines)

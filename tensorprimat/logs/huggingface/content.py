@@ -240,7 +240,7 @@ def _take(row: Mapping[str, str], line: int | None, content: Content) -> None:
         content.summaries.append(row)
     elif any(name.startswith("eval_") for name in row):
         content.interrupted_by = "validation"
-        if not content.summaries:  # behind the summary nothing is part of the training's time
+        if not content.summaries:  # after the summary nothing is part of the training's time
             runtimes = [value for name, value in row.items() if name.startswith("eval_") and name.endswith("_runtime")]
             content.evaluation_seconds += sum(fields.seconds(value) or 0.0 for value in runtimes)
 
@@ -268,7 +268,7 @@ def _note_bar(bar: re.Match[str], content: Content) -> None:
     """Note the step and time that a drawing of the training bar shows.
 
     tqdm redraws the bar after each row that it prints, so the drawing after a row shows the row's step. Where a
-    log keeps no such drawing, the next one shows a later step, perhaps behind an evaluation: then the drawing before
+    log keeps no such drawing, the next one shows a later step, perhaps after an evaluation: then the drawing before
     the row is the row's, if steps are so long that each is drawn. The training bar is the first one without a name;
     others (evaluations) count to another total.
     """
@@ -292,7 +292,7 @@ def _notice(text: str, content: Content) -> None:
         content.logging_steps = steps
     for pattern, name in _SETTINGS:
         if name in content.config and content.rows:
-            continue  # behind rows another training may start, and fail
+            continue  # after rows another training may start, and fail
         if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             content.config[name] = value
     if (match := _TRAINED_BY_PROCESS.search(text.rstrip())) and (trained := fields.whole(match[1])):

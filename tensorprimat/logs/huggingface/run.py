@@ -64,7 +64,7 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
     interval = steps_of_a_row(content.rows, total, final_epoch(content)) if not numbered else 0
     places = [row.step if row.step is not None else n * interval for n, row in enumerate(content.rows, start=1)]
     timed = [place for place, row in zip(places, content.rows, strict=True) if row.clock is not None]
-    before = max(0.0, timed[-1] - total) if timed[0] > total / 2 else 0.0  # a resume: its clock began behind them
+    before = max(0.0, timed[-1] - total) if timed[0] > total / 2 else 0.0  # a resume: its clock began after them
     timed_rows = [place for place, row in enumerate(content.rows) if row.clock is not None]
     inside = content.rows[timed_rows[0] + 1 : timed_rows[-1] + 1]  # others are start-up, or after the last row
     evaluations = sum(row.evaluation_seconds for row in inside)
@@ -96,7 +96,7 @@ def reported_by(content: Content) -> dict[str, Any]:
             reported["step_time_seconds"] = runtime / steps
         return reported
     clocks = [row.clock[0] for row in content.rows if row.clock]
-    resumed = any(after < before for before, after in pairwise(clocks))  # the clock began behind its first steps
+    resumed = any(after < before for before, after in pairwise(clocks))  # the clock began after its first steps
     last = next((row for row in reversed(content.rows) if row.step and row.clock), None)
     if resumed:
         return reported

@@ -57,14 +57,14 @@ class UnknownShapeError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class MegatronSettings:
-    """Access to what a log states."""
+    """Access to the settings that a log states."""
 
     value: Callable[[str], str | None]
     """Returns the text of a setting, or None."""
     omits_defaults: bool
     """The log lists only what differs from Megatron-Core's defaults."""
     omits_latent_defaults: bool
-    """The same, and the defaults are those of latent attention, which is on."""
+    """The same, with the defaults of latent attention, which is on."""
     vocabulary: int | None
     """Tokens of the vocabulary before padding, if the log states them."""
 
@@ -144,7 +144,7 @@ def _experts(settings: MegatronSettings, layers: int, width: int) -> Experts | N
     if not count:
         stated = [name for name in ("num_experts", "num_moe_experts") if settings.states(name)]
         if any(settings.value(name) != ONE_MLP for name in stated):
-            raise UnknownShapeError("the number of its experts is no number")
+            raise UnknownShapeError("the number of its experts is not a number")
         return None
     active = settings.part("moe_router_topk") or ""
     if not active.isdecimal():

@@ -99,7 +99,7 @@ def _leave_out_longest(reading: Reading) -> None:
     """Leave out the maximum length of a sequence where rows count the tokens themselves: samples differ in length."""
     if reading.steps.has("tokens") and (longest := reading.training_config.pop("sequence_length", None)):
         reading.warnings.append(
-            f"sequence_length: {longest:,} is the maximum; samples are shorter, so tokens are those that the log "
+            f"sequence_length: {longest:,} is the maximum; samples are shorter, so the tokens are those that the log "
             f"counts in {TOKENS_KEY}"
         )
 

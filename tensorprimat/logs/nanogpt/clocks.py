@@ -17,7 +17,7 @@ from tensorprimat.logs import fields
 from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.nanogpt.rows import MILLISECOND
 
-UNTIMED = 10  # nanochat's total time begins behind this step
+UNTIMED = 10  # nanochat's total time begins after this step
 _OTHERS = rf"(?P<others>(?:[A-Za-z]\w{{0,30}}: ?{NUMBER} ){{0,9}})"
 _CLOCK = re.compile(
     rf"\bstep:(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) {_OTHERS}"
@@ -34,7 +34,7 @@ _HAS_LOSS, _IS_VALIDATION = 1, 2
 
 @dataclass(kw_only=True)
 class TotalTime:
-    """Clock of nanochat: the times of all steps behind UNTIMED added up, in minutes with two decimals."""
+    """Clock of nanochat: the times of all steps after UNTIMED added up, in minutes with two decimals."""
 
     first: tuple[int, float] | None = None
     """(step, seconds)"""
