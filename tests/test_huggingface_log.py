@@ -394,3 +394,21 @@ def test_a_log_of_adapters_is_not_compared_with_one_of_full_training(read_text):
     fairness = judge(full, lora)
     assert fairness.verdict == "not_comparable"
     assert "trainable parameters all against 20,971,520" in fairness.sentence
+
+
+def test_rows_of_axolotl_of_2025_with_a_rate_named_as_torchtunes_are_the_trainers(read_text):
+    text = ""
+    for step in range(1, 31):
+        text += (
+            f" {100 * step // 30}%|███   | {step}/30 [{21 * step // 60:02d}:{21 * step % 60:02d}<00:50,  21.0s/it]\r"
+        )
+        text += (
+            f"{{'loss': {1.5 - step / 100:.4f}, 'grad_norm': 0.91, 'learning_rate': 1.8e-05, "
+            "'memory/max_allocated (GiB)': 21.1, 'memory/device_reserved (GiB)': 24.3, "
+            f"'tokens_per_second_per_gpu': {1950 + step}.25, 'total_tokens': {40960 * step}, "
+            f"'epoch': {step / 30:.2f}}}\n"
+        )
+    result = read_text(text)
+    assert len(result.steps) == 30
+    assert result.performance_metrics.tokens_per_second == pytest.approx(40960 / 21)
+    assert result.memory_metrics.peak_memory_reserved_gb == pytest.approx(24.3 * 1.073741824, rel=1e-3)

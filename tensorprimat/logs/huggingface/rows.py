@@ -13,8 +13,11 @@ from tensorprimat.logs import fields
 LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
 COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
 """Keys of which a Trainer's row has one in addition to the loss; another dictionary with a loss is no row."""
-FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step", "tokens_per_second_per_gpu")
-"""Names of other loggers' rows: Weights & Biases, NeMo Automodel, torchtune."""
+FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step")
+"""Names of other loggers' rows: Weights & Biases, NeMo Automodel."""
+TUNE_RATE, OF_TRAINER = "tokens_per_second_per_gpu", ("learning_rate", "epoch")
+"""Rate of torchtune's rows. axolotl added one of that name to the Trainer's rows from August to December 2025: the
+tokens of a mean step over the time of the last one (core/trainers/base.py), which is not read."""
 POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step")
 TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens", "num_tokens")
 TRAINED_TOKENS = "tokens/trainable"
@@ -54,7 +57,8 @@ class Row:
 
 
 def is_row(row: Mapping[str, Any]) -> bool:
-    return LOSS in row and any(name in row for name in COMPANIONS) and not any(name in row for name in FOREIGN)
+    foreign = any(name in row for name in FOREIGN) or (TUNE_RATE in row and not all(name in row for name in OF_TRAINER))
+    return LOSS in row and any(name in row for name in COMPANIONS) and not foreign
 
 
 def is_restated(row: Mapping[str, Any]) -> bool:
