@@ -181,11 +181,11 @@ def _relative(runs: Sequence[np.ndarray]) -> Floats | None:
     return np.asarray(logs - np.array(levels)[:, None])
 
 
-def _mean(curves: Floats) -> Floats:
-    """Return the mean over runs of every row; NaN where no run knows it."""
+def _mean(curves: Floats, axis: int = 0) -> Floats:
+    """Return the mean of the known values over runs (or another axis); NaN where none is known."""
     known = np.isfinite(curves)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, curves, 0.0).sum(axis=0) / known.sum(axis=0))
+        return np.asarray(np.where(known, curves, 0.0).sum(axis) / known.sum(axis))
 
 
 def _batched(curves: Floats, size: int) -> Floats:
@@ -193,10 +193,7 @@ def _batched(curves: Floats, size: int) -> Floats:
     if size == 1:
         return curves
     whole = curves.shape[1] // size * size
-    batches = curves[:, :whole].reshape(len(curves), -1, size)
-    known = np.isfinite(batches)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, batches, 0.0).sum(axis=2) / known.sum(axis=2))
+    return _mean(curves[:, :whole].reshape(len(curves), -1, size), axis=2)
 
 
 @dataclass(frozen=True, kw_only=True)
