@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tensorprimat.analysis.metrics import measure
-from tensorprimat.core import decoders, flops, models, shapes
+from tensorprimat.core import data_files, decoders, flops, models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import ModelShape
 from tensorprimat.engines import introspect
@@ -73,6 +73,25 @@ def test_megatron_bridges_published_rates_imply_the_same_flops(name, later, tflo
     """
     shape = shapes.of_name(name).shape.model_copy(update={"multi_token_layers": later})
     assert flops.per_token(shape, 4096) == pytest.approx(tflops * 1e12 / tokens, rel=5e-3)
+
+
+BY_NVIDIA = {
+    "deepseekv3-671b": "MLPerf-DeepSeek-V3",  # with multi-token prediction, as MLPerf
+    "qwen3-30b-a3b": "Qwen3-30B-A3B",
+    "qwen3-235b-a22b": "Qwen3-235B-A22B",
+    "gpt-oss-120b": "gpt-oss-120b",
+}
+TABLES = [row for row in data_files.read("published")["result"] if row.get("framework") == "Megatron-Bridge 26.08"]
+
+
+@pytest.mark.parametrize("model", BY_NVIDIA)
+def test_flops_of_a_token_are_those_of_nvidias_tables(model):
+    rows = [row for row in TABLES if row["model"] == model]
+    assert rows
+    for row in rows:
+        by_table = row["tflops_per_gpu"] * 1e12 / row["tokens_per_second_per_gpu"]
+        ours = flops.per_token(shapes.parse(BY_NVIDIA[model]).shape, row["sequence_length"])
+        assert ours == pytest.approx(by_table, rel=0.01)
 
 
 @pytest.mark.parametrize(
