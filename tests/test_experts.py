@@ -25,6 +25,18 @@ DEEPSEEK_V3 = {
     "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
     "first_k_dense_replace": 3, "num_nextn_predict_layers": 1, "tie_word_embeddings": False,
 }  # fmt: skip
+QWEN_MOE = {
+    "model_type": "qwen2_moe", "hidden_size": 2048, "vocab_size": 151936, "num_hidden_layers": 24,
+    "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 5632, "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4, "decoder_sparse_step": 1,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+DEEPSEEK_V2_LITE = DEEPSEEK_V3 | {
+    "model_type": "deepseek_v2", "hidden_size": 2048, "vocab_size": 102400, "num_hidden_layers": 27,
+    "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None, "intermediate_size": 10944,
+    "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1, "num_nextn_predict_layers": None,
+}  # fmt: skip
 
 
 def written(tmp_path, config):
@@ -47,6 +59,24 @@ def test_a_configuration_with_experts_has_the_parameters_that_its_publisher_coun
     shape = written(tmp_path, config).shape
     assert models.parameters(shape) == pytest.approx(total, rel=1e-3)
     assert models.matrix_parameters(shape) == pytest.approx(active, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "active"),
+    [
+        (
+            QWEN_MOE,
+            14.3e9,
+            2.7e9 - 0.3e9,
+        ),  # Qwen/Qwen1.5-MoE-A2.7B, 2024-03: 14.3 and 2.7, the input embedding included
+        (DEEPSEEK_V2_LITE, 15.7e9, 2.4e9),  # deepseek-ai/DeepSeek-V2-Lite, 2024-05
+    ],
+    ids=["Qwen1.5-MoE", "DeepSeek-V2-Lite"],
+)
+def test_counts_that_a_publisher_rounds_to_a_tenth_of_a_billion_agree(tmp_path, config, total, active):
+    shape = written(tmp_path, config).shape
+    assert models.parameters(shape) == pytest.approx(total, abs=0.05e9)
+    assert models.matrix_parameters(shape) == pytest.approx(active, abs=0.06e9)
 
 
 @pytest.mark.parametrize("config", [GPT_OSS, DEEPSEEK_V3], ids=["gpt-oss-20b", "DeepSeek-V3"])

@@ -13,9 +13,9 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.shape_parts import Experts, LatentAttention
 
-ALIKE = {"deepseek_v2": "deepseek_v3", "kimi_k2": "deepseek_v3"}
+ALIKE = {"kimi_k2": "deepseek_v3"}
 """`model_type` → the architecture with the same names and layers."""
-SAME_COUNT = 1e-3  # biases, norms and sinks of a decoder that no shape counts
+SAME_COUNT = 1e-3  # biases, norms, sinks and gates of shared experts of a decoder, which no shape counts
 
 
 def kinds() -> list[str]:
@@ -26,7 +26,7 @@ def kinds() -> list[str]:
 def of_config(config: Mapping[str, Any]) -> ModelShape:
     """Return the shape that a configuration states. Raises UsageError for layers of kinds that no shape expresses."""
     kind = str(config.get("model_type"))
-    if kind in ALIKE and "first_k_dense_replace" not in config:
+    if "kv_lora_rank" in config and "first_k_dense_replace" not in config:
         raise UsageError("first_k_dense_replace: is missing")
     decoder = decoders.decoder_of({**config, "model_type": ALIKE.get(kind, kind)})
     if decoder is None:
@@ -35,8 +35,8 @@ def of_config(config: Mapping[str, Any]) -> ModelShape:
         shape = _shape(decoder, config)
     except ValidationError as error:
         raise UsageError(str(error.errors()[0]["msg"]).lower()) from error
-    exact = models.matrix_parameters(shape) == decoder.active_weights
-    if not exact or abs(models.parameters(shape) / decoder.parameters - 1) > SAME_COUNT:
+    counts = (models.matrix_parameters(shape) / decoder.active_weights, models.parameters(shape) / decoder.parameters)
+    if any(abs(ratio - 1) > SAME_COUNT for ratio in counts):
         raise UsageError(f"the layers of this {kind} differ in a way that no shape expresses")
     return shape
 
