@@ -317,3 +317,11 @@ def test_a_summary_needs_no_torch(results, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr.strip().endswith("[]")
+
+
+def test_a_folder_that_holds_earlier_results_only_names_them(tmp_path, capsys):
+    kept = tmp_path / "history"
+    kept.mkdir()
+    (kept / "benchmark_cpu_llama_1.json").write_text("{}")
+    assert main(["compare", str(tmp_path)]) == 2
+    assert f"no benchmark results in this folder; earlier ones are in {kept}" in capsys.readouterr().err

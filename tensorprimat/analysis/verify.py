@@ -263,7 +263,7 @@ def _beside(path: Path, named: set[Path]) -> Iterator[Finding]:
 
 def _latest(folder: Path, files: Sequence[Path]) -> Iterator[Finding]:
     """Look for the copy in history that every latest result of this folder has."""
-    history = folder / "history"
+    history = folder / store.HISTORY
     if not history.is_dir():
         return
     copies: dict[int, list[Path]] = {}

@@ -91,11 +91,11 @@ def command(
 
 def _loaded(paths: list[Path]) -> list[Loaded]:
     """Return results of the paths and of the history below each folder; unreadable files are reported on stderr."""
-    from tensorprimat.core.store import load_all
+    from tensorprimat.core.store import HISTORY, load_all
 
     found: list[Loaded] = []
     refusals: list[InputError] = []
-    folders = [path / "history" for path in paths if (path / "history").is_dir()]
+    folders = [path / HISTORY for path in paths if (path / HISTORY).is_dir()]
     for path in (*paths, *folders):
         try:
             loaded, problems = load_all([path])

@@ -29,6 +29,7 @@ from tensorprimat.core.stated import with_rates
 from tensorprimat.core.steps import FLOAT_COLUMNS, Steps
 from tensorprimat.core.summary import summarise
 
+HISTORY = "history"  # of a folder of results: what was measured before
 READ_A_LOG = "for a training log use extract_primus_metrics.py"
 INLINE_STEPS = 50_000  # longer series go to a sidecar file, so that the JSON stays something a person can open
 LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
@@ -71,7 +72,7 @@ def save(
     Returns the file that now holds the result. Raises OSError where the folder cannot be written.
     """
     latest = _place(result, folder, default_engine=default_engine, written=written)
-    kept = folder / "history" / f"{latest.stem}_{stamp}.json"
+    kept = folder / HISTORY / f"{latest.stem}_{stamp}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     content = _Content.of(result)
     if not result.complete:
@@ -361,7 +362,8 @@ def load_all(paths: Iterable[Path], *, read: Read = read_each) -> tuple[list[Loa
         if not found:
             raise InputError(
                 "no benchmark results in this folder" + (f" ({problems[0]})" if problems else ""), path=path,
-                remedy="run ./benchmark.py or extract_primus_metrics.py first",
+                remedy=f"earlier ones are in {path / HISTORY}" if any((path / HISTORY).glob("*.json"))
+                else "run ./benchmark.py or extract_primus_metrics.py first",
             )  # fmt: skip
     if broken and len(loaded) < 2:
         raise broken[0]

@@ -166,7 +166,7 @@ class Place:
     def kept(self, result: Result, ending: str) -> Path:
         """Return a file of this invocation in history."""
         stem = result_names.file_stem(result, default_engine=self.default_engine)
-        return self.folder / "history" / f"{stem}_{self.stamp}_{ending}"
+        return self.folder / store.HISTORY / f"{stem}_{self.stamp}_{ending}"
 
     def elsewhere(self, result: Result, run: int) -> Path:
         """Return the folder for the files of a run on other machines."""

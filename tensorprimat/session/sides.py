@@ -17,7 +17,6 @@ from tensorprimat.session.extract import files_of, joined, read_each
 
 SCALING = "scaling.json"  # next to the logs of an MLPerf submission
 EVENTS = "events.out.tfevents."  # then a time, a host and numbers
-HISTORY = "history"  # of a folder of results: what was measured before
 LEAST_SIDES = 2  # with fewer readable sides there is nothing to compare
 
 
@@ -174,7 +173,7 @@ def _of_subfolders(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Lo
     inside = [
         path
         for path in sorted(folder.iterdir())
-        if path.is_dir() and not path.name.startswith(".") and path.name != HISTORY
+        if path.is_dir() and not path.name.startswith(".") and path.name != store.HISTORY
     ]
     if not inside:
         return [], []
