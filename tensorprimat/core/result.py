@@ -106,17 +106,25 @@ class ModelShape(Record):
     """The numbers that a decoder-only transformer's cost depends on."""
 
     num_layers: int = Field(gt=0)
+    """Transformer layers."""
     hidden_size: int = Field(gt=0)
+    """Width of the hidden state of a token."""
     ffn_hidden_size: int = Field(gt=0)
+    """Inner width of the MLP of a dense layer."""
     num_attention_heads: int = Field(gt=0)
+    """Heads of queries in one layer."""
     num_key_value_heads: int = Field(gt=0)
+    """Heads of keys and values in one layer; fewer than the query heads with grouped queries."""
     head_dim: int = Field(gt=0)
+    """Dimensions of one head."""
     vocab_size: int = Field(gt=0)
+    """Tokens in the vocabulary."""
     gated_mlp: bool = True
     """SwiGLU: three matrices in the MLP instead of two."""
     attention_bias: bool = False
     """Biases on query, key and value (Qwen 2.5)."""
     tied_embeddings: bool = False
+    """True if the output head uses the weights of the input embedding."""
     sliding_window: int | None = None
     """Tokens that a query can see; None means all before it."""
     windowed_layers: int | None = Field(default=None, ge=0)
@@ -125,7 +133,9 @@ class ModelShape(Record):
     """Modules that predict later tokens (DeepSeek-V3, arXiv:2412.19437, section 2.2): each is a layer like the last,
     a projection of two hidden states onto one, and another pass through the output head."""
     experts: Experts | None = None
+    """Mixture of experts; None means that every layer has one MLP."""
     latent_attention: LatentAttention | None = None
+    """Multi-head latent attention; None means ordinary attention with num_key_value_heads."""
 
     @model_validator(mode="after")
     def _layers_exist(self) -> ModelShape:

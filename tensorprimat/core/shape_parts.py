@@ -32,9 +32,12 @@ class LatentAttention(Record):
     """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1), as training computes it."""
 
     query_rank: PositiveInt | None = None
-    """Width of the latent vector of queries; None: they have none."""
+    """Width of the latent vector that queries are computed from; None: they come from the hidden state."""
     key_value_rank: PositiveInt
+    """Width of the latent vector that keys and values are computed from, without the rotated part of the key."""
     plain_head_dim: PositiveInt
-    """Part of a head of queries and keys without rotary embedding."""
+    """Dimensions of one head of queries and keys without rotary embedding."""
     rotated_head_dim: PositiveInt
+    """Dimensions of one head of queries and keys with rotary embedding."""
     value_head_dim: PositiveInt
+    """Dimensions of one head of values."""
