@@ -287,7 +287,7 @@ def test_backward_by_its_own_clock_comes_before_a_difference():
 def test_trials_that_cannot_be_paired_give_no_deviation(both):
     found = pair(alone=[40.0, 42.0], both=both)
     assert (found.backward_ms, found.backward_std_ms, found.backward_cv_percent) == (60.0, None, None)
-    assert "no deviation" in found.method
+    assert "without a deviation" in found.method
 
 
 def test_curves_hold_everything_else_equal():

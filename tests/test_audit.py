@@ -127,7 +127,7 @@ def test_lines_that_were_dated_when_they_were_copied_are_no_clock():
     outcome = audited(result(rows([10.0] * 60, [float(n // 7) for n in range(60)])), "run.log")
     assert outcome.audit is None
     assert outcome.warnings[0].startswith(
-        "audit: the lines of steps that took 590 s are dated within 8 s: the dates are"
+        "audit: the steps took 590 s, but their lines carry dates within 8 s: a copy of the log was dated"
     )
 
 

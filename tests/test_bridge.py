@@ -205,7 +205,7 @@ def test_a_package_without_the_recipe_is_refused():
     ("machine", "said", "complaint"),
     [
         (LAPTOP, {}, "--engine bridge needs an NVIDIA GPU, and this is a CPU machine"),
-        (H100, {"preset": "tiny"}, "--preset tiny: Megatron-Bridge's recipes are of the real models"),
+        (H100, {"preset": "tiny"}, "--preset tiny: Megatron-Bridge has recipes for the full models only"),
         (H100, {"precision": "fp32"}, "--precision fp32: Megatron-Bridge trains in bf16, fp8, fp16"),
         (H100, {"num_nodes": 2}, "2 nodes: the bridge engine trains on one; try --engine nemo"),
     ],

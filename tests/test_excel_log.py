@@ -168,7 +168,7 @@ def test_a_file_that_is_no_workbook_is_refused(tmp_path, content, says):
 
 
 def test_a_workbook_of_something_else_is_refused_with_the_sheets_looked_for(tmp_path):
-    with pytest.raises(InputError, match="no TraceLens report: no sheet gpu_timeline"):
+    with pytest.raises(InputError, match="not a TraceLens report: no sheet gpu_timeline"):
         excel.read_profile([workbook(tmp_path / "p.xlsx", {"budget": [("year", 1)]})])
 
 

@@ -128,7 +128,7 @@ def test_a_gate_against_a_published_row_is_undecided_without_an_assumption(tmp_p
     arguments = ["gate", "--against", name, "--candidate", candidate, "--accept", "same_work_per_token"]
     assert main(arguments) == 3
     said = capsys.readouterr().out
-    assert "a published figure has no runs; --assume-run-cv PERCENT says by how much they vary" in said
+    assert "a published figure has no runs; state their variation with --assume-run-cv PERCENT" in said
     assert "runs on each side would decide" not in said
     assert main([*arguments, "--assume-run-cv", "1%"]) in (0, 1)
     assert main(["gate", "--against", "published:nobody", "--candidate", candidate]) == 2

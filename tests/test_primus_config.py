@@ -89,8 +89,8 @@ def test_a_file_outside_any_checkout_names_the_presets_that_it_lacks(tmp_path, r
         ("", "holds no settings"),
         ("- 1\n- 2\n", "holds no settings"),
         ("a: [1,\nb: 2", r"experiment.yaml:2: is not YAML"),
-        ("modules: {}\n", "is no Primus experiment"),
-        (pre_trainer("overrides: 5"), "is no Primus experiment"),
+        ("modules: {}\n", "is not a Primus experiment"),
+        (pre_trainer("overrides: 5"), "is not a Primus experiment"),
         ("a: !!python/object/apply:os.system ['true']\n", "is not YAML"),
     ],
 )

@@ -236,7 +236,7 @@ def test_a_dry_run_that_primus_fails_does_not_hide_the_models_after_it(run):
     ("variables", "flags", "complaint"),
     [
         ({"PRIMUS_PATH": "/no/such/folder"}, (), "PRIMUS_PATH=/no/such/folder: no such folder"),
-        ({"PRIMUS_PATH": "/tmp"}, (), "PRIMUS_PATH=/tmp: is no Primus checkout"),
+        ({"PRIMUS_PATH": "/tmp"}, (), "PRIMUS_PATH=/tmp: is not a Primus checkout"),
         (
             {"PRIMUS_GPU_MODEL": "MI250X"},
             (),

@@ -181,7 +181,7 @@ def test_gpu_names_the_device_of_a_log_without_an_executor(node):
     ("flags", "says"),
     [
         (["--engine", "torch", "--gpu", "H100"], "--gpu: states a fact about a log, and no log is read here"),
-        (["--shape", "llama3.1-8b"], "--shape llama3.1-8b: is of one model; give --model too"),
+        (["--shape", "llama3.1-8b"], "--shape llama3.1-8b: applies to one model; give --model too"),
         (["--model", "llama", "--shape", "gpt"], "--shape gpt: "),
     ],
 )

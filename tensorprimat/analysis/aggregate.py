@@ -155,7 +155,7 @@ class Pivot:
 
 
 def pivots(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str) -> list[Pivot]:
-    """Return a table per pass, whose mean with another pass says nothing. Raises what `pivot` raises."""
+    """Return a table per pass; a mean over several passes has no meaning. Raises the errors of `pivot`."""
     of_pass: dict[str, list[MicroRow]] = {}
     for row in all_rows:
         of_pass.setdefault(_pass_of(row), []).append(row)
@@ -257,7 +257,7 @@ def _pair(alone: MicroRow, both: MicroRow) -> PassPair:
             backward, deviation = statistics.fmean(differences), statistics.stdev(differences)
             method = "Backward is forward-backward minus forward of the same trial"
         else:
-            method = "Backward is a difference of two means, which has no deviation: the trials are not paired"
+            method = "Backward is the difference of two means, without a deviation because the trials are not paired"
     return PassPair(
         row=alone, forward_ms=forward, forward_backward_ms=together, backward_ms=backward,
         backward_std_ms=deviation if is_figure(deviation) else None, method=method,

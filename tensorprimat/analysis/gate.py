@@ -61,7 +61,7 @@ class GateReport:
 
     checks: tuple[Check, ...]
     notes: tuple[str, ...]
-    """Fairness of every model, assumptions, and what was left out."""
+    """Fairness of every model, assumptions, and results that were left out."""
 
     @property
     def status(self) -> Status:
@@ -179,7 +179,7 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: StatedScatt
         if meeting.metric is None:
             sentence = "no rate in common"
         elif any(group.result.provenance.engine == PUBLISHED for group in meeting.groups):
-            sentence, further = "a published figure has no runs", "--assume-run-cv PERCENT says by how much they vary"
+            sentence, further = "a published figure has no runs", "state their variation with --assume-run-cv PERCENT"
         return Check(
             model=model, what="throughput", status=status, change=None, low=None, high=None, limit=-limit,
             sentence="; ".join(filter(None, (sentence, further, scope(meeting, assumed)))),

@@ -15,7 +15,7 @@ _LOOK_FOR = "check --sequence-length, --global-batch-size, --num-gpus, --precisi
 
 
 def impossible(result: Result) -> tuple[str, ...]:
-    """Return a sentence for every figure above what the device can do; () where nothing is known to be impossible."""
+    """Return a sentence for every figure above the device's peak; () where no figure is known to be impossible."""
     limit = _limit(result)
     if limit is None:
         return ()

@@ -129,7 +129,7 @@ def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Pref
     """Return the best matrix product at the precision that ran: measured on this machine, or by somebody on this kind
     of device.
 
-    preflights: what machines could do at best, newest first; the first of the result's own machine counts.
+    preflights: best rates that machines reached, newest first; the first one of the result's own machine counts.
     """
     ran = result.training_config.precision
     name, unit = f"best measured {ran} matrix rate" if ran else "best measured matrix rate", "TFLOP/s"
@@ -214,7 +214,7 @@ def power(result: Result, gpu: Gpu | None) -> Input:
 
 
 def _of_one_die(watts: float, gpu: Gpu | None) -> tuple[float, str]:
-    """Return the power of one die: a board of several reports its whole power at the first, above what one may draw."""
+    """Return the power of one die. A board of several reports its whole power at the first, above that die's limit."""
     one_die = gpu.tdp_watts.value if gpu and gpu.dies > 1 and gpu.tdp_watts else None
     if gpu is None or not one_die or watts <= one_die:
         return watts, ""

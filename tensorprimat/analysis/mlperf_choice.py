@@ -22,7 +22,7 @@ class EntryChoice:
 
 
 def choose(library: Library, choice: EntryChoice) -> tuple[Entry, ...]:
-    """Return the entries that meet every condition. Raises UsageError, naming what exists, where none is left."""
+    """Return the entries that meet every condition. Raises UsageError, which lists the entries, where none is left."""
     left = library.entries
     conditions: tuple[tuple[str, str, object], ...] = (
         ("--round", "round", choice.round and f"v{choice.round.removeprefix('v')}"),

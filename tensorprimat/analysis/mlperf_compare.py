@@ -258,7 +258,7 @@ def _over_submitters(means: Sequence[LogEstimate]) -> tuple[LogEstimate, list[fl
 
 
 def _between(logs: Sequence[float], variances: Sequence[float]) -> float:
-    """Return the variance between submitters for which the weighted scatter is what chance gives (Paule–Mandel)."""
+    """Return the variance between submitters at which the weighted scatter is as large as by chance (Paule–Mandel)."""
     degrees = len(logs) - 1
     mean = math.fsum(logs) / len(logs)
     high = math.fsum((log - mean) ** 2 for log in logs) / degrees

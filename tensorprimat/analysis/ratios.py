@@ -80,7 +80,7 @@ class Meeting:
 
 
 def meet(baseline: Group, candidate: Group, assumed: StatedScatter) -> Meeting:
-    """Judge two sides and estimate the ratio of what both measured."""
+    """Judge two sides and estimate the ratio of their rates."""
     fairness = judge(baseline.result, candidate.result, strict=assumed.strict)
     metric = fairness.metric
     meeting = Meeting(baseline=baseline, candidate=candidate, fairness=fairness, metric=metric, log=None)
@@ -90,7 +90,8 @@ def meet(baseline: Group, candidate: Group, assumed: StatedScatter) -> Meeting:
     if factor > LARGEST_RATIO:
         remedy = "Comparable once the step times of both sides are in seconds."
         sentence = (
-            f"Not comparable: the rates differ by a factor of {significant(factor, 1)}, as no two machines do. {remedy}"
+            f"Not comparable: the rates differ by a factor of {significant(factor, 1)}, more than any two machines do. "
+            f"{remedy}"
         )
         odd = replace(fairness, verdict="not_comparable", metric=None, sentence=sentence, remedy=remedy)
         return replace(meeting, fairness=odd, metric=None)
@@ -326,7 +327,7 @@ def _of_one_pairing(meetings: Sequence[Sequence[Meeting]]) -> list[Meeting]:
 
 
 def _plain_log(meeting: Meeting) -> float:
-    """Logarithm of the ratio of what both sides show, where no interval is possible."""
+    """Logarithm of the ratio of the sides' figures, where no interval is possible."""
     below, above = (figure(group.result, meeting.metric or PRIMARY) or math.nan for group in meeting.groups)
     return math.log(above / below)
 

@@ -2,7 +2,7 @@
 
 A finding names the file, its state and the reason. States that count as wrong: `differs` (the content is not the one
 that was written), `missing` (a file that a result needs is gone) and `foreign` (nothing here wrote or names it).
-`unchecked` marks what could not be verified, such as a log that is not on this machine.
+`unchecked` marks a file that could not be verified, such as a log that is not on this machine.
 """
 
 from __future__ import annotations

@@ -70,13 +70,13 @@ Options:
 
 REPORT_TO = "the issues of the TensorPrimat repository"
 RARELY = 200_000  # new objects between two searches for cycles; at 700, the imports alone make Python search for 20 ms
-_INTERRUPTED = 130  # what typer returns for Ctrl-C where older versions let the exception through
+_INTERRUPTED = 130  # typer's exit code for Ctrl-C; older versions let the exception through
 
 
 def main(
     argv: Sequence[str] | None = None, *, program: str | None = None, defaults: Mapping[str, Any] | None = None
 ) -> int:
-    """Run one command. argv: command and its arguments (default: sys.argv); program: what usage lines call it;
+    """Run one command. argv: command and its arguments (default: sys.argv); program: its name in usage lines;
     defaults: values of options by parameter name, of a script that has its own (flags and environment variables win).
 
     Returns the exit code: 0 done, 1 a run or a gate failed or was interrupted, 2 usage or input, 3 a gate is undecided.
@@ -202,7 +202,7 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
     """Parse and run one command; everything a user can cause becomes one line on stderr and an exit code."""
     import typer
 
-    # What the parser raises: click's own class, or typer's copy of it (typer ≥ 0.27 brings click inside).
+    # The parser's error: click's own class, or typer's copy of it (typer ≥ 0.27 includes click).
     parse_errors: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     command = importlib.import_module(f"tensorprimat.cli.{name}").command

@@ -102,7 +102,7 @@ def _as_rank(place: as_rank.Rank, request: Request) -> int:
 
 
 def _say_log(model: str, search: discover.Search, screen: Screen) -> None:
-    """Print which log was chosen and why; if none was found, print where it was searched and what helps."""
+    """Print which log was chosen and why; if none was found, print the places that were searched and the remedies."""
     if search.path is not None:
         screen.say(f"Log of {model}: {search.path} ({search.because})")
         for other in search.others:
@@ -154,7 +154,7 @@ def _show_end(screen: Screen, result: Result, path: Path) -> None:
 
 
 def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) -> int:
-    """Return the table over models, the JSON, what to do next, and the exit code."""
+    """Return the table over models, the JSON, the next commands, and the exit code."""
     done = [outcome for outcome in outcomes if outcome.result is not None and outcome.path is not None]
     results = [outcome.result for outcome in done if outcome.result is not None]
     if len(results) > 1:
@@ -182,7 +182,7 @@ def _compare_command(folder: Path) -> str:
 def alternate(requests: Sequence[Request]) -> int:
     """Run two configurations in turn, model by model, and compare each pair. Returns the exit code.
 
-    Raises TensorPrimatError for what stops it altogether.
+    Raises TensorPrimatError where no benchmark can run at all.
     """
     check_pair(requests)
     first = requests[0]

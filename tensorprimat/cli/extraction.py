@@ -139,7 +139,7 @@ def _write(result: Result, output: Path, taken: Collection[Path]) -> Path:
     """Write one result; returns its file."""
     path = store.save(result, output, stamp=store.new_stamp(), written=taken)
     if not result.complete:
-        _say(f"the run did not finish ({_ending(result)}): kept in history only; compare reads it by its name")
+        _say(f"the run did not finish ({_ending(result)}): kept in history only; to compare it, name its file")
     return path
 
 

@@ -30,7 +30,7 @@ def command(
     \b
     Exit codes:
       0  shown
-      2  a flag is wrong, or the file is no result
+      2  a flag is wrong, or the file is not a result
     """
     from tensorprimat.analysis.economics import economics
     from tensorprimat.core.statements import laid_over

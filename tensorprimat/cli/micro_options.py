@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SIZES = "small, medium, large, xl, 2.7B; llama, qwen, mistral; llama-tiny …"
 OWN_SHAPE = "A shape of your own; may be repeated."
 PASSES = "forward, forward-backward, train, or all of them."
-AUTOCAST = "fp32 weights and mixed precision, or everything in --precision."
+AUTOCAST = "fp32 weights with mixed precision, or weights in --precision too."
 DEVICE = "auto, cpu, cuda or cuda:N (cuda is also ROCm's name)."
 TOKENS = "Tokens: .npy of uint16 or int32, memory-mapped."
 FP32_ON_A_CPU = "bf16 on a GPU, fp32 on a CPU"

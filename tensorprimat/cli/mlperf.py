@@ -71,7 +71,7 @@ def command(
     \b
     Exit codes:
       0  done
-      2  a flag is wrong, the folder is no round, or nothing matches
+      2  a flag is wrong, the folder is not a round, or nothing matches
     """
     if action not in ACTIONS:
         raise UsageError(f"no action {action!r}; actions: {', '.join(ACTIONS)}")

@@ -80,7 +80,7 @@ def say_each(sentences: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def ended_like_ctrl_c(*signals: signal.Signals) -> Iterator[None]:
-    """Handle these signals like Ctrl-C: end the child process too and keep what is finished."""
+    """Handle these signals like Ctrl-C: end the child process too and keep finished work."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in signals}
     try:
         yield

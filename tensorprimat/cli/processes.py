@@ -23,11 +23,11 @@ NO_CACHE_STEP = (
 
 def command(
     pid: Annotated[
-        list[int] | None, takes("PID", "End this process too, even if it is no leftover (repeatable).")
+        list[int] | None, takes("PID", "End this process too, even if it is not a leftover (repeatable).")
     ] = None,
     yes: Annotated[bool, switch("--yes", "Do not ask.")] = False,
     dry_run: Annotated[bool, switch("--dry-run", "Print what would be ended; end nothing.")] = False,
-    idle: Annotated[float, takes("S", "Seconds without CPU, file and GPU use that make a leftover.")] = 30.0,
+    idle: Annotated[float, takes("S", "Idle seconds (no CPU, file or GPU use) that make a leftover.")] = 30.0,
     grace: Annotated[float, takes("S", "Seconds between SIGTERM and SIGKILL.")] = 10.0,
 ) -> int:
     """Show GPU memory by process, and offer to end leftover Python training processes.
@@ -83,7 +83,7 @@ def command(
 def _end(
     console: Any, chosen: Sequence[Holder], *, named: Sequence[int], asks: bool, idle: float, grace: float
 ) -> Sequence[Holder]:
-    """Ask processes to end, then kill those that the user or the rule still allows; return what still runs."""
+    """Ask processes to end, then kill those that the user or the rule still allows; return those that still run."""
     from tensorprimat.machine import gpu_processes
 
     left = gpu_processes.ask_to_end(chosen, grace_seconds=grace)

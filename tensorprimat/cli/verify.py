@@ -34,7 +34,7 @@ def command(
     Exit codes:
       0  no file is changed, missing or foreign
       1  some are; each is listed with the reason
-      2  a flag is wrong, or DIR is no folder
+      2  a flag is wrong, or DIR is not a folder
     """
     import json as json_module
     from collections import Counter

@@ -15,7 +15,7 @@ from tensorprimat.core import processes
 def write_atomically(path: Path, content: str | bytes | memoryview | Callable[[IO[bytes]], None]) -> None:
     """Write a whole file or nothing: temporary file in the same folder, fsync, rename. Raises OSError.
 
-    content: what the file holds, or a function that writes it where it is too large to be held. A device or a pipe
+    content: the file's content, or a function that writes it where it is too large for memory. A device or a pipe
     (/dev/null) is written to as it is: renaming would put a file in its place.
     """
     if path.exists() and not path.is_file():

@@ -109,9 +109,9 @@ def refusals(found: Sequence[AuditFinding]) -> list[str]:
 def _contradiction(finding: AuditFinding) -> str:
     if finding.is_copied:
         return (
-            f"the lines of steps that took {short_seconds(finding.expected)} are dated within "
-            f"{short_seconds(finding.seconds)}: the dates are those of copying the log, so the figures are not checked "
-            "against them"
+            f"the steps took {short_seconds(finding.expected)}, but their lines carry dates within "
+            f"{short_seconds(finding.seconds)}: a copy of the log was dated, so the figures are not checked "
+            "against these dates"
         )
     if finding.rows_steps > finding.steps * (1 + WARNED):
         return f"the rows add up to {count(finding.rows_steps)} steps, but the log itself counts {count(finding.steps)}"

@@ -127,7 +127,7 @@ def _work_of_rows(result: Result) -> list[str]:
 
 
 def _flops_disagreements(result: Result) -> list[str]:
-    """Reported TFLOP/s and MFU against what follows from the shape, by the convention that comes nearest.
+    """Reported TFLOP/s and MFU against those computed from the shape, by the convention that comes nearest.
 
     An MFU printed with TFLOP/s is checked against the TFLOP/s only, so that one wrong figure is one warning.
     """

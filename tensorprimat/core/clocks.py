@@ -36,7 +36,7 @@ class LogClock:
     steps: float | None = None
     """Optimizer steps by the log's own count; None for those of the rows."""
     spent: tuple[tuple[str, float], ...] = ()
-    """(what, seconds) of the clock that the log itself states and that are no training."""
+    """(activity, seconds) that the log's own clock includes and that are not training."""
     first: tuple[float, float] | None = None
     """(steps done, seconds) of the same clock at the first row that it times."""
     last: tuple[float, float] | None = None
@@ -106,6 +106,6 @@ class Evidence:
 
     clocks: tuple[LogClock, ...] = ()
     announced: Mapping[int, str] = field(default_factory=dict)
-    """Line → "validation" or "checkpoint", for what a log announces between rows whose times leave it out."""
+    """Line → "validation" or "checkpoint", which a log announces between rows and leaves out of their times."""
     elapsed: Elapsed | None = None
     """Compared with the rows in place of their dates."""

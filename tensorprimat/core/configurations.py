@@ -12,7 +12,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.settings import OF_A_METHODOLOGY
 
-METHODOLOGY_GPUS = 8  # of one node: what every configuration of data/methodologies.toml is for
+METHODOLOGY_GPUS = 8  # one node: every configuration of data/methodologies.toml is for so many
 
 
 @dataclass(frozen=True, kw_only=True)

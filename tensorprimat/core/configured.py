@@ -1,6 +1,6 @@
 """Models that the user gives as a Hugging Face configuration, and the model of a spec, whichever way it is given.
 
-A configured model has two presets as the built-in ones do: `full` is what the file says, `tiny` keeps every feature of
+A configured model has two presets as the built-in ones do: `full` is the file's model, `tiny` keeps every feature of
 the architecture (grouped queries, experts, windows, latent attention, kinds of layers) in sizes that a CPU trains in
 seconds.
 """

@@ -44,7 +44,7 @@ class Digest:
     def done(self) -> tuple[str, int]:
         """Return the digest and the number of bytes that it covers, after all are read.
 
-        A log that grows while it is read has another size by then. Raises InputError for what could not be read.
+        A log that grows while it is read has another size by then. Raises InputError for a file that could not be read.
         """
         if self._thread is not None:
             self._thread.join()

@@ -2,11 +2,11 @@
 
 TensorPrimatError               one line: where, what, what to do
 ├── UsageError            (2)   flags that are wrong, clash, or cannot work here
-├── InputError            (2)   a file that cannot be read as what it should be
+├── InputError            (2)   a file that cannot be read as the expected kind
 │   ├── NotALogError      (2)   a readable file that holds no step times
 │   │   └── NoFormatError (2)   a text in which no known format recognises anything
 │   ├── InternalError     (2)   a reader failed on a file that it should have read or refused
-│   └── ContradictionError(2)   a log whose own clock contradicts what was read from it
+│   └── ContradictionError(2)   a log whose own clock contradicts the figures read from it
 ├── MissingPackageError   (2)   an optional dependency is not installed
 └── RunError              (1)   training started, or should have, and did not finish
     └── OutOfMemoryError  (1)   the device's memory was not enough
@@ -61,7 +61,7 @@ class NotALogError(InputError):
 
 
 class ContradictionError(InputError):
-    """A log whose own clock contradicts what was read from it, so that no figure of it can be trusted."""
+    """A log whose own clock contradicts the figures read from it, so that none of them can be trusted."""
 
 
 class InternalError(InputError):
@@ -90,7 +90,7 @@ class MissingPackageError(TensorPrimatError):
 
 
 class RunError(TensorPrimatError):
-    """A training process failed; what it wrote is kept and the message says where."""
+    """A training process failed; its output is kept and the message says where."""
 
 
 class OutOfMemoryError(RunError):

@@ -124,7 +124,7 @@ def charged_per_token(result: Result, convention: str = DEFAULT_CONVENTION) -> i
     """Return the training FLOPs of one token of a result, or None without shape or length, or where they depend.
 
     A frozen matrix has no weight gradient: with LoRA adapters in every layer it costs 4 FLOPs per weight instead of 6.
-    What other freezing costs depends on which layers are frozen, so it is None.
+    The cost with other frozen layers depends on which ones are frozen, so it is None.
     """
     shape, length = result.model.shape, result.training_config.sequence_length
     stated = result.model.training_flops_per_token
@@ -156,7 +156,7 @@ def frozen_parameters(result: Result) -> bool | None:
 
 
 def trains_few(result: Result, shape: ModelShape | None) -> bool:
-    """Return True if what one process trains, times all processes, is far less than the model has.
+    """Return True if one process's trainable parameters, times all processes, are far fewer than the model's.
 
     shape: of the model, stated or assumed; None where neither is known.
     """

@@ -85,7 +85,7 @@ def moved_bytes(step: StepWork) -> float:
     """Least traffic between device memory and chip in one step: every operand once, whatever caches could save more.
 
     Weights are read in forward, and twice in backward (for the gradients of inputs and of weights), gradients written
-    once; what autograd keeps is written once and read once; the optimizer touches its state once.
+    once; the tensors that autograd keeps are written once and read once; the optimizer touches its state once.
     """
     weights = step.weights * step.width
     if step.pass_name == "forward":

@@ -231,7 +231,7 @@ def _memory(
 ) -> dict[str, Any]:
     """Return the figures, and the series under its kind in columns.
 
-    What older versions took from Primus logs and called allocated is "hip mem usage": the whole device's use, in GiB.
+    Older versions called Primus' "hip mem usage" allocated memory; it is the whole device's use, in GiB.
     """
     figures = _known(section, MemoryMetrics, "memory_metrics", warnings)
     used = from_primus_log or section.get("measurement_method") in DEVICE_USED_METHODS

@@ -1,4 +1,4 @@
-"""`MemoryEstimate`: bytes that a training needs on one device, by what holds them."""
+"""`MemoryEstimate`: bytes that a training needs on one device, by kind."""
 
 from __future__ import annotations
 

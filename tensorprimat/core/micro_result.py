@@ -1,4 +1,4 @@
-"""`MicroResult`: one configuration of one model, timed alone; what `tprimat passes`, `warmup` and `sweep` write.
+"""`MicroResult`: one configuration of one model, timed alone, as `tprimat passes`, `warmup` and `sweep` write it.
 
 A cell's JSON is flat, so that a folder of them is a table: `core/cell_rows` reads any such folder (files of other tools
 with `model_size` and `mean_time_ms` too), `tensorprimat.load_cells` makes a pandas DataFrame of it. Times of a trial
@@ -37,7 +37,7 @@ class CellSpec(Record):
     """The settings of one micro-benchmark. Field names are the keys of the JSON file."""
 
     model_size: str
-    """Label of the shape: small … 2.7B, llama, or what --label or --shape says."""
+    """Label of the shape: small … 2.7B, llama, or the name given by --label or --shape."""
     architecture: str = COURSE
     """course, llama, qwen or mistral."""
     preset: str | None = None

@@ -37,7 +37,7 @@ def of_config(config: Mapping[str, Any]) -> ModelShape:
         raise UsageError(str(error.errors()[0]["msg"]).lower()) from error
     counts = (models.matrix_parameters(shape) / decoder.active_weights, models.parameters(shape) / decoder.parameters)
     if any(abs(ratio - 1) > SAME_COUNT for ratio in counts):
-        raise UsageError(f"the layers of this {kind} differ in a way that no shape expresses")
+        raise UsageError(f"the layers of this {kind} differ in a way that a shape cannot express")
     return shape
 
 

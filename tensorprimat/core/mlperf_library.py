@@ -143,9 +143,9 @@ def _document(line: str, name: Path | str, number: int) -> dict[str, Any]:
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError("no JSON, so this is no library of MLPerf results", path=name, line=number) from error
+        raise InputError("not JSON, so not a library of MLPerf results", path=name, line=number) from error
     if not isinstance(document, dict):
-        raise InputError("no JSON object, so this is no library of MLPerf results", path=name, line=number)
+        raise InputError("not a JSON object, so not a library of MLPerf results", path=name, line=number)
     return document
 
 
@@ -172,7 +172,7 @@ def _entry(document: dict[str, Any]) -> Entry:
             raise ValueError("file, sha256 and status of a run must be texts")
         for value in (run.seconds, run.training_seconds, run.evaluation_seconds, run.samples):
             if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
-                raise ValueError(f"{value!r} is no time or count")
+                raise ValueError(f"{value!r} is not a time or count")
     document["notes"] = tuple(document.get("notes", ()))
     return Entry(**document, runs=runs)
 

@@ -12,7 +12,7 @@ from tensorprimat.core import data_files
 
 @dataclass(frozen=True, kw_only=True)
 class MlperfBenchmark:
-    """One task of MLPerf Training: what its evaluation has to reach, and which parameters train."""
+    """One task of MLPerf Training: its quality target, and which parameters train."""
 
     name: str
     runs: int

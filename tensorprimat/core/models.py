@@ -227,7 +227,7 @@ PRESETS = (
 def find(model: str, preset: str = "full") -> Preset:
     """Return the preset of a model by name ("real" is "full", "2_7B" is "2.7B"; case does not matter).
 
-    Raises UsageError that lists what exists.
+    Raises UsageError that lists the known ones.
 
     >>> find("qwen").title
     'Qwen2.5-7B'

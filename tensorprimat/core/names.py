@@ -105,7 +105,7 @@ def key(name: str) -> str:
 
 
 def undecorated(name: str) -> str:
-    """Return a name without what describes the run: precision, phase, test, date.
+    """Return a name without the parts that describe the run: precision, phase, test, date.
 
     >>> undecorated("llama3.1_70B-BF16-pretrain.yaml"), undecorated("llama2_70b_lora")
     ('llama3.1_70B', 'llama2_70b_lora')
@@ -114,7 +114,7 @@ def undecorated(name: str) -> str:
 
 
 def sized(text: str) -> set[str]:
-    """Return the models that a text names with version and size, as keys: `llama`, or what `key` makes of another.
+    """Return the models that a text names with version and size, as keys: `llama`, or the `key` of another model.
 
     >>> sorted(sized("--tokenizer-model meta-llama/Llama-3.1-8B --teacher Qwen2.5-72B"))
     ['llama', 'qwen2.5-72b']

@@ -72,7 +72,7 @@ class Collective(Record):
     size_bytes: int
     seconds: float
     bus_bytes_per_second: float
-    """Algorithm bandwidth × what each link carries: 2(n−1)/n for all-reduce, (n−1)/n else (as nccl-tests count)."""
+    """Algorithm bandwidth × share that each link carries: 2(n−1)/n for all-reduce, (n−1)/n else (as in nccl-tests)."""
 
 
 class DeviceCheck(Record):

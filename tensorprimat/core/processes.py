@@ -1,6 +1,6 @@
 """Process trees and temporary folders: everything that this program starts ends with it, even after kill -9.
 
-Three ways to start something, and what ends it:
+Three ways to start a process, and the event that ends it:
 - `popen` starts a command below a guard (core/guard), which kills every descendant of the command when the command or
   this process ends, in whatever session a descendant lives;
 - copies of this process (multiprocessing) call `die_with_parent` first;
@@ -237,7 +237,7 @@ def sweep(folder: Path) -> None:
 
 
 def usable_cores() -> int:
-    """Return the number of CPU cores that this process may use: on Linux what taskset, Slurm and containers allow."""
+    """Return the number of CPU cores that this process may use: on Linux as taskset, Slurm and containers allow."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

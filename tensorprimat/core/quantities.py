@@ -176,7 +176,7 @@ def confidence_level(value: float) -> str:
 
 
 def change(share: float | None, digits: int = 1, *, unit: str = " %") -> str:
-    """Return a change as a share of what was before, with its sign.
+    """Return a change as a share of the earlier value, with its sign.
 
     unit: "" for the first of two numbers that share the unit of the second.
 

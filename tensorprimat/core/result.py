@@ -1,4 +1,4 @@
-"""The result file: what one benchmark was, what it measured, and where every figure comes from.
+"""The result file: the settings of one benchmark, its measurements, and the source of every figure.
 
 `Result` is the JSON document (schema version 3, docs/result.schema.json is generated from it). Keys that users' scripts
 have read since version 1 keep their places; a key that ends in `_gb` counts 10**9 bytes, one that ends in `_seconds`
@@ -289,7 +289,7 @@ class Run(RoundedRecord):
 
 
 class Result(Record):
-    """One benchmark: what ran, on what, with which configuration, its runs, its steps."""
+    """One benchmark: model, device, configuration, runs and steps."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=(), arbitrary_types_allowed=True)
 

@@ -202,7 +202,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "olmo2": {"gated_mlp": True},
     "gpt2": {"gated_mlp": False, "attention_bias": True, "tied_embeddings": True},
 }
-"""`model_type` of a config.json → what its architecture always has, or has where the file does not say."""
+"""`model_type` of a config.json → properties that its architecture always has, or has unless the file states others."""
 
 WINDOWED = {"mistral": 4096, "phi3": None}
 """Architectures that use a sliding window if their config.json has one → the window if it has none."""

@@ -2,7 +2,7 @@
 
 One meaning everywhere: a stated fact fills what the log or result lacks. Where the log or result states another value,
 the stated fact is used if it is stated for that one alone, and left out if it is stated for all of several; a warning
-names both values. What was filled or replaced is recorded in `provenance.assumed` with the flag, and warnings that a
+names both values. Every such fact is recorded in `provenance.assumed` with the flag, and warnings that a
 stated fact answers are dropped.
 """
 

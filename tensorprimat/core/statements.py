@@ -36,7 +36,7 @@ class Statement:
 
     @property
     def flag(self) -> str:
-        """Return the flag with what was typed."""
+        """Return the flag with the text that was typed."""
         return f"{ALL_FLAGS[self.field]} {self.typed}"
 
 

@@ -81,7 +81,7 @@ def find_steady(seconds: np.ndarray) -> Steady:
 
 
 def warm_up_rows(steady: Steady, seconds: np.ndarray, covers: np.ndarray) -> int:
-    """Return how many rows to drop as warm-up: what was found, at least the first row.
+    """Return how many rows to drop as warm-up: those that were detected, at least the first row.
 
     A first row of many steps that holds more than SPARED_SHARE of the work stays, unless it is slower than every other
     row: the start-up of one step does not take half of a run with it. covers: optimizer steps of each row.

@@ -236,7 +236,7 @@ class Steps(Sequence[Step]):
         return self._unseen[kind]  # read-only: every unseen column of its kind is the same array
 
     def once(self, key: Hashable, derive: Callable[[], Derived]) -> Derived:
-        """Return what `derive` makes of these rows, computed at the first call with this key: the rows never change."""
+        """Return `derive` of these rows, computed at the first call with this key, because the rows never change."""
         if key not in self._derived:
             self._derived[key] = derive()
         return self._derived[key]  # type: ignore[return-value]  # one key always stands for one function

@@ -111,7 +111,7 @@ def latest_of(planned: Result, folder: Path, *, default_engine: str | None = Non
 def _place(
     result: Result, folder: Path, *, default_engine: str | None = None, written: Collection[Path] | None = None
 ) -> Path:
-    """Return the first name for a result that is free or holds what this result supersedes.
+    """Return the first name for a result that is free or holds a result that this one supersedes.
 
     The plain name stays with the benchmark that has it. Another benchmark says in its name what differs, or carries a
     hash of its identity where that name is taken too.

@@ -192,7 +192,7 @@ def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
 
 
 def pace_of(steps: Steps) -> FloatArray:
-    """Return the seconds of a step, or what is proportional to them where only a rate was printed. shape (rows,)"""
+    """Return the seconds of a step, or a number proportional to them where only a rate was printed. shape (rows,)"""
     if steps.has("seconds"):
         return steps.column("seconds")
     for name in RATES:

@@ -26,7 +26,7 @@ UNEVEN = 0.01  # of the mean: rows whose tokens differ by more are not alike
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """A figure and what it was computed from."""
+    """A figure and the inputs of its computation."""
 
     value: float
     formula: str

@@ -1,6 +1,6 @@
 """Device memory that the torch engine needs, estimated from shape and configuration before anything runs.
 
-What autograd keeps of a layer was counted in graphs of the torch engine's own layers (tests/test_training_memory.py
+The tensors that autograd keeps of a layer were counted in graphs of the torch engine's layers (test_training_memory.py
 counts again, with fake tensors and with the graphs that torch.compile partitions). The rest is arithmetic: bytes per
 parameter of weights, gradients and optimizer state, the loss, and a fixed allowance for the driver and its libraries.
 """

@@ -6,7 +6,7 @@ Runs of one benchmark warm up alike, so their mean curve shows a ramp with 1/√
 2. The mean curve of the runs (logarithms, each run relative to its own level): `find_steady` again. A run starts where
    the later of both says.
 3. An exponential decay is fitted to the rest of the mean curve. Where it is significant, after allowing for the
-   autocorrelation of the rows, the warm-up of several runs is cut further, up to half of the rows. What remains of it
+   autocorrelation of the rows, the warm-up of several runs is cut further, up to half of the rows. Its rest
    is the drift, which analysis adds to the interval: of all decay times that fit about as well as the best, the one
    that leaves most. Where the whole curve shows a decay and more than a quarter of the rows are cut, it counts even if
    it is not significant: too few rows are left to show it.
@@ -33,7 +33,7 @@ HINTED = 0.2  # p of the t test over runs, for a decay that the mean curve shows
 AS_LIKELY = 2.7  # χ² of one parameter at 90 %: decay times whose fit is worse by less may be the true one
 ABRUPT = 2  # rows of warm-up that have no shape
 CERTAIN = 0.01  # p below which a material decay that no cut removes makes a side unsettled
-LONG = 0.25  # share of the rows; after a longer decay, what may remain of it counts though too few rows show it
+LONG = 0.25  # share of the rows; after a longer decay, its possible rest counts even if too few rows show it
 TOLERABLE = 1e-3  # relative; a remaining decay that needs no further cut
 LONGEST_CURVE = 2000  # rows; a longer curve is averaged to at most this many
 MOST_OF_FEW = 0.4  # share of a short run; after a longer warm-up too few rows are left to show that it is over
@@ -328,7 +328,7 @@ def _memory(curves: Floats, fitted: Floats) -> float:
 
 
 def _replicated(curves: Floats, start: int) -> bool:
-    """Return True unless three or more runs disagree about a change between the halves of what follows warm-up."""
+    """Return True unless three or more runs disagree about a change between the halves of the rows after warm-up."""
     rows = curves[:, start:]
     if len(rows) < 3 or rows.shape[1] < 4:
         return True

@@ -1,4 +1,4 @@
-"""Engines: what can run a benchmark, and which of them `--engine auto` chooses on a machine, model by model."""
+"""Engines, which run benchmarks, and the one that `--engine auto` chooses on a machine for each model."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ Starts torchrun, whose ranks build the recipe, set every value of the spec in it
 log in the results folder and reads it like any other log. The recipe fetches its model's configuration from Hugging
 Face
 (Llama's is gated: HF_TOKEN). Megatron-Bridge hard-requires Transformer Engine and a GPU image: no test of this project
-has run it. What is tested without it: recipe names, settings and precisions against the source of its versions 0.2 to
+has run it. Tests without it cover recipe names, settings and precisions against the source of its versions 0.2 to
 0.6, the values set, the launch, the reading, the refusals.
 Exit codes: 0 done, 1 the training failed or was interrupted (its log stays), 2 it cannot run here.
 """
@@ -113,7 +113,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
         )
     if spec.preset != "full":
         raise UsageError(
-            f"--preset {spec.preset}: Megatron-Bridge's recipes are of the real models; try --engine torch"
+            f"--preset {spec.preset}: Megatron-Bridge has recipes for the full models only; try --engine torch"
         )
     if spec.precision not in PRECISIONS:
         raise UsageError(f"--precision {spec.precision}: Megatron-Bridge trains in {', '.join(PRECISIONS)}")
@@ -155,7 +155,7 @@ def configure(config: Any, spec: RunSpec, *, is_performance_recipe: bool = False
     """Set every value of the spec in a recipe's configuration and return it.
 
     A performance recipe keeps its own precision and, if the spec requests none, its own recomputation; any other gets
-    what performance recipes have in common. Raises RunError where the recipe has no place for a value.
+    the settings that performance recipes share. Raises RunError where the recipe has no place for a value.
     """
     for places, value in SETTINGS:
         if is_performance_recipe and _is_the_recipes_own(places[0], spec):

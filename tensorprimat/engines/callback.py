@@ -207,7 +207,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             for row in recorder.drain():
                 self._show(row)
 
-    # What else happens between two steps.
+    # Events between two steps.
 
     @contextmanager
     def interruption(self, kind: str) -> Iterator[None]:

@@ -61,7 +61,7 @@ def memory_remedies(spec: RunSpec) -> str:
 
 
 def out_of_memory(spec: RunSpec, rest: str = "") -> OutOfMemoryError:
-    """Return the error of a training that ran out of memory, with configuration and remedies. rest: what follows."""
+    """Return the error of a training that ran out of memory, with configuration and remedies. rest: text to append."""
     return OutOfMemoryError(f"out of memory: {configuration(spec)}; try {memory_remedies(spec)}{rest}")
 
 

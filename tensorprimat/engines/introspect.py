@@ -154,7 +154,7 @@ def _strategy_name(strategy: Any, world: int) -> str | None:
 
 
 def _data_parallel_size(strategy: Any, world: int, parallel: Mapping[str, int]) -> int | None:
-    """Replicas of the model: Megatron's sizes, else what Lightning would hand to a distributed sampler."""
+    """Replicas of the model: from Megatron's sizes, else the number that Lightning gives a distributed sampler."""
     if parallel:
         return world // math.prod(parallel.get(name, 1) for name in MODEL_PARALLEL)  # experts are inside it
     if world == 1:

@@ -29,7 +29,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, failures
 
-GRACE_SECONDS = 15.0  # to write what was measured; importing torch, which cannot be interrupted, alone takes 5
+GRACE_SECONDS = 15.0  # to write the measurements; importing torch, which cannot be interrupted, alone takes 5
 TERMINATE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 LONGEST_LINE = 2**14  # characters of a line that are handed over
@@ -47,7 +47,7 @@ class Ending:
     """The outcome of one process, with its measurements."""
 
     result: Result | None
-    """Complete if there is no error; else what was measured until then, or None."""
+    """Complete if there is no error; else the measurements until then, or None."""
     error: TensorPrimatError | None = None
     interrupted: bool = False
     """By the user: no further run shall start."""

@@ -53,7 +53,7 @@ def follow(
     """Run a command, copy its output to a log (unbuffered, so that it can be watched), and return the reason if
     it failed.
 
-    name: what the framework is called. spec: what it trains, for the remedies. folder: where it runs.
+    name: the framework's name. spec: the training, for the remedies. folder: the working folder.
     """
     with processes.scratch_folder() as scratch:  # torchrun leaves a folder behind when it is killed
         child = processes.popen(
@@ -91,7 +91,7 @@ def follow(
 def keep(read: Callable[[], Result], result_file: Path, *, name: str, failure: RunError | None) -> None:
     """Write the result of a training's log, and raise the error if the training failed.
 
-    read: returns the log as a result. name: what the framework is called. Raises RunError also where a training that
+    read: returns the log as a result. name: the framework's name. Raises RunError also where a training that
     ended normally has left nothing to read.
     """
     try:

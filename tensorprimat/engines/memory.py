@@ -40,7 +40,7 @@ class DeviceMemory:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def read(self) -> MemoryReading:
-        """Return all figures: `memory_allocated_bytes` lives between steps, its peak is what the step needed."""
+        """Return all figures: `memory_allocated_bytes` is held between steps, its peak within the step."""
         if not self._on_gpu:
             return {}
         import torch

@@ -63,7 +63,7 @@ def values(
             raise UsageError(_says_nothing(name, model, gpu, precision))
         return Chosen(values={**mine, "methodology": None})
     if preset != "full":
-        raise UsageError(f"--methodology {name} is about the real models; leave it out with --preset {preset}")
+        raise UsageError(f"--methodology {name} is for the full models only; leave it out with --preset {preset}")
     row, skipped = _best(rows, mine, obstacle)
     theirs = _of_row(row)
     clash = next((key for key in mine if mine[key] != theirs[key]), None)

@@ -123,7 +123,8 @@ def _notes(chosen: methodology.Chosen, devices: int) -> tuple[str, ...]:
     name = chosen.values["methodology"]
     if name is None:
         return ()
-    skipped = [f"methodology {name}: not its first configuration, because {chosen.skipped}"] if chosen.skipped else []
+    unused = f"methodology {name}: its first configuration is not used, because {chosen.skipped}"
+    skipped = [unused] if chosen.skipped else []
     if devices == METHODOLOGY_GPUS:
         return tuple(skipped)
     batch, gpus = chosen.values["global_batch_size"], counted(devices, "GPU")

@@ -7,7 +7,7 @@ import time
 
 from tensorprimat.core.errors import RunError
 
-PATIENCE_SECONDS = 300.0  # rank 0 first imports what this rank has just imported, maybe from a slower disk
+PATIENCE_SECONDS = 300.0  # rank 0 has to import the same packages first, maybe from a slower disk
 ANSWER_SECONDS = 5.0  # of a host that is there
 REMEDY = "set MASTER_ADDR to an address of the first node that every node can reach, and MASTER_PORT to a free port"
 

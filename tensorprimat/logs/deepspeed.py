@@ -233,7 +233,7 @@ def _steps(content: _Content, batch: int | None) -> Iterator[Step]:
 
 
 def _configure(content: _Content, text: str) -> None:
-    """Take from a line what it says about the configuration; of several ranks the first statement counts."""
+    """Take the settings that a line states; of several ranks the first statement counts."""
     if match := _SETTING.search(text):
         if match["name"] == "steps_per_print" and match["value"].isdecimal():
             content.interval = int(match["value"][:9])

@@ -31,7 +31,7 @@ class Detection:
 def detect(log: Log) -> Detection | None:
     """Return the format with most rows of its own in the first stretch of the log where any format finds one.
 
-    None where no format recognises anything in the whole file. Raises InputError for what cannot be read.
+    None where no format recognises anything in the whole file. Raises InputError for a file that cannot be read.
     """
     if log.is_folder or log.is_binary:
         return _best(log, [format for format in FORMATS if not format.last_resort])

@@ -59,7 +59,7 @@ _DAMAGED = (
     zipfile.BadZipFile,
     *(zlib.error, ParseError, LookupError, ValueError, TypeError, AttributeError, EOFError),
     *(RuntimeError, ArithmeticError, AssertionError, OSError),
-)  # what openpyxl, zipfile and the XML parser are known to raise on broken workbooks
+)  # errors that openpyxl, zipfile and the XML parser are known to raise on broken workbooks
 _RANK = re.compile(r"(?<![A-Za-z0-9])rank[_-]?(\d{1,6})|(?<=[_-])rank(\d{1,6})", re.IGNORECASE)
 
 
@@ -92,7 +92,7 @@ def read_profile(paths: Sequence[Path]) -> Profile:
             remarks.append(f"{path.name}: no sheet {TIMELINE}, so busy and idle time are unknown")
     if not timelines and not any(kernels) and not collectives:
         raise InputError(
-            f"is a workbook, but no TraceLens report: no sheet {TIMELINE}, {CATEGORIES}, {KERNELS} or {COLLECTIVES}",
+            f"is a workbook, but not a TraceLens report: no sheet {TIMELINE}, {CATEGORIES}, {KERNELS} or {COLLECTIVES}",
             path=paths[0] if len(paths) == 1 else paths[0].parent,
         )
     return Profile(

@@ -84,7 +84,7 @@ def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:
 
 MOST_ZEROS = 2**32  # bytes before the text of a log that was cut while its writer went on at the old position
 _EVENTS = re.compile(rb"[\s\S]{2}\0{6}[\s\S]{4,64}?brain\.Event:")
-"""The first record of TensorBoard's event files: what follows may be text for the most part."""
+"""The first record of TensorBoard's event files; the records after it may be mostly text."""
 
 
 def is_binary(path: Path) -> bool:

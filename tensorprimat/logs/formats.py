@@ -27,7 +27,7 @@ def _late(module: str, function: str) -> Callable[..., Any]:
     return call
 
 
-LEAST_OPENING = 6  # characters of a setting's text that say what it is
+LEAST_OPENING = 6  # characters of a setting's text that identify it
 
 
 def _format(name: str, table: Mapping[str, Any]) -> Format:

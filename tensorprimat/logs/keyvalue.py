@@ -49,7 +49,7 @@ NO_COLUMNS = ("total_tokens", "elapsed", "label_tokens")
 
 @cache
 def _expression(spelled: str, suffixes: bool, decimals: int) -> re.Pattern[str]:
-    """Return the number in its surroundings; see `dialects` for what may end a spelling."""
+    """Return the number in its surroundings; see `dialects` for the characters that may end a spelling."""
     before, _, behind = spelled.partition("{}")
     digits = rf"[-+]?\d+(?:,\d{{3}})*\.(?:\d{{{decimals}}}|0)|[-+]?(?:nan|inf)" if decimals else _DIGITS
     suffix = r"(?P<suffix>[KMBGTP])?" if suffixes else ""

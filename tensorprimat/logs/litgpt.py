@@ -142,7 +142,7 @@ def _time_by_what_remains(
     if last is None or not ending or iterations != sorted(set(iterations)) or not 0 < iterations[-1] <= last:
         return
     if iterations[0] > 2 * int(np.diff([0, *iterations]).min()):
-        return  # a resume: what it did before is not in its clock
+        return  # a resume: the clock leaves out the training before it
     marks, seen = list[TimeMark](), 0
     for (line, match), iteration in zip(ending, iterations, strict=True):
         if iteration == last:

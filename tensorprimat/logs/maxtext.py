@@ -1,6 +1,6 @@
 """MaxText and MaxDiffusion: `completed step: 3, seconds: 5.402, TFLOP/s/device: 141.5, Tokens/s/device: 9098.2, …`.
 
-What `seconds` is (MaxText, trainers/pre_train/train.py and common/metric_logger.py; MaxDiffusion does the same): the
+Meaning of `seconds` (MaxText, trainers/pre_train/train.py and common/metric_logger.py; MaxDiffusion likewise): the
 time between the dispatch of a step and the dispatch of the one before it. JAX dispatches and returns; the loop only
 waits when it prints, and it prints one step late. So the time on row n holds the wait for step n-2, and is a step time
 only while two steps are in flight. It is no step time - on the first row (compilation), and on the second: nothing is

@@ -2,7 +2,7 @@
 lines of any trainer (NeMo Automodel's training.jsonl, Lightning's metrics.csv with step times or rates only), and the
 records of Levanter's JSON logger in a console log.
 
-`metric_names` says what a name means. Where a table has neither a step time nor a rate, its clock (`_timestamp`,
+`metric_names` has the meaning of each name. Where a table has neither a step time nor a rate, its clock (`_timestamp`,
 `_runtime`) times the steps, and the result says so. A summary holds the last row alone: its rates are those of one
 moment, and are reported, without steps.
 """
@@ -92,7 +92,7 @@ def _opening(log: Log) -> tuple[Literal["document", "lines", "csv"], int, str]:
 def read_columns(
     log: Log, columns: MetricColumns, reading: Reading, *, clock: str = "timestamps of the logger's calls"
 ) -> Reading:
-    """Fill a reading with the steps of a table. clock: what times them if no column does."""
+    """Fill a reading with the steps of a table. clock: the clock that times them if no column does."""
     _refuse_several(log, columns.runs)
     reading.reported.update(columns.totals)
     found = columns.merged()

@@ -1,7 +1,7 @@
 """MLflow's file store: one file for each metric of a run, `timestamp value step` a line, the timestamp in milliseconds.
 
 The metric's name is the file's, below the folder `metrics`; naming the run's folder, its `metrics`, or any file in it
-reads the whole run, with the settings from its `params` folder. `metric_names` says what a name means.
+reads the whole run, with the settings from its `params` folder. `metric_names` has the meaning of each name.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _step_of_bar(line: int, bar: re.Match[str], drawn: dict[int, float], consume
 def _lines(
     log: Log, config: dict[str, Any], gpu_info: dict[str, Any], counts: dict[str, Any]
 ) -> Iterator[tuple[int, int | None, str]]:
-    """Yield lines that may be rows; what the others state is noted on the way."""
+    """Yield lines that may be rows, and note the facts that the others state."""
     for line, origin, text in log.lines_by_rank():
         if "iteration" in text or BAR_TIMING in text:
             yield line, origin.rank, text[:LONGEST_NOTE]

@@ -15,7 +15,7 @@ _CELLS = re.compile(rb'\A\s*\{\s*"cells": \[')
 _KEY = re.compile(r'\s{0,80}"(?P<key>[\w/.+-]{1,80})": (?P<rest>.*)')
 _STRING = re.compile(r'\s{0,80}(?P<string>"(?:[^"\\]|\\.)*"),?\s*\Z')
 _PRINTED = frozenset(("text", "text/plain", "traceback"))
-"""Keys of what a cell printed: a list of lines, or one string."""
+"""Keys of a cell's output: a list of lines, or one string."""
 
 
 def is_notebook(head: bytes) -> bool:

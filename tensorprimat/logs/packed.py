@@ -59,7 +59,7 @@ def chunks(path: Path, file: IO[bytes], kind: str, size: int) -> Iterator[bytes]
 
 
 def _bounded(path: Path, unpacked: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks of a packed file. Raises InputError once it has expanded beyond what a log can."""
+    """Yield the chunks of a packed file. Raises InputError once it has expanded further than any log can."""
     packed_bytes, seen = path.stat().st_size, 0
     for chunk in unpacked:
         seen += len(chunk)

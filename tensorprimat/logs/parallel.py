@@ -72,7 +72,7 @@ def outcomes(
 ) -> Iterator[Iterator[StretchOutcome]]:
     """Provide the result of `work` on each stretch, in their order, computed by one process per processor.
 
-    They begin at once. Raises what `work` raises. A stretch whose process gives no answer, because it was ended or
+    They begin at once. Raises the errors of `work`. A stretch whose process gives no answer, because it was ended or
     could not be started, is read in this process.
     """
     waiting, running = deque(stretches), deque[_Running]()

@@ -47,7 +47,7 @@ def parts_of(path: str | Path) -> tuple[str, ...]:
 
 
 def with_facts(result: Result, parts: Sequence[str]) -> Result:
-    """Return the result with what the parts of its path name, where it does not name it itself."""
+    """Return the result with facts from the parts of its path, where it does not state them itself."""
     origin = f"{ORIGIN}{'/'.join(part for part in parts if part)}"
     assumed = dict(result.provenance.assumed)
     changes: dict[str, object] = {}

@@ -35,7 +35,7 @@ class RepeatedText(NamedTuple):
 def of(log: Log, steps: Steps, *, by_stamps: bool = False) -> list[RepeatedText]:
     """Return the stretches of whole lines that repeat an earlier stretch with rows, in the order of the log.
 
-    What launchers and collectors put before a line may differ, unless it times the rows (by_stamps). steps: the rows
+    The prefixes of launchers and collectors may differ, unless they time the rows (by_stamps). steps: the rows
     that a reader found. Only rows that state a time or a rate count: another training with the same
     seed prints the same losses, but never the same times.
     """

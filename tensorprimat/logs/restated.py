@@ -1,4 +1,4 @@
-"""Settings that a log states a second time, with other values: what follows is another training.
+"""Settings that a log states a second time, with other values: another training follows.
 
 Frameworks and launchers write known lines when training starts (`starts`). Of two logs that were joined at any line
 these may be missing: part of a banner is left, or a dump of arguments without its first line. The reader itself finds

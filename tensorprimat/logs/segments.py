@@ -310,7 +310,7 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
 
 
 def _header(log: Log, format: Format, segment: Segment, own: Sequence[Part]) -> tuple[Part, ...]:
-    """Return the lines of a segment before its first row: what states its settings."""
+    """Return the lines of a segment before its first row, which state its settings."""
     lines, first = segment.reading.steps.column("line"), own[0].first_line
     if not len(lines) or int(lines.min()) <= first:
         return ()

@@ -331,7 +331,7 @@ def _odd_rates(steps: Steps) -> list[str]:
             continue
         usual, most = median(known), max(1, ODD_SHARE * len(rates))
         odd = np.flatnonzero((rates > FASTER * usual) | ((rates > 0) & (rates < usual / SLOWER)))
-        why = "which no step does; digits may be lost or added there"
+        why = "too far for a step; digits may be lost or added there"
         if not len(odd) and normal is not None:
             odd = np.flatnonzero(normal & (np.abs(rates / usual - 1) > OTHER_RATE))
             why = "but its time is the median; the row may be joined of two"

@@ -23,7 +23,7 @@ from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
 
 _TEXTS = {name: tuple(text.encode() for text in texts) for name, texts in data_files.read("training_starts").items()}
-"""data/training_starts.toml says what each list holds."""
+"""Lists of data/training_starts.toml, which describes each of them."""
 CRASH, DEATH, PRELUDE, LAUNCHERS = (_TEXTS[name] for name in ("crash", "death", "prelude", "launchers"))
 SAYS_SIZE, ONE_OF_MANY = _TEXTS["says_size"], _TEXTS["one_of_many"]
 VAST = ("megatron",)
@@ -245,7 +245,7 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
     """Return every mark between rows, before the first or after the last, in the order of lines."""
     searched = _searched(rows, whole, every_gap=format.name not in VAST)
     if format.name in VAST and log.size_bytes > SHORT_BYTES:
-        searched.pop()  # what follows the last row: facts are not looked for so late
+        searched.pop()  # the lines after the last row are not searched for facts
     kinds = _literals(format)
     others = _OtherRows(log, format)
     firsts, lasts = np.array(searched, np.int64).reshape(-1, 2).T

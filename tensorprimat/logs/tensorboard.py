@@ -4,7 +4,7 @@ Their scalars are a table of metrics by name (`metrics`), one row for each. Wher
 step nor a rate (the Hugging Face Trainer, plain SummaryWriter code), the writer's own clock times the steps.
 
 Records are parsed by tensorboard's own messages. Its readers are not used: they compute checksums byte by byte, drop
-what a restart repeats, and recognise files by their names.
+records that a restart repeats, and recognise files by their names.
 """
 
 from __future__ import annotations

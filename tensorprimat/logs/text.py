@@ -55,7 +55,7 @@ class Part(NamedTuple):
 class Log:
     """One log. `lines()` can be called again and again; nothing of the text is kept in memory.
 
-    Raises InputError, from every method that reads, for what is not a readable file.
+    Raises InputError, from every method that reads, where the file is not readable.
     """
 
     path: Path
@@ -98,7 +98,7 @@ class Log:
             yield number, prefixes.strip(text)
 
     def lines_by_rank(self) -> Iterator[tuple[int, Origin, str]]:
-        """As `lines`, with what the prefixes say about the process that wrote the line."""
+        """As `lines`, with the process that wrote the line, as its prefix names it."""
         for number, text in self.bare_lines():
             origin, text = prefixes.split(text)
             yield number, origin, text

@@ -77,7 +77,7 @@ ARGUMENTS = {
     "training.global_batch_size": "global_batch_size",
     "training.seed": "seed",
 }
-"""Arguments of the command line, where a launcher echoed it; what the trainer says itself comes before them."""
+"""Arguments of the command line, where a launcher echoed it; the trainer's own statements override them."""
 _ARGUMENT = re.compile(r"--(?P<name>[a-z_]+\.[a-z_]+)[= ](?P<value>[\w.-]+)")
 
 MESH = {

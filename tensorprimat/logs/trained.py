@@ -18,7 +18,7 @@ _MARK = "rainable param"
 
 
 def note(text: str, found: dict[str, Any]) -> None:
-    """Note in `found` what a line states, by "trainable" and "non-trainable": a number, or True for a rounded one."""
+    """Note a line's counts in `found`, by "trainable" and "non-trainable": a number, or True for a rounded one."""
     if _MARK not in text:
         return
     line = text.strip()

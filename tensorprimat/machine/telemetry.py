@@ -75,7 +75,7 @@ class Sampler:
             self._thread.start()
 
     def stop(self) -> None:
-        """End; what was sampled stays."""
+        """End; the samples stay."""
         if self._thread is None or self._stop.is_set():
             return
         self._stop.set()

@@ -47,7 +47,7 @@ class Watch:
 
 
 def advise(cell: MicroResult, seen: Sequence[str] = ()) -> tuple[str, ...]:
-    """Sentences about one cell. seen: what `Watch` found."""
+    """Sentences about one cell. seen: the findings of `Watch`."""
     return (*_scatter(cell), *_precision(cell), *_memory(cell), *_loss(cell), *seen)
 
 

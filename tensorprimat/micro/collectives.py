@@ -32,7 +32,7 @@ _SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_t
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter"]
 Value = TypeVar("Value")
 Work = tuple[Callable[[], object], Callable[[], object]]
-"""The call that is timed, and what restores its data."""
+"""The call that is timed, and the call that restores its data."""
 
 
 @contextlib.contextmanager

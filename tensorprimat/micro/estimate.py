@@ -33,7 +33,7 @@ class MicroEstimate:
     """The whole process, warm-up included; None where no rate is known."""
 
     def fits(self, memory_gb: float) -> bool:
-        """Return True if a device with so much memory has room for it, and for what the estimate leaves out."""
+        """Return True if a device with so much memory has room for it, and for memory that the estimate leaves out."""
         return self.memory_gb < USABLE_MEMORY * memory_gb
 
 
@@ -73,7 +73,8 @@ def best_rate(
     from tensorprimat.micro import matmul
 
     size = QUICK_SIZE["cpu" if device == "cpu" else "cuda"]
-    return matmul.rate(size, precision, torch.device(device), repeats=2)[0], f"one product of {size} × {size} just now"
+    rate, _ = matmul.rate(size, precision, torch.device(device), repeats=2)
+    return rate, f"one product of {size} × {size}, measured now"
 
 
 def estimate_all(

@@ -163,7 +163,7 @@ def launch_seconds(device: torch.device) -> float:
 
 
 def device_checks(machine: Machine, device: torch.device, processes: int) -> list[DeviceCheck]:
-    """Return the same product on every GPU, with what its driver says about caps and company.
+    """Return the same product on every GPU, with its driver's report of caps and other processes.
 
     A single process measures every GPU that it sees in turn; of several, each measures its own and all get the results.
     """

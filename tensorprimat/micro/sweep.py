@@ -30,7 +30,7 @@ def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool
     """Return the cell that an earlier call measured on this device; None where it has to be (or failed, and may work
     now).
 
-    fit: a cell that ran out of memory is finished only when it says what fits.
+    fit: a cell that ran out of memory is finished only when it states the largest size that fits.
     """
     try:
         cell = micro_result.load(folder / spec.file_name)

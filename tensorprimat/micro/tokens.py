@@ -47,7 +47,7 @@ def batches(spec: CellSpec) -> list[torch.Tensor]:
 def open_tokens(path: Path, *, vocabulary_size: int, least: int) -> NDArray[np.uint16] | NDArray[np.int32]:
     """Return a token file (.npy of uint16 or int32, one dimension), memory-mapped and checked to its last token.
 
-    least: tokens that it must have. Raises InputError that says what does not suit.
+    least: tokens that it must have. Raises InputError with the reason where the file cannot be used.
     """
     try:
         tokens = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -145,7 +145,7 @@ def summary(comparison: Comparison, *, width: int) -> RenderableType:
 
 
 def _answer(comparison: Comparison, width: int) -> list[RenderableType]:
-    """Return the first screen: the sentence, all ratios on one scale, and for one pair the level and what differs."""
+    """Return the first screen: the sentence, all ratios on one scale, and for one pair its level and differences."""
     parts: list[RenderableType] = []
     mean = comparison.mean_ratio
     style = STYLES[mean.verdict] if mean is not None else ""
@@ -282,7 +282,7 @@ def _style(pair: Pair) -> str:
 
 
 def _several(pairs: Sequence[Pair], width: int, *, drawn: bool) -> list[RenderableType]:
-    """Return a table against each baseline, under what fairness says of its candidates.
+    """Return a table against each baseline, below the fairness of its candidates.
 
     drawn: the scale at the top shows every ratio with its interval already, so only the note below the table is left.
     """

@@ -125,7 +125,7 @@ def _performance(field: str, label: str, form: quantities.Form) -> SideRow:
 
 
 def _stated(record: str, field: str, label: str, form: quantities.Form, of: str) -> SideRow:
-    """Return a field of one of a result's records as a row. of: what the figure is of, for its source."""
+    """Return a field of one of a result's records as a row. of: the object of the figure, for its source."""
     return SideRow(
         label=label,
         read=lambda side: getattr(attrgetter(record)(side.result), field, None),

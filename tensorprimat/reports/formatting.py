@@ -130,7 +130,7 @@ def verdict_of(pair: Pair) -> str:
 
 
 def headline(pair: Pair) -> str:
-    """Return in one sentence what a pair shows, with the reason why a side's figures are off its log's own clock."""
+    """Return the finding of a pair in one sentence, and a reason where a side's figures differ from its log's clock."""
     if pair.ratio is not None and pair.ratio.metric == TIME_TO_TRAIN:  # which is read from that clock
         return _headline(pair)
     off = [

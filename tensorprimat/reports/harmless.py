@@ -34,7 +34,7 @@ def clean(text: str) -> str:
 
 
 class HarmlessStream:
-    """A text stream that cleans what is written to it; everything else is the stream below's own.
+    """A text stream that cleans all text written to it and delegates everything else to the stream below.
 
     is_talk: of stderr, which ends no command: where it cannot be written, later messages are lost.
     """
@@ -76,7 +76,7 @@ def _encodable(text: str, stream: TextIO) -> str:
 
 
 def abandon(stream: Any) -> None:
-    """Send what a stream still holds, and gets, nowhere, because it cannot be written: Python would say so at the end.
+    """Discard all text that a broken stream holds or receives; otherwise Python would report it at exit.
 
     A stream of a test has no descriptor, and stays as it is.
     """
@@ -102,7 +102,7 @@ def harmless_output() -> Iterator[None]:
 
 
 def _occupy_closed() -> None:
-    """Open descriptors 0 to 2 where they are closed (`>&-`): a file with such a number would get what is printed."""
+    """Open descriptors 0 to 2 where they are closed (`>&-`): a file with such a number would receive printed text."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -129,7 +129,7 @@ class _PastTheStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write what a console has drawn, of which the text is clean already."""
+        """Write a console's drawing, whose text is clean already."""
         stream = self._stream
         if isinstance(stream, HarmlessStream):
             stream.write_drawn(text)
@@ -154,7 +154,7 @@ def console(*, stderr: bool = False, **settings: Any) -> Console:
                 yield segment if segment.control else Segment(clean(segment.text), segment.style)
 
     class Cleaning(RenderHook):
-        """Cleans what is printed."""
+        """Cleans all printed text."""
 
         def process_renderables(self, renderables: list[Any]) -> list[Any]:
             return [one if type(one).__name__ in ("Control", "Clean") else Clean(one) for one in renderables]

@@ -117,7 +117,7 @@ def listing(entries: Sequence[Entry]) -> str:
 
 
 def details(entries: Sequence[Entry]) -> str:
-    """Return everything about entries: the system, what the logs set, and a table of runs."""
+    """Return everything about entries: the system, the settings in the logs, and a table of runs."""
     return "\n".join(_detail(Scored(entry)) for entry in entries)
 
 

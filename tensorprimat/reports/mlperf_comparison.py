@@ -24,7 +24,7 @@ def text(found: Sequence[TaskComparison], confidence: float) -> str:
 
 
 def sentence(comparison: TaskComparison, confidence: float) -> str:
-    """Return the verdict in one line, with what the ratio is made of."""
+    """Return the verdict in one line, with the factors of the ratio."""
     first, second = comparison.sides
     names = _names(first, second)
     low_high = _interval(comparison.ratio, confidence, lead=f"{confidence_level(confidence)} interval ")

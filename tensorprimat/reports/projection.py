@@ -47,7 +47,7 @@ def validation_document(benchmark: str, found: Validation) -> dict[str, Any]:
 
 
 def validation_text(benchmark: str, found: Validation) -> str:
-    """Return the left-out points of a benchmark as a table, and what they show."""
+    """Return the left-out points of a benchmark as a table, and the conclusion from them."""
     rows = table(_COLUMNS, [_row(point) for point in found.points]) if found.points else ""
     shown = "reliable" if found.works else "not reliable"
     return f"{rows}{one_line(benchmark)}: projection is {shown}: {verdict(found)}."

@@ -86,7 +86,7 @@ def _runs(side: Side) -> str:
 
 
 def results(sides: Sequence[Side]) -> Table:
-    """Return one row per side: what matters most.
+    """Return one row per side with the most important figures.
 
     The model has a column only if sides differ in it, the device's name only if the label does not contain it;
     samples/s replace tokens/s if no side knows its tokens.
@@ -131,7 +131,7 @@ _SAMPLES: SideColumns = {
 
 
 def verdicts(pairs: Sequence[Pair]) -> Table:
-    """Return one row per pair, best first within a model: the ratio to its baseline and what it shows."""
+    """Return one row per pair, best first within a model: the ratio to its baseline and its verdict."""
     columns: dict[str, Callable[[Pair], Cell]] = {
         "Model": lambda pair: text(formatting.model_title(pair.candidate.result.model)),
         "Candidate": lambda pair: text(pair.candidate.label),
@@ -182,7 +182,7 @@ def family_note(pairs: Sequence[Pair]) -> str | None:
 
 
 def _ratio_note(pairs: Sequence[Pair]) -> str:
-    """Return the meaning of the ratios; of a time to train it is the inverse of what the headline states."""
+    """Return the meaning of the ratios; that of a time to train is the inverse of the headline's."""
     if any(pair.ratio is not None and pair.ratio.metric == TIME_TO_TRAIN for pair in pairs):
         return (
             "Ratio: candidate over baseline; above 1 the candidate is faster. For times to train, it is the inverse of "

@@ -1,4 +1,4 @@
-"""Step times and losses as curves, thinned for the eye: what the plots and the interactive report draw."""
+"""Step times and losses as curves, thinned for the plots and the interactive report."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: s
 
 
 def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, stamp: str) -> TensorPrimatError | None:
-    """Run a, b, b, a, a, b … until the budget says stop; what a run measured is saved as it ends.
+    """Run a, b, b, a, a, b … until the budget is used up; each run is saved as it ends.
 
     Alternating which one is first cancels a steady drift of the machine within the pairs too.
     """

@@ -27,7 +27,7 @@ VENDORS = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU", None: "platform unknown"
 
 
 def overview(result: Result) -> list[tuple[str, str]]:
-    """Label and text of what a person wants to see first; only what is known."""
+    """Label and text of the facts that a reader wants first; unknown ones are left out."""
     performance, config = result.performance_metrics, result.training_config
     reported = performance.reported
     count = f"{config.num_gpus} × " if config.num_gpus else ""
@@ -178,7 +178,7 @@ def _shown_term(result: Result, term: Term) -> list[str]:
 
 
 def _origins(result: Result) -> list[str]:
-    """Return the lines of the measured rows and what is left out, by file; assumptions."""
+    """Return the lines of the measured rows and of the rows left out, by file; assumptions."""
     _, _, measured = measured_of(result)
     performance, lines = result.performance_metrics, []
     for position, source in enumerate(result.provenance.sources):

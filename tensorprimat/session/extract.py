@@ -176,7 +176,7 @@ def _pooled(members: Sequence[Extracted]) -> Extracted:
 def follow(path: Path, stated: Sequence[Statement], format: str | None) -> Iterator[str]:
     """Yield a line for each growth of the log, without end. Raises InputError for a file that cannot be read."""
     seen = None
-    files.opening(path, 1)  # what cannot be read is refused at once
+    files.opening(path, 1)  # a file that cannot be read is refused at once
     yield f"following {path}; Ctrl-C ends it and writes the result"
     while True:
         started = time.monotonic()

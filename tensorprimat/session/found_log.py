@@ -22,9 +22,9 @@ ORIGIN = "this machine's GPU: vendor and memory agree with the log"
 
 
 def read(path: Path, model: str, facts: UserFacts, machine: Machine) -> Result:
-    """Return the log as a result of the model. Raises InputError for what cannot be read.
+    """Return the log as a result of the model. Raises InputError for a file that cannot be read.
 
-    facts: what the user states.
+    facts: facts that the user states.
     """
     result = logs.read(path, facts=replace(facts, preset=None))
     if facts.model_name is None:

@@ -18,7 +18,7 @@ def entries(found: mlperf_round.Found) -> Iterator[Entry]:
 
 
 def library(found: mlperf_round.Found, read: list[Entry], *, round: str) -> Library:
-    """Return the library of one round, with its source, licence and what was not read."""
+    """Return the library of one round, with its source, its licence and the benchmarks that were not read."""
     source = {
         "round": round,
         "source": f"https://github.com/mlcommons/training_results_{round}",

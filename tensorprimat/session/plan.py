@@ -42,7 +42,7 @@ class Request:
     """Additional file for the results; its suffix selects the format."""
     budget: Budget = field(default_factory=lambda: Budget(runs=1))
     typed: frozenset[str] = frozenset()
-    """Parameters that the command line sets; what it does not set may follow --budget-minutes."""
+    """Parameters that the command line sets; --budget-minutes may change the others."""
     facts: UserFacts = field(default_factory=UserFacts)
     """Facts about logs that mean nothing to training."""
 
@@ -74,7 +74,7 @@ def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, 
     if model == "all":
         for flag, value in (("--shape", shape), ("--model-name", model_name)):
             if value is not None:
-                raise UsageError(f"{flag} {value}: is of one model; give --model too")
+                raise UsageError(f"{flag} {value}: applies to one model; give --model too")
     typed = {"gpu": gpu, "shape": shape, "model_name": model_name}
     return UserFacts(**{one.field: one.value for one in statements.read(typed, sides=False)})
 
@@ -111,7 +111,7 @@ def check(request: Request) -> None:
 def plan_here(
     request: Request, chosen: Sequence[str], machine: Machine
 ) -> tuple[Machine, Mapping[str, discover.Search], Plan]:
-    """Return the machine as its engine sees it, the logs that were looked for, and what happens with each model."""
+    """Return the machine as its engine sees it, the logs that were looked for, and the plan of each model."""
     primus_models = primus_checkout.models_here(chosen) if request.engine == "primus" else None
     if primus_models is not None:
         machine = primus_checkout.machine_of(machine)

@@ -129,7 +129,7 @@ def spec_of(
 ) -> PreflightSpec | None:
     """Return the preflight of a cluster's nodes; None without --executor, which measures this machine.
 
-    Raises UsageError naming the flag of what cannot be sent.
+    Raises UsageError that names the flag of a setting that cannot be sent.
     """
     for flag, value in (("--nodes", nodes), ("--num-gpus", num_gpus)):
         if value is not None and value < 1:

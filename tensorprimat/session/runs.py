@@ -85,7 +85,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
 
 
 def look_before_run(request: Request, machine: Machine, observer: Observer, run: str) -> noise.NoiseReading | None:
-    """Look at the machine and warn of what disturbs the run; None where the run takes place elsewhere."""
+    """Look at the machine and warn of disturbances; None where the run takes place elsewhere."""
     if request.cluster.executor:
         return None
     before = noise.look(machine.gpu_ids)
@@ -190,7 +190,7 @@ def start_rows(spec: RunSpec, request: Request, machine: Machine) -> list[tuple[
 
 
 def cooldown_of(request: Request, machine: Machine) -> float:
-    """Return the seconds between two runs: --cooldown, else what the platform needs."""
+    """Return the seconds between two runs: --cooldown, else the platform's default."""
     default = 0.0 if machine.platform == "cpu" else GPU_COOLDOWN_SECONDS
     return default if request.cooldown_seconds is None else request.cooldown_seconds
 
@@ -222,7 +222,7 @@ def with_command(result: Result) -> Result:
 
 
 def within_budget(request: Request, jobs: list[Job], machine: Machine, observer: Observer) -> tuple[Request, list[Job]]:
-    """Print the estimated time of the trainings, fitted to --budget-minutes, and return what then runs."""
+    """Print the estimated time of the trainings, fitted to --budget-minutes, and return the fitted request and jobs."""
     specs = {job.model: job.spec for job in jobs if job.spec is not None}
     budget, pause = request.budget, cooldown_of(request, machine)
     if not specs or budget.target is not None:

@@ -65,7 +65,7 @@ def _begin(parent: int) -> None:
 def in_processes(
     read: Callable[[FileItem], FileContent], items: Sequence[FileItem], *, worth: int, at_once: int = 1
 ) -> Iterator[FileContent]:
-    """Yield what `read` returns of each item, in their order; several processes read where there are many items.
+    """Yield `read` of each item, in their order; several processes read where there are many items.
 
     worth: items that are worth the start of a process. Raises RunError where the system ends one of them.
     """

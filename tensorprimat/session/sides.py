@@ -52,8 +52,8 @@ def load(
     """Read every argument, logs by the path that extract takes. Returns results, and a sentence for each oddity.
 
     by_argument: every argument is a side, those of one name together; a side without a name is named after its device
-    if that is unique, else after its path. read: reads the result files of a folder. Raises InputError for what holds
-    neither a result nor training.
+    if that is unique, else after its path. read: reads the result files of a folder. Raises InputError for a path that
+    holds neither a result nor training.
     """
     loaded: list[Loaded] = []
     sides = _provisional(arguments) if by_argument else [None] * len(arguments)
@@ -143,7 +143,7 @@ def _holds_result(path: Path) -> bool:
 
 
 def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
-    """Return the results of a folder; where it has none, what its logs hold."""
+    """Return the results of a folder; where it has none, those of its logs."""
     try:
         return store.load_all([folder], read=read)
     except InputError as refusal:
@@ -166,7 +166,7 @@ def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded
 
 
 def _of_subfolders(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
-    """Return what the folders in a folder hold, one level down: results, else logs as one set, so that ranks are seen.
+    """Return the results of a folder's own folders, or their logs read as one set, so that ranks are recognised.
 
     Both lists are empty where they hold neither.
     """

@@ -76,7 +76,7 @@ def _places(folders: Sequence[Path]) -> list[Path]:
         return list(folders)
     known = [Path(name) for name in survey.DEFAULT_FOLDERS if Path(name).is_dir()]
     if not known:
-        raise UsageError(f"none of {', '.join(survey.DEFAULT_FOLDERS)} is here; name the folders to look through")
+        raise UsageError(f"none of {', '.join(survey.DEFAULT_FOLDERS)} is here; name the folders to search")
     return known
 
 

@@ -167,7 +167,7 @@ def flag(field: str) -> str:
 
 
 def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine:
-    """Return one node: what --gpu says, else a machine like this one. Raises UsageError for an unknown GPU."""
+    """Return one node: with the GPU of --gpu, else a machine like this one. Raises UsageError for an unknown GPU."""
     if cluster.gpu is None:
         return here
     if cluster.gpu.lower() == "cpu":

@@ -32,7 +32,7 @@ def place_of(cluster: Cluster, folder: Path) -> str:
 
 
 def build(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
-    """Return the executor for one run. folder: what ranks must find at `place_of`, and can write to."""
+    """Return the executor for one run. folder: the folder that ranks find at `place_of` and can write to."""
     return _BUILDERS[cluster.executor](cluster, spec, folder)
 
 

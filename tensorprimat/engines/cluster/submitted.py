@@ -51,7 +51,7 @@ FIRST_ASK_SECONDS, ASK_SECONDS = 1.0, 10.0
 """Between questions to Slurm's controller: at first, and at most (they grow with the age of the job)."""
 UNANSWERED_SECONDS = 600.0  # a controller may restart meanwhile
 ARRIVAL_SECONDS = 10.0  # a shared file system shows a file of another machine late
-CANCEL_SECONDS = 10.0  # for ranks to write what they measured; the launcher kills this process after 15
+CANCEL_SECONDS = 10.0  # for ranks to write their measurements; the launcher kills this process after 15
 NO_COLLECTOR = "without its launcher its result would be lost"
 
 

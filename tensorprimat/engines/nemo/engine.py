@@ -61,7 +61,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
         )
     if spec.preset != "full":
         raise UsageError(
-            f"--preset {spec.preset}: NeMo's recipes are of the real models; try benchmark.py --engine torch"
+            f"--preset {spec.preset}: NeMo has recipes for the full models only; try benchmark.py --engine torch"
         )
     if spec.strategy != "auto":
         raise UsageError(f"--strategy {spec.strategy}: NeMo always uses Megatron's; leave the flag out")

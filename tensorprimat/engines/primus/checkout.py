@@ -27,7 +27,7 @@ NO_CONFIG = "Primus has no configuration of it; --engine torch trains it here"
 GPU_MODEL = re.compile(r"\bMI\d{3}[A-Z]*\b")
 QUESTIONS = (("rocm-smi", "--showproductname"), ("amd-smi", "static", "--asic"), ("rocminfo",))
 """Programs of ROCm that name the GPU, in the order in which they are tried."""
-GPUS_PER_NODE = 8  # what Primus itself starts where GPUS_PER_NODE does not say otherwise
+GPUS_PER_NODE = 8  # Primus' own default where GPUS_PER_NODE is not set
 PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
 
 
@@ -44,7 +44,7 @@ def find() -> Path | None:
         raise UsageError(f"PRIMUS_PATH={named}: no such folder; clone https://github.com/AMD-AGI/Primus there")
     if not _is_checkout(root):
         raise UsageError(
-            f"PRIMUS_PATH={named}: is no Primus checkout (no {PRESETS}, or neither primus-cli nor {OLD_LAUNCHER})"
+            f"PRIMUS_PATH={named}: is not a Primus checkout (no {PRESETS}, or neither primus-cli nor {OLD_LAUNCHER})"
         )
     return regular.resolved(root)
 
@@ -70,7 +70,7 @@ def gpu_model() -> tuple[str, str]:
 
 def machine_of(machine: Machine) -> Machine:
     """Return the machine that Primus will train on: this one, or, where this Python sees no AMD GPU (it need not have
-    ROCm's torch; a dry run needs no GPU), what PRIMUS_GPU_MODEL or ROCm's programs and GPUS_PER_NODE say.
+    ROCm's torch; a dry run needs no GPU), the one that PRIMUS_GPU_MODEL or ROCm's programs and GPUS_PER_NODE describe.
 
     Raises UsageError.
     """
@@ -140,9 +140,9 @@ def _no_config(root: Path, gpu: str, names: tuple[str, ...], stem: str, variable
 
 
 def start_command(root: Path, config: Path, *, dry_run: bool = False) -> tuple[list[str], dict[str, str]]:
-    """Return the command that trains a configuration, to be run in the checkout, and what it needs in its environment.
+    """Return the command that trains a configuration, to be run in the checkout, and its environment variables.
 
-    dry_run: Primus shows what it would do; only primus-cli can.
+    dry_run: Primus shows the training without starting it; only primus-cli can.
     """
     launcher = next((name for name in LAUNCHERS if (root / name).is_file()), None)
     if launcher is None:

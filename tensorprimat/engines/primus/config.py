@@ -118,7 +118,7 @@ def _trainer(experiment: dict[str, Any], path: Path) -> dict[str, Any]:
     found = next((modules[name] for name in TRAINERS if name in modules), None) if isinstance(modules, dict) else None
     if not isinstance(found, dict) or not isinstance(found.get("overrides") or {}, dict):
         raise InputError(
-            "is no Primus experiment: it has no modules: pre_trainer:",
+            "is not a Primus experiment: it has no modules: pre_trainer:",
             path=path,
             remedy="name a file of examples/megatron/configs",
         )
@@ -147,14 +147,14 @@ def _parse(path: Path) -> dict[str, Any]:
         problem = getattr(error, "problem", None) or "cannot be parsed"
         raise InputError(f"is not YAML: {problem}", path=path, line=None if mark is None else mark.line + 1) from None
     if not isinstance(document, dict):
-        raise InputError("is no Primus configuration: it holds no settings", path=path)
+        raise InputError("is not a Primus configuration: it holds no settings", path=path)
     waiting, seen = [document], 0
     while waiting:  # aliases may repeat a section thousands of times, or without end
         level = waiting.pop()
         seen += 1
         if seen > MOST_SETTINGS:
             raise InputError(
-                f"is no Primus configuration: it holds more than {count(MOST_SETTINGS)} settings", path=path
+                f"is not a Primus configuration: it holds more than {count(MOST_SETTINGS)} settings", path=path
             )
         waiting += level.values() if isinstance(level, dict) else level if isinstance(level, list) else ()
     return document
@@ -165,7 +165,7 @@ def _listed(value: Any) -> list[str]:
 
 
 def _filled(value: Any, path: Path) -> Any:
-    """Placeholders replaced, and what comes of them read as the number or truth value that it spells."""
+    """Replace placeholders, and read the resulting text as a number or truth value where it spells one."""
     if isinstance(value, dict):
         return {key: _filled(item, path) for key, item in value.items()}
     if isinstance(value, list):

@@ -5,7 +5,7 @@
 Starts Primus in its checkout (`primus-cli direct -- train pretrain --config …`, before v0.4 examples/run_pretrain.sh)
 with a configuration file of its own next to the log, never in the checkout; keeps the whole output as a log, shows each
 iteration, then reads the log as any other. Exit codes: 0 done, 1 the training failed or was interrupted (the log stays,
-and what it measured is written), 2 a spec that cannot work here.
+and its measurements are written), 2 a spec that cannot work here.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ SETTINGS = {
     "sequence_length": "seq_length",
     **{name: name for name in MODEL_PARALLEL},
 }
-"""Fields of a RunSpec, and what Megatron calls them."""
+"""Fields of a RunSpec, and their names in Megatron."""
 WORK = ("micro_batch_size", "global_batch_size", "sequence_length")
 SEED = "seed"
 MEGATRON_DEFAULTS = {SEED: 1234} | {SETTINGS[field]: 1 for field in MODEL_PARALLEL}
@@ -44,7 +44,7 @@ RECOMPUTE_SETTINGS = {"recompute_granularity": "full", "recompute_method": "unif
 
 
 def spec_of(model: str, settings: RunSettings, *, machine: Machine) -> RunSpec:
-    """Return one run of a model by Primus: flags, else the methodology's values, else what its configuration sets.
+    """Return one run of a model by Primus: flags, else the methodology's values, else those of its configuration.
 
     Raises UsageError where there is no checkout, GPU or configuration, or a value cannot work; InputError for a
     configuration that cannot be read.

@@ -51,7 +51,7 @@ def causal_attention(
     """Return the attention output, (batch, length, heads, head size), and None for the weights.
 
     query: (batch, heads, length, head size); key, value: (batch, key-value heads, length, head size). attention_mask:
-    what `mask_of` returned; without one a query sees itself and every token before it.
+    the mask from `mask_of`; without one a query sees itself and every token before it.
     """
     if attention_mask is None and sliding_window is not None and sliding_window < query.shape[2]:
         raise RuntimeError("a model with a sliding window needs the mask of `mask_of`")

@@ -48,7 +48,7 @@ class TokenStream:
         draws = (bits >> np.uint64(32)).astype(np.uint32)
         fresh = (bits & np.uint64(0xFFFFFFFF)) >= np.uint64(round(FOLLOWS * 2**32))
         fresh[0] = True
-        # Position of the last fresh token at or before each place; what follows it walks along its circle.
+        # Position of the last fresh token at or before each place; the tokens after it walk along its circle.
         positions = np.arange(length)
         began = np.maximum.accumulate(np.where(fresh, positions, 0))
         starts = np.searchsorted(self._thresholds[:-1], draws[fresh], side="right")

@@ -3,7 +3,7 @@
     python -m tensorprimat.engines.torch.engine --spec spec.json --result result.json
     torchrun --nproc-per-node 2 -m tensorprimat.engines.torch.engine --spec spec.json --result result.json
 
-Trains what the RunSpec says in this process (and, without torchrun or srun, in the others that Lightning starts),
+Trains the RunSpec's model in this process (and, without torchrun or srun, in the others that Lightning starts),
 prints a line every few steps and writes the Result of this one run, marked incomplete where it could not finish.
 Exit codes: 0 done, 1 the run failed or was interrupted, 2 a spec that cannot work here.
 """

@@ -22,7 +22,7 @@ MXFP8 = "mxfp8"
 RECIPES = ("tensorwise", "rowwise", MXFP8)
 DEFAULT_RECIPE = "tensorwise"
 PACKAGE = "torchao"
-MULTIPLE = 16  # of both sides of a matrix: what FP8 matrix units take
+MULTIPLE = 16  # of both sides of a matrix, as FP8 matrix units require
 BLOCK = 32  # neighbours that share one scale in MXFP8, along every axis that a product sums over
 MXFP8_GPUS = ("B200", "GB200", "B300", "GB300")
 """GPUs of the catalogue that torchao trains on in MXFP8.
@@ -36,7 +36,7 @@ INSTEAD = {"nvd": "--engine nemo or bridge", "amd": "--engine primus"}
 
 
 def check(spec: RunSpec) -> None:
-    """Raise UsageError where the spec's FP8 cannot run here, naming what helps on its platform."""
+    """Raise UsageError with a remedy for the platform where the spec's FP8 cannot run here."""
     if spec.precision != "fp8":
         if spec.fp8_recipe is not None:
             raise UsageError(f"--fp8-recipe {spec.fp8_recipe}: only with --precision fp8")
@@ -70,7 +70,7 @@ def check_mxfp8(spec: RunSpec, gpu_info: GpuInfo) -> None:
     tokens = spec.micro_batch_size * spec.sequence_length
     if tokens % BLOCK:
         raise UsageError(
-            f"--fp8-recipe mxfp8: {tokens} tokens of a micro-batch are no multiple of {BLOCK}; change --sequence-length"
+            f"--fp8-recipe mxfp8: {tokens} tokens of a micro-batch do not divide by {BLOCK}; change --sequence-length"
         )
 
 

@@ -176,7 +176,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
         The layers share one compiled graph, so that compiling takes as long for 80 layers as for one, and FSDP's hooks
         between the layers stay outside of it. cuda_graphs: record the kernels of each layer; no training does that yet,
-        perf/mfu_ladder.py measures what it gains.
+        perf/mfu_ladder.py measures the gain.
         """
         for layer in self.decoder.layers:
             layer.compile(dynamic=False, options={"triton.cudagraphs": True} if cuda_graphs else None)

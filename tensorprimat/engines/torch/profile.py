@@ -1,4 +1,4 @@
-"""PyTorch's profiler over a few steps of a training: a Chrome trace, and a table of what took the time.
+"""PyTorch's profiler over a few steps of a training: a Chrome trace, and a table of the time by operation.
 
 A Lightning profiler, for the torch engine and NeMo: with both, one training batch is one optimizer step.
 """
@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 STEPS = 3  # a trace of more is too large for the viewers, and steps are alike
 TOP_ROWS = 25
-STEP_ACTION = "run_training_batch"  # what Lightning's training loop calls one turn
+STEP_ACTION = "run_training_batch"  # Lightning's name for one turn of its training loop
 
 
 class StepProfiler(Profiler):

@@ -5,7 +5,7 @@ redrawn around them; `trainer_state.json`; `train_results.json` / `all_results.j
 LLaMA-Factory's `trainer_log.jsonl`.
 
 What the numbers mean (transformers/trainer.py, trainer_utils.speed_metrics; swift/trainers/patcher.py):
-- A row has a loss, and no time of its own. What some rows have is a clock that started with the training:
+- A row has a loss, and no time of its own. Some rows have a clock that started with the training:
   `train_runtime` (where num_input_tokens_seen is counted), ms-swift's `train_speed` times the step (a running mean of
   the whole run: elapsed time / steps), LLaMA-Factory's `total_tokens` over `throughput`,
   tqdm's elapsed time. A step's time is the growth of that clock, as a mean over the steps between two rows, where the

@@ -62,7 +62,7 @@ def is_row(row: Mapping[str, Any]) -> bool:
 
 
 def is_restated(row: Mapping[str, Any]) -> bool:
-    """Return True for what LLaMA-Factory's callback prints of a row that the Trainer prints too; its throughput is a
+    """Return True for LLaMA-Factory's own copy of a row that the Trainer prints too; its throughput is a
     mean since the start.
     """
     return "throughput" in row and not any(name in row for name in ("grad_norm", "total_tokens", *POSITIONS))

@@ -16,7 +16,7 @@ import numpy as np
 from tensorprimat.core.steps import FloatArray
 
 LINE = re.compile(rb"Step Time : (\d{1,9}\.\d\d)s GPU utilization: (-?\d{1,9}\.\d) ?(?:MODEL_)?TFLOP/s/GPU")
-ROUNDED = 0.00506  # seconds: what two decimals hide, and the tenth of a millisecond that the iteration line hides
+ROUNDED = 0.00506  # seconds: rounding error of two decimals, plus that of the iteration line (0.1 ms)
 
 NEEDLE = b"s GPU utilization: "
 
@@ -45,7 +45,7 @@ class StepTimes:
             self._tflops.append(float(match[2]))
 
     def append(self, later: StepTimes, *, lines_before: int) -> None:
-        """Take in what was found in the lines that follow, which were counted from 1."""
+        """Add the findings of the lines that follow, which were counted from 1."""
         self._lines += [line + lines_before for line in later._lines]
         self._seconds += later._seconds
         self._tflops += later._tflops
@@ -53,7 +53,7 @@ class StepTimes:
     def rates_of(self, line: FloatArray, seconds: FloatArray) -> FloatArray:
         """TFLOP/s per GPU of iteration lines, NaN where none belongs to one.
 
-        line: shape (rows,), ascending; seconds: what each says of its time, (rows,). Ranks print in any order, so the
+        line: shape (rows,), ascending; seconds: the time that each states, (rows,). Ranks print in any order, so the
         rate comes before or after its iteration; it belongs to the nearer of the two that agrees with its time.
         """
         rates = np.full(len(line), np.nan)

@@ -114,7 +114,7 @@ TransformerConfig and ModelParallelConfig)."""
 
 
 class Facts:
-    """Collects what the text says, block by block; the first statement of the most reliable source counts."""
+    """Collects settings from the text, block by block; the first statement of the most reliable source counts."""
 
     def __init__(self) -> None:
         self._dumped: dict[str, str] = {}
@@ -123,7 +123,7 @@ class Facts:
         self._yaml: dict[str, str] = {}
         self._flags: dict[str, str] = {}
         self._omits_defaults = False
-        """A summary of Megatron-Bridge lists only what differs from Megatron-Core's defaults."""
+        """A summary of Megatron-Bridge lists only settings that differ from Megatron-Core's defaults."""
         self._omits_latent_defaults = False
         self._experiment: str | None = None
         self._vocabulary: tuple[int, int] | None = None

@@ -98,7 +98,7 @@ class _Whole:
         return cls(np.array([start + i for i, sign in enumerate(text) if sign.isdigit()], np.intp))
 
     def runs(self) -> Iterator[tuple[NDArray[np.intp], float]]:
-        """Neighbouring columns, at most a word of them, each with what its last digit counts."""
+        """Neighbouring columns, at most a word of them, each with the place value of its last digit."""
         after = len(self.columns)
         for stretch in np.split(self.columns, np.flatnonzero(np.diff(self.columns) != 1) + 1):
             for first in range(0, len(stretch), WORD):
@@ -202,7 +202,7 @@ class _Number:
         return float(self.sign * _POWERS[self.decimals + self.shift])
 
     def raised(self, mantissa: FloatArray, exponent: FloatArray, rows: LayoutRows) -> FloatArray:
-        """Return the numbers of some lines from what their digits spell, exactly as float() reads the
+        """Return the numbers of some lines from their digits, exactly as float() reads the
         text; (lines,).
         """
         power = exponent.astype(np.int64) * self.exponent_sign - (self.decimals + self.shift)

@@ -95,7 +95,7 @@ class _Scan:
         self.events += _events(first_line, block, self.table.add(block))
 
     def append(self, later: _Scanned) -> None:
-        """Take in what another scan found in the lines that follow."""
+        """Add the findings of another scan of the lines that follow."""
         before = self.table.next_line - 1
         self.table.append(later.table)
         self.step_times.append(later.step_times, lines_before=before)

@@ -200,7 +200,7 @@ class RowTable:
         return Excerpt(self._columns, self.broken_lines, self.next_line - 1, self._seen_bytes, self.primus)
 
     def append(self, later: Excerpt) -> None:
-        """Take in what another table read of the lines that follow."""
+        """Add the rows of another table, read from the lines that follow."""
         self._flush()
         before, self.next_line = self.next_line - 1, self.next_line + later.lines
         self._seen_bytes += later.text_bytes

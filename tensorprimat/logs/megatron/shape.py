@@ -62,7 +62,7 @@ class MegatronSettings:
     value: Callable[[str], str | None]
     """Returns the text of a setting, or None."""
     omits_defaults: bool
-    """The log lists only what differs from Megatron-Core's defaults."""
+    """The log lists only settings that differ from Megatron-Core's defaults."""
     omits_latent_defaults: bool
     """The same, with the defaults of latent attention, which is on."""
     vocabulary: int | None

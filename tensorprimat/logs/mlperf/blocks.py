@@ -91,7 +91,7 @@ def _share(found: BlockRows, mean: MlperfRow, steps: int, shares: dict[int, Shar
 
 
 def blocks_of(run: MlperfEvents) -> Iterator[BlockRows]:
-    """Yield each block with its rows, assigned by what they count: a row may be written after the end of its block."""
+    """Yield each block with its rows, assigned by their counts: a row may be written after the end of its block."""
     done, late = 0.0, _counted_late(run)
     rows = sorted(_counting(run), key=_position)
     means = sorted((row for row in run.rows if row.of_block and row.step_seconds), key=_time)

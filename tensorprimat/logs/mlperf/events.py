@@ -71,14 +71,14 @@ class MlperfContent:
     """Settings, ranks and runs that the events of a file state."""
 
     settings: dict[str, Any] = field(default_factory=dict)
-    """Init keys; what every rank repeats counts once."""
+    """Init keys; a key that every rank repeats counts once."""
     ranks: int = 0
     """Number of ranks that announced themselves."""
     runs: list[MlperfEvents] = field(default_factory=lambda: [MlperfEvents()])
 
 
 def events_in(text: str, line: int, torn: list[int]) -> Iterator[Event]:
-    """Yield the events on a line: processes that print at once may share one. What is nested absurdly deep or of
+    """Yield the events on a line: processes that print at once may share one. JSON that is nested too deep or has
     another shape is skipped.
 
     torn: receives the line for every event that is not whole.

@@ -8,8 +8,8 @@
 - AMD logs `throughput` in samples/s, a row per block. NVIDIA logs it in addition to step times, for gpt3 of 2024 in
   tokens/s.
 - NVIDIA's callback of 2025 adds `max_memory_usage`: PyTorch's peak of allocated memory, in GiB (at first in bytes).
-- `metadata` states the progress: `samples_count`, or a `step` that counts steps, samples or tokens; what it counts is
-  found by the clock.
+- `metadata` states the progress: `samples_count`, or a `step` that counts steps, samples or tokens; the clock
+  decides which.
 - A run without any such row is read from its block_start and block_stop (AMD's Primus, Google's MaxText).
 
 Rows of warm-up, initialisation and validation have keys of their own and are no steps. By the rules of the rounds
@@ -85,7 +85,7 @@ def read(log: Log) -> Reading:
 def _events(log: Log, torn: list[int], launched: mlperf_system.LaunchLines) -> Iterator[Event]:
     """Yield every well-formed event. torn: receives the lines of others, except a last line that ends the log.
 
-    launched: receives what other lines state.
+    launched: receives the facts that other lines state.
     """
     line = 0
     for line, origin, text in log.lines_by_rank():

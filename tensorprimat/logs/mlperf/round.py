@@ -78,7 +78,7 @@ def find(root: Path, round: str) -> Found:
             empty.append(folder.relative_to(root).as_posix())
     if not results:
         raise InputError(
-            "no SUBMITTER/results/SYSTEM/BENCHMARK/result_*.txt in it, so it is no round of MLPerf Training",
+            "no SUBMITTER/results/SYSTEM/BENCHMARK/result_*.txt in it, so it is not a round of MLPerf Training",
             path=root,
             remedy="name a checkout of mlcommons/training_results_vX.Y",
         )
@@ -86,7 +86,7 @@ def find(root: Path, round: str) -> Found:
 
 
 def read(pair: SystemBenchmark) -> Entry:
-    """Return the entry of one pair: every run with its time, what the logs set, and the system."""
+    """Return the entry of one pair: every run with its time, the settings in the logs, and the system."""
     notes: list[str] = []
     runs, settings = _runs(pair, notes)
     system = _system(pair, notes)

@@ -159,7 +159,7 @@ def _take_description(reading: Reading, system: System) -> None:
 
 
 def _take_launch(reading: Reading, launched: LaunchLines) -> None:
-    """Take what the launcher printed where neither events nor a description state it.
+    """Use the launcher's values where neither events nor a description state them.
 
     The SYSJSON line counts GPUs that were not used in some files (8 where 4 ran), so its count needs as many tasks.
     """

@@ -162,7 +162,7 @@ def _limits(curves: Sequence[CourseCurve]) -> tuple[float, float, bool]:
 
 
 def _warmup(axes: Any, drawn: Sequence[Course]) -> bool:
-    """Shade what is not measured at the start, in a side's own colour where sides differ; return False for nothing."""
+    """Shade the unmeasured rows at the start, in a side's own colour where sides differ; return False if none."""
     ends = {course.look: max(curve.warmup_steps for curve in course.curves) for course in drawn}
     first = min(curve.first_step for course in drawn for curve in course.curves)
     alike = len(set(ends.values())) == 1
