@@ -65,7 +65,7 @@ class Small(LightningModule):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20_000)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
@@ -73,9 +73,10 @@ def main() -> int:
         callback = BenchmarkCallback(output_dir=folder, model_name="small", print_every=0)
         module = Small(callback)
         Trainer(
-            accelerator="cpu", max_steps=given.steps, callbacks=[callback], logger=False, enable_checkpointing=False,
+            accelerator="cpu", max_steps=arguments.steps, callbacks=[callback], logger=False,
+            enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False,
-        ).fit(module, DataLoader(torch.randn(given.steps, 8), batch_size=None))  # fmt: skip
+        ).fit(module, DataLoader(torch.randn(arguments.steps, 8), batch_size=None))  # fmt: skip
     turns = np.diff(module.ended)[2:] / TURN * 1e6  # µs per step; the first pair warms up
     pairs = turns[: len(turns) // 2 * 2].reshape(-1, 2)  # with, without
     cost = np.median(pairs[:, 0] - pairs[:, 1])

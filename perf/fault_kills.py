@@ -96,9 +96,14 @@ def one(name: str, arguments: Sequence[str], seconds: float, place: Path, chance
     scratch.mkdir(exist_ok=True)
     environment = {**os.environ, MARK: mark, "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     number, delay = chance.choice(SIGNALS), chance.uniform(0.05, seconds)
-    with (place / "said").open("wb") as said:
+    with (place / "printed").open("wb") as printed:
         child = subprocess.Popen(
-            [sys.executable, *arguments], cwd=place, env=environment, stdout=said, stderr=said, start_new_session=True
+            [sys.executable, *arguments],
+            cwd=place,
+            env=environment,
+            stdout=printed,
+            stderr=printed,
+            start_new_session=True,
         )
         try:
             child.wait(timeout=delay)
@@ -114,9 +119,9 @@ def one(name: str, arguments: Sequence[str], seconds: float, place: Path, chance
             time.sleep(0.1)
     left = looked[0]
     running = ", ".join(_command(pid) for pid in left)
-    problems = [f"{len(left)} processes ({running}); it said {_end_of(place / 'said')!r}"] if left else []
+    problems = [f"{len(left)} processes ({running}); it printed {_end_of(place / 'printed')!r}"] if left else []
     if child.poll() == 2:
-        problems.append("refused: " + _end_of(place / "said"))
+        problems.append("refused: " + _end_of(place / "printed"))
     processes.kill_marked(f"{MARK}={mark}")
     child.wait()
     files = [path for path in scratch.iterdir() if not path.name.startswith(("torchinductor_", "torch_"))]
@@ -143,8 +148,8 @@ def _command(pid: int) -> str:
     return " ".join(words)[-80:]
 
 
-def _end_of(said: Path) -> str:
-    return said.read_text(errors="replace")[-200:]
+def _end_of(printed: Path) -> str:
+    return printed.read_text(errors="replace")[-200:]
 
 
 def digest(path: Path) -> str:

@@ -317,13 +317,13 @@ class Outcome(NamedTuple):
     seconds: float
     peak_bytes: int
     code: int
-    said: str
+    printed: str
 
 
 def tried(command: Sequence[str], place: Path) -> Outcome:
     """Run a command to its end; return the seconds of the processor and the peak memory of all its processes."""
-    peak, said = 0, place / "said"
-    with said.open("wb") as file:
+    peak, printed = 0, place / "printed"
+    with printed.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "tensorprimat", *command], cwd=place, stdout=file, stderr=file,
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -338,7 +338,7 @@ def tried(command: Sequence[str], place: Path) -> Outcome:
         time.sleep(0.05)
     watchdog.cancel()
     process.returncode = os.waitstatus_to_exitcode(status)
-    words = said.read_text(errors="replace").split("\n")
+    words = printed.read_text(errors="replace").split("\n")
     line = next((line for line in words if re.search("rror|efused|more than|larger", line)), words[0])
     return Outcome(used.ru_utime + used.ru_stime, max(peak, used.ru_maxrss * 1024), process.returncode, line)
 
@@ -385,12 +385,12 @@ def run(size: int, only: Sequence[str], keep: Path | None = None) -> list[str]:
                 done = tried(filled(command, names), place)
                 shutil.rmtree(place / "out", ignore_errors=True)
                 row = f"{name:<24}{written:5.0f} {command[0]:<9}{done.seconds:7.1f}{done.peak_bytes / 1e6:9.0f}"
-                print(f"{row}  {done.code}  {done.said[:150] if done.code else ''}", flush=True)
+                print(f"{row}  {done.code}  {done.printed[:150] if done.code else ''}", flush=True)
                 over = [
                     *([f"{done.seconds:.0f} s"] if done.seconds > MOST_SECONDS else []),
                     *([f"{done.peak_bytes / 1e9:.1f} GB"] if done.peak_bytes > MOST_BYTES else []),
-                    *(["no answer" if done.code < 0 else done.said] if done.code not in (0, 1, 2, 3) else []),
+                    *(["no answer" if done.code < 0 else done.printed] if done.code not in (0, 1, 2, 3) else []),
                 ]
-                if over or "unexpected error" in done.said:
-                    failures.append(f"large {name}, {command[0]}: {', '.join(over) or done.said}")
+                if over or "unexpected error" in done.printed:
+                    failures.append(f"large {name}, {command[0]}: {', '.join(over) or done.printed}")
     return failures

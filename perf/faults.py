@@ -69,14 +69,14 @@ def batch(kind: str, numbers: Sequence[int], place: Path, keep: Path, report: in
     for number in numbers:
         file, command = one_input(kind, number, folder)
         os.write(report, f"at {number}\n".encode())
-        said = io.StringIO()
+        printed = io.StringIO()
         signal.alarm(HANG_SECONDS)
         begun = time.monotonic()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             main(command)
         signal.alarm(0)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        text = said.getvalue()
+        text = printed.getvalue()
         sign = next((line for line in text.splitlines() if any(word in line for word in SIGNS)), None)
         why = sign or (f"used {used / 1e9:.1f} GB" if used > MOST_BYTES else None)
         if why:
@@ -108,10 +108,10 @@ def inputs(kind: str, first: int, count: int, keep: Path) -> list[str]:
                     os._exit(0)
                 os.close(told)
                 with os.fdopen(heard) as lines:
-                    said = lines.read().splitlines()
+                    printed = lines.read().splitlines()
                 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            failures += [f"{kind} {line.removeprefix('failed ')}" for line in said if line.startswith("failed")]
-            done = [int(line.split()[1]) for line in said if line.startswith("at ")]
+            failures += [f"{kind} {line.removeprefix('failed ')}" for line in printed if line.startswith("failed")]
+            done = [int(line.split()[1]) for line in printed if line.startswith("at ")]
             if status == 0:
                 break
             last = done[-1] if done else numbers[0]
@@ -135,29 +135,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--keep", type=Path, default=Path("fault_failures"), help="where inputs that failed are kept")
-    given = parser.parse_args(argv)
-    planned = {name: getattr(given, name) for name in SAMPLE}
-    if given.large is not None:
-        failures = fault_large.run(fault_large.SIZE_BYTES, given.large)
+    arguments = parser.parse_args(argv)
+    planned = {name: getattr(arguments, name) for name in SAMPLE}
+    if arguments.large is not None:
+        failures = fault_large.run(fault_large.SIZE_BYTES, arguments.large)
         print("\n".join(f"FAILED {failure}" for failure in failures))
         return 1 if failures else 0
     if all(value is None for value in planned.values()):
-        planned = dict(FULL if given.full else SAMPLE)
-    keep, failures = given.keep.resolve(), []
-    kinds = given.kind or [*KINDS]
+        planned = dict(FULL if arguments.full else SAMPLE)
+    keep, failures = arguments.keep.resolve(), []
+    kinds = arguments.kind or [*KINDS]
     for kind in kinds if planned["inputs"] else ():
         begun, count = time.monotonic(), planned["inputs"] // len(kinds)
-        found = inputs(kind, given.seed, count, keep)
+        found = inputs(kind, arguments.seed, count, keep)
         failures += found
         print(
             f"{kind:<10} {count:>7} damaged inputs, {len(found)} failed, {time.monotonic() - begun:.0f} s", flush=True
         )
     if planned["cuts"]:
-        failures += fault_cuts.run(planned["cuts"], given.seed)
+        failures += fault_cuts.run(planned["cuts"], arguments.seed)
     if planned["columns"]:
-        failures += fault_cuts.every_column(planned["columns"], given.seed)
+        failures += fault_cuts.every_column(planned["columns"], arguments.seed)
     if planned["kills"]:
-        failures += fault_kills.run(planned["kills"], given.seed)
+        failures += fault_kills.run(planned["kills"], arguments.seed)
     for place, times in Counter(failures).most_common():
         print(f"FAILED {place}" + (f" ({times} times)" if times > 1 else ""))
     return 1 if failures else 0

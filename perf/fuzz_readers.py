@@ -248,7 +248,7 @@ class Target:
     format: str
     """Empty where the reader is to be found by detection."""
     seeds: Callable[[], list[bytes]]
-    """Made when asked for: some need packages that are slow to import."""
+    """Made on request: some need packages that are slow to import."""
     dress: Callable[[bytes], bytes] = _same
     """Function that makes a file of fuzzed bytes."""
 
@@ -355,19 +355,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--splices", type=int, help="join so many pairs of logs instead")
     parser.add_argument("--keep", type=Path, default=Path("fuzz_failures"), help="where failing inputs are kept")
     parser.add_argument("--inside", choices=[*targets()], help=argparse.SUPPRESS)
-    given = parser.parse_args(argv)
-    if given.splices:
-        return 0 if splice(given.splices) else 1
+    options = parser.parse_args(argv)
+    if options.splices:
+        return 0 if splice(options.splices) else 1
     if importlib.util.find_spec("atheris") is None:
         print("atheris is not installed; pip install atheris (Linux, Python 3.11 to 3.13)", file=sys.stderr)
         return 2
-    given.keep.mkdir(parents=True, exist_ok=True)
-    if given.inside:
-        fuzz(given.inside, given.seconds, given.keep)
+    options.keep.mkdir(parents=True, exist_ok=True)
+    if options.inside:
+        fuzz(options.inside, options.seconds, options.keep)
         return 0
-    survived = [_survived(target, given.seconds, given.keep) for target in given.reader or targets()]
+    survived = [_survived(target, options.seconds, options.keep) for target in options.reader or targets()]
     with suppress(OSError):
-        given.keep.rmdir()  # nothing in it
+        options.keep.rmdir()  # nothing in it
     return 0 if all(survived) else 1
 
 

@@ -86,10 +86,10 @@ def callback() -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PART_SECONDS, check=False)
     if not done.stdout.strip():
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
-    said = " ".join(done.stdout.strip().splitlines()[-1].split())
+    printed = " ".join(done.stdout.strip().splitlines()[-1].split())
     if done.returncode:
-        raise RuntimeError(said)
-    return f"µs per step (median, quartiles): {said}"
+        raise RuntimeError(printed)
+    return f"µs per step (median, quartiles): {printed}"
 
 
 LIMITED = """

@@ -102,11 +102,11 @@ def _rung(*flags: str) -> str:
     result = Result.model_validate(benchmark(*flags))
     rate = result.performance_metrics.tokens_per_second_per_gpu
     measured = metrics.measure(result)
-    said = [f"{rate:,.0f} tokens/s/GPU", _mfu(measured["mfu"])]
+    printed = [f"{rate:,.0f} tokens/s/GPU", _mfu(measured["mfu"])]
     if (done := measured["model_tflops_per_gpu"].value) is not None:
         share = done * 1e12 / best_product(result.training_config.precision)
-        said.append(f"{share:.1%} of the best matrix product{_against(share, GOAL_OF_PRODUCT)}")
-    return ", ".join(said)
+        printed.append(f"{share:.1%} of the best matrix product{_against(share, GOAL_OF_PRODUCT)}")
+    return ", ".join(printed)
 
 
 def _mfu(mfu: Metric) -> str:
@@ -141,16 +141,16 @@ def graphs() -> str:
 
     if not can_compile():
         raise NotHereError("torch.compile needs a C++ compiler on a CPU")
-    said = []
+    printed = []
     for length in (512, 4096) if on_gpu() else (32,):
         torch._dynamo.reset()
         (plain, loss), (graph, other) = (_timed(_compiled_step(length, cuda_graphs=one)) for one in (False, True))
         if abs(loss - other) > 0.01 * loss:
             raise RuntimeError(f"{length} tokens: loss {loss:.4f} without graphs, {other:.4f} with them")
         gained = f"{plain / graph:.3f}x the rate" if on_gpu() else "compiled, no graph on a CPU"
-        said.append(f"{length} tokens: {gained}, loss {other:.4f}")
+        printed.append(f"{length} tokens: {gained}, loss {other:.4f}")
     torch._dynamo.reset()
-    return "; ".join(said)
+    return "; ".join(printed)
 
 
 def _compiled_step(length: int, *, cuda_graphs: bool) -> Callable[[], torch.Tensor]:
@@ -297,14 +297,14 @@ def run(names: Sequence[str], parts: dict[str, Callable[[], str]]) -> int:
     for name in names:
         began = time.perf_counter()
         try:
-            verdict, said = "PASS", parts[name]()
+            verdict, printed = "PASS", parts[name]()
         except NotHereError as why:
-            verdict, said = "SKIP", str(why)
+            verdict, printed = "SKIP", str(why)
         except BaseException as error:  # one part must never take the others' lines with it
             if isinstance(error, KeyboardInterrupt):
                 raise
-            verdict, said, failed = "FAIL", f"{type(error).__name__}: {str(error).strip()}", failed + 1
-        print(f"{verdict} {name:<9} {time.perf_counter() - began:6.1f} s  {said.splitlines()[0]}", flush=True)
+            verdict, printed, failed = "FAIL", f"{type(error).__name__}: {str(error).strip()}", failed + 1
+        print(f"{verdict} {name:<9} {time.perf_counter() - began:6.1f} s  {printed.splitlines()[0]}", flush=True)
     return failed
 
 

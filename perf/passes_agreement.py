@@ -46,13 +46,13 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def cells(given: argparse.Namespace) -> list[CellSpec]:
+def cells(arguments: argparse.Namespace) -> list[CellSpec]:
     return grid.cells(
         grid.GridOptions(
-            d_model=given.d_model, num_layers=given.num_layers, num_heads=max(1, given.d_model // 64),
-            vocab_size=given.vocab_size, context_length=given.context_length, batch_size=given.batch_size,
-            precision=given.precision, device=given.device, warmup_steps=5, trials=given.turns,
-            steps_per_trial=given.steps,
+            d_model=arguments.d_model, num_layers=arguments.num_layers, num_heads=max(1, arguments.d_model // 64),
+            vocab_size=arguments.vocab_size, context_length=arguments.context_length, batch_size=arguments.batch_size,
+            precision=arguments.precision, device=arguments.device, warmup_steps=5, trials=arguments.turns,
+            steps_per_trial=arguments.steps,
         )
     )  # fmt: skip
 
@@ -79,10 +79,10 @@ def compare(spec: CellSpec) -> tuple[list[float], list[float]]:
 
 
 def main() -> int:
-    given = options()
+    arguments = options()
     within, beyond = True, False
     print(f"{'pass':<18}{'passes, ms':>12}{'torch.utils.benchmark, ms':>28}{'ratio, 95 % interval':>28}")
-    for spec in sorted(cells(given), key=lambda one: PASSES.index(one.pass_name)):
+    for spec in sorted(cells(arguments), key=lambda one: PASSES.index(one.pass_name)):
         ours, theirs = compare(spec)
         middle, low, high = ratio_of(theirs, ours)
         line = f"{spec.pass_name:<18}{statistics.median(ours):>12.2f}{statistics.median(theirs):>28.2f}"

@@ -76,38 +76,39 @@ def options() -> argparse.Namespace:
 class Workload:
     """One shape, one precision, one device, and the tokens that every contender trains on."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self.given = given
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.dtype = torch.bfloat16 if given.precision == "bf16" else torch.float32
-        heads = given.heads or max(1, given.width // 64)
-        feed_forward = given.feed_forward or 64 * math.ceil(given.width * 8 / 3 / 64)
+        self.dtype = torch.bfloat16 if arguments.precision == "bf16" else torch.float32
+        heads = arguments.heads or max(1, arguments.width // 64)
+        feed_forward = arguments.feed_forward or 64 * math.ceil(arguments.width * 8 / 3 / 64)
         self.preset = Preset(
             model="course",
             name="comparison",
             title="comparison",
             shape=ModelShape(
-                num_layers=given.layers, hidden_size=given.width, ffn_hidden_size=feed_forward,
-                num_attention_heads=heads, num_key_value_heads=heads, head_dim=given.width // heads,
-                vocab_size=given.vocabulary,
+                num_layers=arguments.layers, hidden_size=arguments.width, ffn_hidden_size=feed_forward,
+                num_attention_heads=heads, num_key_value_heads=heads, head_dim=arguments.width // heads,
+                vocab_size=arguments.vocabulary,
             ),
             rope_theta=10_000.0,
             rms_norm_eps=1e-5,
-            max_position_embeddings=given.sequence,
-            micro_batch_size=given.batch,
-            global_batch_size=given.batch * given.accumulate,
-            sequence_length=given.sequence,
+            max_position_embeddings=arguments.sequence,
+            micro_batch_size=arguments.batch,
+            global_batch_size=arguments.batch * arguments.accumulate,
+            sequence_length=arguments.sequence,
         )  # fmt: skip
-        stream = torch_data.TokenStream(vocabulary_size=given.vocabulary, seed=1)
+        stream = torch_data.TokenStream(vocabulary_size=arguments.vocabulary, seed=1)
         batches = torch_data.StepBatches(
-            stream, micro_batch_size=given.batch, accumulation=given.accumulate, sequence_length=given.sequence,
+            stream, micro_batch_size=arguments.batch, accumulation=arguments.accumulate,
+            sequence_length=arguments.sequence,
             rank=0, replicas=1,
         )  # fmt: skip
         self._loader = iter(torch_data.loader(batches, pinned=self.device.type == "cuda"))
 
     @property
     def tokens_per_step(self) -> int:
-        return self.given.batch * self.given.accumulate * self.given.sequence
+        return self.arguments.batch * self.arguments.accumulate * self.arguments.sequence
 
     def batch(self) -> torch.Tensor:
         """Return one step's tokens on the device, shape (micro-batches, sequences, length + 1)."""
@@ -123,11 +124,11 @@ class Workload:
 
 def passes_step(work: Workload) -> Step:
     """Return the train pass of `tprimat passes`, fed and clipped as the others are."""
-    shape, given = work.preset.shape, work.given
+    shape, arguments = work.preset.shape, work.arguments
     spec = CellSpec(
         model_size="comparison", d_model=shape.hidden_size, d_ff=shape.ffn_hidden_size, num_layers=shape.num_layers,
-        num_heads=shape.num_attention_heads, vocab=shape.vocab_size, context_length=given.sequence,
-        batch_size=given.batch, pass_name="train", precision=given.precision, compile=given.compile,
+        num_heads=shape.num_attention_heads, vocab=shape.vocab_size, context_length=arguments.sequence,
+        batch_size=arguments.batch, pass_name="train", precision=arguments.precision, compile=arguments.compile,
         device=work.device.type, num_warmups=0, num_trials=1,
     )  # fmt: skip
 
@@ -164,7 +165,7 @@ def transformers_step(work: Workload) -> Step:
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
     model = LlamaForCausalLM(torch_model.configuration(work.preset)).to(work.device, work.dtype).train()
-    if work.given.compile:
+    if work.arguments.compile:
         model.compile(dynamic=False)
     # It shifts labels by itself, so that length + 1 tokens train length positions.
     return loop(
@@ -228,8 +229,8 @@ class PlainModel(nn.Module):
 
 def plain(work: Workload) -> Step:
     """Return a nanoGPT-style loop on a model of its own."""
-    model = PlainModel(work.preset.shape, work.given.sequence).to(work.device, work.dtype)
-    if work.given.compile:
+    model = PlainModel(work.preset.shape, work.arguments.sequence).to(work.device, work.dtype)
+    if work.arguments.compile:
         model.compile(dynamic=False)
     return loop(work, model, model)
 
@@ -241,13 +242,13 @@ def litgpt_step(work: Workload) -> Step:
 
     shape = work.preset.shape
     config = Config(
-        name="comparison", block_size=work.given.sequence, vocab_size=shape.vocab_size,
+        name="comparison", block_size=work.arguments.sequence, vocab_size=shape.vocab_size,
         padded_vocab_size=shape.vocab_size, n_layer=shape.num_layers, n_head=shape.num_attention_heads,
         n_embd=shape.hidden_size, rotary_percentage=1.0, parallel_residual=False, bias=False, norm_class_name="RMSNorm",
         mlp_class_name="LLaMAMLP", intermediate_size=shape.ffn_hidden_size,
     )  # fmt: skip
     model = GPT(config).to(work.device, work.dtype)
-    if work.given.compile:
+    if work.arguments.compile:
         model.compile(dynamic=False)
     return loop(work, model, lambda tokens: chunked_cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]))
 
@@ -281,12 +282,12 @@ class Turns(Callback):  # type: ignore[misc]
 
 def train(work: Workload, turns: Turns) -> None:
     """The engine's own training, with everybody else's steps between its own."""
-    given = work.given
+    arguments = work.arguments
     spec = RunSpec(
         model="course", preset="small", engine="torch", steps=turns.turns, warmup_steps=WARM_UP,
-        micro_batch_size=given.batch, global_batch_size=given.batch * given.accumulate,
-        sequence_length=given.sequence, precision=given.precision, num_gpus=1,
-        platform="cpu" if work.device.type == "cpu" else "nvd", compile=given.compile,
+        micro_batch_size=arguments.batch, global_batch_size=arguments.batch * arguments.accumulate,
+        sequence_length=arguments.sequence, precision=arguments.precision, num_gpus=1,
+        platform="cpu" if work.device.type == "cpu" else "nvd", compile=arguments.compile,
     )  # fmt: skip
     module = torch_module.TrainingModule(spec)
     module.preset = work.preset
@@ -314,23 +315,23 @@ def report(seconds: dict[str, list[float]], tokens: int) -> int:
 
 
 def main() -> int:
-    given = options()
+    arguments = options()
     warnings.filterwarnings("ignore")
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    torch.set_float32_matmul_precision("high" if given.precision == "tf32" else "highest")
+    torch.set_float32_matmul_precision("high" if arguments.precision == "tf32" else "highest")
     torch.manual_seed(1)
-    work = Workload(given)
+    work = Workload(arguments)
     others = {"passes": passes_step(work), "transformers": transformers_step(work), "plain loop": plain(work)}
     if importlib.util.find_spec("litgpt") is not None:
         others["litgpt"] = litgpt_step(work)
     else:
         print("litgpt is not installed (pip install litgpt): left out")
     print(
-        f"{parameters(work.preset.shape):,} parameters, {work.tokens_per_step} tokens a step, {given.precision}, "
-        f"{work.device.type}, {torch.get_num_threads()} threads, {given.turns} turns"
+        f"{parameters(work.preset.shape):,} parameters, {work.tokens_per_step} tokens a step, {arguments.precision}, "
+        f"{work.device.type}, {torch.get_num_threads()} threads, {arguments.turns} turns"
     )
-    turns = Turns(work, others, given.turns)
+    turns = Turns(work, others, arguments.turns)
     train(work, turns)
     return report({name: own[WARM_UP:] for name, own in turns.seconds.items()}, work.tokens_per_step)
 

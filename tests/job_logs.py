@@ -75,7 +75,7 @@ def megatron(job: Job) -> list[str]:
 
 
 def megatron_arguments(job: Job) -> dict[str, object]:
-    said = {
+    printed = {
         **{f"an_argument_{n}": n for n in range(150)},
         "global_batch_size": job.batch,
         "micro_batch_size": 1,
@@ -85,7 +85,7 @@ def megatron_arguments(job: Job) -> dict[str, object]:
         "fp16": False,
         "train_iters": 5000,
     }
-    return dict(sorted(said.items()))
+    return dict(sorted(printed.items()))
 
 
 def primus(job: Job) -> list[str]:

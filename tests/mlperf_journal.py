@@ -28,6 +28,6 @@ class Journal:
     def track(self, value: dict[str, float], after: float, **metadata: object) -> None:
         self.say("tracked_stats", value, after, **metadata)
 
-    def read(self, path: Path, given: UserFacts | None = None) -> Result:
+    def read(self, path: Path, stated: UserFacts | None = None) -> Result:
         path.write_text("\n".join(self.lines) + "\n")
-        return logs.read(path, facts=given)
+        return logs.read(path, facts=stated)

@@ -17,23 +17,23 @@ def advised(**changed):
 
 
 def test_scattered_trials_ask_for_a_number_of_trials():
-    (said,) = advised(trial_times_ms=(10.0, 14.0, 10.0, 14.0), num_trials=4)
-    assert said == "scatter: CV 19.2 % over 4 trials; --trials 93 would bring the mean to about ±2 %"
+    (printed,) = advised(trial_times_ms=(10.0, 14.0, 10.0, 14.0), num_trials=4)
+    assert printed == "scatter: CV 19.2 % over 4 trials; --trials 93 would bring the mean to about ±2 %"
 
 
 def test_advice_promises_no_more_than_its_number_of_trials_gives():
-    (said,) = advised(trial_times_ms=(10.0, 90.0, 10.0, 90.0), num_trials=4)
-    assert said.endswith("CV 92.4 % over 4 trials; --trials 200 would bring the mean to about ±6.5 %")
+    (printed,) = advised(trial_times_ms=(10.0, 90.0, 10.0, 90.0), num_trials=4)
+    assert printed.endswith("CV 92.4 % over 4 trials; --trials 200 would bring the mean to about ±6.5 %")
 
 
 def test_a_slow_first_trial_asks_for_more_warmup():
-    (said,) = advised(trial_times_ms=(20.0, 10.0, 10.0, 10.0), num_warmups=1)
-    assert said.endswith("so the warm-up was too short; use --warmup-steps 6")
+    (printed,) = advised(trial_times_ms=(20.0, 10.0, 10.0, 10.0), num_warmups=1)
+    assert printed.endswith("so the warm-up was too short; use --warmup-steps 6")
 
 
 def test_a_slow_first_trial_of_a_restless_machine_asks_for_more_trials():
-    (said,) = advised(trial_times_ms=(20.0, 10.0, 15.0, 5.0, 18.0, 9.0), num_trials=6)
-    assert "--trials" in said
+    (printed,) = advised(trial_times_ms=(20.0, 10.0, 15.0, 5.0, 18.0, 9.0), num_trials=6)
+    assert "--trials" in printed
 
 
 class OnGpu(advice.Watch):
@@ -66,14 +66,14 @@ H200 = {"platform": "nvd", "device_name": "NVIDIA H200", "total_memory_gb": 150.
 
 
 def test_fp32_on_a_gpu_with_tf32_names_the_flag():
-    said = advised(trial_times_ms=(10.0,), peak_memory_gb=140.0, **H200)
-    assert any("TF32 is off" in one and "--precision tf32" in one for one in said)
+    printed = advised(trial_times_ms=(10.0,), peak_memory_gb=140.0, **H200)
+    assert any("TF32 is off" in one and "--precision tf32" in one for one in printed)
 
 
 def test_half_empty_memory_names_a_larger_batch():
-    (said,) = advised(trial_times_ms=(10.0,), peak_memory_gb=30.0, precision="bf16", **H200)
-    assert "80 % of the device's 150 GB are unused" in said
-    assert "--batch-size 4" in said
+    (printed,) = advised(trial_times_ms=(10.0,), peak_memory_gb=30.0, precision="bf16", **H200)
+    assert "80 % of the device's 150 GB are unused" in printed
+    assert "--batch-size 4" in printed
 
 
 def test_time_beyond_the_flops_with_full_memory_is_called_spilling():

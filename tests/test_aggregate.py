@@ -122,17 +122,19 @@ def test_the_document_names_the_tables_that_it_leaves_out_and_the_flag_that_show
 
 
 def test_files_are_written_and_reported(folder, tmp_path, capsys):
-    wanted = {flag: tmp_path / name for flag, name in (("--output", "t.md"), ("--csv", "t.csv"), ("--html", "t.html"))}
-    flags = [word for flag, path in wanted.items() for word in (flag, str(path))]
+    expected = {
+        flag: tmp_path / name for flag, name in (("--output", "t.md"), ("--csv", "t.csv"), ("--html", "t.html"))
+    }
+    flags = [word for flag, path in expected.items() for word in (flag, str(path))]
     assert main(["aggregate", str(folder), "--add", "throughput=1000/mean_time_ms", *flags]) == 0
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("Files: ")
-    assert "| throughput |" in wanted["--output"].read_text()
-    header, first, *_ = wanted["--csv"].read_text().splitlines()
+    assert "| throughput |" in expected["--output"].read_text()
+    header, first, *_ = expected["--csv"].read_text().splitlines()
     cells = dict(zip(header.split(","), first.split(","), strict=True))
     assert (cells["model_size"], cells["throughput"]) == ("small", "10.0")
-    assert "<td>small</td>" in wanted["--html"].read_text()
+    assert "<td>small</td>" in expected["--html"].read_text()
 
 
 def test_a_name_in_a_file_is_harmless_in_every_form():
@@ -318,8 +320,8 @@ def test_ticks_are_numbers_that_a_person_reads():
 def test_a_folder_of_more_cells_than_a_table_can_hold_is_refused_in_one_line(folder, monkeypatch, capsys, name, most):
     monkeypatch.setattr(cell_rows, name, most)
     assert main(["aggregate", str(folder)]) == 2
-    said = capsys.readouterr().err
-    assert "too many for one table; move them into several folders" in said.replace("\n", " ")
+    printed = capsys.readouterr().err
+    assert "too many for one table; move them into several folders" in printed.replace("\n", " ")
 
 
 def test_large_files_that_hold_no_cells_do_not_count(folder, monkeypatch):

@@ -77,7 +77,7 @@ def test_appending_counts_as_another_look(machine):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "printed"),
     [
         (("--ab", "--precision fp32"), "give it twice"),
         (("--ab", "--runs 3", "--ab", ""), "--runs holds for both configurations"),
@@ -88,9 +88,9 @@ def test_appending_counts_as_another_look(machine):
     ],
 )
 @pytest.mark.usefixtures("machine")
-def test_an_impossible_value_is_refused_by_its_flag(capsys, flags, said):
+def test_an_impossible_value_is_refused_by_its_flag(capsys, flags, printed):
     assert run(*QUICK, *flags) == 2
-    assert said in capsys.readouterr().err
+    assert printed in capsys.readouterr().err
 
 
 def test_a_fixed_number_of_runs_is_never_extended():

@@ -45,8 +45,8 @@ def old(tmp_path, monkeypatch):
 
 def analyze(capsys, *arguments: str) -> tuple[int, str, str]:
     code = cli.main(["analyze", *arguments])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
 
 
 def listed(capsys, *arguments: str) -> dict[str, dict]:

@@ -11,19 +11,19 @@ from tensorprimat.session import append
 NODE = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8), host="here")
 
 
-def planned(**said):
+def planned(**changes):
     spec = RunSpec(
         **{
             "model": "llama", "preset": "full", "engine": "nemo", "steps": 10, "warmup_steps": 2,
             "micro_batch_size": 1, "global_batch_size": 128, "sequence_length": 2048, "precision": "bf16",
-            "num_gpus": 8, "tensor_model_parallel_size": 4, "platform": "nvd", **said,
+            "num_gpus": 8, "tensor_model_parallel_size": 4, "platform": "nvd", **changes,
         }
     )  # fmt: skip
     return append.planned_result(spec, NODE)
 
 
 @pytest.mark.parametrize(
-    ("said", "difference"),
+    ("changes", "difference"),
     [
         ({"tensor_model_parallel_size": 2}, "tensor parallel (4 there, 2 here)"),
         ({"pipeline_model_parallel_size": 2}, "pipeline parallel (1 there, 2 here)"),
@@ -32,9 +32,9 @@ def planned(**said):
         ({"recompute": "full"}, "recompute (none there, full here)"),
     ],
 )
-def test_a_run_laid_out_differently_is_refused_before_it_starts(said, difference):
+def test_a_run_laid_out_differently_is_refused_before_it_starts(changes, difference):
     with pytest.raises(UsageError) as refused:
-        append.refuse_unlike(planned(), planned(**said), known_only=True)
+        append.refuse_unlike(planned(), planned(**changes), known_only=True)
     assert str(refused.value) == f"--append: the latest result is another benchmark: {difference}; run without --append"
 
 

@@ -52,12 +52,12 @@ def pretrain(config, forward_step_func):
 """
 
 
-def spec(tmp_path, model="qwen", **said):
+def spec(tmp_path, model="qwen", **stated):
     return RunSpec(
         **{
             "model": model, "preset": "full", "engine": "bridge", "steps": 5, "warmup_steps": 1,
             "micro_batch_size": 1, "global_batch_size": 8, "sequence_length": 2048, "precision": "bf16",
-            "num_gpus": 1, "methodology": None, "platform": "nvd", "output_dir": str(tmp_path / "output"), **said,
+            "num_gpus": 1, "methodology": None, "platform": "nvd", "output_dir": str(tmp_path / "output"), **stated,
         }
     )  # fmt: skip
 
@@ -76,10 +76,10 @@ def run(tmp_path, failure="pass"):
     (package / "recipes.py").write_text(STAND_IN)
     (package / "training" / "pretrain.py").write_text(textwrap.dedent(TRAINING).replace("FAILURE", failure))
     (package / "training" / "gpt_step.py").write_text("forward_step = None\n")
-    asked = tmp_path / "spec.json"
-    asked.write_text(spec(tmp_path).model_dump_json())
+    requested = tmp_path / "spec.json"
+    requested.write_text(spec(tmp_path).model_dump_json())
     return subprocess.run(
-        [sys.executable, "-m", bridge.__name__, "--spec", str(asked), "--result", str(tmp_path / "result.json")],
+        [sys.executable, "-m", bridge.__name__, "--spec", str(requested), "--result", str(tmp_path / "result.json")],
         capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}", "PYTHONUNBUFFERED": "1",
              "NCCL_NVLS_ENABLE": "1"},
@@ -127,8 +127,8 @@ def test_a_training_that_fails_keeps_its_log_and_its_measured_steps(tmp_path):
 
 
 def test_every_value_of_the_spec_is_set_in_the_recipe(tmp_path):
-    asked = spec(tmp_path, precision="fp8", num_gpus=8, tensor_model_parallel_size=4, sequence_length=4096)
-    config = bridge.configure(recipe(), asked)
+    requested = spec(tmp_path, precision="fp8", num_gpus=8, tensor_model_parallel_size=4, sequence_length=4096)
+    config = bridge.configure(recipe(), requested)
     assert (config.model.tensor_model_parallel_size, config.model.sequence_parallel) == (4, True)
     assert config.model.seq_length == config.dataset.seq_length == 4096
     assert (config.train.train_iters, config.train.micro_batch_size, config.train.global_batch_size) == (6, 1, 8)
@@ -154,18 +154,18 @@ OFFERED = [f"llama3_8b_pretrain_8gpu_{gpu}_{kind}_config" for gpu in ("h100", "g
     ],
 )
 def test_the_performance_recipe_is_that_of_the_gpu_its_count_and_the_precision(tmp_path, changes, gpu, name):
-    asked = spec(tmp_path, **{"model": "llama", "num_gpus": 8, **changes})
-    assert bridge.performance_recipe_name(asked, gpu, OFFERED) == name
+    requested = spec(tmp_path, **{"model": "llama", "num_gpus": 8, **changes})
+    assert bridge.performance_recipe_name(requested, gpu, OFFERED) == name
 
 
 def test_a_performance_recipe_keeps_its_own_precision_and_recomputation(tmp_path):
     tuned = recipe()
     tuned.mixed_precision, tuned.model.recompute_granularity = "its own", "its own"
-    asked = spec(tmp_path, precision="fp8", context_parallel_size=1)
-    config = bridge.configure(tuned, asked, is_performance_recipe=True)
+    requested = spec(tmp_path, precision="fp8", context_parallel_size=1)
+    config = bridge.configure(tuned, requested, is_performance_recipe=True)
     assert (config.mixed_precision, config.model.recompute_granularity) == ("its own", "its own")
     assert config.train.global_batch_size == 8
-    config = bridge.configure(tuned, asked.model_copy(update={"recompute": "full"}), is_performance_recipe=True)
+    config = bridge.configure(tuned, requested.model_copy(update={"recompute": "full"}), is_performance_recipe=True)
     assert config.model.recompute_granularity == "full"
 
 
@@ -202,7 +202,7 @@ def test_a_package_without_the_recipe_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("machine", "said", "complaint"),
+    ("machine", "stated", "complaint"),
     [
         (LAPTOP, {}, "--engine bridge needs an NVIDIA GPU, and this is a CPU machine"),
         (H100, {"preset": "tiny"}, "--preset tiny: Megatron-Bridge has recipes for the full models only"),
@@ -210,6 +210,6 @@ def test_a_package_without_the_recipe_is_refused():
         (H100, {"num_nodes": 2}, "2 nodes: the bridge engine trains on one; try --engine nemo"),
     ],
 )
-def test_a_run_that_it_does_not_support_is_refused_in_one_line(machine, said, complaint, tmp_path):
+def test_a_run_that_it_does_not_support_is_refused_in_one_line(machine, stated, complaint, tmp_path):
     with pytest.raises(UsageError, match=complaint):
-        bridge.check(spec(tmp_path, **said), machine)
+        bridge.check(spec(tmp_path, **stated), machine)

@@ -301,15 +301,15 @@ def test_the_callback_can_be_sent_to_another_process(callback):
 
 def test_it_prints_a_start_block_a_line_per_ten_steps_and_an_end_block(tmp_path, capsys):
     fit(BenchmarkCallback(output_dir=str(tmp_path), model_name="llama", warmup_steps=2), data=Tokens(48))
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == "[CPU] Training starts"
-    lines = [line for line in said if " Step " in line]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "[CPU] Training starts"
+    lines = [line for line in printed if " Step " in line]
     assert [int(re.search(r"Step +(\d+)", line)[1]) for line in lines] == [10, 20]
     assert all(
         re.fullmatch(r"\[CPU\] Step  \d\d \| Time: \d+\.\d{3}s \| Avg: \d+\.\d{3}s \| Loss: .*", x) for x in lines
     )
-    assert "[CPU] Training finished" in said
-    assert said[-1].endswith("benchmark_cpu_llama.json")
+    assert "[CPU] Training finished" in printed
+    assert printed[-1].endswith("benchmark_cpu_llama.json")
 
 
 def test_its_lines_mark_the_warm_up_and_show_rate_and_time_left(tmp_path, capsys):

@@ -37,8 +37,8 @@ def changing(monkeypatch: pytest.MonkeyPatch, change: object, *, fails: bool) ->
     monkeypatch.delenv(regular.DEBUG, raising=False)
     join = assemble.join
 
-    def changed(log: logs.Log, *given: object, **named: object) -> object:
-        result = join(log, *given, **named)  # type: ignore[arg-type]
+    def changed(log: logs.Log, *stated: object, **named: object) -> object:
+        result = join(log, *stated, **named)  # type: ignore[arg-type]
         change(log.path)  # type: ignore[operator]
         if fails:
             raise IndexError("array index out of range")

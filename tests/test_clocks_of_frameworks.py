@@ -126,8 +126,8 @@ def test_the_time_of_a_row_beyond_its_eval_runtime_is_distinguished(tmp_path):
 
 
 def test_evaluations_of_a_trainer_without_step_times_are_reported_with_their_seconds(tmp_path):
-    said = [str({"loss": 2.0 + n, "grad_norm": 1.0, "learning_rate": 1e-5, "epoch": n / 10}) for n in range(1, 10)]
-    said.insert(5, str({"eval_loss": 2.5, "eval_runtime": 31.5, "epoch": 0.5}))
+    printed = [str({"loss": 2.0 + n, "grad_norm": 1.0, "learning_rate": 1e-5, "epoch": n / 10}) for n in range(1, 10)]
+    printed.insert(5, str({"eval_loss": 2.5, "eval_runtime": 31.5, "epoch": 0.5}))
     end = {"train_runtime": 836.4, "train_samples_per_second": 1.196, "train_steps_per_second": 0.005}
-    result = read(tmp_path, *said, str(end), str({"eval_loss": 2.4, "eval_runtime": 99.0}))
+    result = read(tmp_path, *printed, str(end), str({"eval_loss": 2.4, "eval_runtime": 99.0}))
     assert any("evaluations (eval_runtime adds up to 31.5 s)" in warning for warning in result.warnings)

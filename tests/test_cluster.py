@@ -63,24 +63,24 @@ def run(tmp_path, monkeypatch, capfd):
     ],
 )  # fmt: skip
 def test_a_job_that_cannot_be_sent_is_refused_in_one_line(run, flags, complaint):
-    code, _, said = run(*flags)
+    code, _, printed = run(*flags)
     assert code == 2
-    assert complaint in said
-    assert len(said.strip().splitlines()) == 1
+    assert complaint in printed
+    assert len(printed.strip().splitlines()) == 1
 
 
 def test_without_nemo_run_the_error_names_its_installation_and_an_alternative(run, monkeypatch):
     monkeypatch.setattr(executors, "importable", lambda name: name != "nemo_run")
-    code, _, said = run("--executor", "slurm")
+    code, _, printed = run("--executor", "slurm")
     assert code == 2
-    assert "--executor slurm needs nemo_run, not installed here; pip install 'nemo_run==0.11.1'" in said
-    assert "torchrun or srun … -m tensorprimat run" in said
+    assert "--executor slurm needs nemo_run, not installed here; pip install 'nemo_run==0.11.1'" in printed
+    assert "torchrun or srun … -m tensorprimat run" in printed
 
 
 def test_without_slurm_a_run_is_refused_but_the_script_is_shown(run, monkeypatch, tmp_path):
     monkeypatch.setattr(executors.shutil, "which", lambda _: None)
-    code, _, said = run("--executor", "slurm")
-    assert (code, "sbatch is not on this machine" in said) == (2, True)
+    code, _, printed = run("--executor", "slurm")
+    assert (code, "sbatch is not on this machine" in printed) == (2, True)
     executors.check(Cluster(executor="slurm"), nodes=2, folder=tmp_path, dry_run=True)
 
 
@@ -88,9 +88,9 @@ def test_ranks_that_torchrun_started_are_not_sent_elsewhere(run, monkeypatch):
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     for flag in (("--executor", "slurm"), ("--executor", "slurm", "--nodes", "2")):
-        code, _, said = run(*flag)
+        code, _, printed = run(*flag)
         assert code == 2
-        assert "--executor slurm: not under torchrun" in said
+        assert "--executor slurm: not under torchrun" in printed
 
 
 def test_nodes_have_the_gpu_of_the_flag_or_else_that_of_this_machine():

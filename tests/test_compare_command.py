@@ -42,9 +42,9 @@ def test_a_folder_of_results_becomes_a_summary_and_every_report(results, tmp_pat
     out = tmp_path / "out"
     assert compare(results, "--output-dir", out) == 0
     assert files_of(out) == WRITTEN
-    said = capsys.readouterr()
-    assert "MI300X is faster than H100" in " ".join(said.out.split())
-    assert "comparison_report.html" in said.err
+    printed = capsys.readouterr()
+    assert "MI300X is faster than H100" in " ".join(printed.out.split())
+    assert "comparison_report.html" in printed.err
     assert "comparison_plot.png" in (out / "comparison_report.md").read_text()
 
 
@@ -59,9 +59,9 @@ def test_comparing_again_in_the_same_folder_reads_no_report_as_a_result(results,
 
 def test_json_alone_is_on_stdout(results, tmp_path, capsys):
     assert compare(results, "--output-dir", tmp_path / "out", "--json", "--no-plot") == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["verdict"] == "faster"
-    assert "Written to" in said.err
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["verdict"] == "faster"
+    assert "Written to" in printed.err
 
 
 def test_no_plot_writes_no_picture_and_refers_to_none(results, tmp_path):
@@ -196,10 +196,10 @@ def _empty_folder(tmp_path):
 )
 def test_wrong_input_is_one_line_and_exit_2(make, says, tmp_path, capsys):
     assert compare(make(tmp_path), "--output-dir", tmp_path / "out") == 2
-    said = capsys.readouterr()
-    assert says in said.err
-    assert len(said.err.strip().splitlines()) == 1
-    assert said.out == ""
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+    assert printed.out == ""
     assert not (tmp_path / "out").exists()
 
 
@@ -248,9 +248,9 @@ def test_without_results_the_command_to_run_first_is_named(tmp_path, capsys, mon
 def test_a_broken_file_in_a_folder_is_named_and_skipped(results, tmp_path, capsys):
     (results / "broken\x1b[2J.json").write_text("{")
     assert compare(results, "--output-dir", tmp_path / "out", "--no-plot") == 0
-    said = capsys.readouterr().err
-    assert "left out" in said
-    assert "\x1b" not in said
+    printed = capsys.readouterr().err
+    assert "left out" in printed
+    assert "\x1b" not in printed
 
 
 def test_a_broken_file_among_very_many_is_named_too(results, tmp_path, capsys, monkeypatch):
@@ -258,10 +258,10 @@ def test_a_broken_file_among_very_many_is_named_too(results, tmp_path, capsys, m
     (results / "zzz.json").write_text('{"raw_step_times": ')
     (results / "aaa.json").write_text("[1, 2]")
     assert compare(results, "--output-dir", tmp_path / "out", "--no-plot") == 0
-    said = capsys.readouterr()
-    assert "is faster than" in " ".join(said.out.split())
-    assert "zzz.json" in said.err
-    assert "aaa.json" not in said.err
+    printed = capsys.readouterr()
+    assert "is faster than" in " ".join(printed.out.split())
+    assert "zzz.json" in printed.err
+    assert "aaa.json" not in printed.err
 
 
 def test_an_interruption_while_writing_leaves_no_half_written_file(results, tmp_path, monkeypatch, capsys):

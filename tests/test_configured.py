@@ -110,7 +110,7 @@ def test_the_tiny_shape_keeps_what_the_architecture_has():
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "printed"),
     [
         ("", "not a config.json"),
         ("[1]", "holds no object"),
@@ -124,9 +124,9 @@ def test_the_tiny_shape_keeps_what_the_architecture_has():
         ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok: 9 of 8 experts"),
     ],
 )
-def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path, content, said):
+def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path, content, printed):
     path = written(tmp_path, content)
-    with pytest.raises(UsageError, match=said) as refused:
+    with pytest.raises(UsageError, match=printed) as refused:
         torch_config.read(str(path))
     assert "\n" not in str(refused.value)
     assert str(refused.value).startswith(f"--model {path}: ")

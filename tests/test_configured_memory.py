@@ -21,8 +21,8 @@ H200 = Machine(
 LENGTH = 64  # the window of tiny models
 
 
-def spec_of(kind, **said):
-    settings = RunSettings(**{"steps": 3, "warmup_steps": 1, "seed": 1, "config": completed(kind), **said})
+def spec_of(kind, **changes):
+    settings = RunSettings(**{"steps": 3, "warmup_steps": 1, "seed": 1, "config": completed(kind), **changes})
     return prepare.spec_of(kind, settings, engine=ENGINES["torch"], machine=H200)
 
 

@@ -106,9 +106,9 @@ def test_an_error_in_a_reader_names_file_and_format_and_the_other_logs_are_read(
     monkeypatch.setattr(logs.assemble, "join", fail)
     monkeypatch.delenv(regular.DEBUG)
     main(["analyze", str(tmp_path)])
-    said = capsys.readouterr()
-    assert f"a.log: internal error in the reader of megatron ({type(error).__name__}" in said.err + said.out
-    assert "b.log" in said.out
+    printed = capsys.readouterr()
+    assert f"a.log: internal error in the reader of megatron ({type(error).__name__}" in printed.err + printed.out
+    assert "b.log" in printed.out
     with pytest.raises(type(error)):
         main(["analyze", str(tmp_path), "--debug"])
 

@@ -81,11 +81,11 @@ def test_a_format_named_by_flag_is_taken(tmp_path: Path) -> None:
 def test_noise_is_refused_and_the_known_formats_are_named(tmp_path: Path) -> None:
     with pytest.raises(NotALogError) as refusal:
         logs.read(written(tmp_path, "loading data\nstep by step\n" * 50))
-    said = str(refusal.value)
-    assert all(format.name in said for format in logs.FORMATS)
-    assert "tprimat extract --formats" in said
-    assert len(said) < 390 + len(str(tmp_path))
-    assert "\n" not in said
+    printed = str(refusal.value)
+    assert all(format.name in printed for format in logs.FORMATS)
+    assert "tprimat extract --formats" in printed
+    assert len(printed) < 390 + len(str(tmp_path))
+    assert "\n" not in printed
 
 
 def test_noise_for_a_named_format_is_refused_with_the_text_of_its_rows(tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_a_flag_amends_a_result_read_again(tmp_path: Path) -> None:
     from tensorprimat.core import store
 
     path = store.save(logs.read(written(tmp_path, lines(MEGATRON))), tmp_path / "output", stamp="1")
-    given = logs.UserFacts(num_gpus=2, global_batch_size=10, sequence_length=100, gpu="MI300X")
-    result = logs.read(path, facts=given)
+    stated = logs.UserFacts(num_gpus=2, global_batch_size=10, sequence_length=100, gpu="MI300X")
+    result = logs.read(path, facts=stated)
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(1000 / 2.5055 / 2, rel=1e-3)
     assert result.platform == "amd"
 

@@ -62,8 +62,8 @@ def test_every_long_option_is_understood_with_underscores(command, capsys):
     options = set(re.findall(r"^ +(--[a-z]+(?:-[a-z]+)+)", text.partition("Options:")[2], re.M))
     for option in sorted(options):
         main([command, "--" + option[2:].replace("-", "_") + "=", "--help"])
-        said = capsys.readouterr()
-        assert "No such option" not in said.err, option
+        printed = capsys.readouterr()
+        assert "No such option" not in printed.err, option
 
 
 @pytest.mark.parametrize(
@@ -242,9 +242,9 @@ def test_preflight_writes_the_file_that_is_named(folder):
 )
 def test_a_file_that_a_command_does_not_write_is_refused_in_one_line(results, folder, capsys, line):
     assert run(*line.format(results=results).split()) == 2
-    said = capsys.readouterr().err.strip()
-    assert "this command writes no ." in said
-    assert len(said.splitlines()) == 1
+    printed = capsys.readouterr().err.strip()
+    assert "this command writes no ." in printed
+    assert len(printed.splitlines()) == 1
     assert [path.name for path in folder.iterdir()] == ["benchmark_results"]
 
 

@@ -89,12 +89,12 @@ def test_a_package_below_a_missing_one_is_not_importable():
     assert engines.importable("tensorprimat.core")
 
 
-def settings(**said):
-    return RunSettings(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
+def settings(**changes):
+    return RunSettings(**{"steps": 20, "warmup_steps": 5, "seed": 1, **changes})
 
 
-def spec(machine=CPU, model="llama", **said):
-    return prepare.spec_of(model, settings(**said), engine=ENGINES["torch"], machine=machine)
+def spec(machine=CPU, model="llama", **changes):
+    return prepare.spec_of(model, settings(**changes), engine=ENGINES["torch"], machine=machine)
 
 
 def test_a_gpu_machine_trains_the_real_model_in_bf16_on_all_its_gpus():
@@ -110,7 +110,7 @@ def test_a_flag_wins_over_the_preset():
 
 
 @pytest.mark.parametrize(
-    ("said", "complaint"),
+    ("changes", "complaint"),
     [
         ({"steps": 0}, "--steps 0"),
         ({"warmup_steps": -1}, "--warmup-steps -1"),
@@ -125,9 +125,9 @@ def test_a_flag_wins_over_the_preset():
         ({"tensor_model_parallel_size": 2}, "--tensor-parallel-size 2: 1 device cannot hold replicas of 2"),
     ],
 )
-def test_a_spec_that_cannot_work_names_its_flag(said, complaint):
+def test_a_spec_that_cannot_work_names_its_flag(changes, complaint):
     with pytest.raises(UsageError, match=complaint):
-        spec(**said)
+        spec(**changes)
 
 
 def test_more_gpus_than_there_are_is_refused():

@@ -126,9 +126,9 @@ def test_one_option_takes_several_prices(results, tmp_path):
     assert [side(written(tmp_path), one)["price_usd_per_gpu_hour"] for one in ("nvd", "amd")] == [2, 1.5]
 
 
-@pytest.mark.parametrize("given", [(), ("--price", "H100=2")])
-def test_prices_of_unlike_sources_are_shown_and_give_no_winner(results, tmp_path, given):
-    enhance(results, "--output-dir", tmp_path, *given)
+@pytest.mark.parametrize("stated", [(), ("--price", "H100=2")])
+def test_prices_of_unlike_sources_are_shown_and_give_no_winner(results, tmp_path, stated):
+    enhance(results, "--output-dir", tmp_path, *stated)
     document = written(tmp_path)
     (against,) = document["returns"]
     assert against["budget_saving_usd"] is None
@@ -288,9 +288,9 @@ def test_a_figure_that_cannot_be_true_is_an_error_above_all_others(tmp_path, cap
     path = saved(tmp_path, "nvd", "NVIDIA H100 80GB HBM3", 4.2, stamp="20261120_100000_000000")
     output = ["--output-dir", str(tmp_path / "o")] if command == "enhance" else []
     assert main([command, str(path), *output]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("Error: NVIDIA H100 80GB HBM3: ")
-    assert IMPOSSIBLE in " ".join(said.split())
+    printed = capsys.readouterr().out
+    assert printed.startswith("Error: NVIDIA H100 80GB HBM3: ")
+    assert IMPOSSIBLE in " ".join(printed.split())
     assert main([command, str(path), *output, "--json"]) == 0
     [error] = json.loads(capsys.readouterr().out)["errors"]
     assert IMPOSSIBLE in error

@@ -40,7 +40,7 @@ MEDIANS = {
 }
 
 
-def given(answer: dict[str, Any]) -> UserFacts:
+def stated(answer: dict[str, Any]) -> UserFacts:
     """The flags that the answer says a user must give."""
     flags = dict(zip(*[iter(answer.get("flags", []))] * 2, strict=True))
     values = {name.removeprefix("--").replace("-", "_"): int(value) for name, value in flags.items()}
@@ -63,7 +63,7 @@ def median(result: Result, column: str) -> float:
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_real_log_gives_its_known_answer(name: str) -> None:
     answer = ANSWERS[name]
-    result = logs.read(LOGS / name, facts=given(answer))
+    result = logs.read(LOGS / name, facts=stated(answer))
     assert result.provenance.format == answer["format"]
     assert logs.assemble.says_anything(result)
     config, performance = result.training_config, result.performance_metrics

@@ -18,11 +18,11 @@ from tensorprimat.session.explain import explain
 
 def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert extract(primus, "--explain", "tokens_per_second_per_gpu") == 0
-    said = capsys.readouterr().out
-    assert "128 sequences × 8192 tokens × 19 steps" in said
-    assert "/ 8 GPUs" in said
-    assert "primus.log: 19 lines from 3 to 21" in said
-    assert "SHA-256" in said
+    printed = capsys.readouterr().out
+    assert "128 sequences × 8192 tokens × 19 steps" in printed
+    assert "/ 8 GPUs" in printed
+    assert "primus.log: 19 lines from 3 to 21" in printed
+    assert "SHA-256" in printed
     assert extract(primus, "--explain", "max_step_time_seconds") == 0
     assert "line 3" in capsys.readouterr().out
     assert extract(primus, "--explain", "peak_memory_allocated_gb") == 0
@@ -78,8 +78,8 @@ def test_every_figure_is_explained_by_the_terms_that_it_was_computed_from(sectio
     for name, value in known.items():
         term = terms_of(result)[section][name]
         assert term.value == value, name
-        said = explain(result, f"reported.{name}" if section == "reported" else name)
-        assert f"  = {term.formula}\n  = {term.put_in}" in said
+        printed = explain(result, f"reported.{name}" if section == "reported" else name)
+        assert f"  = {term.formula}\n  = {term.put_in}" in printed
 
 
 def test_the_result_names_the_line_of_each_setting_also_of_standard_input(
@@ -103,9 +103,9 @@ def test_explain_never_counts_rows_without_a_time_as_timed(
     row = "step: {0}  loss:  5.7  memory: 1.0GiB(1.0%)  tps: 1,00{0}  tflops: 9.5  mfu: N/A\n"
     (tmp_path / "a.log").write_text("".join(map(row.format, range(1, 9))))
     assert extract(tmp_path / "a.log", "--explain", field) == 0
-    said = capsys.readouterr().out
-    assert "0 s" not in said
-    assert "as the log states it" not in said
+    printed = capsys.readouterr().out
+    assert "0 s" not in printed
+    assert "as the log states it" not in printed
 
 
 def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(

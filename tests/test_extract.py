@@ -49,10 +49,10 @@ def extract(*arguments: str | Path) -> int:
 
 def test_a_primus_log_becomes_a_result_file(primus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert extract("--log-file", primus, "--model-name", "llama", "--output", tmp_path / "out") == 0
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     path = tmp_path / "out" / "benchmark_rocm_llama.json"
-    assert said.out.strip() == str(path)
-    assert "13,105" in said.err
+    assert printed.out.strip() == str(path)
+    assert "13,105" in printed.err
     document = json.loads(path.read_text())
     assert document["platform"] == "amd"
     assert document["training_config"]["num_gpus"] == 8
@@ -161,10 +161,10 @@ def test_logs_of_equal_settings_and_clearly_different_speed_stay_two_results(
     (tmp_path / "one.log").write_text(log(milliseconds=9700))
     (tmp_path / "two.log").write_text(log(milliseconds=7690).replace(" 07:", " 09:"))
     assert extract(tmp_path / "one.log", tmp_path / "two.log", "--gpu", "H100", "--output", tmp_path / "out") == 0
-    said = capsys.readouterr()
-    assert len(set(said.out.split())) == 2
-    assert "equal settings, but 9.701 s a step against 7.691 s; kept as two results" in said.err
-    assert "name each with --gpu" not in said.err, "the device is stated already"
+    printed = capsys.readouterr()
+    assert len(set(printed.out.split())) == 2
+    assert "equal settings, but 9.701 s a step against 7.691 s; kept as two results" in printed.err
+    assert "name each with --gpu" not in printed.err, "the device is stated already"
     assert extract(tmp_path / "one.log", tmp_path / "two.log", "--output", tmp_path / "unnamed") == 0
     assert "name each with --gpu" in capsys.readouterr().err
 
@@ -190,9 +190,9 @@ def test_logs_with_rates_alone_are_two_runs_where_nothing_shows_that_they_are_on
             "".join(row.format(i, loss - i / 100, f"{rate + i % 3:,}") for i in range(1, 15))
         )
     assert extract(tmp_path / "a.log", tmp_path / "b.log", "--json", "--output", tmp_path / "out") == 0
-    said = capsys.readouterr()
-    assert "the same run" not in said.err
-    assert [len(document["runs"]) for document in json.loads(said.out)] == [1, 1]
+    printed = capsys.readouterr()
+    assert "the same run" not in printed.err
+    assert [len(document["runs"]) for document in json.loads(printed.out)] == [1, 1]
 
 
 def test_logs_of_several_ranks_are_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,9 +201,9 @@ def test_logs_of_several_ranks_are_one_run(tmp_path: Path, capsys: pytest.Captur
     for rank in (0, 1):
         (folder / f"rank{rank}.log").write_text(log().replace("trainer.py", f"tr{rank}iner.py"))
     assert extract(folder, "--json", "--output", tmp_path / "out") == 0
-    said = capsys.readouterr()
-    assert len(json.loads(said.out)[0]["runs"]) == 1
-    assert "the same run" in said.err
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out)[0]["runs"]) == 1
+    assert "the same run" in printed.err
 
 
 def test_one_bad_log_among_good_ones_costs_the_exit_code_only(
@@ -212,9 +212,9 @@ def test_one_bad_log_among_good_ones_costs_the_exit_code_only(
     noise = tmp_path / "noise.log"
     noise.write_text("nothing\n")
     assert extract(primus, noise, "--output", tmp_path / "out") == 2
-    said = capsys.readouterr()
-    assert "noise.log: no step times" in said.err
-    assert Path(said.out.strip()).is_file()
+    printed = capsys.readouterr()
+    assert "noise.log: no step times" in printed.err
+    assert Path(printed.out.strip()).is_file()
 
 
 def test_a_crashed_run_is_kept_in_history_only(
@@ -223,9 +223,9 @@ def test_a_crashed_run_is_kept_in_history_only(
     primus.write_text(log(count=30)[:-1] + "\nTraceback (most recent call last):\n  File\nRuntimeError: boom\n")
     primus.write_text(primus.read_text().replace("/      30", "/     100"))
     assert extract(primus, "--model-name", "llama", "--output", tmp_path / "out") == 0
-    said = capsys.readouterr()
-    assert Path(said.out.strip()).parent.name == "history"
-    assert "crashed" in said.err
+    printed = capsys.readouterr()
+    assert Path(printed.out.strip()).parent.name == "history"
+    assert "crashed" in printed.err
     assert not (tmp_path / "out" / "benchmark_rocm_llama.json").exists()
 
 
@@ -250,10 +250,10 @@ def test_wrong_input_is_one_line_and_exit_code_two(
     primus: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], reason: str
 ) -> None:
     assert extract(*(argument.format(log=primus) for argument in arguments)) == 2
-    said = capsys.readouterr()
-    assert reason in said.err
-    assert "Traceback" not in said.err
-    assert said.out == ""
+    printed = capsys.readouterr()
+    assert reason in printed.err
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
 
 
 def test_an_output_folder_that_cannot_be_written_is_reported(
@@ -316,9 +316,9 @@ def test_follow_waits_for_a_log_that_is_empty_cut_short_or_gone(
     )
     monkeypatch.setattr("tensorprimat.session.extract.time.sleep", lambda _: next(between_looks)())
     assert extract(path, "--follow", "--output", tmp_path / "out") == 0
-    said = [line.split(" | ")[0] for line in capsys.readouterr().err.splitlines()[1:6]]
-    assert said[:2] == ["no measured step yet: the log is empty", "step 9"]
-    assert said[2:] == ["step 4", f"{path} is gone; waiting for it", "step 7"]
+    printed = [line.split(" | ")[0] for line in capsys.readouterr().err.splitlines()[1:6]]
+    assert printed[:2] == ["no measured step yet: the log is empty", "step 9"]
+    assert printed[2:] == ["step 4", f"{path} is gone; waiting for it", "step 7"]
 
 
 def test_logs_that_seem_to_be_pieces_of_one_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -363,9 +363,9 @@ def test_a_copied_or_compressed_log_is_not_reported_as_another_ranks(primus, tmp
     copy.write_bytes(primus.read_bytes())
     packed.write_bytes(gzip.compress(primus.read_bytes()))
     assert extract("--output", tmp_path / "out", primus, copy, packed) == 0
-    said = capsys.readouterr().err
-    assert f"{copy}: the same run as {primus}, a copy of the file; not counted again" in said
-    assert f"{packed}: the same run as {primus}, a copy of it or another rank's log; not counted again" in said
+    printed = capsys.readouterr().err
+    assert f"{copy}: the same run as {primus}, a copy of the file; not counted again" in printed
+    assert f"{packed}: the same run as {primus}, a copy of it or another rank's log; not counted again" in printed
 
 
 def test_a_folder_of_folders_is_refused_with_the_command_that_searches_it(tmp_path, capsys):

@@ -182,5 +182,5 @@ def test_ctrl_c_is_waited_for(tmp_path):
     )  # fmt: skip
     assert started.stdout.readline() == "ready\n"
     os.killpg(started.pid, signal.SIGINT)
-    said, _ = started.communicate(timeout=20)
-    assert said == "interrupted; its log: its.log\n"
+    printed, _ = started.communicate(timeout=20)
+    assert printed == "interrupted; its log: its.log\n"

@@ -39,7 +39,7 @@ def test_a_log_that_states_the_truth_has_no_differences(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "printed"),
     [
         ({"ends": [0.13 * n for n in range(41)]}, "s by our clock"),
         ({"losses": [9.0] * 40}, "the last loss is another"),
@@ -47,9 +47,9 @@ def test_a_log_that_states_the_truth_has_no_differences(tmp_path: Path) -> None:
         ({"gpus": 5}, "GPUs, not 5"),
     ],
 )
-def test_every_difference_from_the_truth_is_named(tmp_path: Path, changed: dict[str, object], said: str) -> None:
+def test_every_difference_from_the_truth_is_named(tmp_path: Path, changed: dict[str, object], printed: str) -> None:
     truth, path = planted(tmp_path)
-    assert any(said in difference for difference in TOOL.differences(replace(truth, **changed), path))  # type: ignore[type-var]
+    assert any(printed in difference for difference in TOOL.differences(replace(truth, **changed), path))  # type: ignore[type-var]
 
 
 def test_a_log_that_nobody_can_read_is_a_difference(tmp_path: Path) -> None:

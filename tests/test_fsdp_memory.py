@@ -18,8 +18,8 @@ from tensorprimat.machine.platform import Machine
 def spec_on(memory_gb, **settings):
     gpu = GpuInfo(device_name="NVIDIA H200", device_count=8, total_memory_gb=memory_gb)
     machine = Machine(platform="nvd", gpu_info=gpu, host="here")
-    wanted = RunSettings(steps=5, warmup_steps=1, seed=1, **settings)
-    return prepare.spec_of("llama", wanted, engine=ENGINES["torch"], machine=machine)
+    expected = RunSettings(steps=5, warmup_steps=1, seed=1, **settings)
+    return prepare.spec_of("llama", expected, engine=ENGINES["torch"], machine=machine)
 
 
 def test_gathered_weights_are_kept_where_the_memory_has_room():

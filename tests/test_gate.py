@@ -229,14 +229,14 @@ def test_a_fact_that_the_files_lack_can_be_stated_to_the_gate(gate):
         config = made.training_config.model_copy(update={"sequence_length": None})
         return summarise(made.model_copy(update={"training_config": config}))
 
-    code, _, said = gate(without_length(), without_length(seed=1))
+    code, _, printed = gate(without_length(), without_length(seed=1))
     assert code == 2
-    assert "--sequence-length" in said
+    assert "--sequence-length" in printed
     code, markdown, _ = gate(without_length(), without_length(seed=1), "--sequence-length", "8192")
     assert code == 0
     assert "stated by flag, not read: --sequence-length 8192." in markdown
     flags = ["--sequence-length", "candidate=8192", "--sequence-length", "baseline=2048"]
-    code, _, said = gate(without_length(), without_length(seed=1), *flags)
+    code, _, printed = gate(without_length(), without_length(seed=1), *flags)
     assert code == 2
-    assert "sequence length 2048 against 8192" in said
+    assert "sequence length 2048 against 8192" in printed
     assert gate(h100(), h100(seed=1), "--gpu", "tpu=v5")[0] == 2

@@ -1,7 +1,7 @@
 """Every cell of every table, in every form of report, against text that was checked once by hand.
 
 The two sides differ in every figure, so that an exchanged column, a wrong unit, the other side's value, another
-statistic or other digits change the text. After a wanted change: WRITE_GOLDEN=1 pytest tests/test_golden_tables.py,
+statistic or other digits change the text. After an intended change: WRITE_GOLDEN=1 pytest tests/test_golden_tables.py,
 then read the difference.
 """
 
@@ -234,5 +234,5 @@ def test_the_terminal_shows_the_cells_of_the_tables_in_their_columns(comparison)
         console.print(terminal_table(table))
         shown = [re.split(r" {2,}", line.strip()) for line in console.file.getvalue().splitlines()]
         for row in cells(table):
-            wanted = [cell for cell in row if cell]
-            assert any(plain(line) == plain(wanted) for line in shown if line), f"{table.key}: {row}"
+            expected = [cell for cell in row if cell]
+            assert any(plain(line) == plain(expected) for line in shown if line), f"{table.key}: {row}"

@@ -122,10 +122,10 @@ def processes(capsys, *flags):
 def test_a_leftover_is_listed_with_its_memory_and_ended_on_request(device, started, tmp_path, monkeypatch, capsys):
     pid = orphan(device, started)
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
-    code, said = processes(capsys, "--dry-run", "--idle", "0.3")
-    assert (code, f"would end {pid}" in said, "1.07 GB" in said) == (0, True, True)
+    code, printed = processes(capsys, "--dry-run", "--idle", "0.3")
+    assert (code, f"would end {pid}" in printed, "1.07 GB" in printed) == (0, True, True)
     assert lives(pid)
-    code, said = processes(capsys, "--yes", "--idle", "0.3")
+    code, printed = processes(capsys, "--yes", "--idle", "0.3")
     assert code == 0
     assert not lives(pid)
 
@@ -133,9 +133,9 @@ def test_a_leftover_is_listed_with_its_memory_and_ended_on_request(device, start
 def test_without_a_terminal_and_without_yes_nothing_is_ended(device, started, tmp_path, monkeypatch, capsys):
     pid = orphan(device, started)
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
-    code, said = processes(capsys, "--idle", "0.3")
+    code, printed = processes(capsys, "--idle", "0.3")
     assert code == 0
-    assert f"Can be ended: {pid}. Without a terminal, --yes" in said
+    assert f"Can be ended: {pid}. Without a terminal, --yes" in printed
     assert lives(pid)
 
 
@@ -149,8 +149,8 @@ def test_an_orphan_at_work_is_a_training_under_nohup_and_is_left_alone(
 ):
     pid = orphan(device, started, more=f"{READY}; {more}")
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
-    code, said = processes(capsys, "--yes", "--idle", "0.5")
-    assert (code, reason in said, "Nothing to end" in said) == (0, True, True)
+    code, printed = processes(capsys, "--yes", "--idle", "0.5")
+    assert (code, reason in printed, "Nothing to end" in printed) == (0, True, True)
     assert lives(pid)
 
 
@@ -168,16 +168,16 @@ def test_an_orphan_on_a_gpu_in_use_or_in_doubt_is_left_alone(
 ):
     pid = orphan(device, started)
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid, use=use)
-    code, said = processes(capsys, "--yes", "--idle", "0.2")
-    assert (code, reason in said, "Nothing to end" in said) == (0, True, True)
+    code, printed = processes(capsys, "--yes", "--idle", "0.2")
+    assert (code, reason in printed, "Nothing to end" in printed) == (0, True, True)
     assert lives(pid)
 
 
 def test_without_a_program_that_knows_the_gpus_use_nothing_is_a_leftover(device, started, monkeypatch, capsys):
     pid = orphan(device, started)
     monkeypatch.setattr(gpu_processes, "_USE_QUESTIONS", ())
-    code, said = processes(capsys, "--yes", "--idle", "0.2")
-    assert (code, "unclear: no program reports" in said) == (0, True)
+    code, printed = processes(capsys, "--yes", "--idle", "0.2")
+    assert (code, "unclear: no program reports" in printed) == (0, True)
     assert lives(pid)
 
 
@@ -186,8 +186,8 @@ def test_a_parent_of_number_0_is_unknown_and_never_makes_an_orphan(device, start
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
     real = psutil.Process.ppid
     monkeypatch.setattr(psutil.Process, "ppid", lambda self: 0 if self.pid == pid else real(self))
-    code, said = processes(capsys, "--yes", "--idle", "0.2")
-    assert (code, "docker exec and kubectl exec" in said, "Nothing to end" in said) == (0, True, True)
+    code, printed = processes(capsys, "--yes", "--idle", "0.2")
+    assert (code, "docker exec and kubectl exec" in printed, "Nothing to end" in printed) == (0, True, True)
     assert lives(pid)
 
 
@@ -198,16 +198,16 @@ def test_a_rank_of_a_launcher_that_is_process_1_of_its_container_is_left_alone(
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
     real = psutil.Process.name
     monkeypatch.setattr(psutil.Process, "name", lambda self: "torchrun" if self.pid == 1 else real(self))
-    code, said = processes(capsys, "--yes", "--idle", "0.2")
-    assert (code, "may have started it" in said) == (0, True)
+    code, printed = processes(capsys, "--yes", "--idle", "0.2")
+    assert (code, "may have started it" in printed) == (0, True)
     assert lives(pid)
 
 
 def test_a_process_of_a_batch_job_is_left_alone(device, started, tmp_path, monkeypatch, capsys):
     pid = orphan(device, started, env={**os.environ, "SLURM_JOB_ID": "7"})
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
-    code, said = processes(capsys, "--yes", "--idle", "0.2")
-    assert (code, "batch job (SLURM_JOB_ID=7)" in said) == (0, True)
+    code, printed = processes(capsys, "--yes", "--idle", "0.2")
+    assert (code, "batch job (SLURM_JOB_ID=7)" in printed) == (0, True)
     assert lives(pid)
 
 
@@ -251,8 +251,8 @@ def test_one_that_works_after_sigterm_is_not_killed_by_yes(device, started, tmp_
     saves = "signal.signal(signal.SIGTERM, lambda *_: exec('while True: pass'))"
     pid = orphan(device, started, more=saves)
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
-    code, said = processes(capsys, "--yes", "--idle", "0.3", "--grace", "0.2")
-    assert (code, f"{pid} was not killed after SIGTERM: is at work" in said) == (1, True)
+    code, printed = processes(capsys, "--yes", "--idle", "0.3", "--grace", "0.2")
+    assert (code, f"{pid} was not killed after SIGTERM: is at work" in printed) == (1, True)
     assert lives(pid)
 
 
@@ -266,9 +266,9 @@ def test_a_number_that_now_belongs_to_another_process_gets_no_signal(device, sta
 
 def test_a_process_whose_parent_runs_is_ended_only_if_named(device, started, capsys):
     process = child(device, started)
-    code, said = processes(capsys, "--yes", "--idle", "0.2")
-    assert "waits for it" in said
-    assert "Nothing to end" in said
+    code, printed = processes(capsys, "--yes", "--idle", "0.2")
+    assert "waits for it" in printed
+    assert "Nothing to end" in printed
     assert process.poll() is None
     code, _ = processes(capsys, "--yes", "--pid", str(process.pid), "--grace", "5")
     assert code == 0
@@ -281,14 +281,14 @@ def test_a_process_that_is_not_python_or_not_on_a_gpu_is_never_ended(device, sta
     off = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     started += [other, off]
     fake_smi(monkeypatch, tmp_path / "bin", nvidia_smi=f"{off.pid}, [N/A]\n999999999, 5")
-    code, said = processes(capsys, "--yes")
+    code, printed = processes(capsys, "--yes")
     assert code == 0
-    assert "is not Python" in said
-    assert "has no GPU open here" in said
-    assert "not in this PID namespace" in said
+    assert "is not Python" in printed
+    assert "has no GPU open here" in printed
+    assert "not in this PID namespace" in printed
     for pid in (other.pid, off.pid, 999_999_999, 1):
-        code, said = processes(capsys, "--yes", "--pid", str(pid))
-        assert (code, len(said.strip().splitlines()) >= 1) == (2, True)
+        code, printed = processes(capsys, "--yes", "--pid", str(pid))
+        assert (code, len(printed.strip().splitlines()) >= 1) == (2, True)
     assert (other.poll(), off.poll()) == (None, None)
     assert gpu_processes.ask_to_end([listed(other.pid), listed(off.pid)], grace_seconds=0) == []
     assert (other.poll(), off.poll()) == (None, None), "judged again at the moment of the signal"
@@ -301,9 +301,9 @@ def test_another_users_process_is_never_ended(device, started, capsys):
     )
     process.stdout.readline()
     started.append(process)
-    code, said = processes(capsys, "--yes", "--pid", str(process.pid))
+    code, printed = processes(capsys, "--yes", "--pid", str(process.pid))
     assert code == 2
-    assert "belongs to" in said
+    assert "belongs to" in printed
     assert process.poll() is None
 
 
@@ -330,9 +330,9 @@ def test_a_program_that_fails_or_prints_nonsense_is_skipped(tmp_path, monkeypatc
 
 @pytest.mark.usefixtures("device")
 def test_the_command_explains_why_no_step_clears_the_cache(capsys):
-    code, said = processes(capsys)
+    code, printed = processes(capsys)
     assert code == 0
-    assert "No process uses a GPU" in said
-    assert "empty_cache()" in said
-    code, said = processes(capsys, "--grace", "-1")
+    assert "No process uses a GPU" in printed
+    assert "empty_cache()" in printed
+    code, printed = processes(capsys, "--grace", "-1")
     assert code == 2

@@ -29,8 +29,8 @@ def hot_result(seed, *, share=0.12, seen=True):
         **({"clock_hertz": np.full(len(seconds), 1.4e9), "temperature_celsius": np.full(len(seconds), 85.0),
             "power_watts_per_gpu": np.full(len(seconds), 690.0)} if seen else {}),
     )  # fmt: skip
-    said = (*one.warnings, f"clock: throttled for {100 * share:.0f} % of the measured time by heat")
-    return summarise(one.model_copy(update={"steps": steps})).model_copy(update={"warnings": said})
+    printed = (*one.warnings, f"clock: throttled for {100 * share:.0f} % of the measured time by heat")
+    return summarise(one.model_copy(update={"steps": steps})).model_copy(update={"warnings": printed})
 
 
 def test_a_throttled_side_is_named_above_the_headline_in_every_report():

@@ -140,7 +140,7 @@ def test_the_running_mean_of_swift_becomes_times_of_steps(read_text: Any) -> Non
 
 def test_a_mean_rounded_to_four_digits_gives_no_times(read_text: Any) -> None:
     rows = [swift(step, 1.881) | {"train_speed(s/it)": "1.881"} for step in (2000, 2005, 2010, 2015)]
-    result = read_text("\n".join(str(said) for said in rows) + "\n")
+    result = read_text("\n".join(str(changes) for changes in rows) + "\n")
     assert "seconds" not in result.steps.seen
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.881)
     assert result.performance_metrics.basis == "reported_means"
@@ -148,7 +148,7 @@ def test_a_mean_rounded_to_four_digits_gives_no_times(read_text: Any) -> None:
 
 def test_a_resumed_run_of_swift_has_no_times(read_text: Any) -> None:
     rows = [swift(step, 2.0) | {"elapsed_time": f"{(step - 50) * 2}s"} for step in (60, 70, 80)]
-    result = read_text("\n".join(json.dumps(said) for said in rows) + f"\n{SUMMARY}\n")
+    result = read_text("\n".join(json.dumps(changes) for changes in rows) + f"\n{SUMMARY}\n")
     assert "seconds" not in result.steps.seen
 
 
@@ -215,7 +215,7 @@ def test_a_row_that_was_printed_twice_counts_once_and_a_run_that_stands_still_ev
 def test_two_ranks_that_report_at_their_own_pace_are_one_run(read_text: Any) -> None:
     def rows(rank: int, first: int, last: int) -> str:
         steps = (f"'loss': {9 - n / 10}, 'grad_norm': 1.5, 'epoch': {n}" for n in range(first, last))
-        return "".join(f"{rank}: {{{said}}}\n" for said in steps)
+        return "".join(f"{rank}: {{{changes}}}\n" for changes in steps)
 
     end = "0: {'train_runtime': 836.3, 'train_samples_per_second': 1.196, 'train_steps_per_second': 0.005}\n"
     assert len(read_text(rows(0, 0, 5) + rows(1, 0, 9) + rows(0, 5, 9) + end).steps) == 9
@@ -227,9 +227,9 @@ def g4(value: float) -> str:
 
 
 def five(step: int, seconds: float, *, epoch: float) -> str:
-    said = {"loss": g4(2.0), "grad_norm": g4(1.0), "learning_rate": g4(5e-5), "epoch": g4(epoch)}
+    changes = {"loss": g4(2.0), "grad_norm": g4(1.0), "learning_rate": g4(5e-5), "epoch": g4(epoch)}
     return str(
-        {**said, "num_input_tokens_seen": step * 1000, "train_runtime": g4(seconds), "train_tokens_per_second": "1"}
+        {**changes, "num_input_tokens_seen": step * 1000, "train_runtime": g4(seconds), "train_tokens_per_second": "1"}
     )
 
 

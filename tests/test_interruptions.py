@@ -37,8 +37,8 @@ def test_ctrl_c_during_an_import_is_one_line(module, tmp_path):
     )  # fmt: skip
     assert child.stdout.readline() == "importing\n"
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=30)
-    assert (child.returncode, "interrupted" in said, "Traceback" in said) == (1, True, False), said
+    _, printed = child.communicate(timeout=30)
+    assert (child.returncode, "interrupted" in printed, "Traceback" in printed) == (1, True, False), printed
 
 
 def test_a_log_whose_name_is_no_utf_8_is_read_and_its_result_written(tmp_path, capsys):

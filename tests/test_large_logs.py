@@ -41,10 +41,10 @@ def test_a_very_long_log_of_one_training_is_not_cut(tmp_path, monkeypatch, name)
 def test_numbers_by_step_are_those_of_a_dictionary():
     known = {2: 0.5, 5: 1.5, 9: 2.5}
     columns = ByStep(np.array([2, 5, 9]), np.array([0.5, 1.5, 2.5]))
-    wanted = np.arange(11)
+    expected = np.arange(11)
     assert dict(columns) == known
-    assert [columns.get(int(step)) for step in wanted] == [known.get(int(step)) for step in wanted]
-    assert np.array_equal(at(columns, wanted), at(known, wanted), equal_nan=True)
+    assert [columns.get(int(step)) for step in expected] == [known.get(int(step)) for step in expected]
+    assert np.array_equal(at(columns, expected), at(known, expected), equal_nan=True)
 
 
 def test_a_document_is_not_parsed_again_for_each_of_its_rows(tmp_path, monkeypatch):

@@ -105,7 +105,7 @@ def test_measurements_before_a_crash_come_back_incomplete(run):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "printed",
     [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
         "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB",
@@ -113,8 +113,8 @@ def test_measurements_before_a_crash_come_back_incomplete(run):
         "MemoryError: Cannot allocate memory",
     ],
 )
-def test_running_out_of_memory_names_the_flags_that_help(run, said):
-    ending, _ = run(f"print({said!r}, file=sys.stderr)\nsys.exit(1)")
+def test_running_out_of_memory_names_the_flags_that_help(run, printed):
+    ending, _ = run(f"print({printed!r}, file=sys.stderr)\nsys.exit(1)")
     assert isinstance(ending.error, OutOfMemoryError)
     message = str(ending.error)
     assert message.startswith("out of memory: llama (tiny), micro batch 1, global batch 2, sequence 16, fp32, 1 device")

@@ -69,9 +69,9 @@ def test_nemo_gets_an_environment_and_pins_of_its_own(make_env, tmp_path):
 
 def test_power_can_be_measured_after_either_command_of_the_readme():
     root = TOOL.parents[1]
-    wanted = r"^\s*\"?nvidia-ml-py>=\d+"
-    assert re.search(wanted, (root / "requirements.txt").read_text(), re.M)
+    expected = r"^\s*\"?nvidia-ml-py>=\d+"
+    assert re.search(expected, (root / "requirements.txt").read_text(), re.M)
     base = (root / "pyproject.toml").read_text().partition("[project.optional-dependencies]")
-    assert re.search(wanted, base[0], re.M)
+    assert re.search(expected, base[0], re.M)
     assert "telemetry = " in base[2]
     assert re.search(r"^nvidia-ml-py==", (root / "constraints.txt").read_text(), re.M)

@@ -267,11 +267,11 @@ def test_a_validation_outside_the_timer_is_no_interruption(tmp_path: Path) -> No
 
 def test_allocator_sizes_printed_once_are_the_largest_rank(tmp_path: Path) -> None:
     lines = [row("P0", i, 2500.0) for i in range(1, 8)]
-    said = (
+    printed = (
         "[Rank {}] (after 1 iterations) memory (MB) | allocated: {}.0 | max allocated: {}.5 | "
         "reserved: 9.0 | max reserved: 12.0"
     )
-    lines[1:1] = [said.format(0, 70, 100), said.format(1, 80, 90)]
+    lines[1:1] = [printed.format(0, 70, 100), printed.format(1, 80, 90)]
     memory = read(tmp_path, lines).memory_metrics
     assert memory is not None
     assert memory.peak_memory_allocated_gb == pytest.approx(100.5 * 2**20 / 1e9)

@@ -70,11 +70,11 @@ def one_by_one(index: list[int], content: list[float]) -> list[tuple[bool, int]]
     found: list[tuple[bool, int]] = []
     seen: set[tuple[int, float]] = set()
     segment, last = 0, 0
-    for number, said in zip(index, content, strict=True):
-        repeated = (number, said) in seen
+    for number, printed in zip(index, content, strict=True):
+        repeated = (number, printed) in seen
         if not repeated and number <= last:
             segment, seen = segment + 1, set()
-        seen.add((number, said))
+        seen.add((number, printed))
         found.append((not repeated, segment))
         last = last if repeated else number
     return found
@@ -82,7 +82,7 @@ def one_by_one(index: list[int], content: list[float]) -> list[tuple[bool, int]]
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from([1.0, 2.0, 3.0])), max_size=30))
 def test_restarts_and_repetitions_are_those_of_a_look_at_every_line(lines: list[tuple[int, float]]) -> None:
-    index, seconds = [number for number, _ in lines], [said for _, said in lines]
+    index, seconds = [number for number, _ in lines], [printed for _, printed in lines]
     kept, segment = segments_of(np.array(index, float), [np.array(seconds)], None, np.array(seconds))
     assert list(zip(kept.tolist(), segment.tolist(), strict=True)) == one_by_one(index, seconds)
 

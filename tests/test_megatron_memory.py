@@ -127,9 +127,11 @@ def test_full_recomputation_keeps_one_input_of_each_layer():
 def test_fp8_without_context_parallel_is_refused_with_flags_that_make_it_fit():
     with pytest.raises(UsageError) as refused:
         prepare.check_memory(spec(), H100)
-    said = str(refused.value)
-    assert "needs about 85.6 GB on each device (weights, gradients and optimizer 48.2 GB, activations 34.4 GB" in said
-    assert said.endswith("to make it fit use --context-parallel-size 2, or --tensor-parallel-size 2")
+    printed = str(refused.value)
+    assert (
+        "needs about 85.6 GB on each device (weights, gradients and optimizer 48.2 GB, activations 34.4 GB" in printed
+    )
+    assert printed.endswith("to make it fit use --context-parallel-size 2, or --tensor-parallel-size 2")
     for change in ({"context_parallel_size": 2}, {"tensor_model_parallel_size": 2}, {"recompute": "full"}):
         prepare.check_memory(spec(**change), H100)
 

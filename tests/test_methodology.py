@@ -28,8 +28,8 @@ A100 = machine("NVIDIA A100-SXM4-80GB")
 MI300X = machine("AMD Instinct MI300X", "amd", memory_gb=206.0)
 
 
-def spec(on, model="llama", engine="nemo", **said):
-    settings = RunSettings(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
+def spec(on, model="llama", engine="nemo", **changes):
+    settings = RunSettings(**{"steps": 20, "warmup_steps": 5, "seed": 1, **changes})
     made = prepare.spec_of(model, settings, engine=ENGINES[engine], machine=on)
     prepare.check_precision(made, on)
     return made
@@ -178,7 +178,7 @@ def test_a_flag_that_contradicts_the_requested_methodology_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("on", "said", "complaint"),
+    ("on", "changes", "complaint"),
     [
         (H100, {"methodology": "best"}, "--methodology best: no such methodology; choose agreed, max, identical"),
         (
@@ -196,9 +196,9 @@ def test_a_flag_that_contradicts_the_requested_methodology_is_refused():
         (machine("some CPU", "cpu"), {"methodology": "max", "preset": "full"}, "has no entry for llama on some CPU"),
     ],
 )  # fmt: skip
-def test_a_methodology_that_cannot_run_here_is_refused_in_one_line(on, said, complaint):
+def test_a_methodology_that_cannot_run_here_is_refused_in_one_line(on, changes, complaint):
     with pytest.raises(UsageError, match=complaint) as refused:
-        spec(on, **said)
+        spec(on, **changes)
     assert "\n" not in str(refused.value)
 
 

@@ -88,8 +88,10 @@ def test_an_mfu_in_fp8_names_the_parts_that_stay_in_bf16():
     body, rest, whole = 41.876, 3.152 + 6.442, 51.470
     peak = whole / (body / 1978.9 + rest / 989.4)
     mfu = metric("mfu", result(config={"precision": "fp8"}))
-    said = f"by parts {100 * mfu.value * 1978.9 / peak:.1f} % of {peak:,.0f} TFLOP/s (layers' matrices fp8, output head"
-    assert said in mfu.remark
+    printed = (
+        f"by parts {100 * mfu.value * 1978.9 / peak:.1f} % of {peak:,.0f} TFLOP/s (layers' matrices fp8, output head"
+    )
+    assert printed in mfu.remark
     assert "by parts" not in metric("mfu").remark
 
 
@@ -204,8 +206,8 @@ def test_a_sliding_window_lowers_the_flops_of_long_sequences():
 @pytest.mark.parametrize("own", ["palm", "6n", "megatron", "nemo_transformer"])
 def test_reported_tflops_are_restated_once_their_convention_is_clear(own):
     shape = models.find("llama").shape
-    said = Reported(tflops_per_gpu=13_107.2 * flops.per_token(shape, 8192, own) / 1e12)
-    restated = metric("reported_tflops_per_gpu_restated", result(reported=said))
+    printed = Reported(tflops_per_gpu=13_107.2 * flops.per_token(shape, 8192, own) / 1e12)
+    restated = metric("reported_tflops_per_gpu_restated", result(reported=printed))
     assert restated.value == pytest.approx(metric("model_tflops_per_gpu").value)
     assert restated.remark == f"the framework counted by {own}"
 

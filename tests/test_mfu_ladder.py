@@ -36,18 +36,18 @@ def test_a_part_that_fails_takes_no_other_line_with_it(capsys):
 
     parts = {"one": lambda: "fine", "two": breaks, "three": leaves, "four": absent, "five": lambda: "fine too"}
     assert ladder.run(list(parts), parts) == 2
-    said = lines(capsys)
-    assert [line.split()[:2] for line in said] == [
+    printed = lines(capsys)
+    assert [line.split()[:2] for line in printed] == [
         ["PASS", "one"], ["FAIL", "two"], ["FAIL", "three"], ["SKIP", "four"], ["PASS", "five"],
     ]  # fmt: skip
-    assert said[1].endswith("RuntimeError: out of luck")
+    assert printed[1].endswith("RuntimeError: out of luck")
 
 
 def test_the_parts_of_a_step_run_on_a_cpu(capsys):
     assert ladder.main(["--parts", "devices,sampler,sync,events,flash,product,fp8,group"]) == 0
-    said = lines(capsys)
-    assert [line.split()[0] for line in said] == ["SKIP", "PASS", "PASS", "PASS", "PASS", "PASS", "SKIP", "PASS"]
-    assert "gloo: DDP and FSDP2, loss" in said[-1]
+    printed = lines(capsys)
+    assert [line.split()[0] for line in printed] == ["SKIP", "PASS", "PASS", "PASS", "PASS", "PASS", "SKIP", "PASS"]
+    assert "gloo: DDP and FSDP2, loss" in printed[-1]
 
 
 def test_a_wait_in_the_training_step_of_the_engine_is_found(monkeypatch, capsys):
@@ -160,9 +160,9 @@ def test_a_rung_states_its_goals_and_whether_they_are_reached(monkeypatch, secon
     monkeypatch.setattr(ladder, "on_gpu", lambda: True)
     monkeypatch.setattr(ladder, "benchmark", lambda *_: made.model_dump(mode="json"))
     monkeypatch.setattr(ladder, "best_product", lambda _: 800e12)
-    said = ladder.compiled()
-    assert f"goal 60% {outcome}" in said
-    assert f"of the best matrix product, goal 75% {outcome}" in said
+    printed = ladder.compiled()
+    assert f"goal 60% {outcome}" in printed
+    assert f"of the best matrix product, goal 75% {outcome}" in printed
 
 
 @pytest.mark.usefixtures("warm")

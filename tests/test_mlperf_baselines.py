@@ -109,9 +109,9 @@ def test_list_published_holds_entries_and_rows_with_the_same_keys(capsys):
     rows = json.loads(capsys.readouterr().out)
     assert {row["kind"] for row in rows} == {"mlperf", "published"}
     assert {row["gpu"] for row in rows} == {"MI355X"}
-    wanted = {"round", "benchmark", "submitter", "system", "gpu", "num_gpus", "runs", "successes", "minutes",
+    required = {"round", "benchmark", "submitter", "system", "gpu", "num_gpus", "runs", "successes", "minutes",
               "tokens_per_second_per_gpu", "global_batch_size", "precision", "mfu", "date"}  # fmt: skip
-    assert all(wanted <= row.keys() for row in rows)
+    assert all(required <= row.keys() for row in rows)
     assert all(row["url"] or row["source"] for row in rows if row["kind"] == "published")
     assert main(["mlperf", "list", "--published", "--submitter", "AMD", "--json"]) == 0
     assert {row["submitter"] for row in json.loads(capsys.readouterr().out)} == {"AMD"}
@@ -127,9 +127,9 @@ def test_a_gate_against_a_published_row_is_undecided_without_an_assumption(tmp_p
     candidate = str(own(tmp_path))
     arguments = ["gate", "--against", name, "--candidate", candidate, "--accept", "same_work_per_token"]
     assert main(arguments) == 3
-    said = capsys.readouterr().out
-    assert "a published figure has no runs; state their variation with --assume-run-cv PERCENT" in said
-    assert "runs on each side would decide" not in said
+    shown = capsys.readouterr().out
+    assert "a published figure has no runs; state their variation with --assume-run-cv PERCENT" in shown
+    assert "runs on each side would decide" not in shown
     assert main([*arguments, "--assume-run-cv", "1%"]) in (0, 1)
     assert main(["gate", "--against", "published:nobody", "--candidate", candidate]) == 2
     assert "0 published rows" in capsys.readouterr().err

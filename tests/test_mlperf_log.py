@@ -334,8 +334,8 @@ def test_an_empty_description_changes_nothing(tmp_path, description):
 )
 def test_a_run_to_the_quality_target_has_its_time_and_samples(shared, file, benchmark, target, peft, samples, minutes):
     result = logs.read(shared / "logs" / "mlperf" / file)
-    said, (run,) = result.performance_metrics.reported, result.runs
-    assert (said.benchmark, said.quality_target, result.training_config.peft) == (benchmark, target, peft)
+    printed, (run,) = result.performance_metrics.reported, result.runs
+    assert (printed.benchmark, printed.quality_target, result.training_config.peft) == (benchmark, target, peft)
     assert run.samples_to_train == samples
     assert run.time_to_train_seconds / 60 == pytest.approx(minutes, abs=0.01)
 

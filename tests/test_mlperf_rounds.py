@@ -179,20 +179,20 @@ def test_an_imported_library_is_listed_with_every_named_field(tmp_path, capsys):
     capsys.readouterr()
     assert main(["mlperf", "list", "--library", str(target), "--json"]) == 0
     [row] = json.loads(capsys.readouterr().out)
-    wanted = {
+    expected = {
         "round": "v9.9", "benchmark": "llama31_8b", "submitter": "Here", "system": "box", "gpu": "MI355X",
         "num_gpus": 8, "runs": 10, "successes": 10, "global_batch_size": 32, "precision": None,
     }  # fmt: skip
-    assert wanted.items() <= row.items()
+    assert expected.items() <= row.items()
     assert row["minutes"] == pytest.approx(94.5 * 1.02, rel=1e-5)
     assert row["tokens_per_second_per_gpu"] == pytest.approx(6691, rel=1e-3)
 
 
 def test_a_file_that_is_no_library_is_refused_with_its_line(tmp_path):
     path = tmp_path / "lib.jsonl"
-    for text, said in (("", "no JSON"), ("{}", "no library"), ('{"format":"x"}\n', "no library")):
+    for text, shown in (("", "no JSON"), ("{}", "no library"), ('{"format":"x"}\n', "no library")):
         path.write_text(text)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=shown):
             mlperf_library.load(path)
     head = json.dumps({"format": mlperf_library.FORMAT, "version": 1, "sources": []})
     for line in ("{}", '{"runs": 3}', "[", '{"round":1,"runs":{}}'):

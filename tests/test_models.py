@@ -80,11 +80,11 @@ def test_tiny_presets_keep_the_features_of_the_architecture():
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("requested", "found"),
     [(("llama", "real"), "full"), (("Llama", "FULL"), "full"), (("course", "2_7B"), "2.7B"), (("course", "XL"), "xl")],
 )
-def test_other_words_find_the_same_preset(asked, found):
-    assert models.find(*asked).name == found
+def test_other_words_find_the_same_preset(requested, found):
+    assert models.find(*requested).name == found
 
 
 def test_the_size_called_2_7b_shows_its_real_count():

@@ -23,10 +23,10 @@ def comparison_of(prices=None, runs=3, **of_mi300x):
 
 def test_every_report_leads_with_the_break_even_that_needs_no_price(capsys):
     comparison = comparison_of()
-    said = "MI300X is cheaper as long as its GPU-hour costs less than 1.1"
+    printed = "MI300X is cheaper as long as its GPU-hour costs less than 1.1"
     console.print_summary(comparison)
     for text in (" ".join(capsys.readouterr().out.split()), markdown.render(comparison), html.render(comparison)):
-        assert said in text
+        assert printed in text
     assert "(95 % interval 1.1" in money.sentences(comparison.pairs[0])[0]
 
 

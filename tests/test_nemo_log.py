@@ -10,7 +10,7 @@ import pytest
 
 def row(iteration: int, *metrics: str, seconds: str | None = "0.5", last: int = 99, start: str = "Training ") -> str:
     timing = [f"train_step_timing in s: {seconds}"] if seconds else []
-    said = [
+    printed = [
         "lr: 2.999e-07",
         "global_batch_size: 16",
         f"global_step: {iteration}",
@@ -18,7 +18,7 @@ def row(iteration: int, *metrics: str, seconds: str | None = "0.5", last: int = 
         *timing,
         *metrics,
     ]
-    return f"{start}epoch 0, iteration {iteration}/{last} | " + " | ".join(said)
+    return f"{start}epoch 0, iteration {iteration}/{last} | " + " | ".join(printed)
 
 
 def log(*lines: str) -> str:
@@ -95,14 +95,14 @@ def test_a_loss_of_nan_stays_nan(read_text: Any) -> None:
 
 
 def test_parallel_sizes_come_from_the_groups(read_text: Any) -> None:
-    said = [
+    printed = [
         "All distributed processes registered. Starting with 8 processes",
         "[NeMo I 2025-05-01 10:00:00 init:496] All tensor model parallel group ranks: [[0, 1], [2, 3], [4, 5], [6, 7]]",
         "[NeMo I 2025-05-01 10:00:00 init:550] All pipeline model parallel group ranks: [[0], [1], [2], [3]]",
         "[NeMo I 2025-05-01 10:00:00 init:500] All context parallel group ranks: [[0, 2], [1, 3]]",
         "[NeMo I 2025-05-01 10:00:00 base:49] Padded vocab_size: 128256, original vocab_size: 128000, dummy tokens",
     ]
-    config = read_text(log(*said, *(row(n) for n in range(3)))).training_config
+    config = read_text(log(*printed, *(row(n) for n in range(3)))).training_config
     assert (config.num_gpus, config.tensor_model_parallel_size, config.context_parallel_size) == (8, 2, 2)
     assert (config.pipeline_model_parallel_size, config.padded_vocabulary_size) == (1, 128256)
 

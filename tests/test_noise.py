@@ -28,9 +28,9 @@ def test_a_load_of_the_past_or_a_short_burst_alone_is_no_noise(look):
 
 
 def test_a_busy_machine_is_reported_with_its_load_and_a_remedy():
-    (said,) = noise.about(BUSY, "before run 1")
-    assert said.startswith("noise: before run 1 other processes use 60 % of 8 cores, load 9.0;")
-    assert said.endswith("run again")
+    (printed,) = noise.about(BUSY, "before run 1")
+    assert printed.startswith("noise: before run 1 other processes use 60 % of 8 cores, load 9.0;")
+    assert printed.endswith("run again")
 
 
 def test_other_processes_and_throttling_of_a_gpu_are_reported():
@@ -67,8 +67,8 @@ def test_noise_is_a_warning_on_screen_and_in_the_result(folder, engine, monkeypa
     monkeypatch.setattr(noise, "look", lambda _ids=(): next(looks))
     assert run("--model", "llama", "--runs", "1", *QUICK) == 0
     result = store.load(folder / "output" / "benchmark_cpu_llama.json")
-    said = [warning for warning in result.warnings if warning.startswith("noise:")]
-    assert len(said) == 2
+    printed = [warning for warning in result.warnings if warning.startswith("noise:")]
+    assert len(printed) == 2
     assert "after run 1 other processes use 60 %" in capsys.readouterr().out
 
 

@@ -141,12 +141,12 @@ def test_only_the_train_pass_changes_the_weights():
 def test_the_loss_in_pieces_is_the_loss(monkeypatch):
     whole = Workload(spec())
     tokens = torch.randint(0, 100, (2, 17))
-    wanted = whole.network(tokens)
+    required = whole.network(tokens)
     monkeypatch.setattr("tensorprimat.micro.workload.LARGEST_LOGITS", 1000)
     assert "in pieces" in whole.loss
-    torch.testing.assert_close(whole.network(tokens), wanted)
+    torch.testing.assert_close(whole.network(tokens), required)
     whole.network.forward_only = True
-    torch.testing.assert_close(whole.network(tokens), wanted)
+    torch.testing.assert_close(whole.network(tokens), required)
 
 
 def test_figures_follow_from_the_trial_times():
@@ -249,13 +249,13 @@ def test_a_terminal_has_as_many_columns_as_fit(columns, left_out, capsys, monkey
     assert heading.startswith("Model")
     assert "Step, ms" in heading
     assert all(len(line) <= columns for line in [heading, *rest])
-    said = " ".join(rest)
-    assert ("A wider terminal and files also have: " in said) is (left_out is not None)
-    assert left_out is None or (left_out in said and left_out not in heading)
+    printed = " ".join(rest)
+    assert ("A wider terminal and files also have: " in printed) is (left_out is not None)
+    assert left_out is None or (left_out in printed and left_out not in heading)
 
 
 @pytest.mark.parametrize(
-    ("asked", "trials"),
+    ("requested", "trials"),
     [
         ({}, (10, 1)),
         ({"measure_steps": 4}, (4, 1)),
@@ -266,8 +266,8 @@ def test_a_terminal_has_as_many_columns_as_fit(columns, left_out, capsys, monkey
         ({"measure_steps": 6, "trials": 3, "steps_per_trial": 2}, (3, 2)),
     ],
 )
-def test_measured_steps_are_trials_times_their_steps(asked, trials):
-    assert grid.trials_of(grid.GridOptions(**asked)) == trials
+def test_measured_steps_are_trials_times_their_steps(requested, trials):
+    assert grid.trials_of(grid.GridOptions(**requested)) == trials
 
 
 @pytest.mark.parametrize(
@@ -415,10 +415,10 @@ class _Widest(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def test_a_bf16_model_is_never_built_in_fp32():
-    asked = grid.GridOptions(
+    requested = grid.GridOptions(
         shapes=("own=64/128/2/4",), context_length="16", batch_size="2", precision="bf16", pass_name="train"
     )
-    (spec,) = grid.cells(asked)
+    (spec,) = grid.cells(requested)
     with _Widest() as made:
         workload = Workload(spec)
     assert made.numbers < 1000  # rotary frequencies, and no weight

@@ -120,8 +120,8 @@ def test_benchmark_utils_names_a_missing_attribute():
         _ = benchmark_utils.BenchmarkCallbacks
 
 
-@pytest.mark.parametrize(("hip", "asked"), [(None, None), ("6.4.1", "1")])
-def test_tf32_is_also_set_in_rocms_own_way(hip, asked, monkeypatch):
+@pytest.mark.parametrize(("hip", "requested"), [(None, None), ("6.4.1", "1")])
+def test_tf32_is_also_set_in_rocms_own_way(hip, requested, monkeypatch):
     monkeypatch.delenv("HIPBLASLT_ALLOW_TF32", raising=False)
     monkeypatch.setattr(torch.version, "hip", hip)
     before = torch.get_float32_matmul_precision()
@@ -131,7 +131,7 @@ def test_tf32_is_also_set_in_rocms_own_way(hip, asked, monkeypatch):
         assert "HIPBLASLT_ALLOW_TF32" not in os.environ
         platform.multiply_float32_in("tf32")
         assert torch.get_float32_matmul_precision() == "high"
-        assert os.environ.get("HIPBLASLT_ALLOW_TF32") == asked
+        assert os.environ.get("HIPBLASLT_ALLOW_TF32") == requested
     finally:
         torch.set_float32_matmul_precision(before)
         os.environ.pop("HIPBLASLT_ALLOW_TF32", None)

@@ -177,8 +177,8 @@ def test_under_torchrun_no_card_is_chosen_by_its_number(two_gpus, tmp_path, caps
 
 def test_a_card_below_the_catalogue_is_named():
     (row, *_) = made().matmul
-    (said,) = preflight.warnings_about(made(matmul=(row.model_copy(update={"best_flops_per_second": 3e14}),)))
-    assert said.startswith("bf16: the best product reaches 30 % of the catalogue's peak")
+    (printed,) = preflight.warnings_about(made(matmul=(row.model_copy(update={"best_flops_per_second": 3e14}),)))
+    assert printed.startswith("bf16: the best product reaches 30 % of the catalogue's peak")
 
 
 def test_a_sound_machine_is_not_warned_about():
@@ -332,13 +332,13 @@ def test_a_roofline_without_a_preflight_names_the_remedy(tmp_path, capsys, monke
 
 
 def test_all_reduce_sums_and_small_messages_are_timed_over_many_calls(monkeypatch):
-    asked = []
-    monkeypatch.setattr(collectives.dist, "all_reduce", lambda _values, op: asked.append(op))
+    requested = []
+    monkeypatch.setattr(collectives.dist, "all_reduce", lambda _values, op: requested.append(op))
     monkeypatch.setattr(collectives.dist, "barrier", lambda: None)
     found = collectives._timed("all_reduce", 4096, CPU, 2)
-    sums = asked.count(collectives.dist.ReduceOp.SUM)
+    sums = requested.count(collectives.dist.ReduceOp.SUM)
     assert sums == 1 + collectives.REPEATS * collectives.CALLS_OF_SMALL
-    assert asked.count(collectives.dist.ReduceOp.MAX) == collectives.REPEATS  # of the times, over the processes
+    assert requested.count(collectives.dist.ReduceOp.MAX) == collectives.REPEATS  # of the times, over the processes
     assert 0 < found.seconds < 0.01
 
 
@@ -346,17 +346,17 @@ def test_all_reduce_sums_and_small_messages_are_timed_over_many_calls(monkeypatc
 
 
 def test_fp8_products_are_e4m3_with_a_scale_each_and_give_bf16(monkeypatch):
-    asked = []
+    requested = []
     real = torch._scaled_mm
 
     def noting(left, right, **options):
-        asked.append((left.dtype, right.dtype, options["out_dtype"], bool((left.float() == 0).all())))
+        requested.append((left.dtype, right.dtype, options["out_dtype"], bool((left.float() == 0).all())))
         return real(left, right, **options)
 
     monkeypatch.setattr(torch, "_scaled_mm", noting)
     best, typical = matmul.rate(64, "fp8", CPU, repeats=2)
     assert 0 < typical <= best
-    assert set(asked) == {(torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16, False)}
+    assert set(requested) == {(torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16, False)}
 
 
 @pytest.mark.parametrize(("arch", "kind"), [("gfx942:sramecc+", "fnuz"), ("gfx950:sramecc+", "fn"), ("", "fn")])
@@ -406,8 +406,8 @@ def test_nodes_have_a_row_each_the_slowest_first():
 
 
 def test_the_gpus_below_a_share_of_the_median_are_named_with_their_node():
-    [said] = made(devices=nodes_of()).below(0.9)
-    assert said == "node2: gpu 3 reaches 71.4 % of the median of 32 GPUs, less than 90 %"
+    [printed] = made(devices=nodes_of()).below(0.9)
+    assert printed == "node2: gpu 3 reaches 71.4 % of the median of 32 GPUs, less than 90 %"
     assert made(devices=nodes_of(slow=6.4e14)).below(0.9) == ()
     assert made().below(0.9) == ()
 

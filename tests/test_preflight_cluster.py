@@ -36,9 +36,9 @@ sys.exit(preflight_rank.main(sys.argv[1:]))
 SRUN = """
 import os, shutil, subprocess, sys
 place = {place!r}
-given = sys.argv[1:]
-result = given[given.index("--result") + 1]
-spec = given[given.index("--spec") + 1]
+arguments = sys.argv[1:]
+result = arguments[arguments.index("--result") + 1]
+spec = arguments[arguments.index("--spec") + 1]
 print("Slurm job 7 is submitted")
 ranks = []
 for node, speed in enumerate({speeds!r}):

@@ -27,7 +27,7 @@ LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU"), host=
 
 @pytest.fixture
 def trained(monkeypatch, tmp_path):
-    """Eight H100 with NeMo, where training only notes what it was asked for; a list of RunSpecs."""
+    """Eight H100 with NeMo, where training only keeps each RunSpec; return the list of them."""
     specs = []
     monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda: H100)
     monkeypatch.setattr("tensorprimat.engines.importable", lambda _: True)
@@ -92,10 +92,10 @@ def test_a_nemo_without_the_collection_is_reported_before_other_missing_packages
     (tmp_path / "nemo" / "__init__.py").write_text("__version__ = '3.0.0'\n")
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        said = nemo.unavailable()
+        printed = nemo.unavailable()
     finally:
         sys.modules.pop("nemo", None)
-    assert said == "NeMo 3.0.0 has no llm collection; NeMo 3 names Megatron-Bridge as its successor"
+    assert printed == "NeMo 3.0.0 has no llm collection; NeMo 3 names Megatron-Bridge as its successor"
 
 
 @pytest.mark.parametrize(

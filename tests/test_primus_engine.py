@@ -189,10 +189,10 @@ def test_ctrl_c_keeps_the_measured_steps(place):
         if "Step   4" in line:
             break
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=60)
+    _, printed = child.communicate(timeout=60)
     assert child.returncode == 1
-    assert "interrupted" in said
-    assert "Traceback" not in said
+    assert "interrupted" in printed
+    assert "Traceback" not in printed
     partial = json.loads(next((place / "out" / "history").glob("*.json")).read_text())
     assert partial["performance_metrics"]["total_steps"] >= 3
     assert partial["complete"] is False

@@ -52,9 +52,9 @@ def test_nothing_that_a_command_prints_steers_a_terminal(words, content, tmp_pat
         "OUT": str(tmp_path / "out"),
     }
     main([places.get(word, word) for word in words])
-    said = "".join(capfd.readouterr())
-    assert said
-    assert not set(said) & set("\x1b\x07\x9b\u202e")
+    printed = "".join(capfd.readouterr())
+    assert printed
+    assert not set(printed) & set("\x1b\x07\x9b\u202e")
 
 
 def test_only_harmless_makes_consoles():
@@ -69,10 +69,10 @@ def test_a_console_keeps_its_own_colours_and_cleans_the_text(capsys):
 
     screen = harmless.console(force_terminal=True, color_system="standard", highlight=False)
     screen.print(Text(f"x{EVIL}", style="green"))
-    said = capsys.readouterr().out
-    assert "\x1b[32m" in said
-    assert "\x1b]0;" not in said
-    assert "\x1b[2J" not in said
+    printed = capsys.readouterr().out
+    assert "\x1b[32m" in printed
+    assert "\x1b]0;" not in printed
+    assert "\x1b[2J" not in printed
 
 
 def started(*words, folder, code=None, **environment):
@@ -160,10 +160,10 @@ def test_an_unexpected_error_is_one_line_and_debug_shows_where_it_came_from(monk
 
     monkeypatch.setattr(cli, "_call", fail)
     assert main(["compare"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("tprimat: unexpected error, ZeroDivisionError in ")
-    assert said.count("\n") == 1
-    assert "--debug" in said
+    printed = capsys.readouterr().err
+    assert printed.startswith("tprimat: unexpected error, ZeroDivisionError in ")
+    assert printed.count("\n") == 1
+    assert "--debug" in printed
     with pytest.raises(ZeroDivisionError):
         main(["compare", "--debug"])
 

@@ -31,12 +31,12 @@ def kept(folder):
 
 @pytest.mark.usefixtures("warm")
 def test_the_torch_profiler_writes_a_trace_and_a_table_of_some_steps(run, tmp_path):
-    code, said, complaint = run("--profile", "torch")
+    code, printed, complaint = run("--profile", "torch")
     assert code == 0, complaint
     trace = next((tmp_path / "output" / "history").glob("*_torch.trace.json.gz"))
     assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     assert "aten::" in next((tmp_path / "output" / "history").glob("*_torch.txt")).read_text()
-    assert f"Profile: {trace}" in said
+    assert f"Profile: {trace}" in printed
     assert json.loads(kept(tmp_path).read_text())["provenance"]["profiled"] is True
     assert not list((tmp_path / "output").glob("*.json")), "a profiled run is never the latest result"
 
@@ -56,9 +56,9 @@ def test_nsight_profiles_the_run_and_its_result_is_never_compared(run, tmp_path,
         """,
     )
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    code, said, complaint = run("--profile", "nsys")
+    code, printed, complaint = run("--profile", "nsys")
     assert code == 0, complaint
-    assert "_nsys.nsys-rep" in said
+    assert "_nsys.nsys-rep" in printed
     compared = main(["compare", str(kept(tmp_path)), "--output-dir", str(tmp_path / "report")])
     assert "profil" in "".join(capfd.readouterr())
     assert compared == 2
@@ -85,11 +85,11 @@ exec "$@"
 def test_rocprofv3_writes_a_file_per_process_next_to_the_marked_result(run, tmp_path, monkeypatch):
     fake_primus.program(tmp_path / "bin", "rocprofv3", ROCPROFV3)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    code, said, complaint = run("--profile", "rocprof")
+    code, printed, complaint = run("--profile", "rocprof")
     assert code == 0, complaint
     traces = [path.name for path in (tmp_path / "output" / "history").glob("*_kernel_stats.*")]
     assert {re.sub(r".*_rocprof_\d+", "", name) for name in traces} == {"_kernel_stats.csv", "_kernel_stats.pftrace"}
-    assert all(name in said for name in traces)
+    assert all(name in printed for name in traces)
     assert json.loads(kept(tmp_path).read_text())["provenance"]["profiled"] is True
 
 
@@ -104,10 +104,10 @@ def test_rocprofv3_writes_a_file_per_process_next_to_the_marked_result(run, tmp_
 )
 def test_a_run_that_cannot_be_profiled_is_one_line(run, monkeypatch, flags, complaint):
     monkeypatch.setattr(profiling.shutil, "which", lambda _: None)
-    code, _, said = run(*flags)
+    code, _, printed = run(*flags)
     assert code == 2
-    assert complaint in said
-    assert len(said.strip().splitlines()) == 1
+    assert complaint in printed
+    assert len(printed.strip().splitlines()) == 1
 
 
 def test_only_an_engine_that_trains_can_be_profiled():

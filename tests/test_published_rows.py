@@ -113,12 +113,12 @@ def test_a_ratio_is_the_rate_measured_here_over_the_published_one():
     assert max(ratios) != pytest.approx(1 / max(ratios))
 
 
-@pytest.mark.parametrize("wanted", [{"num_gpus": 8}, {"gpu": "H100 SXM"}, {"benchmark": "llama"}])
-def test_baselines_that_are_chosen_meet_every_condition(wanted):
-    found = [one.row for one in choose(bundled(), EntryChoice(**wanted)) if one.entry is None]
+@pytest.mark.parametrize("expected", [{"num_gpus": 8}, {"gpu": "H100 SXM"}, {"benchmark": "llama"}])
+def test_baselines_that_are_chosen_meet_every_condition(expected):
+    found = [one.row for one in choose(bundled(), EntryChoice(**expected)) if one.entry is None]
     every = [one.row for one in baselines() if one.entry is None]
     field, value = {"num_gpus": ("num_gpus", 8), "gpu": ("gpu", "H100 SXM"), "benchmark": ("model", "llama")}[
-        next(iter(wanted))
+        next(iter(expected))
     ]
     assert {getattr(row, field) for row in found} == {value}
     assert len(found) == sum(getattr(row, field) == value for row in every)

@@ -33,11 +33,11 @@ def said_by_rank_0(behaviour):
         for rank in (0, 1)
     ]
     try:
-        said = [process.communicate(timeout=60)[0] for process in processes]
+        printed = [process.communicate(timeout=60)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return said[0]
+    return printed[0]
 
 
 @pytest.mark.parametrize("behaviour", ["in step", "out of step"])
@@ -48,5 +48,5 @@ def test_every_rank_learns_the_largest_figure_even_if_the_default_group_is_out_o
 
 @pytest.mark.usefixtures("warm")
 def test_a_rank_that_is_gone_is_not_waited_for_and_is_reported():
-    said = said_by_rank_0("gone")
-    assert said.startswith("({'peak': 10.0}, 'memory: not every rank answered at the end (")
+    printed = said_by_rank_0("gone")
+    assert printed.startswith("({'peak': 10.0}, 'memory: not every rank answered at the end (")

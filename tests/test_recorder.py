@@ -133,10 +133,10 @@ def test_memory_is_on_the_rows_that_were_read_and_nowhere_else(clock):
 
 
 def test_power_is_read_for_the_time_of_each_step(clock):
-    asked = []
-    recorder = run(clock, 1.0, 3.0, power_at=lambda start, end: asked.append(end - start) or 400.0)
+    requested = []
+    recorder = run(clock, 1.0, 3.0, power_at=lambda start, end: requested.append(end - start) or 400.0)
     recorder.drain()
-    assert asked == pytest.approx([1.0, 2.0])
+    assert requested == pytest.approx([1.0, 2.0])
     assert [step.power_watts_per_gpu for step in recorder.steps] == [400.0, 400.0]
 
 

@@ -96,7 +96,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "cli/micro_options.py": {"sweep --d-model"},  # help of an option that sweep lacks
     "session/as_rank.py": {"--job-name"},  # of srun
     "core/spec.py": {"--num-nodes"},  # echoes what was typed: run and pretrain spell it differently
-    "core/stated.py": {"--micro-batch-size", "--warmup"},  # echo: only a command that has the flag can be given it
+    "core/stated.py": {"--micro-batch-size", "--warmup"},  # echo: only a command that has the flag accepts it
     "core/errors.py": {"--debug"},  # of the program itself, before or behind every command
     "engines/cluster/executors.py": {"--cluster", "--folder", "--spec", "--result"},
     "engines/cluster/container.py": {"--rm", "--help"},
@@ -115,7 +115,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "engines/cluster/submitted.py": {"--cluster", "--folder", "--spec", "--result", "--archive"},
     "micro/grid.py": {"sweep --label"},  # echo
     "micro/warmup.py": {"--warmup-steps"},  # advice for every other command, which all have it
-    "logs": {"--format", "--segment"},  # echo: only a command that has the flag can be given it
+    "logs": {"--format", "--segment"},  # echo: only a command that has the flag accepts it
 }
 """Flags that a module only echoes, or hands to a child process; "gate --price": only where that command shows it."""
 NOT_OURS = {
@@ -202,9 +202,9 @@ def test_a_small_gpu_is_refused_by_pretrain_with_flags_that_pretrain_has(monkeyp
     monkeypatch.setattr("tensorprimat.engines.prepare.check_engine", lambda *_: None)
     monkeypatch.setattr("tensorprimat.engines.nemo.engine.check", lambda *_: None)
     assert main(["pretrain", "--precision", "bf16", "--dry-run"]) == 2
-    said = capsys.readouterr().err
-    assert "more --num-gpus" in said
-    assert set(remedies(said)) - ACCEPTED["pretrain"] == set()
+    printed = capsys.readouterr().err
+    assert "more --num-gpus" in printed
+    assert set(remedies(printed)) - ACCEPTED["pretrain"] == set()
 
 
 def test_a_remedy_that_names_another_command_is_meant_for_that_one():
@@ -227,8 +227,8 @@ def said_by(capsys, command, path, tmp_path):
 @pytest.mark.parametrize("facts", [{}, {"sequence_length": 2048, "global_batch_size": 8}, {"num_gpus": 8}])
 def test_the_output_on_a_bare_result_names_only_the_commands_own_flags(tmp_path, capsys, command, facts):
     path = bare(tmp_path / "old.json", **facts)
-    said = " ".join(said_by(capsys, command, path, tmp_path).split())
-    named = set(remedies(said))
+    printed = " ".join(said_by(capsys, command, path, tmp_path).split())
+    named = set(remedies(printed))
     assert named - ACCEPTED[command] == set()
     if command in ("enhance", "metrics"):
         assert "--gpu" in named

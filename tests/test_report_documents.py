@@ -86,8 +86,8 @@ def test_several_models_have_a_verdict_over_all_and_one_each(three_models):
 
 
 def test_the_mean_over_models_names_its_conditions_and_when_it_has_no_verdict(three_models):
-    said = formatting.mean_sentence(three_models)
-    assert said.endswith("one machine per side; other machines may differ)")
+    printed = formatting.mean_sentence(three_models)
+    assert printed.endswith("one machine per side; other machines may differ)")
     unsettled = replace(three_models, mean_ratio=replace(three_models.mean_ratio, verdict="unsettled"))
     assert formatting.mean_sentence(unsettled).startswith("No verdict on ")
 

@@ -119,9 +119,9 @@ def test_a_contradiction_of_the_logs_clock_is_above_the_figures_and_in_the_headl
     doubtful = plausible.result("h100", runs=5).model_copy(update={"audit": off, "warnings": (warning,)})
     comparison = comparison_of(doubtful, plausible.result("mi300x", seconds=11.0, runs=5, seed=1, noise=0.005))
     for name in ("console", "markdown", "html"):
-        said = every_text(comparison)[name].replace("\N{NO-BREAK SPACE}", " ")
-        reason = said.index("10.0 % above the log")
-        assert said.index("100 steps take 100 s") < reason < said.index("12.8", reason), name
+        printed = every_text(comparison)[name].replace("\N{NO-BREAK SPACE}", " ")
+        reason = printed.index("10.0 % above the log")
+        assert printed.index("100 steps take 100 s") < reason < printed.index("12.8", reason), name
 
 
 def test_a_headline_names_the_faster_side_the_ratio_and_its_certainty(two):
@@ -226,9 +226,9 @@ def test_a_result_of_means_only_is_shown_as_reported_without_interval():
 
 
 def test_peak_memory_names_its_kind(two):
-    said = sections.results(two.sides).note
+    printed = sections.results(two.sides).note
     assert re.search(
-        r"different kinds cannot be compared: H100 6\d\.\d+ GB allocated, .*MI300X 148\.\d+ GB device used", said
+        r"different kinds cannot be compared: H100 6\d\.\d+ GB allocated, .*MI300X 148\.\d+ GB device used", printed
     )
     for text in every_text(two).values():
         assert "Peak memory of different kinds" in text or "peak_memory" in text

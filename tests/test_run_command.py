@@ -99,10 +99,10 @@ def run(*flags):
 def test_two_flags_for_recomputation_that_disagree_are_refused(capsys, stated, code):
     flags = ("--model", "llama", "--engine", "torch", "--dry-run")
     assert run(*flags, "--recompute", "--activation-checkpointing", stated) == code
-    said = capsys.readouterr().err
-    assert (f"--recompute: means --activation-checkpointing full, and --activation-checkpointing {stated}" in said) == (
-        code == 2
-    )
+    printed = capsys.readouterr().err
+    assert (
+        f"--recompute: means --activation-checkpointing full, and --activation-checkpointing {stated}" in printed
+    ) == (code == 2)
 
 
 def test_three_runs_are_three_processes_and_one_result(folder, capsys):

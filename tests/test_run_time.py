@@ -28,8 +28,8 @@ def machine(name):
 
 
 def specs(name):
-    wanted = RunSettings(steps=20, warmup_steps=5, seed=1)
-    return {model: prepare.spec_of(model, wanted, engine=ENGINES["torch"], machine=machine(name)) for model in MODELS}
+    expected = RunSettings(steps=20, warmup_steps=5, seed=1)
+    return {model: prepare.spec_of(model, expected, engine=ENGINES["torch"], machine=machine(name)) for model in MODELS}
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -71,7 +71,7 @@ def test_a_device_without_a_known_peak_has_no_estimate():
 
 
 @pytest.mark.parametrize(
-    ("flags", "batch", "said"),
+    ("flags", "batch", "shown"),
     [
         (("--budget-minutes", "15"), 1, "llama: batch 1 (default 16)"),
         (("--budget-minutes", "15", "--global-batch-size", "16"), 16, "Estimated time: "),
@@ -79,7 +79,7 @@ def test_a_device_without_a_known_peak_has_no_estimate():
     ],
 )
 def test_a_dry_run_prints_the_estimate_and_the_sizes_that_the_minutes_leave(
-    tmp_path, monkeypatch, capsys, flags, batch, said
+    tmp_path, monkeypatch, capsys, flags, batch, shown
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: machine("one H200"))
@@ -87,7 +87,7 @@ def test_a_dry_run_prints_the_estimate_and_the_sizes_that_the_minutes_leave(
     printed = capsys.readouterr()
     assert {one["global_batch_size"] for one in json.loads(printed.out)} == {batch}
     told = " ".join(printed.err.split())
-    assert said in told
+    assert shown in told
     assert "not measured" in told
 
 

@@ -84,8 +84,12 @@ def loads_or_refuses(path):
     try:
         return store.load(path).performance_metrics.total_time_seconds
     except InputError as error:
-        said = str(error)
-    return "refused" if "\n" not in said and ("series" in said or "raw_step" in said or "step_m" in said) else said
+        printed = str(error)
+    return (
+        "refused"
+        if "\n" not in printed and ("series" in printed or "raw_step" in printed or "step_m" in printed)
+        else printed
+    )
 
 
 def test_compare_goes_on_without_a_result_whose_series_file_is_damaged(tmp_path, capsys):

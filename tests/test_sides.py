@@ -18,13 +18,13 @@ from tensorprimat.session import sides as by_argument
 
 @pytest.fixture
 def compare(tmp_path, capsys):
-    """Run compare on paths below tmp_path and return exit code, comparison.json and what was said."""
+    """Run compare on paths below tmp_path and return exit code, comparison.json and what was printed."""
 
     def run(*arguments):
         code = main(["compare", *map(str, arguments), "--no-plot", "--output-dir", str(tmp_path / "report")])
-        said = capsys.readouterr()
+        printed = capsys.readouterr()
         report = tmp_path / "report" / "comparison.json"
-        return code, json.loads(report.read_text()) if code == 0 else None, said.out + said.err
+        return code, json.loads(report.read_text()) if code == 0 else None, printed.out + printed.err
 
     return run
 
@@ -78,10 +78,14 @@ def test_sides_of_different_devices_are_called_after_them(tmp_path, compare):
 def test_a_baseline_can_be_chosen_among_several_sides_which_are_ranked(tmp_path, compare):
     for name, seconds in (("a", 12.8), ("b", 11.0), ("c", 14.0)):
         runs_in(tmp_path / name, seconds=seconds, seed=ord(name))
-    _, document, said = compare(tmp_path / "a", tmp_path / "b", tmp_path / "c", "--baseline", "c")
+    _, document, printed = compare(tmp_path / "a", tmp_path / "b", tmp_path / "c", "--baseline", "c")
     assert {pair["baseline"] for pair in document["pairs"]} == {"c"}
-    ranked = [line.split()[0] for line in said.splitlines() if line.startswith(("  a ", "  b ", "  c "))]
-    assert ranked[:3] == ["b", "a", "c"]  # the picture comes first; the table of results keeps the order given
+    ranked = [line.split()[0] for line in printed.splitlines() if line.startswith(("  a ", "  b ", "  c "))]
+    assert ranked[:3] == [
+        "b",
+        "a",
+        "c",
+    ]  # the picture comes first; the table of results keeps the order of the command line
 
 
 def test_by_still_groups_everything_whatever_the_arguments(tmp_path, compare):
@@ -134,9 +138,9 @@ def test_a_folder_of_logs_is_its_runs(tmp_path, compare):
 
 def test_a_log_alone_is_read_and_not_refused_as_json(tmp_path, compare):
     (tmp_path / "one.log").write_text("  seq_length ............... 8192\n" + log())
-    code, document, said = compare(tmp_path / "one.log")
+    code, document, printed = compare(tmp_path / "one.log")
     assert (code, len(document["sides"])) == (0, 1)
-    assert "invalid JSON" not in said
+    assert "invalid JSON" not in printed
 
 
 def test_files_of_equal_settings_and_clearly_different_speed_are_two_sides_of_one_folder(tmp_path, compare):
@@ -185,17 +189,17 @@ def test_two_named_sides_of_two_models_are_refused_with_a_remedy(tmp_path, compa
 
 @pytest.mark.parametrize("word", ["=x.json", "base="])
 def test_half_a_name_is_a_wrong_flag(compare, word):
-    code, _, said = compare(word, "other.json")
+    code, _, printed = compare(word, "other.json")
     assert code == 2
-    assert "NAME=PATH" in said
+    assert "NAME=PATH" in printed
 
 
 def test_a_path_that_holds_nothing_is_named(tmp_path, compare):
     (tmp_path / "noise.txt").write_text("nothing at all\n")
-    code, _, said = compare(tmp_path / "noise.txt")
+    code, _, printed = compare(tmp_path / "noise.txt")
     assert code == 2
-    assert "noise.txt" in said
-    assert "invalid JSON" not in said
+    assert "noise.txt" in printed
+    assert "invalid JSON" not in printed
 
 
 def on_side(name, *results):
@@ -205,13 +209,13 @@ def on_side(name, *results):
 
 
 def test_a_thousand_files_of_one_side_are_each_compared_with_one_of_their_kind(monkeypatch):
-    asked = []
+    requested = []
     real = sides.differing
-    monkeypatch.setattr(sides, "differing", lambda *pair, **how: asked.append(pair) or real(*pair, **how))
+    monkeypatch.setattr(sides, "differing", lambda *pair, **how: requested.append(pair) or real(*pair, **how))
     of_one = result("h100", steps=3)
     [group] = sides.gather(on_side("old", *[of_one] * 1000), "platform")
     assert len(group.runs) == 1000
-    assert len(asked) < 10
+    assert len(requested) < 10
 
 
 def test_a_file_that_contradicts_any_file_of_a_side_is_a_benchmark_of_its_own():
@@ -227,10 +231,10 @@ def test_the_scaling_factor_of_an_mlperf_folder_is_no_log_and_is_reported_as_not
             rows = job_logs.mlperf(job_logs.Job(seconds=seconds + 0.001 * number, hour=8 + number))
             (tmp_path / side / f"result_{number}.txt").write_text("\n".join(rows) + "\n")
     (tmp_path / "a" / "scaling.json").write_text('{"scaling_factor": 1.02}')
-    code, _, said = compare(tmp_path / "a", tmp_path / "b")
+    code, _, printed = compare(tmp_path / "a", tmp_path / "b")
     assert code == 0
-    assert "scaling.json: MLPerf's factor is not applied here; tprimat mlperf import scores with it" in said
-    assert "left out" not in said
+    assert "scaling.json: MLPerf's factor is not applied here; tprimat mlperf import scores with it" in printed
+    assert "left out" not in printed
 
 
 def test_runs_in_subfolders_are_runs_of_the_side(tmp_path, compare):
@@ -240,9 +244,9 @@ def test_runs_in_subfolders_are_runs_of_the_side(tmp_path, compare):
             folder.mkdir(parents=True)
             text = log(milliseconds=pace + 7 * number).replace(" 07:", f" 1{number}:")
             (folder / "train.log").write_text("  seq_length ............... 8192\n" + text)
-    _, document, said = compare(tmp_path / "old", tmp_path / "new", "--model-name", "llama")
+    _, document, printed = compare(tmp_path / "old", tmp_path / "new", "--model-name", "llama")
     assert [(side["label"], side["runs"]) for side in document["sides"]] == [("old", 2), ("new", 2)]
-    assert f"{tmp_path / 'old'}: read from its subfolders run1, run2" in said
+    assert f"{tmp_path / 'old'}: read from its subfolders run1, run2" in printed
 
 
 def test_results_in_subfolders_are_found_but_not_earlier_ones_in_history(tmp_path, compare):
@@ -274,11 +278,11 @@ def test_a_run_compared_with_itself_is_reported(tmp_path, compare):
     text = "  seq_length ............... 8192\n" + log()
     for name in ("one.log", "copy.log"):
         (tmp_path / name).write_text(text)
-    _, _, said = compare(tmp_path / "one.log", tmp_path / "copy.log", "--model-name", "llama")
-    assert "the same run is on both sides" in said
+    _, _, printed = compare(tmp_path / "one.log", tmp_path / "copy.log", "--model-name", "llama")
+    assert "the same run is on both sides" in printed
     (tmp_path / "copy.log").write_text(log(milliseconds=9991.0).replace(" 07:", " 09:"))
-    _, _, said = compare(tmp_path / "one.log", tmp_path / "copy.log", "--model-name", "llama")
-    assert "the same run" not in said
+    _, _, printed = compare(tmp_path / "one.log", tmp_path / "copy.log", "--model-name", "llama")
+    assert "the same run" not in printed
 
 
 def test_runs_of_one_side_that_differ_like_two_machines_are_reported(tmp_path, compare):
@@ -286,12 +290,12 @@ def test_runs_of_one_side_that_differ_like_two_machines_are_reported(tmp_path, c
         file = tmp_path / f"{name}.log"
         file.parent.mkdir(exist_ok=True)
         file.write_text("\n".join(job_logs.megatron(job_logs.Job(seconds=seconds, hour=hour))))
-    _, document, said = compare(tmp_path / "old", tmp_path / "new")
+    _, document, printed = compare(tmp_path / "old", tmp_path / "new")
     assert [side["runs"] for side in document["sides"]] == [2, 2]
     of_old, of_new = (" ".join(side["warnings"]) for side in document["sides"])
     assert "speeds differ by more than repetitions of one benchmark do (1.5 to 2 seconds a step)" in of_old
     assert "speeds differ" not in of_new
-    assert "kept as two results" not in said, "they are one side here"
+    assert "kept as two results" not in printed, "they are one side here"
 
 
 def test_a_tensorboard_file_is_called_after_its_folder():
@@ -301,6 +305,6 @@ def test_a_tensorboard_file_is_called_after_its_folder():
 
 def test_a_path_given_twice_without_names_is_one_side_with_a_warning(tmp_path, compare):
     path = runs_in(tmp_path / "a")
-    _, document, said = compare(path, path)
+    _, document, printed = compare(path, path)
     assert len(document["sides"]) == 1
-    assert f"{path}: given 2 times, so it is one side" in said
+    assert f"{path}: given 2 times, so it is one side" in printed

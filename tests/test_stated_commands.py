@@ -282,9 +282,9 @@ def test_a_wrong_fact_is_one_line_that_names_the_flag(tmp_path, capsys, command,
     path = bare(tmp_path / "old.json")
     output = {"compare": ["--output-dir", tmp_path / "o"], "enhance": ["--output-dir", tmp_path / "o"]}
     assert run(command, path, *output.get(command, []), *flags) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.strip().splitlines()) == 1
+    printed = capsys.readouterr().err
+    assert says in printed
+    assert len(printed.strip().splitlines()) == 1
     assert not (tmp_path / "o").exists()
 
 

@@ -75,10 +75,10 @@ def test_an_unknown_column_is_refused():
 def test_rows_taken_of_a_very_long_series_are_the_same_rows(as_mask):
     length = 2 * PICKED_AT_ONCE
     rows = Steps({"index": np.arange(length), "loss": np.arange(length) / 7.0})
-    wanted = np.arange(length) % 3 > 0
-    taken = rows.take(wanted if as_mask else np.flatnonzero(wanted))
-    assert (len(taken), taken.seen) == (wanted.sum(), ("index", "loss"))
-    assert taken.column("loss").tolist() == rows.column("loss")[wanted].tolist()
+    required = np.arange(length) % 3 > 0
+    taken = rows.take(required if as_mask else np.flatnonzero(required))
+    assert (len(taken), taken.seen) == (required.sum(), ("index", "loss"))
+    assert taken.column("loss").tolist() == rows.column("loss")[required].tolist()
     assert taken.take(slice(2, 4)) == rows.take(np.array([4, 5]))
     assert taken[3] == rows[5]
 

@@ -167,10 +167,10 @@ def test_a_row_that_restates_other_rows_is_neither_measured_nor_counted():
 def trained_shape(*, tflops=None, mfu=None, **config):
     """Llama 3.1 8B at 10,000 tokens/s on one H100, with what its framework says of that."""
     rows = timed(9.0, *[0.8192] * 9, reported_tflops_per_gpu=tflops, reported_mfu=mfu)
-    given = result(rows, global_batch_size=1, sequence_length=8192, num_gpus=1, **config)
+    stated = result(rows, global_batch_size=1, sequence_length=8192, num_gpus=1, **config)
     shape = models.find("llama").shape
     return summarise(
-        given.model_copy(update={"model": Model(shape=shape), "gpu_info": GpuInfo(device_name="H100 SXM")})
+        stated.model_copy(update={"model": Model(shape=shape), "gpu_info": GpuInfo(device_name="H100 SXM")})
     )
 
 
@@ -180,8 +180,8 @@ def flops_warnings(summary):
 
 @pytest.mark.parametrize("convention", flops.CONVENTIONS)
 def test_reported_flops_of_any_convention_agree_with_the_shape(convention):
-    said = 1e-8 * flops.per_token(models.find("llama").shape, 8192, convention)
-    assert flops_warnings(trained_shape(tflops=said * 1.015)) == []
+    printed = 1e-8 * flops.per_token(models.find("llama").shape, 8192, convention)
+    assert flops_warnings(trained_shape(tflops=printed * 1.015)) == []
 
 
 def test_reported_flops_that_no_convention_gives_are_named_with_the_computed_ones():

@@ -31,9 +31,9 @@ QUICK += ["--warmup-steps", "1", "--trials", "2", "--device", "cpu"]
 FIGURELESS = {"forward_only", "num_parameters"}
 
 
-def specs(**asked):
+def specs(**requested):
     values = {"shapes": ("tiny=32/64/2/2",), "vocab_size": 100, "context_length": "8,16", "batch_size": "1"}
-    return grid.cells(grid.GridOptions(**{**values, "pass_name": "train", "trials": 2, **asked}))
+    return grid.cells(grid.GridOptions(**{**values, "pass_name": "train", "trials": 2, **requested}))
 
 
 def stand_in(spec, *, fits=lambda _: True, calls=None):
@@ -48,9 +48,9 @@ def stand_in(spec, *, fits=lambda _: True, calls=None):
     )
 
 
-def swept(folder, wanted, **kept):
+def swept(folder, expected, **kept):
     fit = kept.pop("fit", False)
-    return list(sweep.run(wanted, folder, measure=lambda one: stand_in(one, **kept), device_name="some CPU", fit=fit))
+    return list(sweep.run(expected, folder, measure=lambda one: stand_in(one, **kept), device_name="some CPU", fit=fit))
 
 
 def test_a_shape_of_ones_own_can_be_named_among_the_sizes():
@@ -60,14 +60,15 @@ def test_a_shape_of_ones_own_can_be_named_among_the_sizes():
 
 
 def test_advice_that_differs_in_numbers_only_is_shown_once():
-    wide = [MicroResult(**spec.model_dump(exclude=FIGURELESS), warnings=(said,)) for spec, said in zip(
+    wide = [MicroResult(**spec.model_dump(exclude=FIGURELESS), warnings=(printed,)) for spec, printed in zip(
         specs(context_length="8,16,24"),
         ("scatter: CV 12.5 % over 4 trials", "scatter: CV 30.1 % over 4 trials", "scatter: CV 11.0 % over 4 trials"),
         strict=True,
     )]  # fmt: skip
-    (said,) = reports.warnings(wide)
+    (printed,) = reports.warnings(wide)
     assert (
-        said == "scatter: CV 30.1 % over 4 trials [tiny, context 16, batch 1, train, fp32; worst of 3 out of 3 cells]"
+        printed
+        == "scatter: CV 30.1 % over 4 trials [tiny, context 16, batch 1, train, fp32; worst of 3 out of 3 cells]"
     )
 
 
@@ -80,10 +81,10 @@ def test_the_default_grid_is_all_sizes_by_three_contexts(capsys):
 
 
 def test_a_grid_is_every_combination():
-    wanted = specs(precision="fp32,bf16", pass_name="forward,train", batch_size="1,2")
-    assert len(wanted) == 2 * 2 * 2 * 2
-    assert len({spec.file_name for spec in wanted}) == len(wanted)
-    assert wanted[0].file_name == "bench_tiny_8_b1_forward_fp32.json"
+    expected = specs(precision="fp32,bf16", pass_name="forward,train", batch_size="1,2")
+    assert len(expected) == 2 * 2 * 2 * 2
+    assert len({spec.file_name for spec in expected}) == len(expected)
+    assert expected[0].file_name == "bench_tiny_8_b1_forward_fp32.json"
 
 
 @pytest.mark.parametrize(
@@ -123,17 +124,17 @@ def test_a_killed_sweep_continues_at_its_next_cell(tmp_path):
     while not list(tmp_path.glob("bench_*.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
     os.kill(first.pid, signal.SIGTERM)  # as a batch system does
-    _, said = first.communicate(timeout=30)
+    _, printed = first.communicate(timeout=30)
     assert first.returncode == 1
-    assert "interrupted; finished work is kept" in said
+    assert "interrupted; finished work is kept" in printed
     kept = list(tmp_path.glob("bench_*.json"))
     assert len(kept) == 1
     second = specs(trials=3)
     calls = []
     known = micro_result.load(kept[0])
-    wanted = [one.model_copy(update={"num_warmups": 1}) for one in second]
+    expected = [one.model_copy(update={"num_warmups": 1}) for one in second]
     found = list(
-        sweep.run(wanted, tmp_path, measure=lambda one: stand_in(one, calls=calls), device_name=known.device_name)
+        sweep.run(expected, tmp_path, measure=lambda one: stand_in(one, calls=calls), device_name=known.device_name)
     )
     assert [outcome.resumed for outcome in found] == [True, False]
     assert len(calls) == 1
@@ -199,11 +200,11 @@ def test_fit_reports_when_nothing_fits(tmp_path):
 
 
 def test_fit_can_be_requested_later(tmp_path):
-    wanted = specs(context_length="8", batch_size="4")
-    swept(tmp_path, wanted, fits=lambda spec: spec.batch_size < 3)
-    (outcome,) = swept(tmp_path, wanted, fits=lambda spec: spec.batch_size < 3, fit=True)
+    expected = specs(context_length="8", batch_size="4")
+    swept(tmp_path, expected, fits=lambda spec: spec.batch_size < 3)
+    (outcome,) = swept(tmp_path, expected, fits=lambda spec: spec.batch_size < 3, fit=True)
     assert (outcome.resumed, outcome.cell.fit_batch_size) == (False, 2)
-    (again,) = swept(tmp_path, wanted, fits=lambda spec: spec.batch_size < 3, fit=True)
+    (again,) = swept(tmp_path, expected, fits=lambda spec: spec.batch_size < 3, fit=True)
     assert again.resumed
 
 
@@ -222,7 +223,7 @@ def test_real_memory_that_runs_out_is_a_row(tmp_path, capsys):
 
 
 def test_a_full_disk_in_the_middle_keeps_the_saved_cells(tmp_path, monkeypatch):
-    wanted = specs()
+    expected = specs()
     save = micro_result.save
 
     def full(cell, path):
@@ -232,8 +233,8 @@ def test_a_full_disk_in_the_middle_keeps_the_saved_cells(tmp_path, monkeypatch):
 
     monkeypatch.setattr(micro_result, "save", full)
     with pytest.raises(RunError, match=r"No space left on device; cells before it are kept; repeat the command"):
-        swept(tmp_path, wanted)
-    assert [path.name for path in tmp_path.glob("bench_*")] == [wanted[0].file_name]
+        swept(tmp_path, expected)
+    assert [path.name for path in tmp_path.glob("bench_*")] == [expected[0].file_name]
 
 
 def test_a_disk_that_is_full_for_the_tables_too_does_not_hide_the_remedy(tmp_path, capsys, monkeypatch):

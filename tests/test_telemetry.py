@@ -158,10 +158,10 @@ def test_only_the_gpus_of_the_training_are_sampled(monkeypatch):
     result = result_on("GPU-a", "GPU-b", "GPU-c")
     one = power.with_own_gpus(result, SimpleNamespace(device_ids=[1]))
     assert one.provenance.gpu_ids == ("GPU-b",)
-    asked = []
-    monkeypatch.setattr(telemetry, "open_devices", lambda ids: asked.extend(ids) or [])
+    requested = []
+    monkeypatch.setattr(telemetry, "open_devices", lambda ids: requested.extend(ids) or [])
     power.devices_of(one)
-    assert asked == ["GPU-b"]
+    assert requested == ["GPU-b"]
     assert power.devices_of(result_on()) == []  # an unknown identity must not open every GPU
 
 
@@ -227,22 +227,22 @@ def test_a_counter_that_sampled_power_contradicts_is_named():
     assert not any("energy counter" in warning for warning in measured(curve(), watts=495.0).warnings)
 
 
-def noting(name, ask, asked):
-    """The question itself, which notes that it was asked."""
-    return lambda *given: asked.append(name) or ask(*given)
+def noting(name, ask, requested):
+    """Return the query, which notes its name at each call."""
+    return lambda *stated: requested.append(name) or ask(*stated)
 
 
 def test_the_light_reading_covers_only_the_figures_shown_over_time(monkeypatch):
     module = nvml(nvmlDeviceGetPowerUsage=500_000, nvmlDeviceGetTotalEnergyConsumption=7_000)
-    asked = []
+    requested = []
     for name in NVML_QUESTIONS:
-        monkeypatch.setattr(module, name, noting(name, getattr(module, name), asked))
+        monkeypatch.setattr(module, name, noting(name, getattr(module, name), requested))
     monkeypatch.setitem(sys.modules, "pynvml", module)
     (device,) = nvidia.devices()
-    asked.clear()
+    requested.clear()
     reading = device.glance()
     assert (reading.power_watts, reading.energy_joules) == (500.0, 7.0)
-    assert sorted(asked) == [
+    assert sorted(requested) == [
         "nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetPowerUsage",
         "nvmlDeviceGetTemperature", "nvmlDeviceGetTotalEnergyConsumption",
     ]  # fmt: skip

@@ -90,8 +90,8 @@ def nemo_events(folder, texts=()):
     events = Events(folder)
     for row in range(1, 5):
         events.log(row, 0.5 * row, NEMO)
-    for tag, said in texts:
-        events.text(tag, said)
+    for tag, printed in texts:
+        events.text(tag, printed)
     return events.close()
 
 

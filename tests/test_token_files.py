@@ -37,6 +37,6 @@ def test_a_file_that_is_no_array_is_refused(tmp_path, capsys):
     path = tmp_path / "tokens.npy"
     path.write_text("not an array")
     assert run("--data", str(path)) == 2
-    said = capsys.readouterr().err
-    assert "tokens.npy: not a .npy file of numbers; --data takes one that numpy.save wrote" in said
-    assert "pickle" not in said  # numpy advises to trust the file
+    printed = capsys.readouterr().err
+    assert "tokens.npy: not a .npy file of numbers; --data takes one that numpy.save wrote" in printed
+    assert "pickle" not in printed  # numpy advises to trust the file

@@ -89,8 +89,8 @@ def test_a_step_is_the_same_work_for_any_number_of_ranks():
 
 
 def test_the_loader_gives_step_after_step():
-    given = iter(loader(batches(1, 2), pinned=False))
-    first, second = next(given), next(given)
+    stated = iter(loader(batches(1, 2), pinned=False))
+    first, second = next(stated), next(stated)
     stream = TokenStream(vocabulary_size=64, seed=1)
     assert first[0, 0].tolist() == stream.sequence(3, 9).tolist()
     assert second[0, 0].tolist() == stream.sequence(15, 9).tolist()

@@ -58,11 +58,11 @@ class Run:
     def end(self, timeout=300):
         """(exit code, lines of stdout, lines of stderr)"""
         try:
-            said, complaints = self.process.communicate(timeout=timeout)
+            printed, complaints = self.process.communicate(timeout=timeout)
         finally:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
-        return self.process.returncode, said.splitlines(), complaints.splitlines()
+        return self.process.returncode, printed.splitlines(), complaints.splitlines()
 
     def wait_for_step(self):
         for line in self.process.stdout:
@@ -92,12 +92,12 @@ class Run:
     ],
 )
 def test_models_have_the_published_shape_and_count(model, preset, parameters):
-    wanted = models.find(model, preset)
+    required = models.find(model, preset)
     with torch.device("meta"):
-        built = LanguageModel(wanted)
+        built = LanguageModel(required)
     assert sum(parameter.numel() for parameter in built.parameters()) == parameters
     found, warnings = introspect.model(built, sharded=False)
-    assert (found.shape, found.parameters, warnings) == (wanted.shape, parameters, [])
+    assert (found.shape, found.parameters, warnings) == (required.shape, parameters, [])
 
 
 @pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
@@ -138,11 +138,11 @@ def test_cross_entropy_by_chunks_is_cross_entropy(monkeypatch, logits_per_chunk,
 def test_cross_entropy_of_given_logits_is_torchs(kind, tolerance):
     torch.manual_seed(1)
     logits, targets = torch.randn(23, 50).to(kind).requires_grad_(), torch.randint(0, 50, (23,))
-    wanted = functional.cross_entropy(logits.float(), targets)
-    (wanted_gradient,) = torch.autograd.grad(wanted / 3, logits)
+    required = functional.cross_entropy(logits.float(), targets)
+    (wanted_gradient,) = torch.autograd.grad(required / 3, logits)
     loss = cross_entropy.cross_entropy(logits, targets)
     (gradient,) = torch.autograd.grad(loss / 3, logits)
-    torch.testing.assert_close(loss, wanted)
+    torch.testing.assert_close(loss, required)
     assert gradient.dtype == kind
     torch.testing.assert_close(gradient, wanted_gradient, rtol=tolerance, atol=1e-7)
 
@@ -154,13 +154,13 @@ def test_cross_entropy_in_bfloat16_keeps_types_and_is_near(how):
     hidden, weight = torch.randn(64, 32).to(kind).requires_grad_(), torch.randn(128, 32).to(kind).requires_grad_()
     targets = torch.randint(0, 128, (64,))
     reference = functional.cross_entropy(hidden.float() @ weight.float().T, targets)
-    wanted = torch.autograd.grad(reference, (hidden, weight))
+    required = torch.autograd.grad(reference, (hidden, weight))
     with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
         loss = cross_entropy.linear_cross_entropy(hidden, weight, targets)
     found = torch.autograd.grad(loss, (hidden, weight))
     assert loss.dtype == torch.float32
     assert float(loss.detach()) == pytest.approx(float(reference.detach()), rel=0.01)
-    for gradient, near in zip(found, wanted, strict=True):
+    for gradient, near in zip(found, required, strict=True):
         assert gradient.dtype == kind
         torch.testing.assert_close(gradient.float(), near.float(), rtol=0.1, atol=2e-3)
 
@@ -212,15 +212,15 @@ def test_large_models_are_split_and_small_ones_replicated_whatever_the_memory():
 
 
 def test_remedies_for_memory_never_touch_the_global_batch():
-    said = failures.memory_remedies(spec_of(micro_batch_size=4))
-    assert said.startswith("--micro-batch-size 2, --sequence-length 16 (other work), --recompute")
-    assert "--tensor-parallel-size" in said
-    assert "global" not in said
+    printed = failures.memory_remedies(spec_of(micro_batch_size=4))
+    assert printed.startswith("--micro-batch-size 2, --sequence-length 16 (other work), --recompute")
+    assert "--tensor-parallel-size" in printed
+    assert "global" not in printed
 
 
 def test_a_tiny_model_trains_and_learns(tmp_path):
     run = Run(tmp_path, spec_of(steps=20, warmup_steps=5, micro_batch_size=4, global_batch_size=8, sequence_length=128))
-    code, said, complaints = run.end()
+    code, printed, complaints = run.end()
     assert (code, complaints) == (0, [])
     result = run.result
     losses = result.steps.column("loss")
@@ -239,7 +239,7 @@ def test_a_tiny_model_trains_and_learns(tmp_path):
     assert result.model.shape == models.find("llama", "tiny").shape
     assert result.provenance.engine == "torch"
     assert not [warning for warning in result.warnings if warning.startswith(("training_config", "timer", "model"))]
-    assert sum(" Step " in line for line in said) >= 10
+    assert sum(" Step " in line for line in printed) >= 10
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's and transformers' own; the process of the test above says nothing

@@ -61,16 +61,16 @@ _Float8.__name__ = "Float8Linear"
 
 
 def stand_in(monkeypatch):
-    """Put a torchao in place that replaces layers by name only; return the recipes that it is asked for.
+    """Put a torchao in place that replaces layers by name only; return the recipes that are requested.
 
     After the model is built: transformers looks for the real one.
     """
-    asked = []
+    requested = []
 
     class Float8LinearConfig:
         @staticmethod
         def from_recipe_name(name):
-            asked.append(name)
+            requested.append(name)
             return name
 
     def convert(module, *, module_filter_fn, config):
@@ -85,15 +85,15 @@ def stand_in(monkeypatch):
     inner.Float8LinearConfig, inner.convert_to_float8_training = Float8LinearConfig, convert
     monkeypatch.setitem(sys.modules, "torchao", package)
     monkeypatch.setitem(sys.modules, "torchao.float8", inner)
-    return asked
+    return requested
 
 
 def test_every_linear_layer_but_the_head_is_converted(monkeypatch):
     network = LanguageModel(models.find("llama", "tiny"))
     before = sum(isinstance(part, torch.nn.Linear) for part in network.decoder.layers.modules())
-    asked = stand_in(monkeypatch)
+    requested = stand_in(monkeypatch)
     assert fp8.convert(network, "rowwise") == before
-    assert set(asked) == {"rowwise"}
+    assert set(requested) == {"rowwise"}
     assert type(network.causal.lm_head) is torch.nn.Linear
 
 

@@ -13,8 +13,8 @@ from test_torch_engine import MODULE, Run, spec_of
 from tensorprimat.engines.torch import engine as torch_engine
 
 
-def check_two_ranks(result, said):
-    assert sum("Training finished" in line for line in said) == 1
+def check_two_ranks(result, printed):
+    assert sum("Training finished" in line for line in printed) == 1
     config = result.training_config
     assert (config.num_gpus, config.data_parallel_size, config.strategy) == (2, 2, "ddp")
     assert (config.global_batch_size, config.gradient_accumulation_steps) == (4, 1)
@@ -30,9 +30,9 @@ def test_two_processes_write_one_result(tmp_path, start):
     if start == "torchrun":
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = Run(tmp_path, spec_of(num_gpus=2), launcher=launcher)
-    code, said, complaints = run.end()
+    code, printed, complaints = run.end()
     assert code == 0, complaints
-    check_two_ranks(run.result, said)
+    check_two_ranks(run.result, printed)
 
 
 @pytest.mark.usefixtures("warm")
@@ -48,10 +48,10 @@ def test_ranks_that_srun_starts_find_each_other(tmp_path):
         Run(tmp_path, spec_of(num_gpus=2), environment={**step, "SLURM_PROCID": rank, "SLURM_LOCALID": rank})
         for rank in ("0", "1")
     ]
-    (first, said, complaints), (second, silent, _) = [run.end() for run in runs]
+    (first, printed, complaints), (second, silent, _) = [run.end() for run in runs]
     assert (first, second) == (0, 0), complaints
     assert silent == []
-    check_two_ranks(runs[0].result, said)
+    check_two_ranks(runs[0].result, printed)
 
 
 @pytest.mark.parametrize(

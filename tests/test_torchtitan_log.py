@@ -56,8 +56,8 @@ def test_every_number_of_a_coloured_row_is_read(read_text: Any) -> None:
     ],
 )
 def test_recompute_has_one_name_in_old_and_new_releases(read_text: Any, line: str, recompute: str) -> None:
-    said = f"[titan] 2026-07-05 08:00:00,300 - root - INFO - {line}"
-    assert read_text(log(said, row(1), row(2))).training_config.recompute == recompute
+    printed = f"[titan] 2026-07-05 08:00:00,300 - root - INFO - {line}"
+    assert read_text(log(printed, row(1), row(2))).training_config.recompute == recompute
 
 
 def test_configuration_comes_from_the_trainers_lines(read_text: Any) -> None:
@@ -156,11 +156,11 @@ def test_a_restart_opens_a_new_stretch(read_text: Any) -> None:
 
 
 def test_the_lines_of_newer_trainers_give_the_batch(read_text: Any) -> None:
-    said = (
+    printed = (
         "[titan] Trainer is initialized with 8192 tokens per DP rank, 65,536 tokens per train step, "
         "gradient accumulation steps 2, maximum context length 4096, total steps 9 (warmup 1)"
     )
-    result = read_text("\n".join([MESH, said, row(1), row(2), row(3)]) + "\n")
+    result = read_text("\n".join([MESH, printed, row(1), row(2), row(3)]) + "\n")
     assert result.training_config.global_batch_size == 16
     assert result.steps[2].seconds == pytest.approx(TOKENS_PER_GPU / 8192)
 

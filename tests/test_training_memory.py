@@ -128,8 +128,8 @@ def test_an_eight_billion_model_needs_more_than_one_h100_and_recomputation_makes
     assert training_memory.smallest_that_fits(spec(), 48 * GB) is None
 
 
-def settings(**said):
-    return RunSettings(**{"steps": 20, "warmup_steps": 5, "seed": 1, **said})
+def settings(**stated):
+    return RunSettings(**{"steps": 20, "warmup_steps": 5, "seed": 1, **stated})
 
 
 def test_one_h100_recomputes_by_default_and_refuses_a_flag_against_it():
@@ -162,7 +162,7 @@ def test_float32_master_weights_double_the_state():
 
 
 @pytest.mark.parametrize(
-    ("said", "engine", "message"),
+    ("stated", "engine", "message"),
     [
         ({"recompute": "some"}, "torch", "--activation-checkpointing some: must be none, selective, full"),
         ({"recompute": "selective"}, "nemo", "--activation-checkpointing selective: only the torch engine has it"),
@@ -171,9 +171,9 @@ def test_float32_master_weights_double_the_state():
         ({"master_weights": "fp32"}, "nemo", "--master-weights: only the torch engine has it"),
     ],
 )
-def test_flags_of_the_torch_engine_are_refused_by_others(said, engine, message):
+def test_flags_of_the_torch_engine_are_refused_by_others(stated, engine, message):
     with pytest.raises(UsageError, match=message):
-        prepare.spec_of("llama", settings(**said), engine=ENGINES[engine], machine=H100)
+        prepare.spec_of("llama", settings(**stated), engine=ENGINES[engine], machine=H100)
 
 
 OF_FLAG = {
@@ -194,9 +194,9 @@ def test_each_remedy_for_memory_makes_the_run_fit_as_it_is_written(memory, micro
     told = spec(micro_batch_size=micro, recompute=recompute, num_gpus=devices, strategy="ddp")
     if training_memory.estimate(told).total <= memory * GB:
         return
-    said = training_memory.remedies(told, memory * GB)
-    assert said
-    for remedy in said:
+    stated = training_memory.remedies(told, memory * GB)
+    assert stated
+    for remedy in stated:
         words = remedy.removesuffix(" (other work)").replace(" (other work) with", "").replace(" with", "").split()
         changed = told
         for flag, word in zip(words[::2], words[1::2], strict=True):

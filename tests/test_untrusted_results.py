@@ -57,12 +57,12 @@ def judge(tmp_path, capsys):
         bad = tmp_path / "bad.json"
         bad.write_text(json.dumps(content))
         outcome = main(["compare", str(bad), str(good), "--output-dir", str(tmp_path / "out"), "--no-plot", *options])
-        said = capsys.readouterr()
+        printed = capsys.readouterr()
         assert outcome in (0, 2)
         if outcome == 2:
-            assert said.err.count("\n") == 1, said.err
-            assert "bad.json" in said.err
-        return outcome, said
+            assert printed.err.count("\n") == 1, printed.err
+            assert "bad.json" in printed.err
+        return outcome, printed
 
     return judge
 
@@ -80,9 +80,9 @@ def test_a_series_of_another_length_or_size_is_refused_or_ignored(judge, name):
 
 
 def test_arrays_of_different_length_are_named_as_such(judge):
-    outcome, said = judge(spoilt(("step_metrics", "loss"), [1.0]))
+    outcome, printed = judge(spoilt(("step_metrics", "loss"), [1.0]))
     assert outcome == 2
-    assert "different length" in said.err
+    assert "different length" in printed.err
 
 
 def test_every_missing_key_is_ignored_or_named(judge):
@@ -92,21 +92,21 @@ def test_every_missing_key_is_ignored_or_named(judge):
 
 def test_a_step_of_negative_or_endless_time_is_refused_with_its_place(judge):
     for seconds in (-1.0, 1e300):
-        outcome, said = judge(spoilt(("raw_step_times", 7), seconds))
+        outcome, printed = judge(spoilt(("raw_step_times", 7), seconds))
         assert outcome == 2
-        assert "raw_step_times[7]" in said.err
+        assert "raw_step_times[7]" in printed.err
 
 
 def test_a_figure_that_nothing_measures_is_refused_with_its_place(judge):
-    outcome, said = judge(spoilt(("step_metrics", "memory_allocated_bytes", 3), 1e300))
+    outcome, printed = judge(spoilt(("step_metrics", "memory_allocated_bytes", 3), 1e300))
     assert outcome == 2
-    assert "step_metrics.memory_allocated_bytes[3]" in said.err
+    assert "step_metrics.memory_allocated_bytes[3]" in printed.err
 
 
 def test_text_that_steers_a_terminal_or_a_spreadsheet_is_made_harmless_everywhere(judge, tmp_path):
-    outcome, said = judge(spoilt(("gpu_info", "device_name"), "=cmd|' /C calc'!A0\x1b[2J<script>x</script>"))
+    outcome, printed = judge(spoilt(("gpu_info", "device_name"), "=cmd|' /C calc'!A0\x1b[2J<script>x</script>"))
     assert outcome == 0
-    assert "\x1b[2J" not in said.out
+    assert "\x1b[2J" not in printed.out
     out = tmp_path / "out"
     assert "<script>x" not in (out / "comparison_report.html").read_text()
     assert "<script>x" not in (out / "comparison_report.md").read_text()

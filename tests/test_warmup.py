@@ -37,11 +37,11 @@ def test_each_count_is_measured_with_that_many_steps():
 
 
 def test_a_slow_first_step_is_reported_with_its_cost():
-    said = warmup.conclusion(study())
-    assert said[0].startswith("The first step took 50.0 ms (median of 4 fresh processes), 5.0 times the 10.0 ms")
-    assert "the mean of 4 trials is 99.5 % above that, with a CV of" in said[1]
-    assert said[2].endswith("--warmup-steps 1 is enough here.")
-    assert "From 1 warm-up step on the CV is stable" in said[2]
+    printed = warmup.conclusion(study())
+    assert printed[0].startswith("The first step took 50.0 ms (median of 4 fresh processes), 5.0 times the 10.0 ms")
+    assert "the mean of 4 trials is 99.5 % above that, with a CV of" in printed[1]
+    assert printed[2].endswith("--warmup-steps 1 is enough here.")
+    assert "From 1 warm-up step on the CV is stable" in printed[2]
 
 
 def test_a_slow_second_step_needs_two():
@@ -64,10 +64,10 @@ def test_a_scatter_that_no_count_lowers_is_neither_low_nor_stable(noise):
     cells = study(first=10.0, noise=noise)
     assert min(cell.cv_percent for cell in cells) > warmup.LOW_CV_PERCENT
     assert warmup.stable_from(cells) is None
-    said = warmup.conclusion(cells)[-1]
-    assert "No count is stable" in said
-    assert "low" not in said
-    assert "--steps-per-trial" in said
+    printed = warmup.conclusion(cells)[-1]
+    assert "No count is stable" in printed
+    assert "low" not in printed
+    assert "--steps-per-trial" in printed
 
 
 def test_a_single_trial_has_unknown_scatter():
@@ -79,8 +79,8 @@ def test_the_largest_count_alone_is_not_called_stable():
     cells = study()
     cells[-2] = cells[-2].model_copy(update={"cv_percent": 40.0})
     assert warmup.stable_from(cells) is None
-    said = warmup.conclusion(cells)[-1]
-    assert said.startswith("No stable count is shown: after 5 warm-up steps the CV is low (1.2 %), but larger")
+    printed = warmup.conclusion(cells)[-1]
+    assert printed.startswith("No stable count is shown: after 5 warm-up steps the CV is low (1.2 %), but larger")
 
 
 def test_a_first_trial_of_several_steps_is_no_first_step():

@@ -155,9 +155,9 @@ def files_page() -> str:
     parts = ["# Files\n\nEvery file and its purpose. Written by `tools/write_docs.py`.\n"]
     for folder in ("", *FOLDERS):
         files = sorted(path for path in (ROOT / folder).glob("*") if path.suffix in COMMENTS and path.is_file())
-        said = [(path.name, _first_sentence(path)) for path in files]
-        width = max(len(name) for name, _ in said) + 2
-        lines = [f"{name:<{width}}{sentence}".rstrip() for name, sentence in said if sentence]
+        printed = [(path.name, _first_sentence(path)) for path in files]
+        width = max(len(name) for name, _ in printed) + 2
+        lines = [f"{name:<{width}}{sentence}".rstrip() for name, sentence in printed if sentence]
         parts.append(f"## {folder or 'At the top'}\n\n```text\n" + "\n".join(lines) + "\n```\n")
     return "\n".join(parts)
 
@@ -213,13 +213,13 @@ def _first_sentence(path: Path) -> str:
     """Return the first sentence of a module's docstring, or of the first comment."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        said = ast.get_docstring(ast.parse(text)) or ""
+        printed = ast.get_docstring(ast.parse(text)) or ""
     else:
         mark = COMMENTS[path.suffix]
         lines = [line for line in text.splitlines() if not line.startswith("#!")]
         comment = itertools.takewhile(lambda line: line.startswith((mark, " *")), lines)
-        said = "\n".join(line.removeprefix(mark).strip(" */") for line in comment)
-    paragraph = " ".join(said.partition("\n\n")[0].split())
+        printed = "\n".join(line.removeprefix(mark).strip(" */") for line in comment)
+    paragraph = " ".join(printed.partition("\n\n")[0].split())
     return re.split(r"(?<=[.?!])\s", paragraph)[0]
 
 

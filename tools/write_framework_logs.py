@@ -322,8 +322,8 @@ def verdict(python: str, name: str) -> tuple[str, bool | None]:
             return f"{name:<14} {'-':<12} FAILED: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", False
         truth = Truth(**json.loads(Path(folder, TRUTH).read_text()))
         found = differences(truth, Path(folder, truth.log))
-    said = "agrees" if not found else f"DIFFERS: {'; '.join(found)}"
-    return f"{truth.framework:<14} {truth.version:<12} {said}", not found
+    printed = "agrees" if not found else f"DIFFERS: {'; '.join(found)}"
+    return f"{truth.framework:<14} {truth.version:<12} {printed}", not found
 
 
 def installed(requirements: str, folder: Path) -> str:
@@ -342,18 +342,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--install", action="append", default=[], metavar="PACKAGES", help="pinned versions for pip")
     parser.add_argument("--inside", choices=[*WRITERS], help=argparse.SUPPRESS)
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args(argv)
-    if given.inside:
-        return write(given.inside, given.into)
+    options = parser.parse_args(argv)
+    if options.inside:
+        return write(options.inside, options.into)
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="tprimat_drift_") as folder:
-        pythons = [sys.executable, *given.python]
+        pythons = [sys.executable, *options.python]
         try:
-            pythons += [installed(packages, Path(folder, str(n))) for n, packages in enumerate(given.install)]
+            pythons += [installed(packages, Path(folder, str(n))) for n, packages in enumerate(options.install)]
         except subprocess.CalledProcessError as error:
             parser.error(f"--install: pip ended with exit code {error.returncode}")
         for python in pythons:
-            for name in given.framework or WRITERS:
+            for name in options.framework or WRITERS:
                 line, agrees = verdict(python, name)
                 print(line, flush=True)
                 outcomes.append(agrees)

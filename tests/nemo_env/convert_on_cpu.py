@@ -47,7 +47,7 @@ def layers(config):
 
 
 if __name__ == "__main__":
-    rope_utils.fused_apply_rotary_pos_emb = torch.nn.Identity()  # asked for; nothing is computed here
+    rope_utils.fused_apply_rotary_pos_emb = torch.nn.Identity()  # required; nothing is computed here
     base.local_layer_spec = layers
     conversion.LAYERS_OF = "megatron"
     for model in sys.argv[1:]:

@@ -42,8 +42,8 @@ def start(folder, *flags, **environment):
 
 
 def ended(launcher):
-    said, complaints = launcher.communicate(timeout=120)
-    return launcher.returncode, said, complaints.strip().splitlines()[-1] if complaints.strip() else ""
+    printed, complaints = launcher.communicate(timeout=120)
+    return launcher.returncode, printed, complaints.strip().splitlines()[-1] if complaints.strip() else ""
 
 
 def test_a_daemon_that_does_not_answer_is_one_line(tmp_path):
@@ -104,11 +104,11 @@ MOUNTS = mounts(*sorted({"/usr", sys.prefix, sys.base_prefix}))
 
 
 def test_two_ranks_in_a_container_measure_one_training(daemon, tmp_path):
-    code, said, complaint = ended(start(tmp_path, "--steps", "3", *MOUNTS, DOCKER_HOST=daemon))
+    code, printed, complaint = ended(start(tmp_path, "--steps", "3", *MOUNTS, DOCKER_HOST=daemon))
     assert code == 0, complaint
     made = json.loads((tmp_path / "output" / "benchmark_cpu_llama.json").read_text())
     assert (made["training_config"]["num_gpus"], made["performance_metrics"]["total_steps"]) == (2, 4)
-    assert re.search(r"\[CPU\] Step +4 ", said)
+    assert re.search(r"\[CPU\] Step +4 ", printed)
     assert not docker(daemon, "ps", "--all", "--quiet").stdout
 
 

@@ -122,12 +122,12 @@ def slurm(tmp_path_factory, pytestconfig):
             for command in commands:
                 with (folder / f"{command[0]}.log").open("ab") as log:
                     running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
-            if (why := late(lambda: said("sinfo", "--noheader", "--format=%D %T") == "2 idle", folder)) is not None:
+            if (why := late(lambda: printed("sinfo", "--noheader", "--format=%D %T") == "2 idle", folder)) is not None:
                 pytestconfig.stash[NO_SLURM] = f"Slurm does not start on this machine: {why}"
                 pytest.skip(pytestconfig.stash[NO_SLURM])
             yield folder
-            said("scancel", "--user=root")
-            late(lambda: not said("squeue", "--noheader"), folder)
+            printed("scancel", "--user=root")
+            late(lambda: not printed("squeue", "--noheader"), folder)
         finally:
             for daemon in reversed(running):
                 daemon.terminate()
@@ -143,7 +143,7 @@ MUNGE_FILES = {
 }  # fmt: skip
 
 
-def said(*command):
+def printed(*command):
     """Return the output of one of Slurm's commands."""
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
 

@@ -25,20 +25,20 @@ class Launcher:
 
     def __init__(self, folder, *flags):
         self.folder = folder
-        self.output = folder / "said.txt"
+        self.output = folder / "printed.txt"
         command = [sys.executable, ROOT / "benchmark.py", *TRAINING, "--executor", "slurm", *flags]
-        with self.output.open("wb") as said:
-            self.process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=subprocess.STDOUT)
+        with self.output.open("wb") as printed:
+            self.process = subprocess.Popen(command, cwd=folder, stdout=printed, stderr=subprocess.STDOUT)
 
     @property
-    def said(self):
+    def printed(self):
         return self.output.read_text()
 
     def until(self, text, seconds=120):
         end = time.monotonic() + seconds
-        while not (found := re.search(text, self.said)):
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < end, self.said
+        while not (found := re.search(text, self.printed)):
+            assert self.process.poll() is None, self.printed
+            assert time.monotonic() < end, self.printed
             time.sleep(0.2)
         return found
 
@@ -47,7 +47,7 @@ class Launcher:
         return self.until(r"Slurm job (\d+) is submitted")[1]
 
     def ended(self, seconds=180):
-        return self.process.wait(timeout=seconds), self.said.strip().splitlines()
+        return self.process.wait(timeout=seconds), self.printed.strip().splitlines()
 
 
 @pytest.fixture
