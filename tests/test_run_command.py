@@ -430,7 +430,9 @@ def read_all(terminal):
 
 def test_the_shell_wrapper_writes_into_its_own_folder_and_passes_flags_on(tmp_path):
     dry = [ROOT / "run_benchmark.sh", "llama", "2", "--engine", "torch", "--dry-run"]
-    shown = subprocess.run(dry, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    # Without .venv the script takes python3.
+    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    shown = subprocess.run(dry, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=path)
     assert shown.returncode == 0, shown.stderr
     assert "2 runs" in shown.stdout
     assert f"{ROOT}/output/" in shown.stdout
