@@ -16,11 +16,14 @@ _FAMILY = re.compile(rb"llama|qwen|mistral", re.IGNORECASE)
 def model_name(spelled: str) -> str | None:
     """Return the project's name of a known model, else the last part of the path without precision, phase or date.
 
+    None for a number: "parameters in model: 1986054144" names no model.
+
     >>> model_name("examples/megatron/configs/MI300X/llama3.1_8B-BF16-pretrain.yaml"), model_name("llama2_70B.yaml")
     ('llama', 'llama2_70B')
+    >>> model_name("1986054144")
     """
     last = spelled.strip().strip("'\"").rstrip("/").rpartition("/")[2]
-    return names.known(spelled) or names.undecorated(last) or None
+    return names.known(spelled) or (None if last.isdigit() else names.undecorated(last) or None)
 
 
 def in_text(log: Log) -> dict[str, str]:
