@@ -76,7 +76,8 @@ _USED = re.compile(
 _USED_MAX = re.compile(rb"\brank-\d+ (?:rocm )?max mem usage/usage_ratio:\s*" + _NUMBER + rb"(?=\s*Gi?B/)")
 # Loguru colours text in brackets, and lines are read with their colours: `[\x1b[36mrank-7/8\x1b[0m]`.
 _DATE = re.compile(
-    rb"(?:\[|(?<=[\d;\[])m)(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d):(\d\d):(\d\d(?:\.\d{1,6})?)(?:,\d{3})?(?=\]|\x1b|\[|\\)"
+    rb"(?:\[|(?<=[\d;\[])m)(\d{4})-?(\d\d)-?(\d\d)[ T](\d\d):(\d\d):(\d\d(?:\.\d{1,6})?)(?:,\d{3,6})?"
+    rb"(?=\]|\x1b|\[|\\)"
 )
 DAY = ("year", "month", "day")
 DATE_PARTS = (*DAY, "hour", "minute", "second")

@@ -24,6 +24,7 @@ from tensorprimat.logs import files, parallel
 from tensorprimat.logs.fields import iso
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.megatron import bridge as megatron_bridge
+from tensorprimat.logs.megatron import keyed
 from tensorprimat.logs.megatron.config import Facts
 from tensorprimat.logs.megatron.layout import NEEDLE
 from tensorprimat.logs.megatron.order import covers_of, interrupted_rows, segments_of, with_first_iteration
@@ -43,17 +44,25 @@ _CONTENT = ("seconds", "loss", "learning_rate", "gradient_norm")
 def detect(log: Log) -> int:
     lines = [text for _, text in log.head()]
     rows = sum("elapsed time per iteration" in text and _ROW.search(text) is not None for text in lines)
+    rows = rows or sum(_is_keyed(text) for text in lines)
     return rows or sum(
         "GPU utilization: " in text and megatron_bridge.LINE.search(text.encode()) is not None for text in lines
     )
 
 
+def _is_keyed(text: str) -> bool:
+    return keyed.NEEDLE in text and keyed.ROW.search(text) is not None
+
+
 def read(log: Log) -> Reading:
+    is_keyed = any(_is_keyed(text) for _, text in log.head())
     facts, scan, seen_bytes = Facts(), _Scan(log_bytes=log.size_bytes), 0
     stretches = [] if log.parts else parallel.stretches(log, first_bytes=FACTS_BYTES)
     step_times = bool(stretches) and _tells_step_times(log.path, stretches[0])
-    with parallel.outcomes(partial(_scanned, log.path, step_times=step_times), stretches[1:]) as others:
+    scanned = partial(_scanned, log.path, step_times=step_times, is_keyed=is_keyed)
+    with parallel.outcomes(scanned, stretches[1:]) as others:
         for block in _blocks(log, stretches, scan):
+            block = keyed.respelled(block) if is_keyed else block
             if seen_bytes < FACTS_BYTES and scan.table.is_empty:
                 first_row = block.find(NEEDLE)
                 facts.add(block if first_row < 0 else block[: first_row + FACTS_AFTER_BYTES])
@@ -120,10 +129,10 @@ def _tells_step_times(path: Path, stretch: parallel.Stretch) -> bool:
     return True  # no iteration so far; they may be all that comes
 
 
-def _scanned(path: Path, stretch: parallel.Stretch, *, step_times: bool) -> _Scanned:
+def _scanned(path: Path, stretch: parallel.Stretch, *, step_times: bool, is_keyed: bool) -> _Scanned:
     scan = _Scan(step_times=step_times)
     for block in files.blocks_within(path, *stretch):
-        scan.add(block)
+        scan.add(keyed.respelled(block) if is_keyed else block)
     return _Scanned(scan.table.excerpt(), scan.step_times, scan.events)
 
 
