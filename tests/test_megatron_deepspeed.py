@@ -8,6 +8,7 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.core.result import Result
+from tensorprimat.logs.megatron import keyed
 
 GBS, LENGTH, GPUS = 1152, 4096, 24
 
@@ -24,6 +25,10 @@ def keyed_row(number: int, milliseconds: float) -> str:
         f"number_of_nan_iterations=  0 | samples_per_second={samples:.3f} | "
         f"tokens_per_gpu_per_second_tgs={samples * LENGTH / GPUS:.3f} | TFLOPs=72.91 |"
     )
+
+
+def usual_row(number: int, milliseconds: float) -> str:
+    return keyed.respelled(keyed_row(number, milliseconds).encode()).decode()
 
 
 def timer_row(number: int) -> str:
@@ -66,3 +71,20 @@ def test_a_prefix_changes_no_row_of_name_and_value(tmp_path: Path, mark: str) ->
     assert marked.provenance is not None
     assert marked.provenance.format == "megatron"
     assert marked.performance_metrics == plain.performance_metrics
+
+
+def test_megatrons_iterations_are_preferred_to_the_engines_more_frequent_rows(tmp_path: Path) -> None:
+    rows = [
+        line
+        for number in range(1, 61)
+        for line in (timer_row(number), *([usual_row(number, 62_900.0)] if number % 10 == 0 else []))
+    ]
+    result = read(tmp_path, rows)
+    assert result.performance_metrics.samples_per_second == pytest.approx(GBS / 62.9)
+
+
+def test_the_engines_rows_are_read_where_megatron_printed_too_few(tmp_path: Path) -> None:
+    rows = [*(timer_row(number) for number in range(1, 31)), usual_row(30, 62_900.0)]
+    result = read(tmp_path, rows)
+    assert result.provenance is not None
+    assert result.provenance.format == "deepspeed"

@@ -13,6 +13,7 @@ from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
 
 TABLE_BYTES = 2**14  # of the beginning of a table of numbers
+FEWEST_ROWS = 3  # of a format before another yields to it; the first row never counts
 _NEEDLES = dict.fromkeys(needle for format in FORMATS for needle in format.needles)
 """The needles of all formats, each once: formats share some."""
 
@@ -25,11 +26,12 @@ class Detection:
     rows: int
     """Rows found in the part of the log that was examined."""
     others: tuple[tuple[Format, int], ...] = ()
-    """Formats that found rows too, but fewer."""
+    """Formats that found rows too, but fewer, or that yield to this one."""
 
 
 def detect(log: Log) -> Detection | None:
-    """Return the format with most rows of its own in the first stretch of the log where any format finds one.
+    """Return the format with most rows of its own in the first stretch of the log where any format finds one; a format
+    that yields to another only where that finds too few.
 
     None where no format recognises anything in the whole file. Raises InputError for a file that cannot be read.
     """
@@ -59,7 +61,8 @@ def _best(log: Log, formats: Sequence[Format]) -> Detection | None:
     counts = [(format, rows) for format in formats if (rows := format.detect(log))]
     if not counts:
         return None
-    counts.sort(key=lambda pair: -pair[1])
+    enough = {format.name for format, rows in counts if rows >= FEWEST_ROWS}
+    counts.sort(key=lambda pair: (not enough.isdisjoint(pair[0].yields_to), -pair[1]))
     return Detection(format=counts[0][0], rows=counts[0][1], others=tuple(counts[1:]))
 
 
