@@ -16,7 +16,7 @@ def advised(**changed):
     return advice.advise(with_figures(MicroResult(**values)))
 
 
-def test_scattered_trials_ask_for_a_number_of_trials():
+def test_scattered_trials_give_advice_on_the_number_of_trials():
     (printed,) = advised(trial_times_ms=(10.0, 14.0, 10.0, 14.0), num_trials=4)
     assert printed == "scatter: CV 19.2 % over 4 trials; --trials 93 would bring the mean to about ±2 %"
 
@@ -26,12 +26,12 @@ def test_advice_promises_no_more_than_its_number_of_trials_gives():
     assert printed.endswith("CV 92.4 % over 4 trials; --trials 200 would bring the mean to about ±6.5 %")
 
 
-def test_a_slow_first_trial_asks_for_more_warmup():
+def test_a_slow_first_trial_gives_advice_on_warmup():
     (printed,) = advised(trial_times_ms=(20.0, 10.0, 10.0, 10.0), num_warmups=1)
     assert printed.endswith("so the warm-up was too short; use --warmup-steps 6")
 
 
-def test_a_slow_first_trial_of_a_restless_machine_asks_for_more_trials():
+def test_a_slow_first_trial_of_a_noisy_machine_gives_advice_on_trials():
     (printed,) = advised(trial_times_ms=(20.0, 10.0, 15.0, 5.0, 18.0, 9.0), num_trials=6)
     assert "--trials" in printed
 
@@ -58,7 +58,7 @@ def test_a_container_whose_driver_counts_as_the_host_does_is_alone_with_one_proc
     assert "another process uses this GPU (in another container)" in OnGpu(4711, 4712).end()[0]
 
 
-def test_steady_trials_ask_for_nothing():
+def test_steady_trials_give_no_advice():
     assert advised(trial_times_ms=(10.0, 10.1, 9.9)) == ()
 
 

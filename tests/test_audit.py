@@ -93,7 +93,7 @@ def test_a_clock_that_contradicts_the_headline_refuses_the_log(seconds):
         audited(result(rows([1.0] * 100), LogClock(name="train_runtime", seconds=seconds)), "run.log")
 
 
-def test_rows_of_more_steps_than_the_log_counts_refuse_it():
+def test_rows_of_more_steps_than_the_log_counts_refuse_the_log():
     with pytest.raises(ContradictionError, match="the rows add up to 100 steps, but the log itself counts 50"):
         audited(result(rows([1.0] * 100), LogClock(name="run_start to run_stop", seconds=50.0, steps=50.0)), "run.log")
 
@@ -118,12 +118,12 @@ def test_a_night_between_two_rows_hides_no_contradiction():
     assert outcome.warnings[0].startswith("audit: 19 steps take 19 s at the measured pace")
 
 
-def test_an_excess_that_all_rows_share_is_no_pause_but_another_step_time():
+def test_an_excess_that_all_rows_share_is_a_longer_step_time_and_not_a_pause():
     with pytest.raises(ContradictionError, match="by the dates of the rows"):
         audited(result(rows([1.0] * 20, [1.5001 * n for n in range(1, 21)])), "run.log")
 
 
-def test_lines_that_were_dated_when_they_were_copied_are_no_clock():
+def test_dates_of_a_copy_of_the_log_are_not_a_clock():
     outcome = audited(result(rows([10.0] * 60, [float(n // 7) for n in range(60)])), "run.log")
     assert outcome.audit is None
     assert outcome.warnings[0].startswith(
@@ -137,28 +137,28 @@ def test_dates_that_leave_no_time_for_the_rows_are_a_warning_because_lines_may_h
 
 
 @pytest.mark.parametrize("seconds", [2.0, 11.0])
-def test_dates_of_whole_minutes_are_no_pauses(seconds):
+def test_dates_of_whole_minutes_are_not_pauses(seconds):
     dates = [60.0 * (seconds * n // 60) for n in range(1, 200)]
     outcome = audited(result(rows([seconds] * 199, dates)), "run.log")
     assert outcome.audit.explained_by == ()
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
-def test_dates_of_whole_seconds_with_a_constant_fraction_are_no_pauses():
+def test_dates_of_whole_seconds_with_a_constant_fraction_are_not_pauses():
     dates = [int(0.05 * n) + 0.25 for n in range(1, 400)]
     outcome = audited(result(rows([0.05] * 399, dates)), "run.log")
     assert outcome.audit.explained_by == ()
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
-def test_rows_that_a_buffer_wrote_together_are_no_pauses():
+def test_rows_that_a_buffer_wrote_together_are_not_pauses():
     dates = [2.0 * (n // 16 * 16 + 16) for n in range(160)]
     outcome = audited(result(rows([2.0] * 160, dates)), "run.log")
     assert outcome.audit.explained_by == ()
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
-def test_rows_that_are_missing_are_no_pause():
+def test_missing_rows_are_not_a_pause():
     steps = rows([1.0] * 40, [1.001 * n for n in range(1, 41)])
     outcome = audited(result(steps.take(np.r_[0:10, 30:40])), "run.log")
     assert outcome.audit.explained_by == ()
@@ -211,7 +211,7 @@ def test_the_audit_is_in_the_result_of_a_real_log(shared: Path) -> None:
     assert any("inside blocks but in no row 45 s" in sentence for sentence in outcome.explained_by)
 
 
-def test_a_headline_off_the_clock_states_the_reason_and_a_contradiction_is_above_it(capsys):
+def test_a_headline_that_differs_from_the_clock_states_the_reason_and_a_contradiction_comes_first(capsys):
     from tensorprimat.cli.extraction import Extracted, _say_summary
 
     outcome = audited(result(rows([1.0] * 100), LogClock(name="train_runtime", seconds=110.0)), "run.log")

@@ -65,7 +65,7 @@ def test_equal_variation_of_five_runs_a_side_is_not_taken_for_fewer_degrees_of_f
     assert sum(log.p_value() < 0.05 for log in logs) / 4000 < 0.06
 
 
-def test_a_gate_at_its_limit_seldom_decides_and_finds_twice_the_limit(calibration, random):
+def test_a_gate_rarely_decides_at_its_limit_and_detects_twice_the_limit(calibration, random):
     found = calibration.gate_decisions(calibration.World(name=""), calibration.World(name=""), random, 400)
     assert max(found.passed_at_limit, found.failed_at_limit, found.failed_equal) <= 0.05
     assert min(found.passed_equal, found.failed_double) >= 0.98
@@ -75,7 +75,7 @@ def test_a_family_of_equal_candidates_is_rarely_split(calibration, random):
     assert calibration.family_alarms(random, 400) <= 0.08
 
 
-def test_looking_after_every_run_is_corrected_and_would_not_be_without(calibration, random):
+def test_looks_after_every_run_keep_coverage_only_with_the_correction(calibration, random):
     corrected, plain = calibration.looking_alarms(random, 300)
     assert corrected <= 0.08 < plain
 

@@ -85,7 +85,7 @@ def test_a_device_is_found_by_the_name_that_its_driver_prints(printed, name):
         "AMD Instinct MI100",
     ],
 )
-def test_an_unknown_device_is_none_never_a_default(printed):
+def test_an_unknown_device_is_none_and_never_a_default(printed):
     assert find_gpu(printed) is None
 
 
@@ -106,7 +106,7 @@ def test_the_name_of_a_submission_finds_its_device_despite_memory_and_brackets(w
 
 
 @pytest.mark.parametrize("written", ["NVIDIA H200 64GB", "MI355X 64GB HBM3e", "288GB HBM3e", "Unknown (8 cores)"])
-def test_a_name_with_another_memory_is_no_device_of_the_catalogue(written):
+def test_a_name_with_another_memory_is_not_in_the_catalogue(written):
     assert find_gpu(written) is None
 
 

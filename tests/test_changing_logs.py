@@ -56,7 +56,7 @@ def test_a_log_that_is_cut_or_replaced_while_it_is_read_gives_no_figure(monkeypa
     assert not isinstance(refused.value, InternalError)
 
 
-def test_a_log_that_grows_is_read_and_blamed_only_if_its_reader_fails(monkeypatch, log):
+def test_a_growing_log_is_read_and_named_as_the_cause_only_if_its_reader_fails(monkeypatch, log):
     changing(monkeypatch, grown, fails=False)
     assert len(logs.read(log).steps) == 30
     monkeypatch.undo()
@@ -65,7 +65,7 @@ def test_a_log_that_grows_is_read_and_blamed_only_if_its_reader_fails(monkeypatc
         logs.read(log)
 
 
-def test_a_reader_that_fails_on_a_log_that_stayed_is_blamed_itself(monkeypatch, log):
+def test_a_reader_that_fails_on_an_unchanged_log_is_an_internal_error(monkeypatch, log):
     changing(monkeypatch, lambda _: None, fails=True)
     with pytest.raises(InternalError, match="internal error in the reader of torchtitan"):
         logs.read(log)

@@ -110,7 +110,7 @@ def spec(**changes):
     return RunSpec.model_validate(fields)
 
 
-def test_nemo_takes_several_nodes_from_an_executor_and_from_nobody_else():
+def test_nemo_runs_on_several_nodes_only_through_an_executor():
     node = executors.machine_of(Cluster(executor="slurm", gpu="H100"), 8, HERE)
     nemo.check(spec(options={executors.OPTION: "slurm"}), node)
     with pytest.raises(UsageError, match="--nodes with --executor"):
@@ -150,7 +150,7 @@ def test_a_job_the_controller_has_forgotten_is_looked_up_in_the_accounting_if_th
     assert slurm.state("7") is None
 
 
-def test_a_controller_that_does_not_answer_ends_nothing(controller):
+def test_a_controller_that_does_not_answer_does_not_end_the_job(controller):
     controller(code=1, complaint="Unable to contact slurm controller (connect failure)")
     assert slurm.state("7").word == slurm.UNANSWERED
     assert not slurm.state("7").ended
@@ -182,7 +182,7 @@ def console():
     return Console(out=io.StringIO(), err=io.StringIO())
 
 
-def test_a_lost_rank_is_the_cause_whatever_the_others_print(console):
+def test_a_lost_rank_is_named_as_the_cause_whatever_the_others_print(console):
     for line in SUMMARY.format(code=-9).splitlines():
         console.show(line)
     assert console.cause() == "rank 9 on node-2 was lost (it died of SIGKILL)"
@@ -203,7 +203,7 @@ def test_a_rank_that_failed_by_itself_is_quoted(console):
         ("[default0]:ModuleNotFoundError: No module named 'torch'", "ModuleNotFoundError: No module named 'torch'"),
     ],
 )  # fmt: skip
-def test_a_missing_program_of_an_image_or_a_node_is_the_cause(console, line, cause):
+def test_a_missing_program_of_an_image_or_a_node_is_named_as_the_cause(console, line, cause):
     console.show(line)
     assert console.cause() == cause
 

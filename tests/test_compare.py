@@ -62,7 +62,7 @@ def test_two_gpu_models_of_one_vendor_are_two_sides():
     assert {side.label for side in comparison.sides} == {"B200", "H100"}
 
 
-def test_the_same_file_twice_is_no_second_run():
+def test_the_same_file_twice_is_one_run():
     once, copy = result("h100", runs=3), result("h100", runs=3)
     comparison = compare(files(once, copy))
     assert len(comparison.sides[0].result.runs) == 3
@@ -172,7 +172,7 @@ def test_rates_without_times_have_intervals_too():
     assert side.tokens_per_second_per_gpu.low < 13000 < side.tokens_per_second_per_gpu.high
 
 
-def test_hosts_are_the_outer_level():
+def test_hosts_are_the_outer_level_of_variation():
     def on(host, seed):
         one = result("h100", runs=2, seed=seed)
         runs = tuple(run.model_copy(update={"host": host}) for run in one.runs)
@@ -210,7 +210,7 @@ def test_swapping_the_sides_inverts_the_ratio_and_its_interval():
     assert there.low == pytest.approx(1 / back.high)
 
 
-def test_noise_makes_no_winner():
+def test_noise_alone_gives_no_winner():
     pair = only_pair(result("h100", runs=5), result("mi300x", runs=5, seed=2))
     assert pair.ratio.verdict == "no_difference_shown"
     assert pair.ratio.estimate.low < 1 < pair.ratio.estimate.high
@@ -278,7 +278,7 @@ def test_a_value_lies_inside_its_own_interval_whatever_the_lengths_of_its_runs()
         assert one.low < one.value < one.high
 
 
-def test_a_candidate_meets_the_baseline_that_did_the_most_similar_work():
+def test_a_candidate_is_compared_with_the_baseline_of_the_most_similar_work():
     comparison = compare(
         files(result("h100", sequence_length=2048), result("h100"), result("h100", precision="fp8"), result("mi300x"))
     )
@@ -355,7 +355,7 @@ def test_a_value_is_always_inside_its_own_interval():
     assert rate.value * time.value == pytest.approx(128 * 8192 / 8, rel=1e-4)
 
 
-def test_equal_printed_times_leave_the_doubt_of_their_last_digit():
+def test_equal_printed_times_have_the_uncertainty_of_their_last_digit():
     ratio = only_pair(
         series(16.06, rows=6, runs=2, digits=2), series(16.05, rows=6, runs=2, digits=2, machine="mi300x", seed=1)
     ).ratio
@@ -363,7 +363,7 @@ def test_equal_printed_times_leave_the_doubt_of_their_last_digit():
     assert ratio.verdict == "no_difference_shown"
 
 
-def test_one_run_of_equal_printed_times_has_the_doubt_of_their_last_digit():
+def test_one_run_of_equal_printed_times_has_the_uncertainty_of_their_last_digit():
     comparison = compare(files(series(6.1, rows=200, runs=1, digits=1)))
     estimate = comparison.sides[0].tokens_per_second_per_gpu
     assert estimate.low < estimate.value * (1 - 0.005)

@@ -124,7 +124,7 @@ def test_the_tiny_shape_keeps_what_the_architecture_has():
         ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok: 9 of 8 experts"),
     ],
 )
-def test_a_file_that_is_no_model_is_refused_in_one_line(tmp_path, content, printed):
+def test_a_file_that_is_not_a_model_is_refused_in_one_line(tmp_path, content, printed):
     path = written(tmp_path, content)
     with pytest.raises(UsageError, match=printed) as refused:
         torch_config.read(str(path))

@@ -27,7 +27,7 @@ def spec_of(kind, **changes):
 
 
 @pytest.mark.parametrize("kind", decoders.FAMILIES)
-def test_activations_of_every_architecture_are_what_autograd_keeps(kind):
+def test_estimated_activations_of_every_architecture_equal_the_bytes_that_autograd_keeps(kind):
     spec = spec_of(
         kind, preset="tiny", compile=False, recompute="none", sequence_length=LENGTH, micro_batch_size=1, num_gpus=1,
         global_batch_size=1,

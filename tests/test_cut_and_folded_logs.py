@@ -71,7 +71,7 @@ def test_damage_on_the_way_gives_no_number_that_the_log_lacks(tmp_path, monkeypa
     assert fault_cuts.values(of_windows) == fault_cuts.values(whole)
 
 
-def test_step_times_with_a_decimal_comma_are_no_thousands_of_seconds(tmp_path):
+def test_step_times_with_a_decimal_comma_are_not_thousands_of_seconds(tmp_path):
     row = "step:{0} - train/loss:2,5 - train/lr(1e-3):0,02 - train/time(s):1,2{0}"
     text = "\n".join(row.format(number) for number in range(10, 40)) + "\n"
     path = tmp_path / "a.log"

@@ -58,7 +58,7 @@ def test_decimal_commas_are_refused_and_not_read_as_thousands(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["1.2.3", "1234,567", "2701,3", "1,2,3", "12,34"])
-def test_the_beginning_of_a_malformed_number_is_no_number(text):
+def test_the_beginning_of_a_malformed_number_is_not_a_number(text):
     assert re.search(rf"(?<![\d.,]){fields.NUMBER}", text) is None
 
 
@@ -145,7 +145,7 @@ def test_a_result_with_a_value_of_another_kind_is_read_or_named_by_every_command
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-Infinity"])
-def test_a_figure_spelled_as_text_that_is_no_number_is_unmeasured(tmp_path, text):
+def test_a_figure_spelled_as_text_that_is_not_a_number_is_unmeasured(tmp_path, text):
     document = json.loads(store.to_json(plausible.result("h100", runs=2, steps=12)))
     document["gpu_info"]["power_limit_watts"] = text
     (tmp_path / "bad.json").write_text(json.dumps(document))

@@ -105,7 +105,7 @@ def test_linear_flops_are_those_of_torchs_counter(kind):
 
 
 @pytest.mark.parametrize("kind", MIXTURES)
-def test_a_token_pays_for_its_active_experts_only(kind):
+def test_a_token_costs_the_flops_of_its_active_experts_only(kind):
     model = tiny(kind)
     network = built(model.config)
     network.config._attn_implementation = "test_no_products"
@@ -122,7 +122,7 @@ def test_a_token_pays_for_its_active_experts_only(kind):
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200])
 @pytest.mark.parametrize(("window", "chunk"), [(None, None), (64, None), (1, None), (None, 64), (None, 7)])
-def test_pairs_are_those_of_the_mask(length, window, chunk):
+def test_counted_pairs_equal_those_of_the_mask(length, window, chunk):
     query, key = torch.arange(length)[:, None], torch.arange(length)[None, :]
     sees = key <= query
     if window:
@@ -157,7 +157,7 @@ def test_each_layer_has_the_window_of_transformers_mask(kind):
     ]
 
 
-def test_packed_documents_pay_for_their_own_pairs():
+def test_packed_documents_cost_the_flops_of_their_own_pairs():
     lengths = [5, 40, 51]
     document = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
     sees = (document[:, None] == document[None, :]).tril()
@@ -249,14 +249,14 @@ def test_a_document_without_tokens_has_no_cost():
 
 
 @pytest.mark.parametrize("entry", ["hidden_size", "num_hidden_layers", "vocab_size"])
-def test_an_impossible_number_names_its_entry(entry):
+def test_an_impossible_number_is_refused_with_its_entry(entry):
     config = completed("llama")
     for wrong in (0, -1, "many", 1.5, True):
         with pytest.raises(UsageError, match=entry):
             decoders.decoder_of({**config, entry: wrong})
 
 
-def test_an_unknown_architecture_has_no_numbers():
+def test_an_unknown_architecture_gives_no_decoder():
     assert decoders.decoder_of({"model_type": "mamba"}) is None
 
 

@@ -121,7 +121,7 @@ def test_an_old_log_of_running_means_alone_has_only_the_last_of_them(tmp_path):
 
 
 @pytest.mark.parametrize("text", [CONFIGURATION, "[INFO] [Rank 0] time (ms) | fwd: 9.16 | bwd: 20.10 | step: 3.00"])
-def test_configuration_and_wall_clock_breakdowns_are_no_step_times(tmp_path, text):
+def test_configuration_and_wall_clock_breakdowns_are_not_step_times(tmp_path, text):
     with pytest.raises(NotALogError):
         read(tmp_path, text)
 

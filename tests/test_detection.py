@@ -101,7 +101,7 @@ def test_a_log_that_crashed_before_its_first_step_is_refused_with_the_cause(tmp_
 @pytest.mark.parametrize(
     ("content", "reason"), [(b"", "is empty"), (bytes(range(256)) * 99, "binary"), (b"{}", "no step times found")]
 )
-def test_files_that_are_no_logs_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_files_that_are_not_logs_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(content)
     with pytest.raises(InputError, match=reason):
@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_hashed_is_one_clear_error(
         logs.read(written(tmp_path, lines(MEGATRON)))
 
 
-def test_the_platform_comes_from_the_log_or_the_flag_never_from_here(tmp_path: Path) -> None:
+def test_the_platform_comes_from_the_log_or_the_flag_never_from_this_machine(tmp_path: Path) -> None:
     path = written(tmp_path, lines(MEGATRON))
     assert logs.read(path).platform is None
     result = logs.read(path, facts=logs.UserFacts(gpu="NVIDIA H100"))
@@ -181,7 +181,7 @@ def test_the_platform_comes_from_the_log_or_the_flag_never_from_here(tmp_path: P
         (None, None),
     ],
 )
-def test_devices_belong_to_platforms(name: str | None, platform: str | None) -> None:
+def test_every_device_name_gives_its_platform(name: str | None, platform: str | None) -> None:
     assert devices.platform_of(name) == platform
 
 
@@ -196,11 +196,11 @@ def test_devices_belong_to_platforms(name: str | None, platform: str | None) -> 
         ("llama2_7B.yaml", "llama2_7B"),
     ],
 )
-def test_models_of_the_project_share_their_names(spelled: str, name: str) -> None:
+def test_every_spelling_of_a_project_model_gives_its_name(spelled: str, name: str) -> None:
     assert model_names.model_name(spelled) == name
 
 
-def test_detection_that_leaves_digits_out_of_lines_misses_no_needle() -> None:
+def test_detection_without_digits_finds_every_search_text() -> None:
     lines = [needle for format in logs.FORMATS for needle in format.needles if b"\n" not in needle]
     block = b"".join(b"7%d row 3 " % n + needle + b"1 2\n" for n, needle in enumerate(lines)) * 20
     assert detection._present(block) == set(lines)

@@ -31,13 +31,13 @@ def find(*folders: Path, **environment: str) -> dict[str, discover.Search]:
         return discover.find(MODELS, folders=folders)
 
 
-def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_log(tmp_path: Path) -> None:
     search = find(tmp_path)["llama"]
     assert search.path is None
     assert search.searched == ("LLAMA_LOG", str(tmp_path))
 
 
-def test_a_variable_beats_every_name(tmp_path: Path) -> None:
+def test_a_variable_overrides_every_file_name(tmp_path: Path) -> None:
     write(tmp_path / "training_llama.log")
     path = write(tmp_path / "elsewhere" / "x.out")
     search = find(tmp_path, LLAMA_LOG=str(path))["llama"]
@@ -49,7 +49,7 @@ def test_a_variable_that_names_no_file_is_an_error(tmp_path: Path) -> None:
         find(tmp_path, LLAMA_LOG=str(tmp_path / "absent.log"))
 
 
-def test_names_go_by_rank_and_models_each_have_their_own(tmp_path: Path) -> None:
+def test_better_names_come_first_and_each_model_finds_its_own_log(tmp_path: Path) -> None:
     best = write(tmp_path / "b" / "training_llama.log", age=900)
     write(tmp_path / "a" / "my_llama_run.log")
     qwen = write(tmp_path / "a" / "primus_training_qwen2.5_7B.log")
@@ -59,7 +59,7 @@ def test_names_go_by_rank_and_models_each_have_their_own(tmp_path: Path) -> None
     assert searches["mistral"].path is None
 
 
-def test_the_newest_of_equals_wins_and_the_others_are_named(tmp_path: Path) -> None:
+def test_the_newest_of_equal_names_is_read_and_the_others_are_named(tmp_path: Path) -> None:
     old = write(tmp_path / "a" / "llama_1.log", age=900)
     new = write(tmp_path / "b" / "LLAMA_2.log", age=100)
     search = find(tmp_path / "a", tmp_path / "b")["llama"]
@@ -136,7 +136,7 @@ def test_a_log_that_names_several_models_is_named_and_not_guessed(tmp_path: Path
     assert f"set LLAMA_LOG={tmp_path / 'x.log'}" in other
 
 
-def test_a_mention_without_steps_or_size_is_no_log(tmp_path: Path) -> None:
+def test_a_mention_without_steps_or_size_is_not_a_log(tmp_path: Path) -> None:
     write(tmp_path / "readme.txt", "how to train meta-llama/Llama-3.1-8B\n")
     write(tmp_path / "y.log", f"model_type llama\n{LOG}")
     assert find(tmp_path)["llama"].path is None
@@ -166,7 +166,7 @@ def test_the_search_is_not_recursive(tmp_path: Path) -> None:
     assert find(tmp_path)["llama"].path is None
 
 
-def test_the_places_are_here_output_and_primus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_are_searched_in_this_folder_output_and_primus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "output").mkdir()
     primus = tmp_path / "primus"
     primus.mkdir()

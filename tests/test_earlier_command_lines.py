@@ -102,7 +102,7 @@ def test_every_long_option_is_understood_with_underscores(command, capsys):
         ("aggregate", ["mine", "--output-dir", "tables"], "output", Path("tables")),
     ],
 )
-def test_an_old_option_means_todays(command, old, field, value):
+def test_an_old_option_means_its_current_name(command, old, field, value):
     assert parsed(command, *old)[field] == value
 
 
@@ -117,7 +117,7 @@ def test_values_after_a_double_dash_stay_as_they_are():
     assert earlier.arguments_of("compare", ["--no_plot", "--", "--results-dir"]) == ["--no_plot", "--", "--results-dir"]
 
 
-def test_an_option_that_never_was_is_still_refused(capsys):
+def test_an_option_that_never_existed_is_refused(capsys):
     assert run("passes", "--num_stepz", "3") == 2
     assert "No such option: --num-stepz" in capsys.readouterr().err
 
@@ -165,7 +165,7 @@ def test_a_command_line_of_the_separate_pass_study_runs_and_saves_where_its_guid
 
 
 @pytest.mark.parametrize("ending", ["json", "csv", "md"])
-def test_output_with_an_ending_is_that_file(folder, ending):
+def test_an_output_with_a_file_ending_is_that_file(folder, ending):
     file = folder / "new" / f"mine.{ending}"
     assert run("passes", *SMALL, "--forward_only", "--output", file) == 0
     assert [path.name for path in file.parent.iterdir()] == [file.name]

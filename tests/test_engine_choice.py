@@ -27,7 +27,7 @@ def test_where_one_model_has_a_log_the_others_are_not_trained():
     assert chosen("auto", "cpu", ["llama"]) == {"llama": "logs", "qwen": None, "mistral": None}
 
 
-def test_rocm_reads_logs_and_never_trains_unasked():
+def test_rocm_reads_logs_and_trains_only_on_request():
     assert chosen("auto", "amd") == {"llama": None, "qwen": None, "mistral": None}
     assert chosen("auto", "amd", ["qwen"]) == {"llama": None, "qwen": "primus", "mistral": None}
 

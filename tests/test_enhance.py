@@ -69,7 +69,7 @@ def side(document, platform):
     return next(row for row in document["results"] if row["platform"] == platform)
 
 
-def test_results_are_set_side_by_side_and_written(results, tmp_path, capsys):
+def test_results_are_compared_side_by_side_and_written(results, tmp_path, capsys):
     assert enhance(results, "--output-dir", tmp_path / "report") == 0
     shown = capsys.readouterr()
     assert "Llama-3.1-8B" in shown.out
@@ -107,7 +107,7 @@ def test_json_on_stdout_is_the_file(results, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == written(tmp_path)
 
 
-def test_prices_convention_and_budget_are_the_users(results, tmp_path):
+def test_prices_convention_and_budget_come_from_the_user(results, tmp_path):
     enhance(
         results, "--output-dir", tmp_path, "--price", "H100=2", "--price", "MI300X=1.5", "--flops", "PALM",
         "--budget-tokens", "15e12",
@@ -149,7 +149,7 @@ def test_break_even_is_the_price_at_which_a_token_costs_the_same(results, tmp_pa
     assert against["budget_saving_usd"] > 0
 
 
-def test_results_of_different_work_have_no_return_on_each_other(results, tmp_path):
+def test_results_of_different_work_have_no_break_even_price(results, tmp_path):
     saved(results, "amd", "AMD Instinct MI300X", 3.0, stamp="3", sequence_length=2048)
     enhance(results, "--output-dir", tmp_path)
     against = next(one for one in written(tmp_path)["returns"] if "2048" in one["candidate"])
@@ -158,7 +158,7 @@ def test_results_of_different_work_have_no_return_on_each_other(results, tmp_pat
     assert reason.startswith("Not comparable: sequence length 8192 against 2048")
 
 
-def test_a_return_without_a_price_names_the_side_that_lacks_it(results, tmp_path):
+def test_a_saving_without_a_price_names_the_side_that_lacks_it(results, tmp_path):
     saved(results, "amd", "AMD Instinct MI355X", 6.0, stamp="3")
     enhance(results, "--output-dir", tmp_path)
     without = next(one for one in written(tmp_path)["returns"] if one["candidate"] == "MI355X")

@@ -158,7 +158,7 @@ def test_a_document_longer_than_the_part_that_detection_reads_is_opened_too(tmp_
         '{"line": "cut, "stream\n',
     ],
 )
-def test_json_of_other_kinds_is_no_envelope(text: str) -> None:
+def test_json_of_other_kinds_is_not_an_envelope(text: str) -> None:
     assert not envelopes.is_enveloped(text.encode())
 
 
@@ -260,7 +260,7 @@ def test_a_table_after_the_stamps_of_kubernetes_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["{:%Y-%m-%dT%H:%M:%S.%f}{} ", "{:%Y-%m-%dT%H:%M:%S}{} node-3 python3[12]: "])
-def test_a_clock_that_is_put_forward_in_the_night_is_no_pause(tmp_path: Path, form: str) -> None:
+def test_a_clock_that_is_put_forward_in_the_night_is_not_a_pause(tmp_path: Path, form: str) -> None:
     lines = []
     for n in range(1, 201):
         moment = datetime(2026, 3, 29, 0, 58) + timedelta(seconds=2 * n)

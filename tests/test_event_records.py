@@ -82,6 +82,6 @@ def test_a_record_larger_than_any_scalar_is_skipped(tmp_path, monkeypatch, conte
     assert read(tmp_path, b"".join(map(framed, contents))) == small
 
 
-def test_a_forged_length_reads_no_memory(tmp_path):
+def test_a_forged_length_allocates_no_memory(tmp_path):
     length = struct.pack("<Q", 2**62)
     assert read(tmp_path, framed(b"one") + length + struct.pack("<I", crc(length)) + b"x" * 99) == [b"one"]

@@ -160,7 +160,7 @@ def test_a_profile_is_recognised_by_content_and_never_becomes_a_result(tmp_path)
         (b"text", "not an Excel workbook"),
     ],
 )
-def test_a_file_that_is_no_workbook_is_refused(tmp_path, content, says):
+def test_a_file_that_is_not_a_workbook_is_refused(tmp_path, content, says):
     path = tmp_path / "p.xlsx"
     path.write_bytes(content)
     with pytest.raises(InputError, match=says):

@@ -352,7 +352,7 @@ def test_the_path_names_model_precision_and_platform_where_the_log_does_not(tmp_
     }
 
 
-def test_folders_far_above_a_log_name_nothing():
+def test_folders_far_above_a_log_give_no_facts():
     assert paths.parts_of("/home/nvidia/llama/x.log") == ("x.log",)
     assert paths.parts_of("/data/amd-logs/x.log") == ("amd-logs", "x.log")
     assert paths.platform_of(("mi300x_against_h100", "x.log")) is None

@@ -85,7 +85,7 @@ def test_packing_of_a_data_set_has_to_be_stated_and_mock_tokens_have_none():
     assert judge(*(changed(side, data="synthetic") for side in sides)).verdict == "identical"
 
 
-def test_what_follows_from_other_settings_counts_as_stated():
+def test_settings_that_follow_from_others_count_as_stated():
     stated = changed(result("h100"), data_parallel_size=8, gradient_accumulation_steps=16)
     assert judge(stated, result("mi300x")).verdict == "identical"
     assert judge(changed(stated, gradient_accumulation_steps=4), result("mi300x")).verdict == "same_work"
@@ -358,7 +358,7 @@ def test_frozen_weights_cost_four_flops_with_adapters_and_are_unknown_otherwise(
     assert measure(with_model(log("h100"), name="llama-lora"))["mfu"].value is None
 
 
-def test_a_window_that_no_sequence_reaches_is_no_difference():
+def test_a_window_that_no_sequence_reaches_is_not_a_difference():
     full = result("h100", model="mistral", sequence_length=2048)
     shape = full.model.shape
     assert shape.sliding_window == 4096
@@ -406,6 +406,6 @@ def test_the_signature_covers_every_field():
     assert len({field.key for field in FIELDS}) == len(FIELDS)
 
 
-def test_an_empty_model_is_judged_without_an_error():
+def test_a_result_without_model_facts_is_judged_without_an_error():
     bare = means_only().model_copy(update={"model": Model()})
     assert judge(bare, bare).verdict == "not_comparable"

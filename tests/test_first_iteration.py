@@ -43,7 +43,7 @@ def read(
 
 @pytest.mark.parametrize("dated", [True, False])
 @pytest.mark.parametrize("first", [1, 101])
-def test_the_line_after_the_first_is_its_mean_with_the_first_where_the_timer_ran_on(tmp_path, dated, first):
+def test_the_second_line_holds_the_mean_of_both_iterations_where_the_timer_was_not_reset(tmp_path, dated, first):
     result = read(tmp_path, [FIRST, 0.75, *[STEP] * 3], timer_is_reset=False, dated=dated, first=first)
     found = result.performance_metrics
     assert (found.avg_step_time_seconds, found.measured_steps) == (STEP, 3)
@@ -51,7 +51,7 @@ def test_the_line_after_the_first_is_its_mean_with_the_first_where_the_timer_ran
 
 
 @pytest.mark.parametrize("dated", [True, False])
-def test_a_second_line_that_holds_its_own_iteration_only_covers_one_step(tmp_path, dated):
+def test_a_second_line_that_holds_only_its_own_iteration_covers_one_step(tmp_path, dated):
     result = read(tmp_path, [FIRST, *[STEP] * 4], timer_is_reset=True, dated=dated)
     assert result.performance_metrics.measured_steps == 4
     assert result.performance_metrics.total_time_seconds == pytest.approx(FIRST + 4 * STEP)

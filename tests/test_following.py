@@ -141,7 +141,7 @@ sys.stdout.buffer.write(b"\\xff\\xfe not UTF-8\\n and the last line")
 
 
 @pytest.mark.parametrize("seen", ["by nobody", "by the launcher"])
-def test_no_line_ends_a_training_whatever_it_holds_and_the_log_has_all_of_it(follow, tmp_path, monkeypatch, seen):
+def test_no_output_line_ends_a_training_and_the_log_has_all_of_them(follow, tmp_path, monkeypatch, seen):
     if seen == "by nobody":  # the reader of our output has gone
 
         def gone(*_, **__):

@@ -65,7 +65,7 @@ def rows_in(folder):
     return aggregate.sort(aggregate.with_columns(rows, ["throughput=1000/mean_time_ms"]))
 
 
-def test_every_cell_of_aggregate(tmp_path):
+def test_every_cell_of_aggregate_is_as_stored(tmp_path):
     rows = rows_in(tmp_path)
     told = aggregate.told_apart(rows)
     pivots = aggregate.pivots(told, rows="context_length", columns="model_size", values="mean_time_ms")
@@ -74,6 +74,6 @@ def test_every_cell_of_aggregate(tmp_path):
     agrees("aggregate.txt", "\n".join(map(lines, every)))
 
 
-def test_every_cell_of_the_csv_of_aggregate(tmp_path):
+def test_every_cell_of_the_csv_of_aggregate_is_as_stored(tmp_path):
     rows = rows_in(tmp_path)
     agrees("aggregate.csv.txt", rows_csv(rows, aggregate.columns_of(rows)))

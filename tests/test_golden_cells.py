@@ -36,7 +36,7 @@ def columns(table):
     return {column.title: [row[n].value for row in table.rows] for n, column in enumerate(table.columns)}
 
 
-def test_each_row_of_the_performance_is_the_figure_of_its_name(comparison):
+def test_each_row_of_the_performance_shows_the_figure_of_its_name(comparison):
     shown = rows(facts.performance(comparison.sides))
     names = {
         "Steps logged": "total_steps",
@@ -83,7 +83,7 @@ def test_every_row_of_facts_differs_from_every_other(comparison):
     assert all(a < r for a, r in zip(memory["Peak allocated"], memory["Peak reserved"], strict=True))
 
 
-def test_each_column_of_the_results_is_the_figure_of_its_heading(comparison):
+def test_each_column_of_the_results_shows_the_figure_of_its_heading(comparison):
     shown = columns(sections.results(comparison.sides))
     assert shown["Side"] == ["H100", "H200"]
     assert shown["Step time"] == [side.step_time_seconds.value for side in comparison.sides]
@@ -95,7 +95,7 @@ def test_each_column_of_the_results_is_the_figure_of_its_heading(comparison):
     assert text == ["3 × 50", "2 × 40"]
 
 
-def test_each_column_of_the_runs_is_the_figure_of_its_heading(comparison):
+def test_each_column_of_the_runs_shows_the_figure_of_its_heading(comparison):
     shown = columns(sections.runs(comparison.sides))
     every = [run for side in comparison.sides for run in side.result.runs]
     assert shown["Side"] == ["H100"] * 3 + ["H200"] * 2
@@ -111,7 +111,7 @@ def test_each_column_of_the_runs_is_the_figure_of_its_heading(comparison):
     assert shown["Started"] == [quantities.moment(run.started_at) for run in every]
 
 
-def test_each_column_of_the_verdicts_and_of_the_ranking_is_the_figure_of_its_heading(comparison):
+def test_each_column_of_the_verdicts_and_of_the_ranking_shows_the_figure_of_its_heading(comparison):
     (pair,), (scale,) = comparison.pairs, forest.forests(comparison)
     shown = columns(sections.verdicts(comparison.pairs))
     assert (shown["Candidate"], shown["Baseline"]) == (["H200"], ["H100"])
@@ -138,13 +138,13 @@ def test_each_column_of_the_data_of_estimates_holds_the_figure_of_its_heading(co
 
 
 @pytest.mark.parametrize("one", ["Step time, minimum", "Warm-up steps left out"])
-def test_a_swapped_cell_is_seen(comparison, monkeypatch, one):
+def test_a_swapped_cell_is_detected(comparison, monkeypatch, one):
     other = {"Step time, minimum": "Step time, maximum", "Warm-up steps left out": "Steps measured"}[one]
     fields = {fact.label: fact for fact in facts.PERFORMANCE}
     swapped = [replace(fact, read=fields[other].read) if fact.label == one else fact for fact in facts.PERFORMANCE]
     monkeypatch.setattr(facts, "PERFORMANCE", tuple(swapped))
     with pytest.raises(AssertionError):
-        test_each_row_of_the_performance_is_the_figure_of_its_name(comparison)
+        test_each_row_of_the_performance_shows_the_figure_of_its_name(comparison)
 
 
 def test_durations_of_one_column_share_a_unit():

@@ -158,26 +158,26 @@ def agrees(name, text):
     assert text == file.read_text(encoding="utf-8")
 
 
-def test_every_cell_of_a_comparison(comparison):
+def test_every_cell_of_a_comparison_is_as_stored(comparison):
     agrees("comparison.txt", "\n".join(map(lines, tables_of(comparison))))
 
 
-def test_every_cell_of_cost_and_efficiency():
+def test_every_cell_of_cost_and_efficiency_is_as_stored():
     agrees("enhanced.txt", "\n".join(map(lines, tables_of_money())))
 
 
-def test_every_cell_of_the_gate_and_the_history():
+def test_every_cell_of_the_gate_and_the_history_is_as_stored():
     agrees("ci.txt", "\n".join(map(lines, tables_of_ci())))
 
 
-def test_every_cell_of_the_csv(comparison):
+def test_every_cell_of_the_csv_is_as_stored(comparison):
     records = csv_module.DictReader(io.StringIO(csv.render(comparison)))
     agrees(
         "comparison.csv.txt", "\n".join(f"{name} = {value}" for row in records for name, value in row.items()) + "\n"
     )
 
 
-def test_every_figure_of_the_json(comparison):
+def test_every_figure_of_the_json_is_as_stored(comparison):
     document = json.document(comparison)
     kept = {name: document[name] for name in ("ratio", "verdict", "pairs", "sides") if name in document}
     agrees("comparison.json.txt", "\n".join(sorted(leaves(kept))) + "\n")

@@ -247,7 +247,7 @@ def test_a_process_that_ignores_sigterm_is_killed_only_after_a_second_question(d
     assert not lives(pid)
 
 
-def test_one_that_works_after_sigterm_is_not_killed_by_yes(device, started, tmp_path, monkeypatch, capsys):
+def test_a_process_at_work_after_sigterm_is_not_killed_by_yes(device, started, tmp_path, monkeypatch, capsys):
     saves = "signal.signal(signal.SIGTERM, lambda *_: exec('while True: pass'))"
     pid = orphan(device, started, more=saves)
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
@@ -256,7 +256,7 @@ def test_one_that_works_after_sigterm_is_not_killed_by_yes(device, started, tmp_
     assert lives(pid)
 
 
-def test_a_number_that_now_belongs_to_another_process_gets_no_signal(device, started):
+def test_a_reused_process_number_gets_no_signal(device, started):
     pid = orphan(device, started)
     before = gpu_processes.Holder(pid=pid, created=psutil.Process(pid).create_time() - 5)
     assert gpu_processes.ask_to_end([before], grace_seconds=0) == []

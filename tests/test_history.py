@@ -45,7 +45,7 @@ def test_single_runs_first_establish_the_scatter():
     assert [place for place, change in enumerate(found) if change is not None] == [7]
 
 
-def test_days_that_differ_more_than_runs_do_are_no_changes():
+def test_days_that_differ_more_than_runs_do_are_not_changes():
     random = np.random.default_rng(2)
     alarms = sum(
         change is not None

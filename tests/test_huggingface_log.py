@@ -312,7 +312,7 @@ def test_rows_without_any_clock_are_timed_by_the_stamps_of_a_collector(read_text
     assert result.provenance.timing == "timestamps"
 
 
-def test_stamps_of_rows_that_cover_an_unknown_number_of_steps_are_no_clock(read_text: Any) -> None:
+def test_stamps_of_rows_that_cover_an_unknown_number_of_steps_are_not_a_clock(read_text: Any) -> None:
     with pytest.raises(NotALogError, match=r"does not say how many steps a row covers \(logging_steps\)"):
         read_text(collected("docker", *losses(80)))
 

@@ -39,7 +39,7 @@ def test_every_work_and_configuration_field_but_the_seed_identifies(field):
     assert field.identifies == (field.key != "seed")
 
 
-def test_unknown_equals_unknown_and_anything_only_on_request():
+def test_unknown_settings_match_unknown_ones_and_others_only_on_request():
     silent = changed(result(), precision=None)
     assert identity.differing(silent, silent) == []
     assert labels(identity.differing(result(), silent)) == ["precision"]

@@ -41,7 +41,7 @@ def test_ctrl_c_during_an_import_is_one_line(module, tmp_path):
     assert (child.returncode, "interrupted" in printed, "Traceback" in printed) == (1, True, False), printed
 
 
-def test_a_log_whose_name_is_no_utf_8_is_read_and_its_result_written(tmp_path, capsys):
+def test_a_log_whose_name_is_not_utf_8_is_read_and_its_result_written(tmp_path, capsys):
     log = tmp_path / os.fsdecode(b"run-\xff-\xc3.log")
     log.write_text(
         "".join(ROW.format(second=i, index=i, samples=64 * i, ms=1000 + 7.3 * (i % 5)) for i in range(1, 41))

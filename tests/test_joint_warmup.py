@@ -86,7 +86,7 @@ def test_the_possible_remainder_of_a_warm_up_as_long_as_the_run_counts():
     assert np.mean([rest < 0.0015 + 2 * drift for drift, rest in spoken]) > 0.8
 
 
-def test_slow_noise_of_single_runs_is_no_drift_of_all():
+def test_slow_noise_of_single_runs_is_not_a_common_drift():
     settled = []
     for seed in range(40):
         random = np.random.default_rng(seed)
@@ -130,11 +130,11 @@ def test_unknown_rows_are_skipped():
 @pytest.mark.parametrize(
     ("rows", "unit"), [([6.06] * 10, 0.01), ([2.5] * 5, 0.025), ([0.25] * 5, 0.0025), ([137.4, 137.4], 0.1)]
 )
-def test_rows_printed_alike_may_all_be_rounded_alike(rows, unit):
+def test_rows_with_equal_digits_may_share_one_rounding_error(rows, unit):
     assert rounding_deviation(np.array(rows)) == pytest.approx(unit / math.sqrt(12) / np.median(rows))
 
 
-def test_rows_that_vary_by_more_than_a_digit_are_rounded_apart():
+def test_rows_that_vary_by_more_than_a_digit_have_independent_rounding_errors():
     random = np.random.default_rng(1)
     assert rounding_deviation(np.round(6.06 + 0.03 * random.standard_normal(50), 2)) < 1e-9
     assert rounding_deviation(6.06 + 1e-6 * random.standard_normal(50)) == 0

@@ -145,7 +145,7 @@ def test_nanotron_without_its_configuration_gives_the_rates_that_it_printed(read
     assert performance.tokens_per_step is None
 
 
-def test_composers_step_time_is_the_one_of_the_step_and_tokens_are_the_growth_of_their_total(read_text: Any) -> None:
+def test_composers_step_time_is_that_of_one_step_and_its_tokens_are_differences_of_the_total(read_text: Any) -> None:
     result = read_text(log("composer", before="max_seq_len: 2048\nglobal_train_batch_size: 32\nprecision: amp_bf16\n"))
     performance = result.performance_metrics
     assert performance.avg_step_time_seconds == pytest.approx(2.0)
@@ -165,7 +165,7 @@ def test_an_older_composer_has_windowed_rates_only_with_a_warning(read_text: Any
     assert any("sliding window" in warning for warning in result.warnings)
 
 
-def test_composers_batches_of_a_later_epoch_go_on_counting(read_text: Any) -> None:
+def test_composers_batches_continue_their_numbers_in_a_later_epoch(read_text: Any) -> None:
     rows = [f"[epoch={epoch}]" + composer(n).replace("/50", "/5") for epoch in (1, 2, 3) for n in range(1, 6)]
     result = read_text("\n".join(rows) + "\n")
     assert result.steps.column("index").tolist() == list(range(1, 16))
@@ -194,14 +194,14 @@ def test_verls_iteration_with_a_validation_in_it_is_not_measured(read_text: Any)
     assert [step.index for step in result.steps if step.interrupted_by] == [15]
 
 
-def test_verls_fine_tuning_is_no_reinforcement_learning(read_text: Any) -> None:
+def test_verls_fine_tuning_is_not_reinforcement_learning(read_text: Any) -> None:
     text = "".join(f"step:{n} - train/loss:2.5 - train/lr(1e-3):0.02 - train/time(s):1.25\n" for n in range(1, 20))
     result = read_text(text)
     assert (result.performance_metrics.avg_step_time_seconds, result.steps[0].learning_rate) == (1.25, 2e-05)
     assert REINFORCEMENT not in result.warnings
 
 
-def test_nemo_rls_steps_of_a_second_epoch_go_on_counting(read_text: Any) -> None:
+def test_nemo_rls_steps_continue_their_numbers_in_a_second_epoch(read_text: Any) -> None:
     epoch = "\n========================= Epoch {}/2 =========================\n"
     text = epoch.format(1) + log("nemo_rl", 10) + epoch.format(2) + log("nemo_rl", 10)
     result = read_text(text)
@@ -218,7 +218,7 @@ def test_nemo_rls_step_with_a_checkpoint_in_it_is_not_measured(read_text: Any) -
 
 @each_dialect
 @pytest.mark.parametrize("cut", range(1, 60, 3))
-def test_a_number_that_was_cut_off_is_no_number(read_text: Any, name: str, cut: int) -> None:
+def test_a_truncated_number_is_not_read(read_text: Any, name: str, cut: int) -> None:
     text = log(name)
     whole, steps = read_text(text).steps, read_text(text[:-cut]).steps
     for column in set(whole.seen) - {"line"}:
@@ -255,7 +255,7 @@ def test_rounded_rates_of_many_gpus_do_not_give_their_number(read_text: Any) -> 
     assert read_text(rows).training_config.num_gpus is None
 
 
-def test_rows_without_a_time_or_a_rate_are_no_rows(read_text: Any) -> None:
+def test_rows_without_a_time_or_a_rate_are_not_rows(read_text: Any) -> None:
     with pytest.raises(NotALogError):
         read_text("".join(f"Step {n} | loss:1.9 lr:2e-05 \n" for n in range(20)), format="torchtune")
 
@@ -324,7 +324,7 @@ def test_a_progress_bar_that_begins_in_the_middle_of_an_epoch_is_a_resume(read_t
     assert len(result.provenance.segments) == 2
 
 
-def test_verls_rate_of_images_is_no_rate_of_tokens(read_text: Any) -> None:
+def test_verls_rate_of_images_is_not_a_rate_of_tokens(read_text: Any) -> None:
     row = "step:{} - perf/total_num_images:64 - perf/time_per_step:10.0 - perf/throughput:0.8\n"
     performance = read_text("".join(row.format(n) for n in range(1, 20)), num_gpus=8).performance_metrics
     assert (performance.samples_per_second, performance.tokens_per_second_per_gpu) == (6.4, None)

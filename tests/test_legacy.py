@@ -144,7 +144,7 @@ def test_the_date_comes_from_the_file_name_where_the_file_has_none(tmp_path):
     assert result.timestamp == "2026-01-05T14:30:22"
 
 
-def test_digits_that_are_no_date_give_no_date(tmp_path):
+def test_digits_that_are_not_a_date_give_no_date(tmp_path):
     assert read(tmp_path, MINIMAL, "benchmark_cuda_99999999_143022.json").timestamp is None
     assert read(tmp_path, changed(MINIMAL, timestamp="yesterday")).timestamp is None
 

@@ -162,7 +162,7 @@ def test_a_bar_of_seconds_per_iteration_is_read_like_one_of_iterations_per_secon
     assert read(tmp_path, short, name="train.log").performance_metrics.avg_step_time_seconds == pytest.approx(2.52)
 
 
-def test_bars_between_the_rows_of_another_framework_are_no_rows(tmp_path):
+def test_bars_between_the_rows_of_another_framework_are_not_rows(tmp_path):
     rows = [
         f"Epoch 1/1:  {n}%|▏  | {n}/50 [00:{n:02}<01:00, 2.00s/it]\nstep:{n} - train/loss:1.5 - train/time(s):1.5"
         for n in range(1, 10)

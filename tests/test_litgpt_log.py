@@ -167,7 +167,7 @@ def test_samples_of_fine_tuning_differ_in_length_so_tokens_stay_unknown(tmp_path
     assert result.performance_metrics.tokens_per_second is None
 
 
-def test_validation_lines_are_no_steps_and_a_nan_loss_stays_nan(tmp_path):
+def test_validation_lines_are_not_steps_and_a_nan_loss_stays_nan(tmp_path):
     lines = rows(per_step=1, steps=3, ms=250.0)
     lines.insert(2, "iter 2: val loss 10.1000, val time: 33000.10 ms")
     lines[-1] = row(3, 3, 250.0, ends=True, loss="nan")

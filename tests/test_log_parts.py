@@ -43,7 +43,7 @@ def test_stretches_hold_every_line_once(tmp_path_factory, text, cuts, block):
     assert all(part.endswith(b"\n") for part in spoken[:-1])
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path):
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
     path = tmp_path / "a.log"
     path.write_bytes(b"\xef\xbb\xbfone\ntwo\n")
     assert b"".join(files.blocks_within(path, 0, 5)) == b"one\n"
@@ -69,7 +69,7 @@ def log_with_everything(path: Path, *, iterations: int = 700) -> Path:
 
 @linux_only
 @pytest.mark.parametrize(("stretch_bytes", "iterations"), [(700, 140), (5_000, 700), (40_000, 700)])
-def test_several_processes_find_the_same_as_one(monkeypatch, tmp_path, stretch_bytes, iterations):
+def test_several_processes_read_the_same_as_one(monkeypatch, tmp_path, stretch_bytes, iterations):
     log = Log(log_with_everything(tmp_path / "train.log", iterations=iterations))
     alone = megatron.read(log)
     in_stretches(monkeypatch, stretch_bytes)
@@ -100,7 +100,7 @@ def test_step_times_that_are_far_between_keep_their_iterations(monkeypatch, tmp_
 
 
 @linux_only
-def test_a_packed_log_is_read_by_one(monkeypatch, tmp_path):
+def test_a_packed_log_is_read_by_one_process(monkeypatch, tmp_path):
     path = tmp_path / "train.log.gz"
     path.write_bytes(gzip.compress(log_with_everything(tmp_path / "train.log").read_bytes()))
     in_stretches(monkeypatch, 500)
@@ -148,7 +148,7 @@ def test_the_work_of_a_process_killed_in_the_middle_of_its_answer_is_done_again(
 
 
 @linux_only
-def test_where_no_process_can_be_started_the_work_is_done_here(monkeypatch):
+def test_where_no_process_can_be_started_this_process_does_the_work(monkeypatch):
     def refused(*_: object) -> None:
         raise BlockingIOError
 
@@ -186,7 +186,7 @@ def reader(seconds: float) -> subprocess.Popen[str]:
 
 
 @linux_only
-def test_ctrl_c_in_a_terminal_is_heard_by_the_reader_alone():
+def test_ctrl_c_in_a_terminal_reaches_the_reader_alone():
     with reader(60) as begun:
         os.killpg(begun.pid, signal.SIGINT)
         assert begun.communicate(timeout=20) == ("interrupted\n", "")

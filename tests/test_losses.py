@@ -52,13 +52,13 @@ def test_the_first_step_of_divergence_is_named():
     assert found.largest_gap == pytest.approx(0.2, abs=0.02)
 
 
-def test_falling_together_is_not_agreement():
+def test_two_falling_losses_are_not_agreement():
     found = parity(side([CURVE + jitter(1, 0.001)]), side([CURVE * 1.05 + jitter(1, 0.001)]))
     assert np.corrcoef(CURVE, CURVE * 1.05)[0, 1] > 0.999
     assert found.verdict == "diverge"
 
 
-def test_noise_that_hides_everything_is_undecided():
+def test_a_difference_hidden_by_noise_is_undecided():
     assert parity(side([CURVE + jitter(1, 0.3)]), side([CURVE + jitter(2, 0.3)])).verdict == "undecided"
 
 

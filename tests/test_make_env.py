@@ -37,7 +37,7 @@ def test_a_vendor_stack_is_seen_and_pinned(make_env, tmp_path):
     assert not any(word.startswith("torch==") for word in install)
 
 
-def test_a_torch_that_sees_no_gpu_is_no_vendor_stack(make_env, tmp_path):
+def test_a_torch_that_sees_no_gpu_is_not_a_vendor_stack(make_env, tmp_path):
     assert make_env.vendor_stack(a_python(tmp_path, sees_gpu=False)) == []
 
 

@@ -92,7 +92,7 @@ def test_the_rows_of_a_batch_ramp_up_have_times_but_no_rates(read_text: Any) -> 
     assert any("3 of 6 rows belong to the batch ramp-up" in warning for warning in result.warnings)
 
 
-def test_padding_is_no_token(read_text: Any) -> None:
+def test_padding_is_not_a_token(read_text: Any) -> None:
     result = read_text(log(*(row(n, weights=TOKENS // 2) for n in range(6))))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(2048)
     assert any("the framework reported" in warning for warning in result.warnings)
@@ -142,6 +142,6 @@ def test_maxdiffusion_counts_samples(read_text: Any) -> None:
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(6760.245)
 
 
-def test_a_profiler_step_without_a_time_is_no_row(read_text: Any) -> None:
+def test_a_profiler_step_without_a_time_is_not_a_row(read_text: Any) -> None:
     hidden = "completed profiler activation/deactivation step: 3, total_weights: 16384, loss: 9.1"
     assert read_text(log(row(0), row(1), row(2), hidden, row(4))).steps.column("index").tolist() == [0, 1, 2, 4]

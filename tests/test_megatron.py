@@ -105,7 +105,9 @@ def read(tmp_path: Path, lines: list[str], *, end: str = "\n", **flags: object) 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("spelling", [*SPELLINGS, "2021"])
-def test_every_spelling_after_every_prefix_gives_the_instant_values(tmp_path: Path, spelling: str, prefix: str) -> None:
+def test_every_spelling_after_every_prefix_gives_the_instantaneous_values(
+    tmp_path: Path, spelling: str, prefix: str
+) -> None:
     times = [2701.3, 2712.7, 2698.0, 12345.6]
     lines = [PREFIXES[prefix] + row(spelling, i, t) for i, t in enumerate(times, start=1)]
     result = read(tmp_path, lines, num_gpus=GPUS, sequence_length=LENGTH)
@@ -123,7 +125,7 @@ def test_every_spelling_after_every_prefix_gives_the_instant_values(tmp_path: Pa
 
 
 @pytest.mark.parametrize("spelling", ["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "fork"])
-def test_reported_rates_are_the_instant_ones_too(tmp_path: Path, spelling: str) -> None:
+def test_reported_rates_are_the_instantaneous_ones(tmp_path: Path, spelling: str) -> None:
     result = read(tmp_path, [row(spelling, i, 2500.0) for i in range(1, 13)], num_gpus=GPUS, sequence_length=LENGTH)
     assert result.steps[3].reported_tokens_per_second_per_gpu == pytest.approx(tokens_per_gpu(2500.0), abs=0.05)
     assert result.steps[3].reported_tflops_per_gpu == 615.5
@@ -141,7 +143,7 @@ def test_reported_rates_are_the_instant_ones_too(tmp_path: Path, spelling: str) 
         ("P6", 227.35, 230.10),
     ],
 )
-def test_memory_is_the_devices_in_gib_whatever_its_label(
+def test_memory_is_the_devices_use_in_gib_under_every_label(
     tmp_path: Path, spelling: str, used: float, peak: float
 ) -> None:
     result = read(tmp_path, [row(spelling, i, 2500.0) for i in range(1, 6)])
@@ -194,7 +196,7 @@ def test_a_line_printed_twice_is_one_step(tmp_path: Path) -> None:
     assert [step.index for step in read(tmp_path, lines).steps] == list(range(1, 9))
 
 
-def test_a_second_ranks_clock_of_the_same_iteration_is_no_step(tmp_path: Path) -> None:
+def test_a_second_ranks_clock_of_the_same_iteration_is_not_a_step(tmp_path: Path) -> None:
     lines = [line for i in range(1, 9) for line in ("0: " + row("P0", i, 2500.0), "7: " + row("P0", i, 2900.0))]
     assert [step.index for step in read(tmp_path, lines).steps] == list(range(1, 9))
 
@@ -209,7 +211,7 @@ def test_iterations_that_go_back_are_a_restart(tmp_path: Path) -> None:
     assert result.performance_metrics.min_step_time_seconds == pytest.approx(3.506, abs=0.01)
 
 
-def test_a_restart_of_the_very_iteration_printed_last_is_a_restart(tmp_path: Path) -> None:
+def test_a_restart_at_the_last_printed_iteration_is_a_restart(tmp_path: Path) -> None:
     lines = [row("P0", i, 2500.0) for i in (1, 2, 3)] + [row("P0", i, t) for i, t in ((3, 60000.0), (4, 2500.0))]
     assert [step.segment for step in read(tmp_path, lines).steps] == [0, 0, 0, 1, 1]
 
@@ -221,7 +223,7 @@ def test_a_log_interval_is_a_mean_over_that_many_steps(tmp_path: Path) -> None:
     assert result.performance_metrics.total_time_seconds == pytest.approx(250.0)
 
 
-def test_a_lost_line_is_no_longer_interval(tmp_path: Path) -> None:
+def test_a_lost_line_does_not_lengthen_the_log_interval(tmp_path: Path) -> None:
     result = read(tmp_path, [row("upstream", i, 2500.0) for i in (1, 2, 3, 5, 6, 7, 8)])
     assert {step.covers for step in result.steps} == {1}
 
@@ -255,7 +257,7 @@ def test_a_validation_inside_the_timer_is_never_measured(tmp_path: Path) -> None
     assert result.performance_metrics.max_step_time_seconds == 2.5
 
 
-def test_a_validation_outside_the_timer_is_no_interruption(tmp_path: Path) -> None:
+def test_a_validation_outside_the_timer_is_not_an_interruption(tmp_path: Path) -> None:
     clock = [0, 2, 5, 7, 10, 70, 72, 75]  # a minute of validation between the fifth and the sixth iteration
     lines = [
         row("upstream", i, 2500.0).replace("07:32:24.123456", f"07:{32 + s // 60}:{s % 60:02d}.000000")
@@ -289,7 +291,7 @@ def bridge_row(number: int, milliseconds: float) -> str:
     return row("2021", number, milliseconds)
 
 
-def test_bridges_allocator_sizes_are_decimal_gigabytes_whichever_are_printed(tmp_path: Path) -> None:
+def test_every_allocator_size_of_megatron_bridge_is_in_decimal_gigabytes(tmp_path: Path) -> None:
     lines = [bridge_row(i, 2500.0) for i in range(1, 8)]
     lines[1:1] = [BRIDGE_MEMORY.format(0, 70.5), BRIDGE_MEMORY.format(1, 80.25)]
     memory = read(tmp_path, lines).memory_metrics
@@ -342,7 +344,7 @@ def test_energy_and_power_per_gpu_of_a_line_are_measured(tmp_path: Path) -> None
     assert power.energy_joules_per_gpu == pytest.approx(5400.0 * 11)
 
 
-def test_the_rates_of_forks_are_reported_ones(tmp_path: Path) -> None:
+def test_rates_that_forks_print_are_kept_as_reported(tmp_path: Path) -> None:
     elapsed = "elapsed time per iteration (ms): 2500.0"
     llm_jp = "throughput per GPU (TFLOP/s/GPU): 449.6 | iteration time: 2.500 s samples/sec: 51.2"
     swiss = "throughput (token/sec/GPU): 52428.8 | flop throughput (TFLOP/sec/GPU): 449.6"
@@ -366,7 +368,9 @@ def test_the_rates_of_forks_are_reported_ones(tmp_path: Path) -> None:
         ("megatron_deepspeed_zero.out", 3, 768, 124.9101, 1024),
     ],
 )
-def test_real_logs_of_bigscience(shared: Path, name: str, rows: int, batch: int, median: float, length: int) -> None:
+def test_real_logs_of_bigscience_give_their_known_figures(
+    shared: Path, name: str, rows: int, batch: int, median: float, length: int
+) -> None:
     result = logs.read(shared / "logs" / "bigscience" / name)
     assert len(result.steps) == rows
     assert result.training_config.global_batch_size == batch

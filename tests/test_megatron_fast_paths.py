@@ -48,7 +48,7 @@ SPELLED = st.one_of(
 
 
 @given(SPELLED, SPELLED, st.lists(st.integers(0, 9), min_size=60, max_size=60), st.sampled_from(["", "3: ", "x "]))
-def test_digits_read_in_words_are_the_number_that_float_reads(
+def test_digits_read_as_machine_words_give_the_number_that_float_reads(
     loss: str, norm: str, digits: list[int], prefix: str
 ) -> None:
     line = f"{prefix}iteration 7/9 | elapsed time per iteration (ms): 12.5 | lm loss: {loss} | grad norm: {norm} |"
@@ -81,7 +81,7 @@ def one_by_one(index: list[int], content: list[float]) -> list[tuple[bool, int]]
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from([1.0, 2.0, 3.0])), max_size=30))
-def test_restarts_and_repetitions_are_those_of_a_look_at_every_line(lines: list[tuple[int, float]]) -> None:
+def test_restarts_and_repetitions_equal_those_of_a_reading_line_by_line(lines: list[tuple[int, float]]) -> None:
     index, seconds = [number for number, _ in lines], [printed for _, printed in lines]
     kept, segment = segments_of(np.array(index, float), [np.array(seconds)], None, np.array(seconds))
     assert list(zip(kept.tolist(), segment.tolist(), strict=True)) == one_by_one(index, seconds)

@@ -83,11 +83,11 @@ def test_layouts_that_nvidia_publishes_fit_their_gpu(shape, layout, changes, mem
     ],
     ids=["8B in BF16 without CP", "8B in FP8 without recomputation", "70B in BF16 without CP"],
 )
-def test_what_nvidia_splits_or_recomputes_would_not_fit_without(shape, layout, changes):
+def test_layouts_that_nvidia_splits_or_recomputes_do_not_fit_without_it(shape, layout, changes):
     assert megatron_memory.of_layout(shape, layout, **{**ONE_SEQUENCE, **changes}).total > H100_BYTES
 
 
-def test_an_ungated_layer_keeps_what_korthikanti_et_al_count():
+def test_an_ungated_layer_keeps_the_bytes_that_korthikanti_et_al_count():
     """34 bytes per token and hidden unit, less both masks of dropout and the scores that flash recomputes."""
     shape = ModelShape(
         num_layers=48, hidden_size=6144, ffn_hidden_size=4 * 6144, num_attention_heads=64, num_key_value_heads=64,
@@ -98,7 +98,7 @@ def test_an_ungated_layer_keeps_what_korthikanti_et_al_count():
 
 
 @pytest.mark.parametrize(("data", "context"), [(8, 1), (4, 2), (64, 1)])
-def test_the_state_is_that_of_megatrons_own_estimate(data, context):
+def test_the_state_equals_that_of_megatrons_own_estimate(data, context):
     """6 + 12/d bytes for each parameter (theoretical_memory_usage.py at 00caa53), d over data and context ranks."""
     needed = megatron_memory.of_layout(
         LLAMA_8B, RankLayout(data=data, context=context), gradient_bytes=4, state_bytes=12, **ONE_SEQUENCE
@@ -107,7 +107,7 @@ def test_the_state_is_that_of_megatrons_own_estimate(data, context):
     assert state == pytest.approx((6 + 12 / (data * context)) * models.parameters(LLAMA_8B))
 
 
-def test_the_fullest_stage_counts():
+def test_the_fullest_pipeline_stage_is_the_estimate():
     split = {"tensor": 4, "pipeline": 4, "data": 4}
     first = megatron_memory.of_layout(LLAMA_70B, RankLayout(**split), **ONE_SEQUENCE)
     layers = models.parameters(LLAMA_70B) - 2 * models.embedding_parameters(LLAMA_70B)
@@ -178,7 +178,7 @@ def test_the_recipes_own_recomputation_counts_on_the_gpus_that_have_it():
 @pytest.mark.parametrize("engine", ["nemo", "bridge"])
 @pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
 @pytest.mark.parametrize("gpu", [("NVIDIA H100 80GB HBM3", 85.0), ("NVIDIA H200", 150.8), ("NVIDIA B200", 191.5)])
-def test_what_runs_without_a_flag_fits_the_node_it_is_meant_for(engine, model, gpu):
+def test_default_runs_fit_their_node(engine, model, gpu):
     node = machine(*gpu)
     settings = RunSettings(steps=20, warmup_steps=5, seed=1234)
     prepare.check_memory(prepare.spec_of(model, settings, engine=ENGINES[engine], machine=node), node)

@@ -125,7 +125,7 @@ def test_settings_of_a_log_whose_lines_are_written_twice_are_read(tmp_path: Path
     assert configuration(tmp_path / "c.log", [f"{rank}: {line}" for line in lines for rank in (0, 1)]) == once
 
 
-def test_the_world_size_of_deepspeeds_configuration_is_no_number_of_gpus(tmp_path: Path) -> None:
+def test_the_world_size_of_deepspeeds_configuration_is_not_the_number_of_gpus(tmp_path: Path) -> None:
     lines = job_logs.megatron(job_logs.Job(banner=False))
     lines.insert(0, "[2021-06-10 20:47:51,887] [INFO] [config.py:904:print]   world_size ................... 1")
     assert configuration(tmp_path / "a.log", lines).num_gpus is None

@@ -152,7 +152,7 @@ def test_a_row_of_one_engine_names_the_source_of_that_engine():
 
 @pytest.mark.parametrize("on", [H100, MI300X], ids=["nvd", "amd"])
 @pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
-def test_identical_is_identical_on_both_platforms(on, model):
+def test_methodology_identical_has_equal_values_on_both_platforms(on, model):
     made = spec(on, model, methodology="identical")
     assert configuration(made) == ("bf16", 4, 1, 1, 128, 2048)
     assert (made.methodology, made.data_parallel_size, made.gradient_accumulation_steps) == ("identical", 2, 64)

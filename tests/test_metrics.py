@@ -74,7 +74,7 @@ def test_mfu_is_model_flops_over_the_dense_peak_at_the_precision_that_ran():
     ("convention", "percent"),
     [("6n", 48.7), ("palm", 61.7), ("torchtitan", 58.5), ("megatron", 52.0), ("nemo_transformer", 47.1)],
 )
-def test_one_rate_reads_as_many_mfus(convention, percent):
+def test_one_rate_has_an_mfu_for_each_convention(convention, percent):
     slower = result(performance={"tokens_per_second_per_gpu": 10_000.0})
     assert 100 * metric("mfu", slower, convention=convention).value == pytest.approx(percent, abs=0.06)
 
@@ -233,7 +233,7 @@ def test_memory_utilization_takes_the_widest_kind_that_was_logged():
 @pytest.mark.parametrize(
     ("peak", "advice"), [(20.0, "a larger micro batch may be faster"), (60.0, None), (84.0, "nearly full")]
 )
-def test_memory_utilization_advises_at_both_ends(peak, advice):
+def test_memory_utilization_gives_advice_where_low_and_where_high(peak, advice):
     remark = metric("memory_utilization", result(memory_metrics=MemoryMetrics(peak_memory_reserved_gb=peak))).remark
     assert (advice in remark) if advice else remark == "the allocator's pool"
 
@@ -299,7 +299,7 @@ def test_measured_energy_gives_the_power():
     assert (power.value, power.remark) == (500.0, "measured")
 
 
-def test_nameplate_power_is_labelled_and_a_power_limit_goes_before_the_catalogue():
+def test_nameplate_power_is_labelled_and_a_power_limit_overrides_the_catalogue():
     assert (metric("power_watts_per_gpu").value, metric("power_watts_per_gpu").remark) == (700.0, "nameplate")
     capped = result(gpu_info=device("NVIDIA H100 80GB HBM3", power_limit_watts=500.0))
     assert (metric("power_watts_per_gpu", capped).value, metric("joules_per_token", capped).remark) == (
@@ -345,7 +345,7 @@ def test_a_budget_of_the_users_own_scales_cost_time_and_energy():
         ({"": 9.0, "H100": 2.1}, 2.1, "--price H100=2.1"),
     ],
 )
-def test_a_given_price_goes_before_the_catalogues(prices, price, source):
+def test_a_price_flag_overrides_the_catalogue(prices, price, source):
     found = metric("price_usd_per_gpu_hour", prices=prices)
     assert (found.value, found.remark) == (price, source)
 
@@ -358,7 +358,7 @@ def test_a_device_without_a_price_names_the_flag_that_states_one():
     assert 'give --price "cpu=USD"' in metric("price_usd_per_gpu_hour", processor).because
 
 
-def test_the_catalogues_first_price_of_a_gpu_is_in_use():
+def test_the_first_price_of_a_gpu_in_the_catalogue_is_used():
     first = next(price for price in catalogue.prices() if price.gpu == "MI300X")
     mi300x = result(platform="amd", gpu_info=device("AMD Instinct MI300X VF"))
     assert metric("price_usd_per_gpu_hour", mi300x).value == first.usd_per_gpu_hour

@@ -106,7 +106,7 @@ def test_tokens_seen_so_far_give_the_tokens_of_a_step(read_text: Any) -> None:
     assert performance.tokens_per_second == pytest.approx(32768)
 
 
-def test_an_index_column_that_pandas_wrote_is_no_metric(read_text: Any) -> None:
+def test_an_index_column_that_pandas_wrote_is_not_a_metric(read_text: Any) -> None:
     assert len(read_text(as_csv(history(), index=True)).steps) == 20
 
 
@@ -153,7 +153,7 @@ def test_a_throughput_is_teraflops_only_next_to_megatrons_step_time(read_text: A
     assert read_text(as_csv(megatrons)).performance_metrics.reported.tflops_per_gpu == pytest.approx(410)
 
 
-def test_memory_of_a_few_bytes_is_no_memory(read_text: Any) -> None:
+def test_a_memory_of_a_few_bytes_is_left_out(read_text: Any) -> None:
     assert read_text(as_csv(own_table(memory_allocated=41.5))).memory_metrics is None
     assert read_text(as_csv(own_table(memory_allocated=41.5e9))).memory_metrics.peak_memory_allocated_gb == 41.5
 
@@ -211,7 +211,7 @@ def test_a_summary_without_any_rate_is_refused(read_text: Any) -> None:
 
 
 @each_shape
-def test_a_table_of_something_else_is_no_training(read_text: Any, shape: str) -> None:
+def test_a_table_of_something_else_is_not_a_training(read_text: Any, shape: str) -> None:
     with pytest.raises(NotALogError):
         read_text(SHAPES[shape]([{"step": n, "price": 5, "name": "a"} for n in range(9)]))
 

@@ -24,7 +24,7 @@ def lines(capsys):
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_part_that_fails_takes_no_other_line_with_it(capsys):
+def test_a_part_that_fails_leaves_the_other_lines(capsys):
     def breaks():
         raise RuntimeError("out of luck\nand more")
 

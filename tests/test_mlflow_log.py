@@ -95,7 +95,7 @@ def test_a_cut_last_line_has_no_wrong_number(tmp_path: Path) -> None:
     assert set(logs.read(run).steps.column("reported_tokens_per_second")[:19].tolist()) == {32768.5}
 
 
-def test_the_default_length_of_generated_text_is_no_sequence_length(tmp_path: Path) -> None:
+def test_the_default_length_of_generated_text_is_not_a_sequence_length(tmp_path: Path) -> None:
     run = run_of(tmp_path, RATES, max_length="20", tensor_model_parallel_size="2", global_batch_size="64")
     config = logs.read(run).training_config
     assert (config.sequence_length, config.tensor_model_parallel_size, config.global_batch_size) == (None, 2, 64)
@@ -159,12 +159,12 @@ def test_madengines_last_run_with_a_figure_is_read_and_others_are_named(read_tex
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "", "tokens"])
-def test_madengines_metric_that_is_no_rate_is_refused_with_its_name(read_text: Any, metric: str) -> None:
+def test_madengines_metric_that_is_not_a_rate_is_refused_with_its_name(read_text: Any, metric: str) -> None:
     with pytest.raises(NotALogError, match=metric or "unnamed"):
         read_text(perf(run("a", "5", metric)))
 
 
-def test_madengines_sum_of_rates_per_gpu_over_nodes_is_no_rate_per_gpu(read_text: Any) -> None:
+def test_madengines_sum_of_rates_per_gpu_over_nodes_is_not_a_rate_per_gpu(read_text: Any) -> None:
     with pytest.raises(NotALogError, match="adds up what 2 nodes printed, rates per GPU too"):
         read_text(perf(run("a", "200.0", "tokens_per_second_per_gpu", gpus="16,2,8")))
     result = read_text(perf(run("a", "200.0", "tokens_per_second", gpus="16,2,8")))
@@ -178,7 +178,7 @@ def test_madengines_gpus_of_one_node_are_not_those_of_the_run(read_text: Any) ->
     assert any("nnodes x gpus_per_node is 16; give --num-gpus" in warning for warning in result.warnings)
 
 
-def test_a_header_that_madengine_wrote_again_is_no_run(read_text: Any) -> None:
+def test_a_header_that_madengine_wrote_again_is_not_a_run(read_text: Any) -> None:
     result = read_text(perf(run("a", "5", "tokens/s"), HEADER, run("a", "7", "tokens/s")))
     assert any("holds 2 runs; the last one" in warning for warning in result.warnings)
 

@@ -52,7 +52,7 @@ def test_the_gate_takes_one_baseline_and_one_only(tmp_path, capsys):
     assert "either --baseline or --against" in capsys.readouterr().err
 
 
-def test_a_name_of_several_entries_is_no_baseline():
+def test_a_name_of_several_entries_is_not_a_baseline():
     with pytest.raises(InputError, match="entries of the library"):
         published.find("mlperf:v5.1/AMD")
     with pytest.raises(InputError, match="0 entries"):
@@ -117,7 +117,7 @@ def test_list_published_holds_entries_and_rows_with_the_same_keys(capsys):
     assert {row["submitter"] for row in json.loads(capsys.readouterr().out)} == {"AMD"}
 
 
-def test_published_belongs_to_list(capsys):
+def test_the_option_published_is_for_list_only(capsys):
     assert main(["mlperf", "show", "v5.1/AMD", "--published"]) == 2
     assert "--published belongs to list" in capsys.readouterr().err
 

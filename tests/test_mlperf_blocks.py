@@ -178,7 +178,7 @@ def test_a_block_that_a_crash_leaves_open_is_measured_by_its_rows(tmp_path):
     assert result.performance_metrics.samples_per_second == pytest.approx(1024 / 3.1, rel=1e-3)
 
 
-def test_the_loss_row_of_a_slow_step_is_no_second_slow_step(tmp_path):
+def test_the_loss_row_of_a_slow_step_is_not_a_second_slow_step(tmp_path):
     """As deepseekv3_671b, whose first steps take longer: the block states each, and the row of its loss again."""
     journal = Journal(global_batch_size=16384, max_sequence_length=4096)
     journal.say("run_start")

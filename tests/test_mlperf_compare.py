@@ -161,7 +161,7 @@ def test_two_rounds_of_one_gpu_give_the_gain_of_software():
     assert (one.sides[0].round, math.exp(one.ratio.log)) == ("v10.0", pytest.approx(0.9))
 
 
-def test_runs_that_were_submitted_twice_are_no_gain_of_software(capsys):
+def test_runs_that_were_submitted_twice_are_not_a_gain_of_software(capsys):
     assert main(["mlperf", "compare", "H200", "--benchmark", "llama31_405b"]) == 0
     assert "v5.1/Nebius/nebius_h200_n64/llama31_405b shares runs with the other side" in capsys.readouterr().out
 

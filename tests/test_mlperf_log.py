@@ -155,13 +155,13 @@ def test_init_keys_of_many_ranks_count_once_and_the_ranks_are_the_number_of_gpus
         {"tensor_parallelism": 4, "pipeline_parallelism": 4},
     ],
 )
-def test_ranks_that_other_evidence_contradicts_are_no_number_of_gpus(tmp_path, settings):
+def test_ranks_that_other_evidence_contradicts_do_not_give_the_number_of_gpus(tmp_path, settings):
     result = ranks_and_settings(8, global_batch_size=16, **settings).read(tmp_path / "run.txt")
     assert result.training_config.num_gpus is None
     assert any("8 ranks wrote init_start, but" in w and "--num-gpus" in w for w in result.warnings)
 
 
-def test_ranks_among_which_the_batch_does_not_divide_are_no_number_of_gpus(tmp_path):
+def test_ranks_among_which_the_batch_does_not_divide_do_not_give_the_number_of_gpus(tmp_path):
     result = ranks_and_settings(7, global_batch_size=16).read(tmp_path / "run.txt")
     assert result.training_config.num_gpus is None
     assert any("a batch of 16 does not divide among them" in warning for warning in result.warnings)
@@ -173,7 +173,7 @@ def test_the_flag_overrides_the_number_of_ranks(tmp_path):
     assert result.provenance.assumed["num_gpus"] == "--num-gpus"
 
 
-def test_a_placeholder_is_no_device(tmp_path):
+def test_a_placeholder_is_not_a_device(tmp_path):
     journal = Journal(global_batch_size=16, submission_platform="16xSUBMISSION_PLATFORM_PLACEHOLDER")
     step_times(journal)
     result = journal.read(tmp_path / "run.txt")

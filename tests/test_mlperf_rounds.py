@@ -142,21 +142,21 @@ def test_nodes_are_read_as_text_and_as_numbers(tmp_path, nodes):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '"text"', ""])
-def test_a_system_description_that_is_no_json_is_named_and_nothing_is_invented(tmp_path, text):
+def test_a_system_description_that_is_not_json_is_named_and_nothing_is_invented(tmp_path, text):
     one = scored(write(tmp_path, TEN, system=text))
     assert (one.entry.gpu, one.entry.num_gpus, one.tokens_per_second_per_gpu) == (None, None, None)
     assert one.minutes == pytest.approx(94.5)
     assert one.entry.notes[0].startswith("systems/box.json: no JSON")
 
 
-def test_the_rate_leaves_evaluation_and_set_up_out(tmp_path):
+def test_the_rate_excludes_evaluation_and_set_up(tmp_path):
     one = scored(write(tmp_path, TEN))
     training = sum(minutes * 60 - 28 for minutes in range(91, 99))
     assert one.samples_per_second == pytest.approx(8 * 36864 / training, rel=1e-5)
     assert one.tokens_per_second_per_gpu == pytest.approx(8 * 36864 / training * 8192 / 8, rel=1e-5)
 
 
-def test_a_folder_that_is_no_round_is_refused(tmp_path):
+def test_a_folder_that_is_not_a_round_is_refused(tmp_path):
     with pytest.raises(InputError, match="no round of MLPerf Training"):
         mlperf_round.find(tmp_path, "v5.1")
     with pytest.raises(InputError, match="no such folder"):
@@ -188,7 +188,7 @@ def test_an_imported_library_is_listed_with_every_named_field(tmp_path, capsys):
     assert row["tokens_per_second_per_gpu"] == pytest.approx(6691, rel=1e-3)
 
 
-def test_a_file_that_is_no_library_is_refused_with_its_line(tmp_path):
+def test_a_file_that_is_not_a_library_is_refused_with_its_line(tmp_path):
     path = tmp_path / "lib.jsonl"
     for text, shown in (("", "no JSON"), ("{}", "no library"), ('{"format":"x"}\n', "no library")):
         path.write_text(text)

@@ -33,7 +33,7 @@ def test_a_time_is_divided_by_that_of_the_vendors_round_before(capsys):
     assert abs(amd[1]["over_before"] - amd[1]["minutes"] / amd[0]["minutes"]) < 1e-5
 
 
-def test_an_entry_of_the_open_division_is_no_record():
+def test_an_entry_of_the_open_division_is_not_a_record():
     entries = [one for one in bundled().entries if (one.benchmark, one.num_gpus) == ("llama31_8b", 8)]
     [before] = fastest_by_round(entries, ["AMD"])
     opened = [replace(one, division="open") if one.name == before.scored.entry.name else one for one in entries]
@@ -41,6 +41,6 @@ def test_an_entry_of_the_open_division_is_no_record():
     assert after.minutes > before.minutes
 
 
-def test_vendors_are_not_drawn(capsys, tmp_path):
+def test_a_plot_of_vendors_is_refused(capsys, tmp_path):
     assert main(["mlperf", "compare", "AMD", "--plot", str(tmp_path / "x.png")]) == 2
     assert "--plot" in capsys.readouterr().err

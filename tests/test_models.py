@@ -83,7 +83,7 @@ def test_tiny_presets_keep_the_features_of_the_architecture():
     ("requested", "found"),
     [(("llama", "real"), "full"), (("Llama", "FULL"), "full"), (("course", "2_7B"), "2.7B"), (("course", "XL"), "xl")],
 )
-def test_other_words_find_the_same_preset(requested, found):
+def test_other_spellings_find_the_same_preset(requested, found):
     assert models.find(*requested).name == found
 
 

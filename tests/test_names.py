@@ -64,7 +64,7 @@ def test_a_size_or_a_fine_tuning_keeps_models_apart():
     assert len(keys) == 5
 
 
-def test_results_pair_whatever_the_spelling_of_their_model(tmp_path):
+def test_results_pair_under_every_spelling_of_their_model(tmp_path):
     def side(machine, name):
         result = plausible_result(machine)
         model = Model(name=name)  # without a shape the name decides

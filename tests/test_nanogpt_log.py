@@ -179,7 +179,7 @@ def test_every_spelling_of_llm_c_is_read(read_text: Any, row: str) -> None:
     assert (result.gpu_info.device_name, result.training_config.precision) == ("NVIDIA A100-SXM4-80GB", "bf16")
 
 
-def test_source_code_is_no_log(read_text: Any) -> None:
+def test_source_code_is_not_a_log(read_text: Any) -> None:
     with pytest.raises(NotALogError):
         read_text(SOURCE * 10)
 
@@ -189,7 +189,7 @@ def test_losses_without_times_are_refused(read_text: Any) -> None:
         read_text(log(*(f"s:{n} trl:3.340{n}" for n in range(9))))
 
 
-def test_flags_that_contradict_the_tokens_of_a_step_are_reported_and_the_log_counts(read_text: Any) -> None:
+def test_flags_that_contradict_the_tokens_of_a_step_are_reported_and_the_log_is_used(read_text: Any) -> None:
     text = log(
         "tokens per iteration will be: 524,288", *(f"iter {n}: loss 4.2, time 100.00ms, mfu 9%" for n in range(9))
     )

@@ -71,13 +71,13 @@ def test_the_batch_follows_from_consumed_samples(read_text: Any) -> None:
     assert [step.samples for step in result.steps[2:]] == [32] * 4
 
 
-def test_metrics_that_are_missing_stay_unseen(read_text: Any) -> None:
+def test_missing_metrics_stay_none(read_text: Any) -> None:
     steps = read_text(log(row(0, seconds=None), row(1), row(2))).steps
     assert steps[0].seconds is None
     assert steps[1].reported_tflops_per_gpu is None
 
 
-def test_validation_is_no_step(read_text: Any) -> None:
+def test_validation_is_not_a_step(read_text: Any) -> None:
     text = log(
         row(0), row(1), "Validation: iteration 1/5", "Validation: iteration 2/5", row(2, "val_loss: 7.0"), row(3)
     )

@@ -23,7 +23,7 @@ def test_a_quiet_machine_gives_no_warning():
 
 
 @pytest.mark.parametrize("look", [replace(BUSY, busy_share=0.02), replace(BUSY, load=2.0)])
-def test_a_load_of_the_past_or_a_short_burst_alone_is_no_noise(look):
+def test_a_load_of_the_past_or_a_short_burst_alone_is_not_noise(look):
     assert not look.is_busy
 
 

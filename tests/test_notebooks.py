@@ -42,7 +42,7 @@ def test_a_notebooks_output_is_read_as_the_log_that_was_printed(tmp_path: Path) 
     assert "completed step: 4," in line
 
 
-def test_source_code_and_html_of_a_notebook_are_no_rows(tmp_path: Path) -> None:
+def test_source_code_and_html_of_a_notebook_are_not_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.ipynb"
     path.write_text(notebook(ROWS, source=ROWS[7].replace("0.251", "9.000").strip()))
     assert logs.read(path).performance_metrics.total_steps == len(ROWS)
@@ -50,7 +50,7 @@ def test_source_code_and_html_of_a_notebook_are_no_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"cells": [1, 2]}', '{"cell_type": "code"}', "", '{"log_history": []}'])
-def test_other_documents_are_no_notebooks(text: str) -> None:
+def test_other_documents_are_not_notebooks(text: str) -> None:
     assert not notebooks.is_notebook(text.encode())
 
 

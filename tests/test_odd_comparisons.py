@@ -99,7 +99,7 @@ def test_a_time_to_train_is_not_doubted_by_the_clock_that_it_is_read_from():
     assert "the rate of MI300X is 7.0 % above the log's own clock" in formatting.headline(rates.pairs[0])
 
 
-def test_the_subject_of_a_warning_is_in_words():
+def test_a_warning_names_its_subject_in_words():
     warned = [
         plausible.result(machine).model_copy(update={"warnings": ("memory_metrics: no device memory was logged",)})
         for machine in ("h100", "mi300x")

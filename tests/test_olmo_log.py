@@ -40,7 +40,7 @@ def log(*blocks: str) -> str:
     return "\n".join([CONFIGURATION, *blocks]) + "\n"
 
 
-def test_a_block_is_one_row_and_one_without_a_rate_none(read_text: Any) -> None:
+def test_a_block_with_a_rate_is_one_row_and_another_is_none(read_text: Any) -> None:
     steps = read_text(log(block(1, None), block(2), block(3))).steps
     assert steps.column("index").tolist() == [2, 3]
     step = steps[1]
@@ -87,7 +87,7 @@ def test_olmo_core_prints_the_rate_of_the_one_step(read_text: Any) -> None:
     assert (step.memory_reserved_peak_bytes, step.tokens) == (40 * 2**30, None)
 
 
-def test_a_metrics_interval_is_covered(read_text: Any) -> None:
+def test_a_row_covers_the_steps_of_its_interval(read_text: Any) -> None:
     assert read_text(log(*(block(n) for n in (10, 20, 30)))).steps.column("covers").tolist() == [1, 10, 10]
 
 
@@ -142,7 +142,7 @@ def test_blank_lines_and_copies_do_not_end_a_block(tmp_path, between):
         assert repr(again.steps.column(column).tolist()) == repr(once.steps.column(column).tolist())  # nan is no nan
 
 
-def test_the_layers_of_olmoe_are_no_dense_layers(read_text):
+def test_the_layers_of_olmoe_are_not_dense_layers(read_text):
     of_experts = CONFIGURATION.replace("d_model=2048,", "d_model=2048, block_type='moe', moe_num_experts=64,")
     assert read_text(log(*map(block, range(1, 9)))).model.shape is not None
     assert read_text(log(*map(block, range(1, 9))).replace(CONFIGURATION, of_experts)).model.shape is None

@@ -57,7 +57,7 @@ def run(*flags):
         ("2.7B", 3_406_809_600),
     ],
 )
-def test_the_ladder_of_sizes_has_these_parameters(size, count):
+def test_each_size_has_its_listed_number_of_parameters(size, count):
     (cell,) = grid.cells(grid.GridOptions(model_size=size, pass_name="train"))
     assert cell.num_parameters == count
     assert cell.vocab == 10_000
@@ -138,7 +138,7 @@ def test_only_the_train_pass_changes_the_weights():
         assert moved is changes
 
 
-def test_the_loss_in_pieces_is_the_loss(monkeypatch):
+def test_the_loss_in_pieces_equals_the_whole_loss(monkeypatch):
     whole = Workload(spec())
     tokens = torch.randint(0, 100, (2, 17))
     required = whole.network(tokens)
@@ -196,7 +196,7 @@ def test_a_cell_survives_its_file(tmp_path):
     assert loaded.trial_times_ms == cell.trial_times_ms
 
 
-def test_all_is_every_pass(capsys):
+def test_all_selects_every_pass(capsys):
     assert run("--json") == 0
     assert [cell["pass"] for cell in json.loads(capsys.readouterr().out)] == list(micro_result.PASSES)
 
@@ -212,7 +212,7 @@ def test_several_steps_of_a_trial_are_divided_by_their_number(monkeypatch):
 @pytest.mark.parametrize(
     "flags", [["--precision", "bf16"], ["--precision", "bf16", "--autocast"], ["--attention", "eager"]]
 )
-def test_other_ways_to_compute_run(flags, capsys):
+def test_every_precision_and_attention_kernel_runs(flags, capsys):
     assert run("--pass", "train", *flags) == 0
     assert "OOM" not in capsys.readouterr().out
 

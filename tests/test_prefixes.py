@@ -18,7 +18,7 @@ def test_the_prefix_of_docker_compose_is_taken_off(prefix):
 @pytest.mark.parametrize(
     "line", ["step-1 | loss 2.5", "a | b", "epoch 1  | loss 2.5", "loss-1.5  | x", "| step-1  | 2 |"]
 )
-def test_a_row_that_only_looks_like_one_keeps_its_text(line):
+def test_a_line_that_only_resembles_a_prefixed_row_keeps_its_text(line):
     assert prefixes.strip(line) == line
 
 

@@ -88,7 +88,7 @@ def test_matrices_are_random_never_zeros(monkeypatch):
     assert seen[0].std() > 0.5
 
 
-def test_it_is_kept_per_machine_and_found_again(tmp_path):
+def test_a_preflight_is_kept_per_machine_and_found_again(tmp_path):
     path = records.save(made(), tmp_path / records.FOLDER)
     assert path.name == "preflight_node1_NVIDIA-H100-80GB-HBM3_cuda.json"
     records.save(made(timestamp="2026-02-02T00:00:00+00:00"), tmp_path / records.FOLDER)
@@ -125,7 +125,7 @@ def test_every_figure_is_compared_with_the_catalogue():
     assert [row[-1].text for row in memory.rows] == ["83.6 %", "–"]
 
 
-def test_a_card_below_the_others_is_named_with_its_drivers_reason():
+def test_a_gpu_below_the_others_is_named_with_its_drivers_reason():
     checks = [
         DeviceCheck(index=0, flops_per_second=7e14),
         DeviceCheck(index=1, flops_per_second=5e14, power_limit_watts=350, throttled_by=("the power cap",)),
@@ -154,28 +154,28 @@ def two_gpus(monkeypatch):
     return Machine(platform="nvd", gpu_info=info, host="node1", gpu_ids=("a", "b"))
 
 
-def test_a_process_alone_tries_every_card(two_gpus):
+def test_a_single_process_measures_every_gpu(two_gpus):
     sound, hot = preflight.device_checks(two_gpus, torch.device("cuda", 0), 1)
     assert (sound.flops_per_second, sound.throttled_by, sound.other_processes) == (7e14, (), 0)
     assert (hot.index, hot.flops_per_second, hot.throttled_by) == (1, 5e14, ("heat",))
     assert (hot.power_limit_watts, hot.other_processes) == (700.0, 1)
 
 
-def test_of_several_processes_each_tries_its_own_card(two_gpus, monkeypatch):
+def test_each_of_several_processes_measures_its_own_gpu(two_gpus, monkeypatch):
     monkeypatch.setattr(collectives, "rank", lambda: 9)
     monkeypatch.setattr(collectives, "gathered", lambda own, processes: [own] * processes)
     checks = preflight.device_checks(two_gpus, torch.device("cuda", 1), 16)
     assert (len(checks), checks[0].index, checks[0].id, checks[0].flops_per_second) == (16, 1, "b", 5e14)
 
 
-def test_under_torchrun_no_card_is_chosen_by_its_number(two_gpus, tmp_path, capsys, monkeypatch):
+def test_a_gpu_number_is_refused_under_torchrun(two_gpus, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda **_: two_gpus)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["preflight", "--device", "cuda:1", "--output", str(tmp_path)]) == 2
     assert "each process that torchrun starts takes a GPU of its own; --device cuda" in capsys.readouterr().err
 
 
-def test_a_card_below_the_catalogue_is_named():
+def test_a_gpu_below_the_catalogue_is_named():
     (row, *_) = made().matmul
     (printed,) = preflight.warnings_about(made(matmul=(row.model_copy(update={"best_flops_per_second": 3e14}),)))
     assert printed.startswith("bf16: the best product reaches 30 % of the catalogue's peak")
@@ -185,7 +185,7 @@ def test_a_sound_machine_is_not_warned_about():
     assert preflight.warnings_about(made()) == []
 
 
-def test_a_sweep_estimates_from_it():
+def test_a_sweep_estimates_times_from_the_preflight():
     rate, origin = estimate.best_rate(LAPTOP, "cpu", "bf16", kept=made())
     assert (rate, origin) == (7e14, "preflight of 2026-01-02T03:04:05+00:00")
 
@@ -286,14 +286,14 @@ def test_another_machines_preflight_is_not_used_for_a_result():
     assert all("preflight" not in (one.source or "") for one in found["achievable_fraction"].inputs)
 
 
-def test_no_point_lies_above_a_roof_that_it_could_not_reach():
+def test_the_roof_is_the_lower_of_bandwidth_and_matrix_rate():
     (roof,) = roofline.ceilings(made())
     assert roof.at(1.0) == 2.8e12
     assert roof.at(1e6) == 7e14
     assert roof.at(roof.ridge) == pytest.approx(7e14)
 
 
-def test_training_has_a_place_under_the_roof():
+def test_a_training_result_has_a_point_under_the_roof():
     point = roofline.of_result(trained())
     assert point.flops_per_second == pytest.approx(8000 * 51_470_401_536)
     once = roofline.of_result(
@@ -304,7 +304,7 @@ def test_training_has_a_place_under_the_roof():
     assert point.intensity > once.intensity > roofline.ceilings(made())[0].ridge
 
 
-def test_a_shape_that_no_published_model_has_is_charged_as_it_is():
+def test_a_shape_of_no_published_model_counts_by_its_own_dimensions():
     shape = trained().model.shape.model_copy(update={"vocab_size": 32_000})
     other = trained().model_copy(update={"model": Model(name="own", shape=shape)})
     assert roofline.of_result(other).flops_per_second == pytest.approx(8000 * flops.per_token(shape, 8192))

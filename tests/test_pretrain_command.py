@@ -49,7 +49,7 @@ def test_each_script_trains_its_model_in_the_vendors_best_configuration(model, t
     assert (spec.precision, spec.sequence_length) == ("fp8" if model == "llama" else "bf16", 8192)
 
 
-def test_a_flag_wins_over_a_variable_and_that_over_the_scripts_constant(trained, monkeypatch):
+def test_a_flag_overrides_a_variable_and_a_variable_overrides_the_scripts_constant(trained, monkeypatch):
     constants = {**script("llama"), "steps": 30, "warmup_steps": 3, "global_batch_size": 256}
     monkeypatch.setenv("TPRIMAT_STEPS", "40")
     monkeypatch.setenv("TPRIMAT_WARMUP_STEPS", "4")
@@ -130,7 +130,9 @@ MI300X = Machine(
 
 
 @pytest.mark.parametrize("machine", [MI300X, LAPTOP], ids=["amd", "cpu"])
-def test_nemo_off_nvidia_is_allowed_where_it_is_installed_and_labelled(machine, trained, monkeypatch, capsys):
+def test_installed_nemo_trains_on_other_hardware_and_the_result_names_the_platform(
+    machine, trained, monkeypatch, capsys
+):
     monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda: machine)
     assert main(["pretrain"], defaults={"model": "llama"}) == 0
     (spec,) = trained

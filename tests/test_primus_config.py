@@ -32,7 +32,7 @@ def pre_trainer(*lines):
     return "\n".join(["modules:", "  pre_trainer:", *(f"    {line}" for line in lines)])
 
 
-def test_the_experiment_wins_over_its_presets_and_they_over_theirs(root):
+def test_an_experiment_overrides_its_presets_and_presets_override_theirs(root):
     sets = effective(root / LLAMA)
     assert sets.whole("micro_batch_size") == 2, "the experiment's, not the 4 of trainer_base"
     assert sets.whole("global_batch_size") == 32
@@ -94,7 +94,7 @@ def test_a_file_outside_any_checkout_names_the_presets_that_it_lacks(tmp_path, r
         ("a: !!python/object/apply:os.system ['true']\n", "is not YAML"),
     ],
 )
-def test_a_file_that_is_no_experiment_is_refused_in_one_line(tmp_path, text, complaint):
+def test_a_file_that_is_not_an_experiment_is_refused_in_one_line(tmp_path, text, complaint):
     with pytest.raises(InputError, match=complaint) as refused:
         effective(experiment(tmp_path, text))
     assert "\n" not in str(refused.value)
@@ -128,7 +128,7 @@ def test_links_in_a_circle_are_refused_in_one_line(tmp_path, capsys):
     ],
     ids=["itself", "aliases of aliases", "brackets", "a date that does not exist", "a null byte"],
 )
-def test_yaml_that_no_configuration_holds_is_refused_in_one_line(tmp_path, capsys, text):
+def test_yaml_that_is_not_a_configuration_is_refused_in_one_line(tmp_path, capsys, text):
     (tmp_path / "experiment.yaml").write_text(text + "\n")
     assert main(["primus", str(tmp_path / "experiment.yaml")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -59,7 +59,7 @@ def test_the_command_prints_the_interval_with_its_validation(tmp_path, capsys):
     assert "not reliable" in capsys.readouterr().err
 
 
-def test_the_measured_number_of_gpus_is_no_projection(tmp_path, capsys):
+def test_the_measured_number_of_gpus_is_not_a_projection(tmp_path, capsys):
     file = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
     assert main(["project", "--from", str(file), "--gpus", "8"]) == 2
     assert "that is the measured number of GPUs" in capsys.readouterr().err

@@ -58,7 +58,7 @@ def tree_of(page):
 
 
 @pytest.mark.parametrize("page", [README, CONTRIBUTING], ids=["README", "CONTRIBUTING"])
-def test_every_file_of_the_tree_is_there(page):
+def test_every_file_of_the_tree_exists(page):
     missing = []
     folder = ""
     for indent, name in tree_of(page):
@@ -70,7 +70,7 @@ def test_every_file_of_the_tree_is_there(page):
     assert missing == []
 
 
-def test_every_room_has_one_line_in_readme_and_contributing():
+def test_every_package_has_one_line_in_readme_and_contributing():
     rooms = {path.name for path in (ROOT / "tensorprimat").iterdir() if path.is_dir() and not path.name.startswith("_")}
     assert {name.rstrip("/") for indent, name in tree_of(README) if indent} == rooms
     assert set(re.findall(r"^\| `(\w+)` \|", CONTRIBUTING, re.M)) == rooms
@@ -112,7 +112,7 @@ def test_the_keys_of_the_json_example_are_keys_of_a_result():
     check(example, schema, "result")
 
 
-def test_every_picture_and_page_that_is_linked_is_there():
+def test_every_linked_picture_and_page_exists():
     links = re.findall(r"\]\(([^)#]+)\)", README + CONTRIBUTING)
     assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
 
@@ -130,7 +130,7 @@ def test_the_makefile_has_the_two_commands_first():
     assert README.index("make benchmark") < README.index("make test") < README.index("## Five things")
 
 
-def test_mfu_that_others_reached_is_on_one_page_only():
+def test_published_mfu_is_on_one_page_only():
     page = (DOCS / "reference" / "expected-mfu.md").read_text()
     assert "published.toml" in page
     assert re.search(r"\| H100 SXM \| 8 \| FP8 .* 14,451 \| 37\.6% \|", page)

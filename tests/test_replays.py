@@ -34,7 +34,7 @@ def test_a_log_that_is_repeated_after_another_one_counts_once(name: str, read: R
 
 
 @pytest.mark.parametrize("name", [name for name in JOBS if name != "mlperf"])  # its half would contradict its clock
-def test_the_beginning_of_a_log_before_another_training_is_not_mixed_with_that(name: str, read: Reader) -> None:
+def test_the_beginning_of_a_log_before_another_training_is_not_mixed_with_it(name: str, read: Reader) -> None:
     first = JOBS[name](LONG)
     result = read(first, JOBS[name](replace(LONG, last=25)), JOBS[name](OTHER))
     assert_figures_of(result, LONG)
@@ -51,14 +51,14 @@ def test_rows_after_a_replay_continue_the_training_that_it_repeats(name: str, se
     assert result.performance_metrics.total_steps == 80
 
 
-def test_lines_that_ranks_print_alike_are_no_replay(read: Reader) -> None:
+def test_equal_lines_of_several_ranks_are_not_a_replay(read: Reader) -> None:
     lines = [line for line in JOBS["megatron"](LONG) for _ in range(8)]
     result = read(lines)
     assert_figures_of(result, LONG)
     assert not told(result)
 
 
-def test_another_training_with_the_same_losses_is_no_repetition(read: Reader) -> None:
+def test_another_training_with_the_same_losses_is_not_a_repetition(read: Reader) -> None:
     """Rows of the Trainer hold no time: a training with the same seed prints them again, at its own speed."""
     head = ("***** Running training *****", "  Total train batch size = 8", "  Total optimization steps = 200")
     rows = [

@@ -72,7 +72,7 @@ def test_markdown_keeps_a_table_row_one_cell_wide(text):
 
 
 @pytest.mark.parametrize("mention", ["@someone", "#12", "see @team/x"])
-def test_markdown_calls_nobody_on_github(mention):
+def test_markdown_mentions_nobody_on_github(mention):
     assert "\\@" not in markdown(mention)
     assert "&#8203;" in markdown(mention)
 

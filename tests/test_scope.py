@@ -57,7 +57,7 @@ def test_every_time_to_train_states_that_other_machines_may_differ():
         assert ONE_MACHINE in printed
 
 
-def test_several_hosts_lift_the_limit_of_a_sentence():
+def test_results_of_several_hosts_drop_the_sentence_about_other_machines():
     sides = [on_hosts(plausible.result("h100", runs=3)), on_hosts(plausible.result("mi300x", runs=3))]
     assert [printed for printed in sentences_with_a_verdict(comparison_of(*sides)) if ONE_MACHINE in printed] == []
 
@@ -106,7 +106,7 @@ def test_assumptions_are_in_the_sentences_that_rest_on_them():
         assert ONE_MACHINE not in sentence
 
 
-def test_a_winner_at_stated_prices_is_one_of_these_machines():
+def test_the_cheaper_side_is_stated_for_these_machines_only():
     sides = [plausible.result("h100", runs=3), plausible.result("mi300x", runs=3, seconds=11.0)]
     (pair,) = comparison_of(*sides, prices={"H100": 3.0, "MI300X": 2.0}).pairs
     (winner,) = [sentence for sentence in money.sentences(pair) if sentence.startswith("At ")]

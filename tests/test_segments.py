@@ -83,7 +83,7 @@ def test_of_three_jobs_every_one_can_be_read_alone(name: str, read: Reader) -> N
 
 
 @each_format
-def test_a_resume_is_one_benchmark_whose_restart_is_no_step(name: str, read: Reader) -> None:
+def test_a_resume_is_one_benchmark_whose_restart_is_not_a_step(name: str, read: Reader) -> None:
     result = read(*map(JOBS[name], (LONG, LONG.resume())))
     assert_figures_of(result, LONG)
     assert result.performance_metrics.total_steps == 80
@@ -304,7 +304,7 @@ def test_the_next_rank_that_prints_takes_over_from_one_that_died(name: str, rest
 
 
 @pytest.mark.parametrize("name", ["nanochat", "litgpt"])
-def test_rows_of_other_ranks_that_come_late_are_no_training_of_their_own(name: str, read: Reader) -> None:
+def test_late_rows_of_other_ranks_are_not_a_training_of_their_own(name: str, read: Reader) -> None:
     ranks = [[f"[default{rank}]: {line}" for line in JOBS[name](LONG)] for rank in (0, 1)]
     result = read(ranks[0], [line for line in ranks[1] if "iter time" in line or " dt: " in line])
     assert len(result.steps) == 40
@@ -342,7 +342,7 @@ def test_the_loss_is_explained_by_the_line_that_prints_it(read: Reader) -> None:
     assert "8.6, step 40, line 45" in explain(read(JOBS["torchtitan"](LONG)), "loss")
 
 
-def test_a_segment_that_is_no_number_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_segment_that_is_not_a_number_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extract", str(tmp_path), "--segment", "last"]) == 2
     assert "--segment last: must be the number of a training" in capsys.readouterr().err
 

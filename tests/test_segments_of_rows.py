@@ -45,14 +45,14 @@ def test_a_number_that_is_printed_again_with_another_time_is_a_restart(read: Rea
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(4.0, rel=0.004)
 
 
-def test_a_night_between_two_rows_is_no_step_time(read: Reader) -> None:
+def test_a_night_between_two_rows_is_not_a_step_time(read: Reader) -> None:
     rows = ALL_JOBS["timestamps"](LONG.resume(last=60))
     result = read(ALL_JOBS["timestamps"](LONG), rows)
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.004)
     assert [segment.began_by for segment in result.provenance.segments][1].startswith("a pause between rows")
 
 
-def test_a_stall_or_a_slow_start_is_no_other_speed(read: Reader) -> None:
+def test_a_stall_or_a_slow_start_is_not_another_speed(read: Reader) -> None:
     rows = JOBS["litgpt"](LONG)
     slow = [line.replace("iter time: 2000.00", "iter time: 9000.00") if "iter 21 " in line else line for line in rows]
     assert not any("no line says why" in warning for warning in read(slow).warnings)
@@ -125,7 +125,7 @@ def test_a_total_of_tokens_that_goes_back_begins_a_training_with_work_of_its_own
     assert any("tokens_per_step" in warning for warning in result.warnings)
 
 
-def test_tokens_of_samples_that_differ_in_length_are_no_total(tmp_path: Path) -> None:
+def test_tokens_of_samples_that_differ_in_length_are_not_added_up(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     rows = [f"{n},{1000 + 37 * n % 211},{2 + n % 3 / 1000:.4f},2.5" for n in range(1, 60)]
     path.write_text("\n".join(["step,total_tokens,step_time_s,loss", *rows]) + "\n")

@@ -240,7 +240,7 @@ def test_olmo_cores_batches_per_second_are_step_times_and_its_batch_counts_token
     assert performance.tokens_per_second == pytest.approx(524288 / 1.25)
 
 
-def test_olmo_cores_rate_of_too_few_digits_is_no_step_time(read_text: Any) -> None:
+def test_olmo_cores_rate_of_too_few_digits_is_not_a_step_time(read_text: Any) -> None:
     result = read_text("".join(OLMO_CORE.format(n=n, bps="0.0041") for n in range(1, 9)))
     assert result.performance_metrics.avg_step_time_seconds is None
     assert result.performance_metrics.basis == "reported_rates"
@@ -274,7 +274,7 @@ def test_modded_nanogpts_batch_is_the_product_in_its_own_source(read_text: Any) 
     assert read_text(scheduled + log(row)).performance_metrics.tokens_per_step is None
 
 
-def test_a_timer_named_like_a_setting_is_none(read_text: Any) -> None:
+def test_a_timer_named_like_a_setting_is_not_a_setting(read_text: Any) -> None:
     timers = "time (ms) | forward-compute: 193.77 | optimizer: 63.01 | batch-generator: 25.27\n"
     rows = log(MEGATRON.replace("/2712.7", ""))
     assert read_text(rows + timers).training_config.optimizer is None
@@ -303,7 +303,7 @@ WORLD_SIZES = {
 
 @pytest.mark.parametrize("printed", NOT_WHOLE)
 @pytest.mark.parametrize("name", WORLD_SIZES)
-def test_a_number_that_goes_on_is_not_read_by_its_beginning(read_text: Any, name: str, printed: str) -> None:
+def test_the_beginning_of_a_longer_number_is_not_read(read_text: Any, name: str, printed: str) -> None:
     setting, row = WORLD_SIZES[name]
     found = read_text(setting.format(printed) + "\n" + log(row, count=30)).training_config.num_gpus
     assert found in (None, NOT_WHOLE[printed])
@@ -317,7 +317,7 @@ def test_a_truncated_device_mesh_gives_no_number_of_gpus(read_text: Any) -> None
 
 
 @pytest.mark.parametrize("setting", ["global_train_batch_size='64'", "global_train_batch_size=None"])
-def test_an_olmo_batch_that_is_no_number_is_unknown(read_text: Any, setting: str) -> None:
+def test_an_olmo_batch_that_is_not_a_number_is_unknown(read_text: Any, setting: str) -> None:
     config = f"TrainConfig(run_name='small', {setting}, device_train_batch_size=4)\n"
     rows = "".join(
         f"[step={n}/1000,epoch=0]\n    train/CrossEntropyLoss=3.{n:03d}\n"

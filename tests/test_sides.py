@@ -88,7 +88,7 @@ def test_a_baseline_can_be_chosen_among_several_sides_which_are_ranked(tmp_path,
     ]  # the picture comes first; the table of results keeps the order of the command line
 
 
-def test_by_still_groups_everything_whatever_the_arguments(tmp_path, compare):
+def test_by_groups_all_files_whatever_the_arguments(tmp_path, compare):
     runs_in(tmp_path / "a", precision="bf16")
     runs_in(tmp_path / "b", precision="fp8", seconds=9.0)
     _, document, _ = compare(tmp_path / "a", tmp_path / "b", "--by", "precision")
@@ -102,7 +102,7 @@ def test_one_folder_is_grouped_by_platform(tmp_path, compare):
     assert labels(document) == ["H100", "MI300X"]
 
 
-def test_logs_go_straight_in_packed_or_not(tmp_path, compare):
+def test_logs_are_compared_directly_packed_or_not(tmp_path, compare):
     (tmp_path / "one.log").write_text("  seq_length ............... 8192\n" + log())
     text = "  seq_length ............... 8192\n" + log(milliseconds=9000.0).replace(" 07:", " 09:")
     (tmp_path / "two.log.gz").write_bytes(gzip.compress(text.encode()))
@@ -188,7 +188,7 @@ def test_two_named_sides_of_two_models_are_refused_with_a_remedy(tmp_path, compa
 
 
 @pytest.mark.parametrize("word", ["=x.json", "base="])
-def test_half_a_name_is_a_wrong_flag(compare, word):
+def test_an_incomplete_name_or_path_of_a_side_is_refused(compare, word):
     code, _, printed = compare(word, "other.json")
     assert code == 2
     assert "NAME=PATH" in printed
@@ -224,7 +224,7 @@ def test_a_file_that_contradicts_any_file_of_a_side_is_a_benchmark_of_its_own():
     assert sorted(len(group.files) for group in groups) == [1, 3]
 
 
-def test_the_scaling_factor_of_an_mlperf_folder_is_no_log_and_is_reported_as_not_applied(tmp_path, compare):
+def test_the_scaling_factor_of_an_mlperf_folder_is_not_a_log_and_is_reported_as_not_applied(tmp_path, compare):
     for side, seconds in (("a", 2.0), ("b", 2.2)):
         (tmp_path / side).mkdir()
         for number in range(2):

@@ -105,7 +105,7 @@ def test_rows_that_were_all_cut_at_one_column_are_a_warning_or_lose_their_last_n
 
 
 @pytest.mark.parametrize("unit", ["65.5", "65.", "65", "6"])
-def test_a_rate_without_the_delimiter_after_its_suffix_is_no_rate(tmp_path, unit):
+def test_a_rate_without_the_delimiter_after_its_suffix_is_not_a_rate(tmp_path, unit):
     lines = [NANOTRON.format(index, index % 10).partition("65.5K")[0] + unit for index in range(1, 30)]
     (tmp_path / "a.log").write_text("\n".join(lines) + "\n")
     assert not logs.read(tmp_path / "a.log").steps.has("reported_tokens_per_second_per_gpu")

@@ -235,7 +235,7 @@ def test_a_known_model_is_found_in_every_spelling(text, title):
 
 
 @pytest.mark.parametrize("text", ["llama3.1-71b", "gpt", "", "x=1/2/3", "x=384/1536/6/7", "x=0/1/1/1", "x=8/8/1/2/3"])
-def test_a_text_that_is_no_shape_is_refused_in_one_line_that_names_the_flag(text):
+def test_a_text_that_is_not_a_shape_is_refused_in_one_line_that_names_the_flag(text):
     with pytest.raises(UsageError) as refusal:
         shapes.parse(text)
     assert str(refusal.value).startswith(f"--shape {text}: ")
@@ -272,7 +272,7 @@ def test_a_config_json_of_hugging_face_is_read_from_the_file_or_its_folder(tmp_p
     assert shapes.parse(str(tmp_path)).preset == models.find("llama")
 
 
-def test_a_window_that_is_switched_off_is_no_window(tmp_path):
+def test_a_window_that_is_switched_off_is_not_a_window(tmp_path):
     qwen = {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}
     assert shapes.parse(str(config_file(tmp_path, **qwen))).shape.sliding_window is None
     mistral = {"model_type": "mistral", "sliding_window": 4096}

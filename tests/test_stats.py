@@ -105,7 +105,7 @@ def test_hosts_count_only_where_every_run_names_one_and_they_differ(hosts):
     assert stats.of_runs([1, 1.1, 1.2, 1.3], hosts).degrees == 3
 
 
-def test_equal_runs_leave_no_doubt():
+def test_equal_runs_have_an_interval_without_width():
     same = stats.of_runs([2.0, 2.0, 2.0])
     assert same.interval(0.95) == pytest.approx((2.0, 2.0))
     assert stats.difference(same, same).p_value() == 1.0

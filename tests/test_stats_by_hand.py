@@ -14,11 +14,11 @@ from tensorprimat.analysis import stats
 
 @pytest.mark.parametrize("degrees", [1, 2.5, 8, 40, 300])
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
-def test_a_quantile_is_students_for_any_degrees_of_freedom(degrees, confidence):
+def test_the_quantile_is_students_t_for_any_degrees_of_freedom(degrees, confidence):
     assert stats.student(confidence, degrees) == pytest.approx(reference.t.ppf((1 + confidence) / 2, degrees))
 
 
-def test_rounding_is_the_least_that_a_mean_over_runs_or_pairs_varies():
+def test_a_mean_over_runs_or_pairs_varies_at_least_by_rounding():
     expected = stats.student(0.95, 2) * 0.01
     assert stats.of_runs([2.0, 2.0, 2.0], resolution=0.01).half_width(0.95) == pytest.approx(expected)
     assert stats.of_pairs([2.0] * 3, [1.0] * 3, resolution=0.01).half_width(0.95) == pytest.approx(expected)
@@ -70,7 +70,7 @@ def test_the_geometric_mean_is_of_all_ratios():
     assert math.exp(stats.geometric_mean(ratios).log) == pytest.approx((1.0 * 1.2 * 1.5) ** (1 / 3))
 
 
-def test_holm_rejects_more_than_one_threshold_for_all():
+def test_holm_rejects_more_than_a_common_threshold():
     p_values = [0.04, 0.01, 0.02]
     assert [p <= 1 - level + 1e-12 for p, level in zip(p_values, stats.holm(p_values, 0.95), strict=True)] == [True] * 3
     assert not any(p <= 1 - level for p, level in zip([0.02] * 3, stats.holm([0.02] * 3, 0.95), strict=True))

@@ -18,7 +18,7 @@ def ramp(length, rows=50, height=0.5):
     return 1 + height * np.clip(1 - np.arange(rows) / length, 0, None)
 
 
-def test_without_rows_nothing_starts():
+def test_an_empty_series_has_no_warm_up():
     assert find_steady(np.empty(0)).start == 0
 
 
@@ -46,7 +46,7 @@ def test_warm_up_may_be_faster_than_the_rest():
 
 
 @pytest.mark.parametrize("rows", [8, 12, 20, 50])
-def test_noise_alone_keeps_its_rows(rows):
+def test_noise_alone_is_not_cut(rows):
     starts = [find_steady(noisy(np.ones(rows), noise=0.05, seed=seed)).start for seed in range(200)]
     assert np.mean(np.array(starts) <= 2) > 0.9
 
@@ -87,7 +87,7 @@ def test_a_constant_series_is_steady():
     assert (steady.start, steady.settled) == (1, True)
 
 
-def test_printed_digits_are_not_a_change():
+def test_rounded_digits_are_not_a_change_of_speed():
     series = np.array([0.123, 0.1231, 0.123, 0.123] + [0.123] * 30)
     assert find_steady(series).start == 1
 
@@ -116,7 +116,7 @@ def test_interrupted_rows_are_skipped():
     assert abs(find_steady(series).start - 5) <= 2
 
 
-def test_nothing_but_interrupted_rows_is_no_series():
+def test_nothing_but_interrupted_rows_is_not_a_series():
     assert find_steady(np.full(12, np.nan)).start == 1
 
 
@@ -156,7 +156,7 @@ def test_outliers_are_far_from_the_median_in_both_senses():
     assert find_outliers(series).tolist() == [20]
 
 
-def test_unmeasured_rows_are_no_outliers():
+def test_unmeasured_rows_are_not_outliers():
     series = noisy(np.ones(30))
     series[3] = np.nan
     assert not len(find_outliers(series))

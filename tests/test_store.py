@@ -110,7 +110,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
         (b"[1, 2]", "not a benchmark result"),
     ],
 )
-def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path, content, says):
+def test_a_file_that_is_not_a_result_is_refused_in_one_line(tmp_path, content, says):
     path = tmp_path / "broken.json"
     path.write_bytes(content)
     with pytest.raises(InputError, match=says) as refusal:

@@ -54,7 +54,7 @@ def test_rates_of_steps_of_unequal_time_count_by_their_time(read_text: Any) -> N
     assert found.tokens_per_second_per_gpu == pytest.approx(2 * tokens / 50 / GPUS, rel=0.03)
 
 
-def test_the_history_after_the_rows_is_no_second_training(read_text: Any) -> None:
+def test_the_history_after_the_rows_is_not_a_second_training(read_text: Any) -> None:
     history = [{"loss": row["loss"], "grad_norm": 140.0, "epoch": row["epoch"], "step": n} for n, row in
                enumerate(rows(), 1)]  # fmt: skip
     state = {"last_model_checkpoint": None, "best_metric": None, "global_step": 40, "log_history": history}

@@ -49,7 +49,7 @@ def test_several_devices_give_the_mean_of_one():
     assert sampler.mean_watts(time.time() - 1, time.time() + 1) == 400.0
 
 
-def test_a_device_without_power_is_no_device_with_zero_power():
+def test_a_device_without_a_power_reading_does_not_have_zero_power():
     sampler = Sampler([Replay([DeviceReading(power_watts=None)])])
     sampler.sample()
     assert sampler.mean_watts(time.time() - 1, time.time() + 1) is None
@@ -259,7 +259,7 @@ def test_the_cost_of_sampling_is_known():
     assert power.line(Sampler([])) is None
 
 
-def test_strangers_are_processes_of_others():
+def test_strangers_are_the_processes_that_are_not_ours():
     reading = DeviceReading(processes=(Process(pid=1), Process(pid=2)))
     assert telemetry.strangers(reading, ours=(2,)) == (Process(pid=1),)
     assert telemetry.strangers(DeviceReading(), ours=(2,)) == ()
@@ -352,7 +352,7 @@ def test_without_packages_there_are_no_devices_and_no_error(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [KeyError("ROCM_PATH"), OSError("libamd_smi.so: no such file")])
-def test_an_amdsmi_that_cannot_be_imported_is_no_device(monkeypatch, tmp_path, capsys, error):
+def test_an_amdsmi_that_cannot_be_imported_is_not_a_device(monkeypatch, tmp_path, capsys, error):
     (tmp_path / "amdsmi.py").write_text(f"print('cannot find it'); raise {error!r}")
     monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
     monkeypatch.syspath_prepend(tmp_path)

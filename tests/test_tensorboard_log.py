@@ -53,7 +53,7 @@ TORCHTITAN = {"time_metrics/end_to_end(s)": 0.5, "loss_metrics/global_avg_loss":
 MAXTEXT = {"perf/step_time_seconds": 0.5, "learning/loss": 9.5, "perf/per_device_tflops_per_sec": 410.0}
 
 
-def test_an_event_file_that_begins_with_long_texts_is_no_text(tmp_path):
+def test_an_event_file_that_begins_with_long_texts_is_not_a_text(tmp_path):
     events = Events(tmp_path)
     events.text("configuration", "model: llama\n" * 2000)
     for step in range(1, 30):
@@ -219,7 +219,7 @@ LEVANTER = {"throughput/duration": 2.0, "throughput/tokens_per_second": 40000.0,
 
 
 @pytest.mark.parametrize("values", [VERL, LEVANTER])
-def test_tags_mean_what_the_same_names_mean_in_other_tables(tmp_path, values):
+def test_tags_have_the_meaning_of_the_same_names_in_other_tables(tmp_path, values):
     events = Events(tmp_path)
     for row in range(1, 20):
         events.log(row, 2.0 * row, values)

@@ -156,7 +156,7 @@ def test_a_zip_archive_of_several_files_is_refused_with_their_names(tmp_path: Pa
         list(log.lines())
 
 
-def test_an_office_document_is_no_packed_log(tmp_path: Path) -> None:
+def test_an_office_document_is_not_a_packed_log(tmp_path: Path) -> None:
     log = written(tmp_path, zipped(**{"[Content_Types].xml": os.urandom(3000), "xl/workbook.xml": b"<x/>"}))
     assert log.is_binary
 
@@ -182,7 +182,7 @@ def test_a_line_of_ten_megabytes_is_read_whole(tmp_path: Path) -> None:
     assert lengths == [10**7, 3]
 
 
-def test_a_path_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name, reason in (("pipe", "pipe"), ("loop", "cannot be read"), ("absent", "No such file"), (".", "folder")):
@@ -246,7 +246,7 @@ def test_launcher_prefixes_are_removed_and_name_the_rank(line: str, rank: int | 
 
 
 @pytest.mark.parametrize("line", ["step: 8 loss: 2", "[2026-01-16 07:32:24] iteration 5", "{'loss': 1.2}", "node: up"])
-def test_a_frameworks_own_words_are_no_prefix(line: str) -> None:
+def test_a_frameworks_own_words_are_not_a_prefix(line: str) -> None:
     assert prefixes.strip(line) == line
 
 

@@ -68,7 +68,7 @@ def test_a_validation_between_two_rows_is_not_measured(read_text: Any) -> None:
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
 
 
-def test_rows_of_a_validation_are_no_steps(read_text: Any) -> None:
+def test_rows_of_a_validation_are_not_steps(read_text: Any) -> None:
     lines = [row(n) for n in range(1, 31)]
     lines.insert(15, row(15, after=0.5).replace("loss", "val_loss"))
     result = read_text(log(*lines))
@@ -99,12 +99,12 @@ def test_eight_ranks_that_print_the_same_are_one_log(read_text: Any) -> None:
         "2026-01-05 08:00:{0:02},000 epoch {0} loss 2.5",
     ],
 )
-def test_lines_without_a_date_a_step_or_a_loss_are_no_rows(read_text: Any, text: str) -> None:
+def test_lines_without_a_date_a_step_or_a_loss_are_not_rows(read_text: Any, text: str) -> None:
     with pytest.raises(NotALogError):
         read_text(log(*(text.format(n) for n in range(1, 50))))
 
 
-def test_any_other_format_comes_first_wherever_its_rows_are(read_text: Any) -> None:
+def test_any_other_format_is_preferred_to_timestamps_wherever_its_rows_are(read_text: Any) -> None:
     head = "".join(row(n) + " noise" * 3000 + "\n" for n in range(1, 80))  # more than detection looks at at a time
     rows = "".join(f"iter {n}: loss 4.2082, time 143{n % 10}.27ms, mfu 1.01%\n" for n in range(1, 20))
     assert read_text(head + rows).provenance.format == "nanogpt"
@@ -140,7 +140,7 @@ FORMS = (
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_row_is_read_by_the_places_of_one_that_differs_in_digits_as_by_itself(seed: int) -> None:
+def test_a_row_that_is_read_by_the_columns_of_a_similar_row_has_its_own_values(seed: int) -> None:
     random, known = np.random.default_rng(seed), dict[str, Any]()
     rows = 0
     for number in range(200):
@@ -157,7 +157,7 @@ def test_a_row_is_read_by_the_places_of_one_that_differs_in_digits_as_by_itself(
     assert len(known) == len(FORMS)
 
 
-def test_a_stamp_of_a_day_that_does_not_exist_gives_way_to_another_in_the_row() -> None:
+def test_an_impossible_date_is_skipped_for_another_timestamp_of_the_row() -> None:
     row = timestamps._row("2026-13-05 08:00:00 01/05/2026 08:00:01 step 3 loss 1.5", {})
     assert row is not None
     assert row.moment.seconds == clocks.moment_in("2026-01-05 08:00:01").seconds

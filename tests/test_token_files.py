@@ -33,7 +33,7 @@ def test_an_unsuitable_token_file_is_refused_with_the_reason(tokens, says, tmp_p
     assert says in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_array_is_refused(tmp_path, capsys):
+def test_a_file_that_is_not_an_array_is_refused(tmp_path, capsys):
     path = tmp_path / "tokens.npy"
     path.write_text("not an array")
     assert run("--data", str(path)) == 2

@@ -118,7 +118,7 @@ def test_the_loss_is_that_of_transformers(model):
 
 @pytest.mark.parametrize("logits_per_chunk", [2**30, 7 * 50, 1])
 @pytest.mark.parametrize(("biased", "soft_cap"), [(False, None), (True, None), (False, 3.0), (True, 3.0)])
-def test_cross_entropy_by_chunks_is_cross_entropy(monkeypatch, logits_per_chunk, biased, soft_cap):
+def test_cross_entropy_in_chunks_equals_cross_entropy(monkeypatch, logits_per_chunk, biased, soft_cap):
     monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", logits_per_chunk)
     torch.manual_seed(1)
     hidden, weight = torch.randn(23, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
@@ -135,7 +135,7 @@ def test_cross_entropy_by_chunks_is_cross_entropy(monkeypatch, logits_per_chunk,
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
-def test_cross_entropy_of_given_logits_is_torchs(kind, tolerance):
+def test_cross_entropy_of_logits_equals_that_of_torch(kind, tolerance):
     torch.manual_seed(1)
     logits, targets = torch.randn(23, 50).to(kind).requires_grad_(), torch.randint(0, 50, (23,))
     required = functional.cross_entropy(logits.float(), targets)
@@ -243,7 +243,7 @@ def test_a_tiny_model_trains_and_learns(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's and transformers' own; the process of the test above says nothing
-def test_without_frequencies_there_is_nothing_to_learn(tmp_path, monkeypatch):
+def test_a_model_does_not_learn_from_uniform_tokens(tmp_path, monkeypatch):
     def uniform(stream, number, length):
         return np.random.default_rng(number).integers(0, stream.vocabulary_size, length)
 
@@ -263,7 +263,7 @@ def test_without_frequencies_there_is_nothing_to_learn(tmp_path, monkeypatch):
         ({"recompute": "full", "model": "mistral", "attention_backend": "eager"}, ("float32", "float32", "float32")),
     ],
 )
-def test_precision_and_recompute_are_done_and_recorded(tmp_path, changes, recorded):
+def test_precision_and_recompute_take_effect_and_are_recorded(tmp_path, changes, recorded):
     torch_engine.train(spec_of(**changes), tmp_path / "result.json")
     config = store.load(tmp_path / "result.json").training_config
     assert (config.compute_dtype, config.parameter_dtype, config.optimizer_dtype) == recorded

@@ -103,7 +103,7 @@ def test_a_resumed_run_covers_its_own_training_only(read_text: Any) -> None:
     assert read_text(text).steps.column("covers").tolist() == [5, 10, 10]
 
 
-def test_validation_is_no_step_and_restarts_the_clock(read_text: Any) -> None:
+def test_validation_is_not_a_step_and_restarts_the_clock(read_text: Any) -> None:
     validation = "[titan] \x1b[33mvalidate step: 15  \x1b[32mloss:  8.1  memory:  9.99GiB(1.2%)  \x1b[34mtps: 90,000"
     result = read_text(log(row(1), row(10), validation, row(20)))
     assert result.steps.column("index").tolist() == [1, 10, 20]
@@ -140,7 +140,7 @@ def test_rows_of_several_ranks_are_one_step_and_the_loss_comes_from_the_last_sta
     assert steps[0].memory_reserved_peak_bytes == 61.25 * GIB
 
 
-def test_a_loss_that_no_rank_holds_is_unseen(read_text: Any) -> None:
+def test_a_loss_that_no_rank_prints_is_none(read_text: Any) -> None:
     assert "loss" not in read_text(log(row(1, loss="-1.0000"), row(2, loss="-1.0000"))).steps.seen
 
 

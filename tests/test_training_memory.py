@@ -78,7 +78,7 @@ def kept_by_autograd(monkeypatch, model, *, recompute="none", fused_norm=True):
 
 @pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
 @pytest.mark.parametrize("recompute", ["none", "every second layer", "full"])
-def test_activations_are_what_autograd_keeps(monkeypatch, model, recompute):
+def test_estimated_activations_equal_the_bytes_that_autograd_keeps(monkeypatch, model, recompute):
     counted = kept_by_autograd(monkeypatch, model, recompute=recompute)
     estimated = training_memory.estimate(spec(model=model, sequence_length=LENGTH, recompute=recompute))
     assert estimated.activations == pytest.approx(counted, rel=0.1)

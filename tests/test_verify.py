@@ -144,7 +144,7 @@ def test_foreign_and_unreadable_files_are_named(folder, capsys):
     assert wrong(verified(folder, capsys)[1]) == {("foreign", "notes.json"), ("differs", "half.json")}
 
 
-def test_pipes_with_names_of_results_and_their_copies_are_named_and_hold_nothing_up(folder, capsys):
+def test_pipes_with_names_of_results_and_their_copies_are_reported_and_do_not_block(folder, capsys):
     (folder / "history").mkdir(exist_ok=True)
     for name in ("benchmark_cuda_x.json", "history/benchmark_cuda_x_1.json", "history/series_0123456789abcdef.npz"):
         os.mkfifo(folder / name)

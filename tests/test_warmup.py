@@ -52,7 +52,7 @@ def test_a_machine_without_warmup_needs_none():
     assert warmup.stable_from(study(first=10.0)).num_warmups == 0
 
 
-def test_a_restless_machine_is_not_called_stable():
+def test_a_noisy_machine_is_not_called_stable():
     cells = study()
     cells[-1] = cells[-1].model_copy(update={"cv_percent": 40.0})
     assert warmup.stable_from(cells) is None
@@ -83,12 +83,12 @@ def test_the_largest_count_alone_is_not_called_stable():
     assert printed.startswith("No stable count is shown: after 5 warm-up steps the CV is low (1.2 %), but larger")
 
 
-def test_a_first_trial_of_several_steps_is_no_first_step():
+def test_a_first_trial_of_several_steps_is_not_a_first_step():
     cells = [cell.model_copy(update={"num_steps": 2}) for cell in study()]
     assert "(median of 3 fresh processes)" in warmup.conclusion(cells)[0]
 
 
-def test_nothing_measured_concludes_nothing():
+def test_a_study_without_measurements_has_no_conclusion():
     values = SPEC.model_dump(exclude={"forward_only", "num_parameters"})
     assert warmup.conclusion([MicroResult(**values, status="oom")]) == ("No count of warm-up steps could be measured.",)
 
