@@ -256,7 +256,7 @@ def test_two_points_have_no_exponent():
 def test_sizes_of_one_label_and_several_shapes_are_distinguished():
     rows = [row(), row(d_model=256, num_layers=4, num_heads=4, num_parameters=20_000_000, mean=20.0)]
     document = reports.render_markdown(
-        reports.tables(rows, added=(), pivots=aggregate.pivots(aggregate.told_apart(rows), rows="model_size",
+        reports.tables(rows, added=(), pivots=aggregate.pivots(aggregate.with_distinct_labels(rows), rows="model_size",
         columns="context_length", values="mean_time_ms"), fits=()), heading="x",
     )  # fmt: skip
     for name in ("small 768x12x12", "small 256x4x4"):

@@ -73,7 +73,7 @@ def test_start_up_explains_what_the_clock_counts_above_the_headline():
 
 
 def test_evaluation_that_the_log_times_is_taken_out_of_its_clock():
-    clock = LogClock(name="run_start to run_stop", seconds=51.0, spent=(("evaluation", 31.0),), tells_all=True)
+    clock = LogClock(name="run_start to run_stop", seconds=51.0, spent=(("evaluation", 31.0),), has_every_pause=True)
     outcome = audited(result(rows([1.0] * 20), clock), "run.log")
     assert (outcome.audit.clock_seconds, outcome.audit.ratio) == (20.0, 1.0)
     assert outcome.audit.explained_by == ("evaluation 31 s, subtracted from the clock",)

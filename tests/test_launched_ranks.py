@@ -12,7 +12,7 @@ import pytest
 from tensorprimat.cli import main
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.engines import rendezvous
-from tensorprimat.session.as_rank import Rank, rank_of, tell_lightning
+from tensorprimat.session.as_rank import Rank, rank_of, set_lightning_tasks
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}
@@ -74,10 +74,10 @@ def test_an_option_that_ranks_lack_is_refused_in_one_line(monkeypatch, tmp_path,
 def test_lightning_gets_the_number_of_tasks_per_node(monkeypatch):
     monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
     monkeypatch.setenv("SLURM_NTASKS", "2")
-    tell_lightning(rank_of(SRUN))
+    set_lightning_tasks(rank_of(SRUN))
     assert os.environ["SLURM_NTASKS_PER_NODE"] == "2"
     monkeypatch.delenv("SLURM_NTASKS_PER_NODE")
-    tell_lightning(rank_of(TORCHRUN))
+    set_lightning_tasks(rank_of(TORCHRUN))
     assert "SLURM_NTASKS_PER_NODE" not in os.environ
 
 

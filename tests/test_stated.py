@@ -83,7 +83,7 @@ def test_a_fact_of_one_log_is_replaced_with_a_warning_that_names_both_values():
 
 
 def test_a_fact_stated_for_all_only_fills_gaps_and_names_the_flag_that_overrides():
-    result = amended(of_steps(precision="fp8"), UserFacts(precision="bf16", sequence_length=128, overrules=False))
+    result = amended(of_steps(precision="fp8"), UserFacts(precision="bf16", sequence_length=128, overrides=False))
     assert (result.training_config.precision, result.training_config.sequence_length) == ("fp8", 128)
     (warning,) = about(result, "precision")
     assert "fp8" in warning
@@ -130,7 +130,7 @@ def test_a_stated_device_of_the_other_vendor_is_a_warning():
     before = of_steps().model_copy(update={"platform": "amd"})
     alone = amended(before, UserFacts(gpu="NVIDIA H100"))
     assert "platform amd" in about(alone, "gpu_info")[0]
-    for_all = amended(before, UserFacts(gpu="NVIDIA H100", overrules=False))
+    for_all = amended(before, UserFacts(gpu="NVIDIA H100", overrides=False))
     assert for_all.platform == "amd"
     assert for_all.gpu_info.device_name is None
 
@@ -180,7 +180,7 @@ def test_a_shape_that_contradicts_the_logs_parameter_count_is_a_warning():
 
 def test_a_shape_that_the_log_states_is_replaced_only_where_the_fact_is_stated_for_it_alone():
     first = amended(of_steps(), UserFacts(shape=shapes.parse("llama3.1-8b")))
-    kept = amended(first, UserFacts(shape=shapes.parse("qwen2.5-7b"), overrules=False))
+    kept = amended(first, UserFacts(shape=shapes.parse("qwen2.5-7b"), overrides=False))
     assert kept.model.shape == models.find("llama").shape
     assert about(kept, "model shape")
     replaced = amended(first, UserFacts(shape=shapes.parse("qwen2.5-7b")))

@@ -261,13 +261,16 @@ def test_the_cost_of_sampling_is_known():
 
 def test_strangers_are_the_processes_that_are_not_ours():
     reading = DeviceReading(processes=(Process(pid=1), Process(pid=2)))
-    assert telemetry.strangers(reading, ours=(2,)) == (Process(pid=1),)
-    assert telemetry.strangers(DeviceReading(), ours=(2,)) == ()
+    assert telemetry.foreign_processes(reading, ours=(2,)) == (Process(pid=1),)
+    assert telemetry.foreign_processes(DeviceReading(), ours=(2,)) == ()
 
 
 def test_a_driver_that_numbers_as_the_host_does_does_not_count_this_process_as_another():
-    assert telemetry.strangers(DeviceReading(processes=(Process(pid=4711),)), ours=(2,)) == ()
-    assert len(telemetry.strangers(DeviceReading(processes=(Process(pid=4711), Process(pid=4712))), ours=(2,))) == 1
+    assert telemetry.foreign_processes(DeviceReading(processes=(Process(pid=4711),)), ours=(2,)) == ()
+    assert (
+        len(telemetry.foreign_processes(DeviceReading(processes=(Process(pid=4711), Process(pid=4712))), ours=(2,)))
+        == 1
+    )
 
 
 def test_a_replay_gives_its_readings_in_order_then_the_last():

@@ -120,7 +120,7 @@ def sort(rows: Sequence[MicroRow]) -> list[MicroRow]:
     return sorted(rows, key=lambda row: tuple(places[key](row.get(key)) for key in keys))
 
 
-def told_apart(rows: Sequence[MicroRow]) -> list[MicroRow]:
+def with_distinct_labels(rows: Sequence[MicroRow]) -> list[MicroRow]:
     """Return the rows with their dimensions in `model_size` where several shapes have one label.
 
     "small" of widths 768 and 256 becomes "small 768x12x12" and "small 256x4x4": width, layers and heads.

@@ -90,8 +90,8 @@ def compare(
         mean_ratio=mean_ratio(list(meetings.values()), assumed, level_of_mean),
         warnings=(
             *warnings,
-            *_left_alone(groups, meetings),
-            *_of_itself(in_order),
+            *_unpaired(groups, meetings),
+            *_same_run_on_both_sides(in_order),
             *_missed_targets(in_order),
             *unused_prices([side.metrics for side in sides.values()], prices or {}),
         ),
@@ -147,7 +147,7 @@ def _unlikeness(meeting: Meeting) -> tuple[bool, int, int]:
     return meeting.fairness.verdict == "not_comparable", weights.count("work"), weights.count("configuration")
 
 
-def _left_alone(groups: Mapping[str, Sequence[Group]], meetings: Mapping[str, Sequence[Meeting]]) -> list[str]:
+def _unpaired(groups: Mapping[str, Sequence[Group]], meetings: Mapping[str, Sequence[Meeting]]) -> list[str]:
     """Return a warning for every side that is in no pair although others of its model are."""
     alone = []
     for model, of_model in groups.items():
@@ -161,7 +161,7 @@ def _left_alone(groups: Mapping[str, Sequence[Group]], meetings: Mapping[str, Se
     return alone
 
 
-def _of_itself(meetings: Sequence[Meeting]) -> list[str]:
+def _same_run_on_both_sides(meetings: Sequence[Meeting]) -> list[str]:
     """Return a warning for every pair of sides that hold the same run."""
     return [
         f"{meeting.candidate.label} and {meeting.baseline.label}: the same run is on both sides, so the ratio shows no "

@@ -14,7 +14,7 @@ from typing import Literal
 from tensorprimat.analysis import losses, stats
 from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
-from tensorprimat.analysis.ratios import Meeting, StatedScatter, look_of, meet, runs_to_show, scope, still_to_drift
+from tensorprimat.analysis.ratios import Meeting, StatedScatter, look_of, meet, remaining_drift, runs_to_show, scope
 from tensorprimat.analysis.records import Fairness
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.analysis.stats import LogEstimate
@@ -188,7 +188,7 @@ def _throughput(model: str, meeting: Meeting, limit: float, assumed: StatedScatt
     level = stats.level_of_look(assumed.confidence, look)
     half = log.half_width(level)
     decision = decide(
-        log, limit, level=level, to_fail=stats.level_of_look(to_fail, look), further=still_to_drift(meeting)
+        log, limit, level=level, to_fail=stats.level_of_look(to_fail, look), further=remaining_drift(meeting)
     )
     status = "undecided" if decision == "unsettled" else decision
     sentence = {

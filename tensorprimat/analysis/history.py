@@ -18,7 +18,7 @@ import numpy as np
 from tensorprimat.analysis import stats
 from tensorprimat.analysis.estimates import estimate, figure
 from tensorprimat.analysis.records import Estimate
-from tensorprimat.analysis.sides import Group, device_label, model_of, runs_of, tell_apart, usable
+from tensorprimat.analysis.sides import Group, device_label, distinct_labels, model_of, runs_of, usable
 from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
@@ -73,7 +73,7 @@ def history(
         raise InputError(f"no complete result has {metric}; choose another --metric, or run ./benchmark.py first")
     firsts = [series[0].result for series in members.values()]
     names = [f"{device_label(first)} · {model_of(first)}" for first in firsts]
-    labels = tell_apart(names, firsts, [series[0].path for series in members.values()])
+    labels = distinct_labels(names, firsts, [series[0].path for series in members.values()])
     return [
         Series(label=label, metric=metric, entries=_entries(series, metric, confidence))
         for label, series in zip(labels, members.values(), strict=True)

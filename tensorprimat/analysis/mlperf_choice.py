@@ -47,14 +47,14 @@ def choose(library: Library, choice: EntryChoice) -> tuple[Entry, ...]:
 
 def of_gpu(entries: Sequence[Entry], name: str) -> tuple[Entry, ...]:
     """Return the entries of a GPU by its catalogue name, or by the first word of it (H100 for H100 SXM)."""
-    meant = gpus_meant(name, {entry.gpu for entry in entries})
+    meant = matching_gpus(name, {entry.gpu for entry in entries})
     return tuple(entry for entry in entries if entry.gpu in meant)
 
 
-def gpus_meant(name: str, there: Collection[str | None]) -> set[str]:
+def matching_gpus(name: str, there: Collection[str | None]) -> set[str]:
     """Return those GPUs that a name means: the catalogue's name for it, else all that begin with it as a word.
 
-    >>> sorted(gpus_meant("h100", {"H100 SXM", "H100 PCIe", "H200 SXM", None}))
+    >>> sorted(matching_gpus("h100", {"H100 SXM", "H100 PCIe", "H200 SXM", None}))
     ['H100 PCIe', 'H100 SXM']
     """
     device = catalogue.find_gpu(name)

@@ -65,7 +65,7 @@ def choose(library: Library, choice: EntryChoice, parts: Sequence[str] = ()) -> 
     """
     tables = list(_tables()) if choice.round is None and choice.submitter is None else []
     every = {one.row.gpu for one in tables if one.row is not None}
-    gpus = mlperf_choice.gpus_meant(choice.gpu, every) if choice.gpu else every
+    gpus = mlperf_choice.matching_gpus(choice.gpu, every) if choice.gpu else every
     tables = [one for one in tables if one.row is not None and _meets(one.row, choice, gpus)]
     try:
         entries = mlperf_choice.choose(library, choice)

@@ -335,7 +335,7 @@ def _plain_log(meeting: Meeting) -> float:
 def _verdict(meeting: Meeting, level: float) -> Verdict:
     if meeting.log is None:
         return "too_few_runs"
-    return verdict_of(meeting.log, level, still_to_drift(meeting))
+    return verdict_of(meeting.log, level, remaining_drift(meeting))
 
 
 def verdict_of(log: LogEstimate, level: float, further: float = 0.0) -> Verdict:
@@ -349,7 +349,7 @@ def verdict_of(log: LogEstimate, level: float, further: float = 0.0) -> Verdict:
     return _direction(low, high)
 
 
-def still_to_drift(meeting: Meeting) -> float:
+def remaining_drift(meeting: Meeting) -> float:
     """Return by how much (of the logarithm) the ratio of an unsettled side may still move; 0 where both settled."""
     if meeting.log is None or meeting.metric == TIME_TO_TRAIN or all(map(settled, meeting.groups)):
         return 0.0

@@ -165,7 +165,7 @@ def gather(items: Sequence[Loaded], by: str) -> list[Group]:
         titles = [
             key if own else with_precision(key, first) for key, own, first in zip(keys, named, firsts, strict=True)
         ]
-    labels = tell_apart(titles, firsts, [files[0].path for files in ordered])
+    labels = distinct_labels(titles, firsts, [files[0].path for files in ordered])
     return [_group(label, key, files) for label, key, files in zip(labels, keys, ordered, strict=True)]
 
 
@@ -298,7 +298,7 @@ def runs_of(result: Result) -> list[Result]:
     return [result] if len(numbers) < 2 else [_only(result, [number]) for number in numbers]
 
 
-def tell_apart(labels: Sequence[str], results: Sequence[Result], paths: Sequence[Path]) -> list[str]:
+def distinct_labels(labels: Sequence[str], results: Sequence[Result], paths: Sequence[Path]) -> list[str]:
     """Return the labels; equal ones get the property that distinguishes them, at worst their file.
 
     Precision comes first, because a speed means nothing without it: "H100 · FP8".
@@ -311,7 +311,7 @@ def tell_apart(labels: Sequence[str], results: Sequence[Result], paths: Sequence
     ]
     for label, result in zip(labels, results, strict=True):
         alike = [other for other, name in zip(results, labels, strict=True) if name == label]
-        difference = _what_tells_apart(result, alike) if len(alike) > 1 else ""
+        difference = _distinguishing_labels(result, alike) if len(alike) > 1 else ""
         parts.append(f"{label} ({difference})" if difference else label)
     return [
         label if parts.count(label) == 1 else f"{label} [{path.stem}]" for label, path in zip(parts, paths, strict=True)
@@ -328,7 +328,7 @@ def _precisions_differ(label: str, labels: Sequence[str], results: Sequence[Resu
     return len({BY_KEY["precision"].read(one) for one, name in zip(results, labels, strict=True) if name == label}) > 1
 
 
-def _what_tells_apart(result: Result, alike: Sequence[Result]) -> str:
+def _distinguishing_labels(result: Result, alike: Sequence[Result]) -> str:
     """Return at most three labels, the device first, of fields that not all share, in the fairness table's order."""
     parts = [device_label(result)] if len({device_label(other) for other in alike}) > 1 else []
     for field in FIELDS:

@@ -296,10 +296,10 @@ def _degrees_of_difference(sides: Sequence[tuple[float, float]]) -> float:
 def geometric_mean(ratios: Sequence[LogEstimate]) -> LogEstimate:
     """Return the mean of independent logarithms: of these ratios, not of a population of models."""
     mean = sum(ratio.log for ratio in ratios) / len(ratios)
-    return _combined(mean, [_as_students(ratio) for ratio in ratios], weight=1.0 / len(ratios))
+    return _combined(mean, [_as_students_t(ratio) for ratio in ratios], weight=1.0 / len(ratios))
 
 
-def _as_students(ratio: LogEstimate) -> LogEstimate:
+def _as_students_t(ratio: LogEstimate) -> LogEstimate:
     """Return an estimate by Student's t alone with the same interval; its variance is enlarged if needed."""
     if not ratio.sides:
         return ratio

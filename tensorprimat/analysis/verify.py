@@ -38,7 +38,7 @@ class _Logs:
 
     by_name: Mapping[str, Sequence[Path]]
     by_size: Mapping[int, Sequence[Path]]
-    are_given: bool
+    has_folders: bool
     """True if the user named the folders with --logs."""
     digest: Callable[[Path], str | None] = field(default_factory=lambda: cache(_digest))
     """Returns the hash of a file, computed once for all results that name it; None for a file that cannot be read."""
@@ -62,14 +62,14 @@ def verify(folder: Path, *, logs: Sequence[Path] = ()) -> list[Finding]:
         raise InputError("no such folder" if not folder.exists() else "a file, not a folder", path=folder)
     files = _files(folder)
     places = _logs([*files, *_flat(folder.parent), *_flat(Path()), *(file for log in logs for file in _files(log))],
-                   are_given=bool(logs))  # fmt: skip
+                   has_folders=bool(logs))  # fmt: skip
     findings: list[Finding] = []
     named: set[Path] = set()
     for path in files:
         if path.suffix == ".json":
             findings += _document_or_error(path, places, named)
     for path in files:
-        findings += _beside(path, named)
+        findings += _auxiliary_file(path, named)
     return [*findings, *_latest(folder, files)]
 
 
@@ -85,14 +85,14 @@ def _flat(folder: Path) -> list[Path]:
         return []
 
 
-def _logs(paths: Iterable[Path], *, are_given: bool) -> _Logs:
+def _logs(paths: Iterable[Path], *, has_folders: bool) -> _Logs:
     names: dict[str, list[Path]] = {}
     sizes: dict[int, list[Path]] = {}
     for path in dict.fromkeys(paths):
         if path.suffix != ".json" and (size := _size(path)) is not None:
             names.setdefault(path.name, []).append(path)
             sizes.setdefault(size, []).append(path)
-    return _Logs(by_name=names, by_size=sizes, are_given=are_given)
+    return _Logs(by_name=names, by_size=sizes, has_folders=has_folders)
 
 
 def _document_or_error(path: Path, places: _Logs, named: set[Path]) -> list[Finding]:
@@ -217,7 +217,7 @@ def _sources(path: Path, result: Result, places: _Logs) -> Iterator[Finding]:
             yield Finding(
                 path=path, state="differs", says=f"its log changed since it was read, or is another file: {where}"
             )
-        elif places.are_given:
+        elif places.has_folders:
             yield Finding(path=path, state="missing", says=f"its log {name} is in none of the folders, by name or hash")
         else:
             yield Finding(path=path, state="unchecked", says=f"its log {name} is not here")
@@ -250,7 +250,7 @@ def _preflight(path: Path) -> Finding:
     return Finding(path=path, state="unchecked", says="a preflight stores no single times, so it cannot be checked")
 
 
-def _beside(path: Path, named: set[Path]) -> Iterator[Finding]:
+def _auxiliary_file(path: Path, named: set[Path]) -> Iterator[Finding]:
     """Verify a series file, and find the temporary files of a killed write."""
     if path.suffix == ".npz" and path not in named:
         yield Finding(path=path, state="foreign", says="a series file that no result refers to")

@@ -64,7 +64,7 @@ def command(
     pivots = []
     if rows or columns or values or len({cell.get("context_length") for cell in cells}) > 1:
         pivots = aggregate.pivots(
-            aggregate.told_apart(cells),
+            aggregate.with_distinct_labels(cells),
             rows=rows or "context_length",
             columns=columns or "model_size",
             values=values or "mean_time_ms",

@@ -79,7 +79,7 @@ def _as_rank(place: as_rank.Rank, request: Request) -> int:
     """Return one training by processes that torchrun or srun has started; rank 0 talks and writes for all."""
     machine = detect()
     spec = as_rank.spec_of(request, place, machine)
-    as_rank.tell_lightning(place)
+    as_rank.set_lightning_tasks(place)
     screen = Screen(stderr=request.json, silent=place.rank > 0)
     screen.block(f"BENCHMARK START - {runs.title_of(spec)} on {machine.label}", runs.start_rows(spec, request, machine))
     result, error = as_rank.train(spec)

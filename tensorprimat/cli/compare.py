@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
     from tensorprimat.core.statements import Statement
     from tensorprimat.core.store import Loaded, ReadOutcome
-    from tensorprimat.session.second_process import Aside
+    from tensorprimat.session.second_process import StartCall
 
 DEFAULT_FOLDER = Path("output")
 DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
@@ -80,13 +80,13 @@ def command(
     from tensorprimat.session.second_process import second_process
 
     stated = facts.statements(typed_facts)
-    with second_process() as aside:
+    with second_process() as start_call:
         if not no_plot:
-            aside(_load_matplotlib)  # drawn while results are read here
+            start_call(_load_matplotlib)  # drawn while results are read here
         from tensorprimat.analysis.compare import compare
 
         comparison = compare(
-            _loaded(results, aside, stated, warmup_steps=warmup, by_argument=by is None),
+            _loaded(results, start_call, stated, warmup_steps=warmup, by_argument=by is None),
             by=by or "platform",
             assume_run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
             assume_host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
@@ -102,7 +102,7 @@ def command(
         if file := named_file("--output-dir", output_dir, FILE_ENDINGS):
             written = _write_one(comparison, file)
         else:
-            written = write(comparison, writable_folder("--output-dir", output_dir), None if no_plot else aside)
+            written = write(comparison, writable_folder("--output-dir", output_dir), None if no_plot else start_call)
     if json:
         from tensorprimat.reports.json import render
 
@@ -149,7 +149,12 @@ def _load_matplotlib() -> None:
 
 
 def _loaded(
-    results: list[str] | None, aside: Aside, stated: Sequence[Statement], *, warmup_steps: int | None, by_argument: bool
+    results: list[str] | None,
+    start_call: StartCall,
+    stated: Sequence[Statement],
+    *,
+    warmup_steps: int | None,
+    by_argument: bool,
 ) -> list[Loaded]:
     """Return every result that the arguments name, with its side; warnings about them go to stderr."""
     from tensorprimat.core.statements import laid_over
@@ -162,7 +167,7 @@ def _loaded(
             return read_each(files)
         half = len(files) // 2
         with uncollected():
-            second = aside(read_each, files[half:])
+            second = start_call(read_each, files[half:])
             return [*read_each(files[:half]), *second()]
 
     arguments = sides.parse(results or [str(folder) for folder in folders_here()])
@@ -170,13 +175,13 @@ def _loaded(
     loaded, problems = sides.load(arguments, by_argument=by_argument and several, read=read_in_two)
     say_each(problems)
     loaded = laid_over(loaded, stated)
-    return loaded if warmup_steps is None else [sides.redeclared(item, warmup_steps) for item in loaded]
+    return loaded if warmup_steps is None else [sides.with_warmup(item, warmup_steps) for item in loaded]
 
 
-def write(comparison: Comparison, folder: Path, aside: Aside | None) -> list[str]:
+def write(comparison: Comparison, folder: Path, start_call: StartCall | None) -> list[str]:
     """Write every report of a comparison, each file whole or not at all. Returns names.
 
-    aside: draws the plot meanwhile; None leaves the pictures out.
+    start_call: draws the plot meanwhile; None leaves the pictures out.
 
     Where matplotlib is missing everything else is written and stderr says what to install.
     """
@@ -188,10 +193,10 @@ def write(comparison: Comparison, folder: Path, aside: Aside | None) -> list[str
 
     files: dict[str, str | bytes] = {}
     plot = None
-    if aside and not canvas.can_draw():
+    if start_call and not canvas.can_draw():
         print(MissingPackageError("matplotlib", needed_for="plots"), file=sys.stderr)
-    elif aside:
-        plot = aside(comparison_plot.drawn_as, comparison_plot.drawing_of(comparison))
+    elif start_call:
+        plot = start_call(comparison_plot.drawn_as, comparison_plot.drawing_of(comparison))
         files |= _named("loss", loss_plot.render(comparison))
     plots = ["comparison_plot.png"] if plot else []
     files["comparison_report.md"] = markdown.render(comparison, pictures=[*plots, *fnmatch.filter(files, "*.png")])

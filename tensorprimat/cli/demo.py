@@ -58,8 +58,8 @@ def command(
     loaded = [Loaded(path=Path(name), result=result_of(find(name)), side=label) for label, name in ENTRIES.items()]
     comparison = compare(loaded)
     folder = writable_folder("--output-dir", output_dir)
-    with second_process() as aside:
-        write(comparison, folder, aside)
+    with second_process() as start_call:
+        write(comparison, folder, start_call)
     [whole] = mlperf_compare.compare(
         [entry for entry in bundled().entries if (entry.benchmark, entry.num_gpus) == ("llama31_8b", 8)], *GPUS
     )

@@ -97,12 +97,12 @@ def expand(named: Sequence[str]) -> list[str]:
         else:
             found = [name]
         if not found:
-            raise _nothing_in(path) if path.is_dir() else InputError("no file fits this pattern", path=name)
+            raise _empty_folder(path) if path.is_dir() else InputError("no file fits this pattern", path=name)
         paths += found
     return list(dict.fromkeys(paths))
 
 
-def _nothing_in(folder: Path) -> InputError:
+def _empty_folder(folder: Path) -> InputError:
     inside = sorted(one.name for one in folder.iterdir() if one.is_dir())
     if not inside:
         return InputError("holds no file", path=folder)

@@ -117,7 +117,7 @@ def _against_clock(rows: AuditRows, clock: LogClock) -> AuditFinding | None:
     explained = [(what, spent) for what, spent in clock.spent if what not in NAMES.values()]
     unusual = rows.unusual(start)
     explained += _beyond(taken_out, unusual) if clock.in_rows else unusual
-    explained += [] if clock.tells_all else rows.pauses()
+    explained += [] if clock.has_every_pause else rows.pauses()
     if clock.first is not None:
         explained.append((START_UP, clock.first[1] - rows.pace_of_steps * clock.first[0]))
     if clock.last is not None:

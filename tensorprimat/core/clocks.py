@@ -45,7 +45,7 @@ class LogClock:
     """Number of the step at whose end the clock begins, where it leaves out the rows before."""
     in_rows: bool = False
     """The times of interrupted rows include the seconds of `spent`."""
-    tells_all: bool = False
+    has_every_pause: bool = False
     """`spent` holds every pause of the run, so the dates of rows add no information."""
     resolution: float = 0.0
     """Seconds that rounding can hide."""

@@ -294,16 +294,16 @@ def same_run(one: Result, other: Result) -> bool:
     """
     if not len(one.steps) or not np.array_equal(one.steps.column("index"), other.steps.column("index")):
         return False
-    dates = _apart(one.steps, other.steps, "ended_at")
+    dates = _differences(one.steps, other.steps, "ended_at")
     if len(dates):
         return bool((dates <= SAME_MOMENT).all())
-    losses, *paces = (_apart(one.steps, other.steps, name) for name in ("loss", *PACE_COLUMNS))
+    losses, *paces = (_differences(one.steps, other.steps, name) for name in ("loss", *PACE_COLUMNS))
     if len(losses) and losses.any():
         return False
     measured = [column for column in paces if len(column)]
     if not measured:
         return bool(len(losses))
-    if all(not column.any() for column in measured) and (len(losses) or _tells(one.steps)):
+    if all(not column.any() for column in measured) and (len(losses) or _states_times(one.steps)):
         return True
     return bool(len(losses)) and all(_within(one.steps, other.steps, name) for name in PACE_COLUMNS)
 
@@ -318,14 +318,14 @@ def _share_a_log(one: Result, other: Result) -> bool:
     return bool(ours & theirs)
 
 
-def _tells(steps: Steps) -> bool:
+def _states_times(steps: Steps) -> bool:
     """Return True if some pace has enough different values that two runs would not repeat them by chance."""
     return any(
         len(np.unique(column[np.isfinite(column)])) > FEWEST_VALUES for column in map(steps.column, PACE_COLUMNS)
     )
 
 
-def _apart(one: Steps, other: Steps, name: str) -> FloatArray:
+def _differences(one: Steps, other: Steps, name: str) -> FloatArray:
     """Return the absolute differences of a column over the rows where both state it."""
     gaps = np.abs(one.column(name) - other.column(name))
     return np.asarray(gaps[np.isfinite(gaps)])

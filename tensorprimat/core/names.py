@@ -69,7 +69,7 @@ def known(spelled: str) -> str | None:
     >>> known("meta-llama/Meta-Llama-3.1-8B"), known("qwen25_7b_test_fp8"), known("llama3.1_70B")
     ('llama', 'qwen', None)
     """
-    parts = _telling_parts(spelled)
+    parts = _name_parts(spelled)
     if not parts:
         return None
     last = parts[-1]
@@ -97,7 +97,7 @@ def key(name: str) -> str:
     if own := known(name):
         return own
     plain = re.sub(r"[_\s]+", "-", name.lower())
-    last = "/".join(_telling_parts(plain)[-1:])
+    last = "/".join(_name_parts(plain)[-1:])
     if not (match := _PARTS.fullmatch(undecorated(last))):
         return plain
     version = ".".join(filter(None, (match["major"], match["minor"])))
@@ -136,7 +136,7 @@ def families(text: str) -> set[str]:
     return {str(match.lastgroup) for match in _FAMILY.finditer(text.replace("_", "-"))}
 
 
-def _telling_parts(spelled: str) -> list[str]:
+def _name_parts(spelled: str) -> list[str]:
     parts = [part for part in re.split(r"[/\\]", spelled.strip().strip("'\"")) if part]
     while len(parts) > 1 and _NO_NAME.fullmatch(parts[-1]):
         parts.pop()

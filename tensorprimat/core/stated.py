@@ -29,7 +29,7 @@ from tensorprimat.core.result import (
 )
 from tensorprimat.core.shapes import NamedShape
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.summary import said_by_others, summarise
+from tensorprimat.core.summary import recorded_warnings, summarise
 from tensorprimat.core.units import GB
 
 _Record = TypeVar("_Record", bound=Record)
@@ -61,12 +61,12 @@ class UserFacts:
     preset: str | None = None
     """Preset of the model that the log or result names."""
     shape: NamedShape | None = None
-    overrules: bool = True
+    overrides: bool = True
     """True replaces facts of the log or result; False only fills in missing ones."""
 
     def stated(self) -> dict[str, Any]:
         """Return the stated facts by field name."""
-        names = (one.name for one in fields(self) if one.name != "overrules")
+        names = (one.name for one in fields(self) if one.name != "overrides")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
@@ -74,14 +74,14 @@ class UserFacts:
 class _Notes:
     """Assumptions and warnings that follow from stated facts."""
 
-    overrules: bool
+    overrides: bool
     assumed: dict[str, str]
     warnings: list[str]
 
     def settle(self, what: str, known: object, stated: object, flag: str, *, key: str, same: bool) -> bool:
         """Return True if the stated value is used; a conflict becomes a warning. known: the log's or result's value."""
         if known is not None and not same:
-            if not self.overrules:
+            if not self.overrides:
                 self.warnings.append(
                     f"{what}: the log or result says {known}, which is used although {flag} {stated} is stated for "
                     f"all; {flag} SIDE={stated} overrides it"
@@ -102,8 +102,8 @@ def with_facts(result: Result, facts: UserFacts) -> Result:
     """Return the result with the stated facts laid over it, its figures yet to be computed."""
     if not facts.stated():
         return result
-    others = [warning for warning in said_by_others(result) if not _is_answered(warning, facts)]
-    notes = _Notes(overrules=facts.overrules, assumed=dict(result.provenance.assumed), warnings=others)
+    others = [warning for warning in recorded_warnings(result) if not _is_answered(warning, facts)]
+    notes = _Notes(overrides=facts.overrides, assumed=dict(result.provenance.assumed), warnings=others)
     before = result.training_config
     config = _configuration(before, facts, notes)
     platform, gpu_info = _device(result, config, facts, notes)
@@ -258,7 +258,7 @@ def _stated_shape(model: Model, facts: UserFacts, notes: _Notes) -> tuple[NamedS
     if named is None and model.shape is None:
         called = f"the model {model.name!r}" if model.name else "a model without a name (--model-name)"
         refusal = f"no preset of {called} is known; state its dimensions with --shape"
-        if facts.overrules:
+        if facts.overrides:
             raise UsageError(f"--preset {facts.preset}: {refusal}")
         notes.warnings.append(f"model shape: --preset {facts.preset} is left out, because {refusal}")
     return named, "--preset"
@@ -309,11 +309,11 @@ def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, fac
         logged = np.unique(steps.column("samples")[np.isfinite(steps.column("samples"))])
         if len(logged) != 1 or logged[0] != batch:
             shown = count(logged[0]) if len(logged) == 1 else f"{count(logged[0])} to {count(logged[-1])}"
-            what = f"--global-batch-size {batch:,}" if notes.overrules else "the log's own count"
+            what = f"--global-batch-size {batch:,}" if notes.overrides else "the log's own count"
             notes.warnings.append(
                 f"global_batch_size: {what} is used; the rows of the log count {shown} sequences, {batch:,} are stated"
             )
-            if notes.overrules:
+            if notes.overrides:
                 steps = steps.replace(samples=float(batch))
     if derived and config.sequence_length and steps.has("samples"):
         steps = steps.replace(tokens=np.asarray(steps.column("samples") * config.sequence_length, np.float64))

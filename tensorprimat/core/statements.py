@@ -123,7 +123,7 @@ def amended(result: Result, statements: Sequence[Statement], words: Collection[s
     for_all = {one.field: one.value for one in statements if one.side is None and one.field not in own}
     if alone:
         return stated.amended(result, UserFacts(**for_all, **own))
-    return stated.amended(stated.amended(result, UserFacts(**for_all, overrules=False)), UserFacts(**own))
+    return stated.amended(stated.amended(result, UserFacts(**for_all, overrides=False)), UserFacts(**own))
 
 
 def facts_for(statements: Sequence[Statement], path: str | Path) -> UserFacts:
@@ -150,10 +150,10 @@ def check_sides(statements: Sequence[Statement], words: Sequence[Collection[str]
     known = set().union(*words)
     for one in statements:
         if one.side is not None and one.side.casefold() not in known:
-            telling = sorted(
+            distinctive = sorted(
                 word for word in known if sum(word in names for names in words) < len(words) or len(words) == 1
             )
-            names = ", ".join(telling or sorted(known))
+            names = ", ".join(distinctive or sorted(known))
             raise UsageError(f"{one.flag}: nothing that was read is called {one.side!r}; there are {names}")
 
 

@@ -207,7 +207,7 @@ def summarise(result: Result) -> Result:
     A result without steps keeps its figures as the framework or an older file reported them; so does one whose steps
     hold neither time nor rate (a Hugging Face log: losses, and one summary at the end).
     """
-    warnings = said_by_others(result)
+    warnings = recorded_warnings(result)
     if not len(result.steps):
         return result.changed(warnings=_unique(warnings + warnings_about(result, ())))
     steps, selections, measured = measured_of(result)
@@ -246,7 +246,7 @@ def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
     return steps, selections, steps.take(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
 
-def said_by_others(result: Result) -> tuple[str, ...]:
+def recorded_warnings(result: Result) -> tuple[str, ...]:
     """Warnings of readers and engines, without those that are computed from the figures each time."""
     if not result.warnings:
         return ()
@@ -280,7 +280,7 @@ def pool(results: Sequence[Result]) -> Result:
             run.changed(index=first_run + run.index, seed=run.seed if run.seed is not None else seed) for run in facts
         ]
         sources += result.provenance.sources
-        warnings += said_by_others(result)
+        warnings += recorded_warnings(result)
     peaks = [result.host_memory_peak_gb for result in results if result.host_memory_peak_gb is not None]
     first = results[0]
     return summarise(

@@ -272,13 +272,13 @@ def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str
     )
     result = logs.read(log, facts=facts)
     config = result.training_config
-    unsaid = {name: getattr(spec, name) for name in STATED if getattr(config, name) is None}
+    unstated = {name: getattr(spec, name) for name in STATED if getattr(config, name) is None}
     return result.changed(
         platform=machine.platform,
         gpu_info=machine.gpu_info,
         methodology=spec.methodology,
         training_config=config.changed(
-            **unsaid,
+            **unstated,
             **_fp8(spec),
             data="mock",
             environment=environment.settings(variables),

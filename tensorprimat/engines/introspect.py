@@ -254,7 +254,7 @@ def _shape(config: Any, tokenizer: Any) -> ModelShape | None:
     numbers["vocab_size"] = numbers["vocab_size"] or _whole(tokenizer, "vocab_size")
     if numbers["head_dim"] is None and numbers["hidden_size"] and numbers["num_attention_heads"]:
         numbers["head_dim"] = numbers["hidden_size"] // numbers["num_attention_heads"]
-    window = _whole(config, "sliding_window", "window_size") or _behind(getattr(config, "window_size", None))
+    window = _whole(config, "sliding_window", "window_size") or _tokens_before(getattr(config, "window_size", None))
     if getattr(config, "use_sliding_window", True) is False:  # Qwen 2.5 names a window that it does not use
         window = None
     tied = getattr(config, "tie_word_embeddings", getattr(config, "share_embeddings_and_output_weights", False))
@@ -297,7 +297,7 @@ def _whole(owner: Any, *names: str) -> int | None:
     return None
 
 
-def _behind(window: Any) -> int | None:
+def _tokens_before(window: Any) -> int | None:
     """Megatron's (tokens behind, tokens ahead): the first, where it is a limit at all."""
     if isinstance(window, (tuple, list)) and window and isinstance(window[0], int) and window[0] > 0:
         return window[0]

@@ -60,7 +60,7 @@ def values(
     rows = _rows(name or DEFAULT_METHODOLOGY, gpu, model=model, platform=platform, precision=precision, engine=engine)
     if not rows:
         if name is not None:
-            raise UsageError(_says_nothing(name, model, gpu, precision))
+            raise UsageError(_missing_entry(name, model, gpu, precision))
         return Chosen(values={**mine, "methodology": None})
     if preset != "full":
         raise UsageError(f"--methodology {name} is for the full models only; leave it out with --preset {preset}")
@@ -104,7 +104,7 @@ def label(result: Result, name: str | None) -> Result:
     config, gpu = result.training_config, result.gpu_info
     rows = _rows(name, gpu, model=result.model.name, platform=result.platform, precision=config.precision)
     if not rows:
-        warning = f"methodology: {_says_nothing(name, result.model.name, gpu, config.precision)}"
+        warning = f"methodology: {_missing_entry(name, result.model.name, gpu, config.precision)}"
     elif contradicted := min((configurations.differing(config, row) for row in rows), key=len):
         warning = f"methodology: not {name}, which the log contradicts ({', '.join(contradicted)})"
     else:
@@ -118,7 +118,7 @@ def _rows(name: str, gpu: GpuInfo, **facts: str | None) -> list[Configuration]:
     return configurations.find_configurations(name, gpu=known.name if known else None, **facts)  # type: ignore[arg-type]
 
 
-def _says_nothing(name: str, model: str | None, gpu: GpuInfo, precision: str | None) -> str:
+def _missing_entry(name: str, model: str | None, gpu: GpuInfo, precision: str | None) -> str:
     rows = [row for row in configurations.methodologies() if (row.methodology, row.model) == (name, model)]
     known = dict.fromkeys(gpu for row in rows for gpu in row.gpus or (f"every {VENDORS[row.platform]} GPU",))
     of_precision = f" in {precision}" if precision else ""

@@ -69,8 +69,8 @@ def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choic
         for chosen, warnings in _chosen(log, format):
             with regular.reading(log.name, f"the reader of {chosen.name}"):
                 results = assemble.join(log, chosen, [*warnings, *folds], facts or UserFacts(), **choice)
-            if telling := [result for result in results if assemble.says_anything(result)]:
-                whole = map(_without_overridden, telling)
+            if informative := [result for result in results if assemble.has_content(result)]:
+                whole = map(_without_overridden, informative)
                 audited = [assemble.audited(_with_odd_rows(log, result), log.name) for result in whole]
                 return [assemble.with_digest(result, chosen, hashing) for result in audited]
             refusal = refusal or _refusal(log, (chosen,), results[0])

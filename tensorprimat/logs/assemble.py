@@ -108,7 +108,7 @@ def _citations(log: Log, format: Format, segment: Segment) -> dict[str, str]:
     return {field: f"{name}:{line}" for field, line in citations.of_settings(log, format, segment).items()}
 
 
-def says_anything(result: Result) -> bool:
+def has_content(result: Result) -> bool:
     """Return True if the result holds a measured step time or a rate that the framework itself reported."""
     performance = result.performance_metrics
     rates = (performance.avg_step_time_seconds, performance.tokens_per_second, performance.tokens_per_second_per_gpu)

@@ -21,8 +21,8 @@ from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import Log, Part, lines_of
 
 ROWS_KEPT = 200  # lines from the first row on: enough for a reader to find its format and work
-LINES_BEHIND = 20_000  # searched after the first row, where the lines before it do not state the fact
-ROWS_BESIDE = 5  # rows that show a reader its format, in addition to the few lines that `of_settings` reads at a time
+LINES_AFTER = 20_000  # searched after the first row, where the lines before it do not state the fact
+FORMAT_ROWS = 5  # rows that show a reader its format, in addition to the few lines that `of_settings` reads at a time
 CHUNK_LINES = 64
 END_OF_TEXT = 2**62
 MOST_HEADER_BYTES = 2**20  # before the first row; beyond, settings are looked for only on demand
@@ -69,10 +69,10 @@ def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str
     start = segment.parts[0].start if segment.parts else 0
     if first_row == 2**62 or not facts or (start and not files.is_plain(log.path)):
         return {}
-    lines = _Lines.of(log, segment, behind=ROWS_BESIDE, most_bytes=MOST_HEADER_BYTES)
+    lines = _Lines.of(log, segment, after=FORMAT_ROWS, most_bytes=MOST_HEADER_BYTES)
     if lines.first_row == len(lines):
         return {}
-    kept = lines.between(lines.first_row, min(len(lines), lines.first_row + ROWS_BESIDE))
+    kept = lines.between(lines.first_row, min(len(lines), lines.first_row + FORMAT_ROWS))
 
     def known(begin: int, end: int) -> set[tuple[str, str]]:
         reading = format.read(replace(log, parts=(*lines.between(begin, end), *kept)))
@@ -129,9 +129,9 @@ class _Lines:
 
     @classmethod
     def of(
-        cls, log: Log, segment: segments.Segment, *, behind: int = LINES_BEHIND, most_bytes: int = END_OF_TEXT
+        cls, log: Log, segment: segments.Segment, *, after: int = LINES_AFTER, most_bytes: int = END_OF_TEXT
     ) -> _Lines:
-        """Return the lines of a training up to `behind` lines after the first row, no more than about `most_bytes`."""
+        """Return the lines of a training up to `after` lines after the first row, no more than about `most_bytes`."""
         rows = segment.reading.steps.column("line")
         first_row = int(rows.min()) if len(rows) else -1
         numbers: list[np.ndarray] = []
@@ -147,7 +147,7 @@ class _Lines:
                 starts.append(at + np.concatenate([[0], ends[:-1]]))
                 stops.append(at + ends)
                 at, number = at + len(block), number + files.count_line_ends(block)
-                if 0 <= first_row < number - behind or at - part.start > most_bytes:
+                if 0 <= first_row < number - after or at - part.start > most_bytes:
                     break
         all_numbers = np.concatenate(numbers)
         is_first = np.flatnonzero(all_numbers == first_row)

@@ -168,7 +168,7 @@ def _clock(content: _Content, batch: int) -> LogClock | None:
         seconds=seconds,
         steps=float(last - first),
         after_step=first,
-        tells_all=True,
+        has_every_pause=True,
         is_certain=False,
     )
 

@@ -37,13 +37,13 @@ class Search:
     """Variables and folders that were searched, in their order."""
 
 
-def _is_named_so(name: str, model: str) -> bool:
+def _has_standard_name(name: str, model: str) -> bool:
     ours = name.startswith(f"primus_training_{model}") and name.endswith(".log") and model_names.fits(name, model)
     return name == f"training_{model}.log" or ours
 
 
 _RULES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
-    ("named training_{model}.log", _is_named_so),
+    ("named training_{model}.log", _has_standard_name),
     ("named *{model}*.log", lambda name, model: name.endswith(".log") and model_names.fits(name, model)),
     ("named *{model}*", model_names.fits),
 )

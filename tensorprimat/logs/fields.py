@@ -160,7 +160,7 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> Steps:
             content, place = _hash(step), step_number.value(index)
             if place is not None and content == (again.get(place) or _hash(kept[place])):
                 continue
-            if index < step_number.numbers[-1] or (place is not None and _took_other_time(kept[place], step)):
+            if index < step_number.numbers[-1] or (place is not None and _has_other_time(kept[place], step)):
                 stretches.append(step_number := _Printed(step_number.segment + 1))
             elif place is not None:
                 kept.change(place, **_new_of(kept[place], step))
@@ -194,7 +194,7 @@ def _merged_ranks(
             if printed.value(index) == content:
                 continue
             before = places[printed.segment].value(index)
-            if index < printed.numbers[-1] or (before is not None and _took_other_time(kept[before], step)):
+            if index < printed.numbers[-1] or (before is not None and _has_other_time(kept[before], step)):
                 printed = ranks[rank] = _Printed(printed.segment + 1)
         printed.add(index, content)
         if printed.segment == len(places):
@@ -267,7 +267,7 @@ def _hash(step: Step) -> int:
     return hash(frozenset((name, "nan" if value != value else value) for name, value in content.items()))
 
 
-def _took_other_time(before: Step | None, again: Step) -> bool:
+def _has_other_time(before: Step | None, again: Step) -> bool:
     """Return True if a number was printed twice with times that no two ranks have of one step."""
     if before is None or not before.seconds or not again.seconds:
         return False

@@ -115,7 +115,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
     config = _configuration(dialect, seen, steps)
     steps, divided = _per_gpu(steps, config) if dialect.rate_of_replicas else (steps, [])
     elapsed = _elapsed(dialect, found, seen)
-    steps, uneven = work.weighed(steps, elapsed, labels, config.get("num_gpus"), varies=dialect.varies)
+    steps, uneven = work.weighted(steps, elapsed, labels, config.get("num_gpus"), varies=dialect.varies)
     unseen = [note for name, note in dialect.notes_without if len(steps) and not steps.has(name)]
     return Reading(
         steps=steps,

@@ -104,7 +104,7 @@ def read(log: Log) -> Reading:
     reading.model |= trained.model_of(counts)
     reading.training_config |= trained.config_of(counts)
     if rows and not reading.steps.has("seconds"):
-        _time_by_what_remains(reading, rows, settings, other_work)
+        _time_from_remaining(reading, rows, settings, other_work)
     reading.evidence = _evidence(reading.steps, totals, saved="saved" in settings)
     _report(reading, totals, rows)
     return reading
@@ -128,7 +128,7 @@ def _steps(rows: list[tuple[int, re.Match[str]]]) -> Iterator[Step]:
             seconds = 0.0
 
 
-def _time_by_what_remains(
+def _time_from_remaining(
     reading: Reading, rows: list[tuple[int, re.Match[str]]], settings: dict[str, str], other_work: dict[int, str]
 ) -> None:
     """Time steps by the run's clock, computed from the remaining time and the settings, unless the printed times of

@@ -103,7 +103,7 @@ def read_columns(
         steps = steps.replace(seconds=steps.column("seconds") / 1000)
     if steps.has("seconds") or any(steps.has(name) for name in RATES):
         elapsed = found.elapsed()
-        reading.steps, uneven = work.weighed(found.with_tokens(steps), elapsed, None, None, varies=False)
+        reading.steps, uneven = work.weighted(found.with_tokens(steps), elapsed, None, None, varies=False)
         reading.warnings += uneven
         reading.begins = sorted([*reading.begins, *found.restarts(steps)])
         reading.evidence = Evidence(elapsed=elapsed)

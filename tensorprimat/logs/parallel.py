@@ -98,13 +98,13 @@ def _started(work: Callable[[Stretch], StretchOutcome], stretch: Stretch) -> _Ru
         answer, Connection.close
     )  # a copy with this end open would keep the pipes of other copies alive after the reader has ended
     process = context.Process(target=_answer, args=(os.getpid(), question, work, stretch), daemon=True)
-    with question, _deaf_to_interrupts():
+    with question, _interrupts_ignored():
         process.start()
     return _Running(process, answer, stretch)
 
 
 @contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _interrupts_ignored() -> Iterator[None]:
     """Let processes that are started inside ignore Ctrl-C, which a terminal sends to all: the reader ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -75,7 +75,7 @@ def named_by_path(result: Result) -> list[str]:
 
 
 def model_of(parts: Sequence[str]) -> str | None:
-    """Return the model that the innermost telling part of a path names.
+    """Return the model named by the innermost part of a path that names one.
 
     >>> model_of(("nvi-logs", "llama3_1_8b_pretrain_fp8", "log.txt")), model_of(("llama2_70b.log",))
     ('llama', 'llama2_70b')
@@ -89,7 +89,7 @@ def model_of(parts: Sequence[str]) -> str | None:
 
 
 def precision_of(parts: Sequence[str]) -> str | None:
-    """Return the precision that the innermost telling part of a path names."""
+    """Return the precision named by the innermost part of a path that names one."""
     for part in reversed(parts):
         if match := _PRECISION.search(part.replace("_", "-")):
             return (match[1] or match[2]).lower()
@@ -97,7 +97,7 @@ def precision_of(parts: Sequence[str]) -> str | None:
 
 
 def platform_of(parts: Sequence[str]) -> Platform | None:
-    """Return the platform that the innermost telling part of a path names; None where one part names both.
+    """Return the platform named by the innermost part of a path that names one; None where one part names both.
 
     >>> platform_of(("nvi-logs", "qwen25_7b_test_fp8")), platform_of(("runs", "mi300x_vs_h100")), platform_of(("amd3",))
     ('nvd', None, None)

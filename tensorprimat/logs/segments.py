@@ -75,7 +75,7 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
         if isinstance(whole, Result):
             return whole
         whole.warnings.append(replays.note(again))
-        cuts = _behind(again, _cuts(log, format, whole), whole)
+        cuts = _cuts_after_replays(again, _cuts(log, format, whole), whole)
     found = list(_read_each(log, format, cuts)) if cuts else []
     if cuts and cuts[-1].reason == OTHER_RANK and (not found or found[-1].began_by != OTHER_RANK):
         found = list(_read_each(log, format, cuts[:-1])) if cuts[1:] else []
@@ -100,7 +100,7 @@ def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     return found
 
 
-def _behind(again: Sequence[RepeatedText], cuts: Sequence[Cut], whole: Reading) -> list[Cut]:
+def _cuts_after_replays(again: Sequence[RepeatedText], cuts: Sequence[Cut], whole: Reading) -> list[Cut]:
     """Return the cuts with one after each replay that rows follow: they belong to the repeated text."""
     rows = np.unique(whole.steps.column("line"))
     found = {cut.line: cut for cut in cuts}
@@ -169,7 +169,7 @@ def joined(found: Sequence[Segment], measured: Sequence[Segment], *, picked: boo
         timestamp=in_order[0].reading.timestamp or first.reading.timestamp,
         complete=last.complete,
         ended_by=last.ended_by,
-        warnings=[*_told(found, measured, picked=picked), *speeds, *dict.fromkeys(warnings)],
+        warnings=[*_segment_warnings(found, measured, picked=picked), *speeds, *dict.fromkeys(warnings)],
         evidence=_evidence_of(in_order),
         segments=_facts_of(found, measured),
     )
@@ -200,7 +200,7 @@ def _facts_of(found: Sequence[Segment], measured: Sequence[Segment]) -> tuple[Se
     )
 
 
-def _told(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool) -> Iterator[str]:
+def _segment_warnings(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool) -> Iterator[str]:
     """Yield warnings that name the segments that are not measured, and the settings that measured ones inherit."""
     numbers = {segment.number for segment in measured}
     others = [segment for segment in found if segment.number not in numbers]
@@ -254,7 +254,9 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
             segment = _read_one(log, format, (*header, *own), number + 1, cut.reason)
             segment = segment and replace(segment, first_line=first)
             inherited = header
-        if segment is None or (cut.reason == OTHER_RANK and before is not None and not _goes_beyond(before, segment)):
+        if segment is None or (
+            cut.reason == OTHER_RANK and before is not None and not _continues_after(before, segment)
+        ):
             continue
         if before is not None and not differences(before, segment) and set(before.facts) - set(segment.facts):
             with_header = _read_one(log, format, (*header, *own), number + 1, cut.reason)
@@ -277,7 +279,7 @@ def _origin(headers: Sequence[tuple[Segment, tuple[Part, ...]]], cut: Cut) -> tu
     return known[-1] if known else headers[-1]
 
 
-def _goes_beyond(one: Segment, other: Segment) -> bool:
+def _continues_after(one: Segment, other: Segment) -> bool:
     """Return True if the other has steps that the one does not have: else it is the same rows by another rank."""
     mine, theirs = (segment.reading.steps.column("index") for segment in (one, other))
     return bool(len(theirs)) and (not len(mine) or theirs.max() > mine.max())

@@ -129,7 +129,7 @@ def _cuts_in(
     beforehand. Where another format begins, nothing may mark its first settings: its training begins after the row
     before, or after the text that ends it.
     """
-    told_on = [mark for mark in marks if mark.kind == "own"]
+    own_marks = [mark for mark in marks if mark.kind == "own"]
     marks = [mark for mark in marks if mark.kind != "own"]
     ends = [mark for mark in marks if mark.kind == "end"]
     after = [mark for mark in marks if not ends or mark.line > ends[-1].line]
@@ -146,8 +146,8 @@ def _cuts_in(
             at = max([before, *(mark.line for mark in ends)]) + 1
         if at is not None:
             yield Cut(at, reason)
-    if next_row is None and at is None and len(told_on) >= TAKEN_AS_ROWS:  # by a rank whose lines are not read
-        yield Cut(told_on[0].line, OTHER_RANK)
+    if next_row is None and at is None and len(own_marks) >= TAKEN_AS_ROWS:  # by a rank whose lines are not read
+        yield Cut(own_marks[0].line, OTHER_RANK)
     yield from _attempts([mark for mark in marks if at is None or mark.line >= at], next_row)
 
 

@@ -112,7 +112,7 @@ def _row(text: str, known: _Known) -> _Row | None:
 
 def _places(text: str) -> _Places | None:
     lowered = text.replace("\u0130", "i").lower()  # the only letter that becomes two
-    step = max(_STEP.finditer(lowered), key=_surely_of_optimizer, default=None)
+    step = max(_STEP.finditer(lowered), key=_certainty_of_step, default=None)
     if step is None or (loss := _LOSS.search(lowered)) is None or _validation_in(lowered):
         return None
     rank, own = prefixes.places(text)
@@ -130,7 +130,7 @@ def _places(text: str) -> _Places | None:
     )
 
 
-def _surely_of_optimizer(step: re.Match[str]) -> int:
+def _certainty_of_step(step: re.Match[str]) -> int:
     """Return a higher number for one that more likely counts optimizer steps: frameworks also count micro batches."""
     if step["kind"]:
         return -1 if step["kind"].startswith("micro") else 2

@@ -162,11 +162,11 @@ def read(log: Log) -> Reading:
         source=seen.source,
         timer="reported_tokens_per_second_per_gpu" if tokens and gpus else None,
         timestamp=fields.iso(seen.timestamp),
-        warnings=_cut_behind_the_rate(steps),
+        warnings=_truncated_after_rate(steps),
     )
 
 
-def _cut_behind_the_rate(steps: Steps) -> list[str]:
+def _truncated_after_rate(steps: Steps) -> list[str]:
     """Return a warning where every row ends with its rate: every version prints TFLOP/s or MFU after it."""
     if not len(steps) or steps.has("reported_tflops_per_gpu") or steps.has("reported_mfu"):
         return []

@@ -55,7 +55,7 @@ def restarts(steps: Steps, totals: Mapping[int, float | None]) -> list[tuple[int
     return [(int(line), "the total of tokens goes back") for line in lines[falls]] if few else []
 
 
-def weighed(
+def weighted(
     steps: Steps, elapsed: Elapsed | None, labels: FloatArray | None, gpus: int | None, *, varies: bool
 ) -> tuple[Steps, list[str]]:
     """Return the rows with the tokens, or else the relative work, of each step, and a warning that states the weights

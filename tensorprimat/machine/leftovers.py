@@ -132,7 +132,7 @@ def _use(process: psutil.Process) -> _Use | str:
 
 def _used(process: psutil.Process) -> _Use:
     cpu, moved, on_disk = 0.0, 0, False
-    for member in _with_company(process):
+    for member in _with_session(process):
         times, files = member.cpu_times(), member.io_counters()
         cpu += times.user + times.system
         moved += files.read_chars + files.write_chars
@@ -140,7 +140,7 @@ def _used(process: psutil.Process) -> _Use:
     return _Use(cpu, moved, on_disk)
 
 
-def _with_company(process: psutil.Process) -> list[psutil.Process]:
+def _with_session(process: psutil.Process) -> list[psutil.Process]:
     """Return a process, the others of its session (ranks that wait for each other) and the descendants of all."""
     found = {process, *process.children(recursive=True)}
     session = os.getsid(process.pid)

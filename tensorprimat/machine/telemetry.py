@@ -36,7 +36,7 @@ def _bare(identity: str) -> str:
     return identity.lower().removeprefix("gpu-").replace("-", "")
 
 
-def strangers(reading: DeviceReading, *, ours: Iterable[int]) -> tuple[Process, ...]:
+def foreign_processes(reading: DeviceReading, *, ours: Iterable[int]) -> tuple[Process, ...]:
     """Return the processes on the device that do not belong to this training. Within a container some drivers number
     processes as the host does: where none of the numbers matches, as many processes as it has are left out."""
     own = set(ours)

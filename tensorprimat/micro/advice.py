@@ -38,7 +38,7 @@ class Watch:
         found = list(self._sampler.warnings())
         for device in self._devices:
             reading = device.read()
-            others = telemetry.strangers(reading, ours=(os.getpid(),))
+            others = telemetry.foreign_processes(reading, ours=(os.getpid(),))
             if others:
                 pids = ", ".join(str(process.pid) for process in others)
                 who = f"pid {pids}" if telemetry.numbered_as_here(reading, os.getpid()) else "in another container"

@@ -64,7 +64,7 @@ def measure(spec: CellSpec) -> MicroResult:
         torch.cuda.set_device(torch.device(spec.device).index or 0)  # the function refuses a device without a number
     watch = advice.Watch(machine, spec.device)
     peak_known = memory.restart_peak(kind)
-    with memory.limited(kind, spec.memory_limit_gb), _nothing_left_behind(kind, compiled=spec.compile):
+    with memory.limited(kind, spec.memory_limit_gb), _memory_released(kind, compiled=spec.compile):
         times = Times()
         try:
             _run(spec, times)
@@ -141,7 +141,7 @@ def without_collection() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _nothing_left_behind(device_type: str, *, compiled: bool) -> Iterator[None]:
+def _memory_released(device_type: str, *, compiled: bool) -> Iterator[None]:
     """Release unused memory and compiled code, so that the next cell in this process starts like this one. torch keeps
     eight compiled versions and then continues uncompiled, without a message."""
     try:

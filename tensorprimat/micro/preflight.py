@@ -201,7 +201,7 @@ def _device_check(machine: Machine, place: int) -> DeviceCheck:
         flops_per_second=best,
         power_limit_watts=reading.power_limit_watts,
         throttled_by=sampler.throttled_by,
-        other_processes=len(telemetry.strangers(reading, ours=(os.getpid(),))),
+        other_processes=len(telemetry.foreign_processes(reading, ours=(os.getpid(),))),
     )
 
 

@@ -12,8 +12,8 @@ from tensorprimat.analysis.aggregate import (
     Pivot,
     SizeScaling,
     pass_pairs,
-    told_apart,
     values_of,
+    with_distinct_labels,
 )
 from tensorprimat.core import quantities
 from tensorprimat.core.cell_rows import MicroRow, is_figure
@@ -178,7 +178,7 @@ def tables(
     rows: Sequence[MicroRow], *, added: Sequence[str], pivots: Sequence[Pivot], fits: Sequence[SizeScaling]
 ) -> list[Table]:
     """Return every table of the document, in order."""
-    rows = told_apart(rows)
+    rows = with_distinct_labels(rows)
     of_all, left_out = complete(rows, added=added), []
     found = [of_all, *map(pivot_table, pivots)]
     for key, name in (("model_size", "Model"), ("context_length", "Context")):

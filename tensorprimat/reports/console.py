@@ -36,7 +36,7 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 GAP = 2  # columns between two columns of a table
 MOST_WARNINGS = 5  # of a screen; the report has them all
 MOST_PUBLISHED = 6  # rows of a screen
-MOST_SIDES_BESIDE = 3  # sides that each have a column next to a published result
+MOST_SIDE_COLUMNS = 3  # sides that each have a column next to a published result
 
 
 def safe(content: str, style: str = "") -> Text:
@@ -230,7 +230,7 @@ def _published(comparison: Comparison, model: str, width: int) -> list[Renderabl
     content = published.table(near, every - len(near))
     parts: list[RenderableType] = [Text(), safe(f"{content.title} ({len(near)} of {every} rows)", "bold")]
     if near:
-        several = len(near[0].against) > MOST_SIDES_BESIDE
+        several = len(near[0].against) > MOST_SIDE_COLUMNS
         each = [column.title for column in content.columns if several and column.title.endswith(" over it")]
         slim = without(content, "Source", "What differs", "Sequence", "Global batch", *each)
         parts += [fitting(slim, width=width - INDENT), safe(content.note or "", "dim")]

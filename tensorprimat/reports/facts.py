@@ -54,8 +54,8 @@ def basis_of(side: Side) -> str:
         if figures.basis == "reported_rates"
         else "sum of work over sum of seconds"
     )
-    aside = f" (left out: {', '.join(left_out)})" if left_out else ""
-    return f"{how} of {measured}{aside}; {source_of(side)}"
+    excluded = f" (left out: {', '.join(left_out)})" if left_out else ""
+    return f"{how} of {measured}{excluded}; {source_of(side)}"
 
 
 def _gpu_info(label: str, field: str, form: Callable[[Any], str] = str) -> SideRow:

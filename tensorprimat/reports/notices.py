@@ -43,15 +43,15 @@ def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
         else:
             subjects.setdefault((warning, ""), [])
     return tuple(
-        f"{whose}: {_titled(subject)}: {'; '.join(_without_likes(sentences))}" if subject else whose
+        f"{whose}: {_titled(subject)}: {'; '.join(_without_repetitions(sentences))}" if subject else whose
         for (whose, subject), sentences in subjects.items()
     )
 
 
-def _without_likes(sentences: Sequence[str]) -> list[str]:
+def _without_repetitions(sentences: Sequence[str]) -> list[str]:
     """Return the first sentence of each kind, with the number of others that differ from it in numbers alone.
 
-    >>> _without_likes(["before run 1 load 5.4", "after run 1 load 7.3", "run 2 drifts"])
+    >>> _without_repetitions(["before run 1 load 5.4", "after run 1 load 7.3", "run 2 drifts"])
     ['before run 1 load 5.4 (1 more alike)', 'run 2 drifts']
     """
     kinds: dict[str, list[str]] = {}

@@ -93,7 +93,7 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
     return spec
 
 
-def tell_lightning(place: Rank) -> None:
+def set_lightning_tasks(place: Rank) -> None:
     """Set SLURM_NTASKS_PER_NODE, which `srun -n` leaves unset and without which Lightning refuses to start."""
     if place.launcher == "srun":
         os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(place.world_size // place.nodes))

@@ -22,13 +22,13 @@ MOST_WORKERS = 16  # more processes would only wait for the disk
 
 FileItem = TypeVar("FileItem")
 FileContent = TypeVar("FileContent")
-Aside = Callable[..., Callable[[], Any]]
-"""aside(function, *arguments) starts the call and returns a function that waits for its result or raises its error."""
+StartCall = Callable[..., Callable[[], Any]]
+"""start_call(function, *arguments) starts the call; returns a function that waits for its result or error."""
 
 
 @contextlib.contextmanager
-def second_process() -> Iterator[Aside]:
-    """Yield an Aside. On other systems than Linux, and on one core, this process does the work when its result is
+def second_process() -> Iterator[StartCall]:
+    """Yield a StartCall. On other systems than Linux, and on one core, this process does the work when its result is
     requested.
 
     The first call forks the second process from this one, so an early call copies less memory.

@@ -206,7 +206,7 @@ def _of_logs(paths: Sequence[str], *, one_side: bool) -> tuple[list[Loaded], lis
     return [Loaded(path=Path(one.logs[0]), result=one.result) for one in extracted], [*notes, *odd]
 
 
-def redeclared(item: Loaded, warmup_steps: int) -> Loaded:
+def with_warmup(item: Loaded, warmup_steps: int) -> Loaded:
     """Return a result with every figure computed anew, with so many steps left out at the start of each run."""
     config = item.result.training_config.changed(warmup_steps=warmup_steps)
     return replace(item, result=summarise(item.result.changed(training_config=config)))

@@ -192,14 +192,14 @@ def _read(spec: RunSpec, log: Path) -> Result:
     missing = {name: getattr(spec, name) for name in RECONCILED if getattr(known, name) is None}
     result = logs.read(log, facts=UserFacts(model_name=spec.model, gpu=spec.options[GPU], **missing))
     config, model = result.training_config, result.model
-    unsaid = {name: getattr(spec, name) for name in ALSO_KNOWN if getattr(config, name) is None}
+    unstated = {name: getattr(spec, name) for name in ALSO_KNOWN if getattr(config, name) is None}
     if model.shape is None and (shape := confirmed_shape(spec)):
         model = model.changed(preset=spec.preset, shape=shape, parameters=models.parameters(shape))
-    assumed = dict.fromkeys((*missing, *unsaid, "model.name"), "the configuration that ran")
+    assumed = dict.fromkeys((*missing, *unstated, "model.name"), "the configuration that ran")
     return result.changed(
         platform="amd",
         model=model,
-        training_config=config.changed(**unsaid, environment=variables_of(spec, log), versions=_versions(spec)),
+        training_config=config.changed(**unstated, environment=variables_of(spec, log), versions=_versions(spec)),
         methodology=spec.methodology,
         provenance=result.provenance.changed(
             engine="primus", assumed={**assumed, "device_name": spec.options[GPU_SOURCE]}

@@ -25,14 +25,14 @@ from tensorprimat.logs.huggingface.rows import (
     Row,
     clock_of,
     first_of,
-    is_restated,
+    is_callback_row,
     is_row,
     position_of,
 )
 from tensorprimat.logs.text import Log
 
 SUMMARY_KEYS = (SAMPLES_RATE, "train_steps_per_second")
-FIRST_LINES = 10  # a document begins at the top of its file, blank lines aside
+FIRST_LINES = 10  # a document begins at the top of its file, after blank lines
 LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
 HISTORY = '"log_history": ['
 """In the last line of ms-swift's logging.jsonl, which holds the rows of all lines before it once more."""
@@ -121,7 +121,7 @@ def is_summary(row: Mapping[str, Any]) -> bool:
 
 def _is_of_the_same_step(row: Mapping[str, str], last: Mapping[str, str]) -> bool:
     """Return True for two rows of which one restates the other."""
-    if is_restated(row) == is_restated(last):
+    if is_callback_row(row) == is_callback_row(last):
         return False
     pairs = [(fields.number(row.get(name)), fields.number(last.get(name))) for name in (LOSS, "epoch")]
     return all(
@@ -228,7 +228,7 @@ def of_text(log: Log) -> Content:
 def _take(row: Mapping[str, str], line: int | None, content: Content) -> None:
     if is_row(row):
         if content.rows and _is_of_the_same_step(row, content.last):
-            if not is_restated(row):  # the callback printed it with fewer digits
+            if not is_callback_row(row):  # the callback printed it with fewer digits
                 kept = content.rows[-1]
                 content.rows[-1] = replace(_row(row, line, content), interrupted_by=kept.interrupted_by, step=kept.step)
                 content.last = row

@@ -59,7 +59,7 @@ def read(log: Log) -> Reading:
     stamped = not reported and _with_stamps(log, content.rows, content.logging_steps)
     steps = steps_of(content.rows, total, final_epoch(content), content.logging_steps if stamped else None)
     if not steps.has("relative_work") and steps.has("seconds"):
-        steps, _ = work.weighed(steps, None, None, config.get("num_gpus"), varies=True)
+        steps, _ = work.weighted(steps, None, None, config.get("num_gpus"), varies=True)
     reading = Reading(
         steps=steps,
         evidence=evidence,

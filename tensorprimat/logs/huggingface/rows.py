@@ -61,7 +61,7 @@ def is_row(row: Mapping[str, Any]) -> bool:
     return LOSS in row and any(name in row for name in COMPANIONS) and not foreign
 
 
-def is_restated(row: Mapping[str, Any]) -> bool:
+def is_callback_row(row: Mapping[str, Any]) -> bool:
     """Return True for LLaMA-Factory's own copy of a row that the Trainer prints too; its throughput is a
     mean since the start.
     """

@@ -78,7 +78,7 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
                 last=(timed[-1] - before, last[0]),
                 spent=(("evaluation", evaluations),) if evaluations else (),
                 in_rows=True,
-                tells_all=True,
+                has_every_pause=True,
                 resolution=half_digit(summary[RUNTIME]) + first[1] + last[1],
             ),
         )

@@ -58,7 +58,7 @@ def read(log: Log) -> Reading:
     is_keyed = any(_is_keyed(text) for _, text in log.head())
     facts, scan, seen_bytes = Facts(), _Scan(log_bytes=log.size_bytes), 0
     stretches = [] if log.parts else parallel.stretches(log, first_bytes=FACTS_BYTES)
-    step_times = bool(stretches) and _tells_step_times(log.path, stretches[0])
+    step_times = bool(stretches) and _states_step_times(log.path, stretches[0])
     scanned = partial(_scanned, log.path, step_times=step_times, is_keyed=is_keyed)
     with parallel.outcomes(scanned, stretches[1:]) as others:
         for block in _blocks(log, stretches, scan):
@@ -119,7 +119,7 @@ class _Scanned(NamedTuple):
     events: list[tuple[int, str]]
 
 
-def _tells_step_times(path: Path, stretch: parallel.Stretch) -> bool:
+def _states_step_times(path: Path, stretch: parallel.Stretch) -> bool:
     """Return True if the text has lines of step times; the first of them is close to the first iteration."""
     for block in files.blocks_within(path, *stretch):
         if megatron_bridge.NEEDLE in block:

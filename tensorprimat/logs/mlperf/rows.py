@@ -213,7 +213,7 @@ def evidence_of(runs: Sequence[MlperfEvents], steps: Sequence[Step]) -> Evidence
                 seconds=run.stopped - run.started,
                 steps=run.samples / run.batch if run.samples and run.batch else None,
                 spent=tuple((what, seconds) for what, seconds in spent if seconds > 0),
-                tells_all=closed or any(ended is not None for _, ended in run.evaluations),
+                has_every_pause=closed or any(ended is not None for _, ended in run.evaluations),
                 run=number,
             )
         )

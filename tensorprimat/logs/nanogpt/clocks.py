@@ -61,7 +61,7 @@ class TotalTime:
             seconds=self.last[1] - self.first[1],
             steps=float(self.last[0] - self.first[0]),
             after_step=self.first[0],
-            tells_all=True,
+            has_every_pause=True,
             resolution=0.6,
         )
 
