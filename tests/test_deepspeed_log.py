@@ -69,6 +69,31 @@ def test_configuration_comes_from_what_the_engine_prints(tmp_path):
     assert (config.precision, config.strategy, config.optimizer) == ("bf16", "zero-3", None)
 
 
+def trainer(rate: float) -> list[str]:
+    """A log of the Hugging Face Trainer with a step of 32 samples in every second."""
+    return [
+        "***** Running training *****",
+        "  Num examples = 32,000",
+        "  Instantaneous batch size per device = 4",
+        "  Total train batch size (w. parallel, distributed & accumulation) = 32",
+        "  Gradient Accumulation steps = 2",
+        *(timer(step, rate, minute=1 + step // 60) for step in range(1, 120)),
+    ]
+
+
+def test_the_trainers_batch_lets_the_dates_of_rows_confirm_the_rate(tmp_path):
+    result = read(tmp_path, *trainer(32.25))
+    config = result.training_config
+    assert (config.global_batch_size, config.micro_batch_size, config.gradient_accumulation_steps) == (32, 4, 2)
+    assert result.performance_metrics.samples_per_second == pytest.approx(32.25)
+    assert result.audit.ratio == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_trainers_batch_lets_the_dates_of_rows_refute_the_rate(tmp_path):
+    with pytest.raises(TensorPrimatError, match="no figure of this log can be trusted"):
+        read(tmp_path, *trainer(56.0))
+
+
 def test_the_command_line_gives_model_and_sequence_length_with_a_warning(tmp_path):
     command = "cmd = deepspeed --num_gpus=8 main.py --model_name_or_path facebook/opt-1.3b --max_seq_len 512 --seed 7"
     command += " --per_device_train_batch_size 8 --gradient_accumulation_steps 2"

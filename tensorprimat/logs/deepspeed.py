@@ -77,6 +77,13 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 """Configuration that the engine prints when it starts → field of TrainingConfig and how its text reads."""
 
+TRAINER = {
+    "Total train batch size (w. parallel, distributed & accumulation)": "global_batch_size",
+    "Instantaneous batch size per device": "micro_batch_size",
+    "Gradient Accumulation steps": "gradient_accumulation_steps",
+}
+"""Lines of the Hugging Face Trainer that started the engine → field of TrainingConfig."""
+
 ARGUMENTS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--per_device_train_batch_size": ("micro_batch_size", int),
     "--gradient_accumulation_steps": ("gradient_accumulation_steps", int),
@@ -86,6 +93,8 @@ ARGUMENTS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--num_gpus": ("num_gpus", int),
 }
 """Arguments of the command line that the launcher prints, as DeepSpeed's own examples spell them."""
+
+_TRAINER = re.compile(rf"(?P<name>{'|'.join(map(re.escape, TRAINER))}) = {WHOLE}")
 
 
 @dataclass(kw_only=True)
@@ -239,6 +248,8 @@ def _configure(content: _Content, text: str) -> None:
             content.interval = int(match["value"][:9])
         elif match["name"] in SETTINGS:
             _keep(content.settings, SETTINGS[match["name"]], match["value"])
+    elif match := _TRAINER.search(text):
+        _keep(content.arguments, (TRAINER[match["name"]], whole), match[2])
     elif match := _WORLD.search(text):
         _keep(content.settings, ("num_gpus", whole), match[1])
     elif match := _COMMAND.search(text):
