@@ -157,7 +157,7 @@ def test_the_rate_excludes_evaluation_and_set_up(tmp_path):
 
 
 def test_a_folder_that_is_not_a_round_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no round of MLPerf Training"):
+    with pytest.raises(InputError, match="not a round of MLPerf Training"):
         mlperf_round.find(tmp_path, "v5.1")
     with pytest.raises(InputError, match="no such folder"):
         mlperf_round.find(tmp_path / "absent", "v5.1")
@@ -190,7 +190,7 @@ def test_an_imported_library_is_listed_with_every_named_field(tmp_path, capsys):
 
 def test_a_file_that_is_not_a_library_is_refused_with_its_line(tmp_path):
     path = tmp_path / "lib.jsonl"
-    for text, shown in (("", "no JSON"), ("{}", "no library"), ('{"format":"x"}\n', "no library")):
+    for text, shown in (("", "not JSON"), ("{}", "no library"), ('{"format":"x"}\n', "no library")):
         path.write_text(text)
         with pytest.raises(InputError, match=shown):
             mlperf_library.load(path)

@@ -151,7 +151,7 @@ def test_a_model_learns_with_emulated_fp8_products_almost_as_in_bfloat16(recipe)
     [
         ("NVIDIA H100 80GB HBM3", {}, "in MXFP8 on B200, GB200, B300, GB300, not on H100 SXM; use --fp8-recipe tensor"),
         ("AMD Instinct MI355X", {"platform": "amd"}, "not on MI355X; use --fp8-recipe tensorwise or rowwise"),
-        ("NVIDIA B200", {"sequence_length": 33, "micro_batch_size": 1}, "33 tokens of a micro-batch are no multiple"),
+        ("NVIDIA B200", {"sequence_length": 33, "micro_batch_size": 1}, "33 tokens of a micro-batch do not divide"),
     ],
 )
 def test_mxfp8_is_refused_in_one_line_where_torchao_has_it_not(monkeypatch, device, changes, complaint):

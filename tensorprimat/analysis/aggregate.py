@@ -27,7 +27,7 @@ LEAST_POINTS = 3  # of a fitted exponent: two points lie on a line whatever the 
 
 
 def columns_of(rows: Sequence[MicroRow]) -> list[str]:
-    """Return every key of any row whose values are no lists, in the order of their first appearance."""
+    """Return every key of any row whose values are not lists, in the order of their first appearance."""
     scalars = (key for row in rows for key, value in row.items() if not isinstance(value, list | dict))
     return list(dict.fromkeys(scalars))
 
@@ -173,7 +173,7 @@ def _pass_of(row: MicroRow) -> str:
 
 
 def pivot(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str) -> Pivot:
-    """Raises UsageError naming the flag for a column that no cell has, or values that are no numbers."""
+    """Raises UsageError naming the flag for a column that no cell has, or values that are not numbers."""
     for flag, name in (("--rows", rows), ("--columns", columns), ("--values", values)):
         _column(name, all_rows, flag)
     if not any(is_figure(row.get(values)) for row in all_rows):

@@ -83,7 +83,7 @@ def settled(group: Group) -> bool:
 
 
 def drift(group: Group) -> float:
-    """Return the relative amount by which the figures of the side may lie off the level after warm-up."""
+    """Return the relative amount by which the figures of the side may deviate from the level after warm-up."""
     return max((run.drift or 0.0 for run in group.result.runs), default=0.0)
 
 

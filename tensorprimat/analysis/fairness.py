@@ -200,7 +200,7 @@ def _unstated_shape(pair: Sequence[Result]) -> tuple[str | None, str | None]:
     for result in pair:
         shape = result.model.shape or shape_of_name(result.model)
         if shape is None:
-            name = f"the name {result.model.name!r} is no known model" if result.model.name else "no model is named"
+            name = f"the name {result.model.name!r} is not a known model" if result.model.name else "no model is named"
             return f"the model shape is not stated and {name}", _WITH_SHAPE
         shapes.append(BY_KEY["shape"].read(result.changed(model=result.model.changed(shape=shape))))
     if len(set(shapes)) > 1:

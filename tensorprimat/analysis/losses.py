@@ -46,7 +46,7 @@ def parity(
 ) -> LossParity | None:
     """Return the verdict on whether two sides' losses agree; None if a side logged no loss.
 
-    tolerance: the gap that counts as none, as a fraction of the baseline's loss.
+    tolerance: largest gap that is not a difference, as a fraction of the baseline's loss.
     """
     sides = (baseline, candidate)
     if not all("loss" in group.result.steps.seen for group in sides):

@@ -13,7 +13,7 @@ from tensorprimat.core.quantities import gigabytes
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.units import GB, NUMBER_BYTES
 
-ROOMY, TIGHT = 0.50, 0.95  # below: memory lies idle; above: fragmentation or one longer sequence runs out of it
+ROOMY, TIGHT = 0.50, 0.95  # below: memory is unused; above: fragmentation or one longer sequence runs out of it
 MIXED_PRECISION_ADAM_BYTES = 16  # of one parameter: Rajbhandari et al., ZeRO, 2020, section 3.1
 DTYPE_BYTES = {
     name: NUMBER_BYTES[precision]

@@ -75,7 +75,7 @@ def model_of(result: Result) -> str:
 def paired_models(items: Sequence[Loaded]) -> list[str]:
     """Return the name under which each result is paired: one for all spellings of a model, and for all equal shapes.
 
-    Where the user named the sides and each holds one model, they meet whatever their models are called.
+    Where the user named the sides and each holds one model, they are compared whatever their models are called.
     """
     names_of = [model_of(item.result) for item in items]
     of_shape: dict[str, str] = {}

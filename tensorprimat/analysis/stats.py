@@ -146,7 +146,7 @@ def of_runs(
 
     figures: one per run, positive, at least two (of at least two hosts, if hosts count). hosts: one per run, None
     where unknown. resolution: relative standard deviation that rounding leaves in every figure alike, the least that
-    the mean can have. drift: relative amount by which all figures may lie off. Raises ValueError for fewer.
+    the mean can have. drift: relative amount by which all figures may deviate. Raises ValueError for fewer.
     """
     logs = np.log(np.asarray(figures, np.float64))
     if hosts is not None and counts_hosts(hosts):

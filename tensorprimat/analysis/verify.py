@@ -1,7 +1,7 @@
 """Verification of a folder of results: hashes of logs and series, and every figure computed again from its steps.
 
 A finding names the file, its state and the reason. States that count as wrong: `differs` (the content is not the one
-that was written), `missing` (a file that a result needs is gone) and `foreign` (nothing here wrote or names it).
+that was written), `missing` (a file that a result needs is gone) and `foreign` (no result or tool wrote or names it).
 `unchecked` marks a file that could not be verified, such as a log that is not on this machine.
 """
 

@@ -100,7 +100,7 @@ def command(
 
 
 def _pictures(content: Economics) -> dict[str, str | bytes]:
-    """Return the plot's files; none where matplotlib is missing, which stderr says."""
+    """Return the plot's files; none where matplotlib is missing, which is reported on stderr."""
     from tensorprimat.reports.plots import metric_panels
 
     try:

@@ -18,7 +18,7 @@ def refuse_several(path: Path, results: int) -> None:
 
 
 def write_results(results: Sequence[Result], path: Path) -> Path:
-    """Write results as the ending says: the result itself, or a table or report of all. Returns the file."""
+    """Write results in the format of the file's ending: the result, or a table or report of all. Returns the file."""
     refuse_several(path, len(results))
     if path.suffix.lower() == ".json":
         return store.write(results[0], path)

@@ -68,7 +68,7 @@ def show_survey(
 ) -> int:
     """Survey folders and print the findings in one of three forms. Returns the exit code.
 
-    Raises UsageError and InputError for wrong arguments; whatever is wrong with a file is in the output.
+    Raises UsageError and InputError for wrong arguments; faults of a file are in the output.
     """
     if as_json and as_csv:
         raise UsageError("--json and --csv: choose one")

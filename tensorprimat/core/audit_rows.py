@@ -96,7 +96,7 @@ class AuditRows:
     def pauses(self) -> list[Reason]:
         """Return the time between the dates of neighbouring rows that the later row does not count.
 
-        An excess that most rows share is no pause: it says that the time of a row is not the time of its steps.
+        An excess that most rows share is not a pause: it says that the time of a row is not the time of its steps.
         """
         if not np.isfinite(self.ended_at).any():
             return []

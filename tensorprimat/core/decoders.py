@@ -136,7 +136,7 @@ class _Family:
     """Norm vectors of a layer, in hidden sizes."""
     last_norm: int = 1
     qkv_bias: bool | None = None
-    """None: as attention_bias says."""
+    """None: the same as attention_bias."""
     output_bias: bool = True
     """attention_bias holds for the output projection, too."""
     query_norms: str = ""
@@ -146,7 +146,7 @@ class _Family:
     """
     sinks: bool = False
     biased: bool = False
-    """Biases in every linear layer and in the head (Phi); use_bias says it of all but the head."""
+    """Biases in every linear layer and in the head (Phi); use_bias sets all but the head."""
     tied: bool = False
     experts: Callable[[Config, int], bool] = lambda _config, _layer: False
     window: Callable[[Config, int], int | None] = lambda _config, _layer: None

@@ -39,7 +39,7 @@ def _of_pairs(shape: ModelShape) -> int:
 
 
 def _every_pair(shape: ModelShape, sequence_length: int) -> int:
-    """12·L·H·Q·T: all T² pairs of query and key, whatever mask hides (so a sliding window changes nothing)."""
+    """12·L·H·Q·T: all T² pairs of query and key, masked or not (so a sliding window changes nothing)."""
     return _of_pairs(shape) * (shape.num_layers + (shape.multi_token_layers or 0)) * sequence_length
 
 

@@ -87,7 +87,7 @@ def _model(result: Result) -> str | None:
 
 
 def _shape(result: Result) -> str | None:
-    """Return the numbers of the shape; a sliding window that no sequence reaches is no difference."""
+    """Return the numbers of the shape; a sliding window that no sequence reaches is not a difference."""
     shape = result.model.shape
     return None if shape is None else _spelled(shape, result.training_config.sequence_length)
 
@@ -127,7 +127,7 @@ PRETRAINING_ENGINES = ("torch", "nemo", "bridge")
 
 
 def _trainable(result: Result) -> str | None:
-    """Return "all", or the number of parameters that train; None where neither run nor log says it."""
+    """Return "all", or the number of parameters that train; None where neither run nor log states it."""
     trainable, every = result.model.trainable_parameters, result.model.parameters
     if trainable is not None:
         return "all" if every and trainable >= every else f"{trainable:,}"

@@ -174,7 +174,7 @@ def _timestamp(document: Mapping[str, Any], path: Path, warnings: list[str]) -> 
     if match := _FILE_TIME.search(path.stem):
         try:
             return datetime.strptime("".join(match.groups()), "%Y%m%d%H%M%S").isoformat()
-        except ValueError:  # eight and six digits that are no date
+        except ValueError:  # eight and six digits that are not a date
             pass
     return None
 

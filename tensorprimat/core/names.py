@@ -64,7 +64,7 @@ _ANOTHER = re.compile(r"distill|(?<![a-z])moe(?![a-z])|\d{1,4}[-_]?experts?", re
 def known(spelled: str) -> str | None:
     """Return the project's name of one of its own models, however it is spelled; None for any other.
 
-    A path counts by its last part that says something.
+    Of a path, the last part that is a name counts.
 
     >>> known("meta-llama/Meta-Llama-3.1-8B"), known("qwen25_7b_test_fp8"), known("llama3.1_70B")
     ('llama', 'qwen', None)

@@ -153,7 +153,7 @@ def marked(mark: str) -> tuple[list[int], set[int]]:
 
 
 def _has_a_program(pid: int | str) -> bool:
-    """Return True for a living process that is no thread of the kernel."""
+    """Return True for a living process that is not a thread of the kernel."""
     fields = _stat_of(pid)
     return fields[0] not in ("Z", "X") and not int(fields[6]) & _NEVER_A_PROGRAM  # proc(5): fields 3 and 9, from 1
 

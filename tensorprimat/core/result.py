@@ -276,7 +276,7 @@ class Run(RoundedRecord):
     settled: bool | None = None
     """The step times of all runs together reached a stable level; None where there are no steps."""
     drift: Figure = None
-    """Relative amount by which the average may lie off the level after warm-up; 0 where no drift shows."""
+    """Relative amount by which the average may deviate from the level after warm-up; 0 where no drift shows."""
     final_loss: Figure = None
     time_to_train_seconds: Figure = None
     """From start to quality target; None where the run did not reach one."""

@@ -32,6 +32,6 @@ class Selection:
     side_settled: bool = True
     """The step times of all runs together reached a stable level."""
     drift: float = 0.0
-    """Relative amount by which the mean may lie off the level that follows warm-up, of all runs together."""
+    """Relative amount by which the mean may deviate from the level that follows warm-up, of all runs together."""
     declared_steps: int | None = None
     """Optimizer steps that were declared as warm-up, where more were dropped."""

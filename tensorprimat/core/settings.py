@@ -18,7 +18,7 @@ nothing."""
 Kind = Literal["count", "number", "word", "upper", "text"]
 """Form of a value. word: compared in lower case. upper: shown in upper case. text: shown as it is, yes or no."""
 Applies = Literal["always", "several GPUs", "FP8", "Megatron", "where stated"]
-"""Results to which a setting applies: elsewhere a value that one side leaves out is no difference."""
+"""Results to which a setting applies: elsewhere a value that one side leaves out is not a difference."""
 
 TRAINED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 PRECISIONS = (*TRAINED_PRECISIONS, "fp4")

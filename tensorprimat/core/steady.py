@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 CHANCE = 6.25  # z² beyond which a row pays for being dropped: 2.5 standard deviations
 MOST = 20.0  # of z²: one row cannot outweigh more than two good ones
-FEWEST = 6  # below, nothing but the first row is dropped: a median of two or three rows is no level
+FEWEST = 6  # below, nothing but the first row is dropped: a median of two or three rows is not a level
 FEWEST_FOR_QUARTER = 4 * FEWEST
 FEWEST_FOR_SHIFT = 12  # Pettitt's approximation, with a deflation that has to be estimated too
 SIGNIFICANCE = 0.01
@@ -34,7 +34,7 @@ TICKING_SHARE = 0.15  # of rows off the level while most agree: then it is the c
 TRIMMED_SHARE = 0.1  # of rows at either end, before levels are compared
 LONGEST = 2**17  # rows looked at one by one: ranks of ten million take seconds and half a gigabyte
 SORTED_WHOLE = 1000  # rows up to which sorting all is faster than finding the middle
-SPARED_SHARE = 0.1  # of the work: more is no warm-up unless the row shows it
+SPARED_SHARE = 0.1  # of the work: more is not a warm-up unless the row shows it
 NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 OUTLIER_SCORE = 5.0  # Iglewicz and Hoaglin 1993 say 3.5, which normal noise reaches every 2,000 rows
 OUTLIER_SHARE = 0.05  # and large enough to matter: 5 % off the median

@@ -45,7 +45,7 @@ class Step:
     """Sequences (images for diffusion) of one optimizer step over all devices: the global batch size."""
     relative_work: float | None = None
     """Work of one optimizer step in a unit that all rows of the log share, where they state no tokens: tokens that
-    enter the loss, or a printed rate times the seconds between two dates. Weighs printed rates, and is no figure."""
+    enter the loss, or a printed rate times the seconds between two dates. A weight of printed rates, not a figure."""
     loss: float | None = None
     """Training loss; nan where the framework printed nan."""
     learning_rate: float | None = None

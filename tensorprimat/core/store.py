@@ -32,7 +32,7 @@ from tensorprimat.core.summary import summarise
 HISTORY = "history"  # of a folder of results: what was measured before
 READ_A_LOG = "for a training log use extract_primus_metrics.py"
 INLINE_STEPS = 50_000  # longer series go to a sidecar file, so that the JSON stays something a person can open
-LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is no step time
+LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is not a step time
 MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
 USUAL_RESULT_BYTES = 2**18  # size of the first read: reading for the largest file costs time for a small one
 LARGEST_RESULT_BYTES = 2**25  # 50,000 rows of thirty columns make 20 MB

@@ -132,7 +132,7 @@ def _piece(
     warmup_steps: int | None,
     steady: Steady | None,
 ) -> _Piece:
-    """Find where the warm-up of one segment ends, unless `steady` says it.
+    """Find where the warm-up of one segment ends, unless `steady` states it.
 
     undisturbed: pace, NaN for interrupted rows; shape (all rows,).
     """

@@ -342,7 +342,7 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
 
 
 def lines_of(lines: Sequence[int] | np.ndarray) -> str:
-    """Return the lines of many rows in a few words; -1 is no line."""
+    """Return the lines of many rows in a few words; -1 is not a line."""
     known = np.asarray(lines)
     known = np.array(distinct(known[known > 0])) if len(known) <= FEW_LINES else known[known > 0]
     if not len(known):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MIB = 2**20
 GB = 10**9  # vendors' memory sizes and every *_gb key of a result
-GIB = 2**30  # the unit of allocators and of Primus' "hip mem usage", whatever the label says
+GIB = 2**30  # the unit of allocators and of Primus' "hip mem usage", under every label
 
 GIGA = 10**9
 TERA = 10**12

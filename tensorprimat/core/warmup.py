@@ -1,10 +1,10 @@
-"""The end of warm-up of several runs at once, and how far the mean may still lie off the level that follows.
+"""The end of warm-up of several runs at once, and how far the mean may still deviate from the level that follows.
 
 Runs of one benchmark warm up alike, so their mean curve shows a ramp with 1/√n of the noise of one run. Three steps:
 
 1. Each run alone: `find_steady`.
-2. The mean curve of the runs (logarithms, each run relative to its own level): `find_steady` again. A run starts where
-   the later of both says.
+2. The mean curve of the runs (logarithms, each run relative to its own level): `find_steady` again. A run starts at
+   the later of both.
 3. An exponential decay is fitted to the rest of the mean curve. Where it is significant, after allowing for the
    autocorrelation of the rows, the warm-up of several runs is cut further, up to half of the rows. Its rest
    is the drift, which analysis adds to the interval: of all decay times that fit about as well as the best, the one
@@ -12,7 +12,7 @@ Runs of one benchmark warm up alike, so their mean curve shows a ramp with 1/√
    it is not significant: too few rows are left to show it.
 
 A side is unsettled where the mean curve has a shift or a decay of more than MATERIAL that no cut removes and that
-the runs show one by one (Student's t over the runs): slow noise of single runs is no drift of all.
+the runs show one by one (Student's t over the runs): slow noise of single runs is not a drift of all.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Warmup:
     settled: bool
     """The step times of all runs together reached a stable level."""
     drift: float
-    """Relative amount by which the mean of the measured rows may lie off the level that follows; 0 where none shows."""
+    """Relative amount by which the mean of the measured rows may deviate from the later level; 0 where none shows."""
 
 
 def find_warmup(runs: Sequence[np.ndarray], declared: Sequence[int] | None = None) -> Warmup:

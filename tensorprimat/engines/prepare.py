@@ -238,7 +238,7 @@ def check_precision(spec: RunSpec, machine: Machine) -> None:
 
 
 def check_memory(spec: RunSpec, machine: Machine) -> None:
-    """Raise UsageError where the model cannot fit whatever the batch is."""
+    """Raise UsageError where the model cannot fit at any batch size."""
     if spec.platform != machine.platform:  # a dry run for another machine
         return
     memory = machine.gpu_info.total_memory_gb

@@ -46,7 +46,7 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
         shifts = _shifts(work)
         for row in shifts if shifts and _stays_level(work, shifts) else ():
             around = rate[max(0, row - STEADY_ROWS) : row + STEADY_ROWS]
-            if names is RATES or np.ptp(around) > 0:  # a constant rate is not computed, so it is no evidence
+            if names is RATES or np.ptp(around) > 0:  # a constant rate is not computed, so it is not evidence
                 yield row, f"{name} × seconds changes, so the work changes"
 
 
@@ -114,7 +114,7 @@ def gpus(steps: Steps) -> np.ndarray:
 
 
 def _shifts(work: np.ndarray) -> list[int]:
-    """Return rows at which a level of work, or of time, gives way to another.
+    """Return rows at which the level of work, or of time, changes.
 
     STEADY_ROWS before and after it agree among themselves.
     """

@@ -136,7 +136,7 @@ def _decoded(text: str) -> str:
 
 
 def _messages(line: str) -> list[tuple[str, Any]]:
-    """Return (line, its time) of each entry of one JSON document, the oldest first; none where it is no envelope."""
+    """Return (line, its time) of each entry of one JSON document, the oldest first; () if not an envelope."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):

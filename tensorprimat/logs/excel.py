@@ -3,7 +3,7 @@
 Sheet `gpu_timeline` divides the wall time of one rank: computation, communication and copies that computation does not
 hide, idle; `ops_summary_by_category` and `kernel_summary` divide the kernels' time; `nccl_summary_implicit_sync` holds
 collectives. Newer reports add `gpu_pid` and repeat the rows for every process. TraceLens counts messages in MiB and
-bandwidth in GiB/s, whatever its labels say.
+bandwidth in GiB/s, although its labels differ.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def _first_known(present: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _numbers(cells: Sequence[str]) -> tuple[np.ndarray, FloatArray] | None:
-    """Return the positions and values of the cells that are not empty; None where one is no number."""
+    """Return the positions and values of the cells that are not empty; None where one is not a number."""
     try:
         values = np.array(list(map(float, cells)))
         if not np.isnan(values).any():

@@ -6,7 +6,7 @@ What the numbers mean (olmo/train.py, SpeedMonitor; olmo_core/train/callbacks/sp
   `throughput/device/TPS` is the rate of the one step; its `(actual avg)` is a running mean and is not read.
 - OLMo prints no step time: the rates are measured as such. OLMo-core's `throughput/device/BPS` is one over the step's.
 - The monitor begins after the first batch, and again after every checkpoint and evaluation, so neither is in a rate;
-  a block without a rate (the first) is no row.
+  a block without a rate (the first) is not a row.
 - `throughput/total_tokens` counts over all GPUs: its growth is the tokens of a step.
 - Memory: `System/Peak GPU Memory (MB)` is the allocator's peak over all ranks, in units of 10**6 bytes.
 """

@@ -4,7 +4,7 @@ A copy of this process reads each stretch; it ends after it has sent its finding
 is left behind whatever happens to the reader. Where copies are not safe (elsewhere than on Linux), in a process that is
 itself one of many, and for text that is packed or short, there is one stretch.
 
-concurrent.futures is no choice here: before Python 3.14 it cannot end a process at work, and one that is killed costs
+concurrent.futures cannot be used here: before Python 3.14 it cannot end a process at work, and one that is killed costs
 the outcomes of all.
 """
 

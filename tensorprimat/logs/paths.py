@@ -35,7 +35,7 @@ _WORDS = re.compile(r"[A-Za-z0-9]+")
 def parts_of(path: str | Path) -> tuple[str, ...]:
     """Return the names in a path that may state facts: those that the user typed, of an absolute path its end.
 
-    Folders far above are homes and mounts: /home/amd says nothing. The parent counts where it is a
+    Folders far above are homes and mounts: /home/amd is not a platform. The parent counts where it is a
     folder of logs.
     """
     typed = Path(os.path.normpath(path))

@@ -73,7 +73,7 @@ def cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_r
 
 
 def _repeated(stretches: Sequence[tuple[int, int]], first_row: int) -> bool:
-    """Return True if several stretches stand before the first row: of settings stated twice a reader takes one."""
+    """Return True if several stretches come before the first row: of settings stated twice a reader takes one."""
     return any(second[0] < first_row for _, second in pairwise(stretches))
 
 

@@ -43,7 +43,7 @@ class Segment:
     inherits: bool
     """Settings that it does not state are those of the segment before it."""
     alone: bool = False
-    """It does not state all settings, and its speed says that they are not those of the segment before it."""
+    """It does not state all settings, and its speed shows that they are not those of the segment before it."""
     reading: Reading
     parts: tuple[Part, ...] = ()
     """Parts that were read; () for the whole log."""
@@ -237,7 +237,7 @@ def _otherwise(one: Segment, other: Segment) -> str:
 
 
 def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segment]:
-    """Read the lines between cuts, each stretch by itself; one without rows (an early crash) is no segment."""
+    """Read the lines between cuts, each stretch by itself; one without rows (an early crash) is not a segment."""
     firsts = [1, *(cut.line for cut in cuts)]
     *starts, end = files.offsets_of_lines(log.path, firsts)
     spans = list(zip(firsts, starts, [*starts[1:], end], strict=True))

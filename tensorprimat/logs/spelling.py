@@ -44,7 +44,7 @@ _CLOCK = re.compile(r"\d\d?:\d\d:\d\d[.,]\d+|\d{4}-\d\d-\d\d")
 _COMMA = re.compile(
     r"(?<![\w.,])[-+]?(?:0,\d{1,20}|\d{1,20},(?!\d{3}(?!\d))\d{1,20})(?:[eE][-+]?\d{1,3})?(?![\w.,]*\d)"
 )
-"""A number whose comma is no separator of thousands."""
+"""A number whose comma is not a separator of thousands."""
 _POINT = re.compile(r"\d\.\d")
 _SCIENTIFIC = re.compile(r"(?<![\d.])\d(?:\.\d*)?[eE][-+]?\d+$")
 _ANY_DIGIT = str.maketrans("012345678", "9" * 9)

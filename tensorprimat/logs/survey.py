@@ -42,7 +42,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class SurveyedFile:
-    """The content of an item: a result, a profile or a problem; none of them if it is no training data."""
+    """The content of an item: a result, a profile or a problem; none of them if it is not training data."""
 
     item: Item
     result: Result | None = None

@@ -23,7 +23,7 @@ from tensorprimat.logs import changes, fields
 
 MOST_RESTARTS = 0.02  # of the rows
 PAUSE = 10.0  # times the median gap between rows: it holds more than a step, whatever its tokens
-WORTH_TELLING = 0.002  # of a mean rate
+WORTH_REPORTING = 0.002  # of a mean rate
 RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
 
 
@@ -34,7 +34,7 @@ def with_tokens(
     the rows state a rate over all GPUs and no time.
 
     totals: by the column `by` of the rows, of all tokens before the step or, else, with those of the step. A number
-    that falls more often than trainings restart is no total.
+    that falls more often than trainings restart is not a total.
     """
     if not steps.has("tokens") and len(steps):
         total = clocks.at(totals, steps.column(by))
@@ -79,7 +79,7 @@ def weighted(
     seconds, error = _between_rows(steps, elapsed, rates)
     if seconds is not None and error <= UNEVEN:
         how = f"are weighted by {elapsed.name if elapsed else 'the timestamps of the rows'}"
-        how += f", whose rounding leaves about {percent(error)} in the mean" if error >= WORTH_TELLING else ""
+        how += f", whose rounding leaves about {percent(error)} in the mean" if error >= WORTH_REPORTING else ""
         return steps.replace(relative_work=rates * seconds), [_warning(how)]
     if labels is not None and np.isfinite(labels).all():
         how = "are weighted by the tokens that enter the loss, as if these were the same share of every step"

@@ -44,7 +44,7 @@ class Holder:
     keeps: str | None = None
     """The reason that it must not be ended; None for a leftover."""
     can_be_chosen: bool = False
-    """True if --pid may end it although it is no leftover: it is the user's own, Python, and on a GPU."""
+    """True if --pid may end it although it is not a leftover: it is the user's own, Python, and on a GPU."""
 
     @property
     def started_at(self) -> datetime | None:

@@ -35,7 +35,7 @@ GpuUse = Callable[[], Mapping[str, float | None]]
 
 
 def why_kept(process: psutil.Process) -> str | None:
-    """Return the reason that a Python process on a GPU is no leftover, or None if that depends on its activity."""
+    """Return the reason that a Python process on a GPU is not a leftover, or None if that depends on its activity."""
     try:
         return _parent(process) or _pid_namespace(process) or _session(process) or _job(process)
     except (psutil.Error, OSError) as error:

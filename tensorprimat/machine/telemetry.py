@@ -16,7 +16,7 @@ from tensorprimat.core.steps import FloatArray
 from tensorprimat.machine import amd, nvidia
 from tensorprimat.machine.device import Device, DeviceReading, Process
 
-SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; twice per refresh says no more
+SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; more samples add no information
 COUNTER_PATIENCE_SECONDS = 2.0  # counters are renewed several times a second
 NEAREST_SAMPLE_SECONDS = 1.0  # a step shorter than the sampling interval takes the nearest sample if it is this near
 

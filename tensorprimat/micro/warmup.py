@@ -24,7 +24,7 @@ def stable_from(cells: Sequence[MicroResult]) -> MicroResult | None:
     """Return the cell of the lowest count from which on CV and mean no longer depend on it; None where none is.
 
     The largest count alone proves nothing, because no larger count was tried. A CV above LOW_CV_PERCENT
-    is no stable state either, even if no count has a lower one.
+    is not a stable state either, even if no count has a lower one.
     """
     measured = [cell for cell in cells if cell.cv_percent is not None and cell.mean_time_ms is not None]
     if not measured:

@@ -66,7 +66,7 @@ class Workload:
     """One cell's model on its device; `step` runs the pass that the cell names."""
 
     def __init__(self, spec: CellSpec) -> None:
-        """Builds everything. Raises InputError for the token file, and whatever a device says that lacks memory."""
+        """Builds everything. Raises InputError for the token file, and the device error if memory is insufficient."""
         self.spec, self.device = spec, torch.device(spec.device)
         multiply_float32_in(spec.precision)
         torch.manual_seed(spec.seed)

@@ -92,7 +92,7 @@ def complete(rows: Sequence[MicroRow], *, added: Sequence[str] = (), title: str 
         and (key not in ONLY_WHERE_THEY_DIFFER or len({row.get(key) for row in rows}) > 1)
     ]
     if "pass" in keys and all("pass" in row for row in rows) and "forward_only" in keys:
-        keys.remove("forward_only")  # the pass says it
+        keys.remove("forward_only")  # the pass implies it
     keys += [key for key in added if key not in keys]
     failed = any(row.get("status", "ok") != "ok" for row in rows)
     columns = [Column(title=TITLES.get(key, key), numeric=key not in LABELS) for key in keys]

@@ -90,7 +90,7 @@ ELSEWHERE = ("num_gpus", "num_nodes", "warmup_steps")
 
 
 def _row_of(setting: Setting) -> SideRow:
-    """Return a setting of the configuration; where it was given by hand its source says so."""
+    """Return a setting of the configuration; a value that the user gave has that as its source."""
 
     def source(side: Side) -> str:
         origin = side.result.provenance.assumed.get(setting.name)

@@ -118,7 +118,7 @@ def _how(extracted: Extracted, twin: Extracted) -> str:
 
 
 def _twin(extracted: Extracted, benchmarks: Sequence[Sequence[Extracted]]) -> Extracted | None:
-    """Return a log of the same run. A setting that only one of them states is no contradiction."""
+    """Return a log of the same run. A setting that only one of them states is not a contradiction."""
     for benchmark in benchmarks:
         for other in benchmark:
             if identity.same_run(other.result, extracted.result) and not identity.differing(

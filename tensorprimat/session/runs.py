@@ -1,5 +1,5 @@
 """The models of one benchmark, fitted to the budget: each is trained (every run in a process, saved as it ends), or its
-log is read. An observer is told of the progress.
+log is read. An observer receives the progress.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def survey_folders(
 ) -> Survey:
     """Read everything in the folders, lay stated facts over it, and save results in a folder where one is given.
 
-    Raises UsageError and InputError for wrong arguments; whatever is wrong with a file is in its finding.
+    Raises UsageError and InputError for wrong arguments; faults of a file are in its finding.
     """
     places = _places(folders)
     items = list(survey.items(places))

@@ -45,7 +45,7 @@ del sys.argv[0]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 SPECS: dict[str, type[PreflightSpec]] = {"tensorprimat.micro.preflight_rank": PreflightSpec}
-"""Module of the ranks → its spec, where it is no engine's."""
+"""Module of the ranks → its spec, where it is not an engine's."""
 TICK_SECONDS = 0.3  # between looks at the log
 FIRST_ASK_SECONDS, ASK_SECONDS = 1.0, 10.0
 """Between questions to Slurm's controller: at first, and at most (they grow with the age of the job)."""

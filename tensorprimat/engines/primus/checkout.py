@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
 def find() -> Path | None:
     """Return the checkout: $PRIMUS_PATH, else the containers' place; None where neither is there.
 
-    Raises UsageError where PRIMUS_PATH names something that is no checkout.
+    Raises UsageError where PRIMUS_PATH names something that is not a checkout.
     """
     named = os.environ.get("PRIMUS_PATH")
     if not named:
@@ -96,7 +96,7 @@ def models_here(models: Sequence[str]) -> list[str] | None:
     """Return those of the models that Primus, or the user by {MODEL}_CONFIG, has a configuration of; None without a
     checkout.
 
-    Raises UsageError where PRIMUS_PATH names something that is no checkout.
+    Raises UsageError where PRIMUS_PATH names something that is not a checkout.
     """
     if find() is None:
         return None

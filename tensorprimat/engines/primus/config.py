@@ -35,7 +35,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Effective:
-    """The settings that Megatron receives, from whichever file they come."""
+    """The settings that Megatron receives, from all files."""
 
     path: Path
     settings: Settings
@@ -64,7 +64,7 @@ def effective(path: Path, *, root: Path | None = None) -> Effective:
     """Read an experiment file as Primus would.
 
     root: the checkout whose presets it builds on (default: the one that the file lies in, else $PRIMUS_PATH).
-    Raises InputError for a file that is missing, is not YAML, is no experiment, or has a placeholder without value.
+    Raises InputError for a file that is missing, is not YAML, is not an experiment, or has a placeholder without value.
     """
     experiment = _load(path)
     trainer = _trainer(experiment, path)

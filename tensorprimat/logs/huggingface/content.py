@@ -183,7 +183,7 @@ def _document(log: Log) -> Mapping[str, Any]:
 
 
 def _entries(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a state's history, with {} for each entry that is no row; without a history the document itself."""
+    """Return a state's history, with {} for each entry that is not a row; without a history the document itself."""
     history = document.get("log_history")
     if not isinstance(history, list):
         return [document]

@@ -12,7 +12,7 @@ from tensorprimat.logs import fields
 
 LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
 COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
-"""Keys of which a Trainer's row has one in addition to the loss; another dictionary with a loss is no row."""
+"""Keys of which a Trainer's row has one in addition to the loss; another dictionary with a loss is not a row."""
 FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step")
 """Names of other loggers' rows: Weights & Biases, NeMo Automodel."""
 TUNE_RATE, OF_TRAINER = "tokens_per_second_per_gpu", ("learning_rate", "epoch")
@@ -21,7 +21,7 @@ tokens of a mean step over the time of the last one (core/trainers/base.py), whi
 POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step")
 TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens", "num_tokens")
 TRAINED_TOKENS = "tokens/trainable"
-"""axolotl's total of the tokens that enter the loss: it weighs the rate of the same tokens."""
+"""axolotl's total of the tokens that enter the loss: it is the weight of the rate of the same tokens."""
 AXOLOTL_RATE = "tokens/train_per_sec_per_gpu"
 ALLOCATED_PEAKS = ("memory/max_allocated (GiB)", "memory/max_mem_allocated(gib)", "vram_allocated")
 RESERVED_PEAKS = ("memory(GiB)", "memory/device_reserved (GiB)", "memory/device_mem_reserved(gib)", "vram_reserved")

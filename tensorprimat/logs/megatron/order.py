@@ -24,7 +24,7 @@ def segments_of(
 ) -> tuple[Mask, NDArray[np.int64]]:
     """Return a mask of the lines that are steps, and the number of each line's segment between restarts, both (lines,).
 
-    A line is no step if it repeats an earlier one of its segment to the last digit (Ray, tee, Primus' console), or
+    A line is not a step if it repeats an earlier one of its segment to the last digit (Ray, tee, Primus' console), or
     reports the same iteration by another rank's clock. Any other iteration number that does not grow is a restart.
     """
     kept, segment = np.ones(len(index), np.bool_), np.zeros(len(index), np.int64)

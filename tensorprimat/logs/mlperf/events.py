@@ -21,7 +21,7 @@ from tensorprimat.logs.mlperf.run import COUNTING, Block, MlperfEvents, MlperfRo
 MARK = ":::MLLOG"
 _EVENT_BEGINS = re.compile(rf"{MARK}\s{{0,9}}{{")
 _DECODER = json.JSONDecoder()
-LATEST_MILLISECONDS = 32503680000000  # the year 3000: a larger number is no date
+LATEST_MILLISECONDS = 32503680000000  # the year 3000: a larger number is not a date
 STEP_SECONDS_KEYS = ("train_step_time", "train_step_timing in s", "train_step_timing")
 RATE_KEY = "throughput"
 MEMORY_KEY = "max_memory_usage"

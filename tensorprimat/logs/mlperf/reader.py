@@ -12,7 +12,7 @@
   decides which.
 - A run without any such row is read from its block_start and block_stop (AMD's Primus, Google's MaxText).
 
-Rows of warm-up, initialisation and validation have keys of their own and are no steps. By the rules of the rounds
+Rows of warm-up, initialisation and validation have keys of their own and are not steps. By the rules of the rounds
 warm-up ends before run_start, so every row after it counts. `events` collects the events, `rows` turns rows into steps,
 `system` reads the system description of the submission.
 """

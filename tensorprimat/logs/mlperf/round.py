@@ -59,7 +59,7 @@ def round_name(text: str) -> str:
 
 
 def find(root: Path, round: str) -> Found:
-    """Return the entries of a round's folder. Raises InputError for a folder that is no round."""
+    """Return the entries of a round's folder. Raises InputError for a folder that is not a round."""
     if not root.is_dir():
         raise InputError("no such folder" if not root.exists() else "a file, not the folder of a round", path=root)
     known = {row.name for row in mlperf_rules.benchmarks()}

@@ -16,7 +16,7 @@ class MlperfRow:
     line: int
     time: float
     position: float | None
-    """Progress in whatever the submitter counts."""
+    """Progress in the submitter's own unit."""
     of_block: bool
     """It covers the whole block between two evaluations."""
     step_seconds: float | None

@@ -84,7 +84,7 @@ _OF_ROW = tuple((name, re.compile(rf"[|,] ?{word}:? ?({NUMBER})")) for name, wor
 
 
 def found(text: str) -> tuple[Spelling, re.Match[str]] | None:
-    """Return the spelling and the parts of a row, or None for a line that is no row."""
+    """Return the spelling and the parts of a row, or None for a line that is not a row."""
     for spelling in SPELLINGS:
         if spelling.mark in text and (match := spelling.pattern.search(text)):
             return spelling, match
