@@ -53,6 +53,7 @@ def test_a_mean_rate_without_the_tokens_of_a_step_gives_the_rate_of_each_interva
     [
         "step:{n}/20000 train_loss:6.9377 train_bpb:3.8739 train_time:{ms:.0f}ms step_avg:100.00ms lr_matrix:0.04",
         "step:{n}/20000 loss:6.9377 t:{ms:.0f}ms step_avg:100.0ms",
+        "step:{n}/20000 loss:6.9377 t:{ms:.0f}ms avg:100.0ms",
         "1776142719.400 step:{n}/20000 train_loss:6.9377 train_time:{ms:.0f}ms step_avg:100.00ms",
     ],
 )

@@ -21,14 +21,14 @@ UNTIMED = 10  # nanochat's total time begins after this step
 _OTHERS = rf"(?P<others>(?:[A-Za-z]\w{{0,30}}: ?{NUMBER} ){{0,9}})"
 _CLOCK = re.compile(
     rf"\bstep:(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) {_OTHERS}"
-    rf"(?:train_time:|t:(?=[\d.]{{1,20}}m?s step_avg:))(?P<time>{NUMBER})(?P<unit>m?s)\b"
+    rf"(?:train_time:|t:(?=[\d.]{{1,20}}m?s (?:step_)?avg:))(?P<time>{NUMBER})(?P<unit>m?s)\b"
 )
 _RATE = re.compile(
     rf"(?<![\w./:-])(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) {_OTHERS}"
     rf"train_time: {NUMBER}m tok/s: (?P<rate>{NUMBER})(?![\w.])"
 )
 _LOSS = re.compile(rf"(?<!\w)(?:train_)?loss: ?({NUMBER})")
-MARKS = ("train_time:", " step_avg:")
+MARKS = ("train_time:", " step_avg:", "ms avg:")
 _HAS_LOSS, _IS_VALIDATION = 1, 2
 
 
@@ -68,7 +68,8 @@ class TotalTime:
 
 def found(text: str) -> re.Match[str] | None:
     """Return the parts of a line with train_time, or None for another line."""
-    return _CLOCK.search(text) or _RATE.search(text) if MARKS[0] in text or MARKS[1] in text else None
+    has_mark = MARKS[0] in text or MARKS[1] in text or MARKS[2] in text
+    return _CLOCK.search(text) or _RATE.search(text) if has_mark else None
 
 
 class _Reading(NamedTuple):
