@@ -121,4 +121,4 @@ def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(
     assert f"  {primus}:2: " in explained("--explain", "global_batch_size")
     assert f"  {primus}:2: " in explained("--explain", "num_gpus")
     assert "from --num-gpus, not from the log" in explained("--explain", "num_gpus", "--num-gpus", "4")
-    assert "precision is unknown\n  no log states it; --precision would give it" in explained("--explain", "precision")
+    assert "precision is unknown\n  no log states it; --precision states it" in explained("--explain", "precision")

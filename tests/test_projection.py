@@ -68,7 +68,7 @@ def test_the_measured_number_of_gpus_is_not_a_projection(tmp_path, capsys):
 def test_a_projection_states_that_its_exponents_are_of_another_task(tmp_path, capsys):
     own = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
     other = store.write(plausible.result("mi300x", runs=2), tmp_path / "other.json")
-    for file, shown in ((own, "llama2_70b_lora did (samples"), (other, "did, another task than llama (samples")):
+    for file, shown in ((own, "llama2_70b_lora did (samples"), (other, "did, a different task from llama (samples")):
         assert main(["project", "--from", str(file), "--gpus", "16"]) == 0
         assert shown in capsys.readouterr().out
 

@@ -104,7 +104,7 @@ def test_a_log_that_was_moved_and_renamed_is_found_by_its_hash(folder, capsys):
     (folder.parent / "train.log").rename(archive / "job-17.out")
     code, _, findings = verified(folder, capsys, "--logs", str(archive.parent))
     assert code == 0
-    assert any(f"train.log, which is {archive / 'job-17.out'} now is the one that was read" in one["says"]
+    assert any(f"train.log (now {archive / 'job-17.out'}) is the one that was read" in one["says"]
                for one in findings)  # fmt: skip
     (folder / "train.log").write_text("another of its name")
     assert verified(folder, capsys, "--logs", str(archive.parent))[0] == 0

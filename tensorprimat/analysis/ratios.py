@@ -262,7 +262,7 @@ def _sensitivity(meeting: Meeting, assumed: StatedScatter, level: float) -> str 
     low, high = log.interval(level)
     decimals = decimals_of_ratio(low, high)
     ends = f"{times(low, decimals)} to {times(high, decimals)}"
-    same = "the same follows" if changed == verdict else VERDICTS_IF[changed]
+    same = "the verdict stays the same" if changed == verdict else VERDICTS_IF[changed]
     return f"if they vary by {100 * other.run_cv:g} % instead, {same} ({ends})" if other.run_cv else None
 
 

@@ -210,7 +210,7 @@ def _sources(path: Path, result: Result, places: _Logs) -> Iterator[Finding]:
         others = () if source.size_bytes is None else places.by_size.get(source.size_bytes, ())
         found = next((file for file in [*files, *others] if places.digest(file) == source.sha256), None)
         if found is not None:
-            now = "" if found in files else f", which is {found} now"
+            now = "" if found in files else f" (now {found})"
             yield Finding(path=path, state="ok", says=f"its log {name}{now} is the one that was read")
         elif files:
             where = ", ".join(str(file) for file in files[:MOST_FIGURES])

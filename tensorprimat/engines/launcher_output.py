@@ -97,7 +97,7 @@ def keep(read: Callable[[], Result], result_file: Path, *, name: str, failure: R
     try:
         result = read()
     except TensorPrimatError as error:
-        raise failure or RunError(f"{name} ended well, but {error}") from error
+        raise failure or RunError(f"{name} ended normally, but {error}") from error
     store.write(result.changed(complete=failure is None and result.complete), result_file)
     if failure is not None:
         raise failure

@@ -140,9 +140,9 @@ def returns_table(returns: Sequence[Return]) -> Table:
         "against": lambda one: text(one.baseline),
         "saving": lambda one: _explained_cell(one.saving),
         "break-even price": lambda one: _explained_cell(one.break_even_price),
-        "on these grounds": lambda one: text(one.grounds),
+        "basis": lambda one: text(one.grounds),
     }
-    words = ("side", "against", "on these grounds")
+    words = ("side", "against", "basis")
     return table_of("returns", "Return on investment", returns, columns, words=words)
 
 

@@ -26,7 +26,7 @@ def document(found: Projection) -> dict[str, Any]:
 def sentence(found: Projection) -> str:
     """Return the projection with its basis."""
     expected = f"{count(found.tokens_per_second_per_gpu)} ({count(found.low)} to {count(found.high)})"
-    task = f", another task than {one_line(found.other_task)}" if found.other_task else ""
+    task = f", a different task from {one_line(found.other_task)}" if found.other_task else ""
     exponent = found.exponent
     law = f"samples/s × GPUs^{fixed(exponent.mean, 3)} ± {fixed(exponent.half_width, 3)}"
     return (

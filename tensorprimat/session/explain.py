@@ -144,7 +144,7 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
     """Return a setting with its origin: the flag that set it, or the lines that state it."""
     value = getattr(getattr(result, record), field)
     if value is None or value == {}:
-        flag = f"; {FLAGS[field]} would give it" if field in FLAGS else ""
+        flag = f"; {FLAGS[field]} states it" if field in FLAGS else ""
         return f"{field} is unknown\n  no log states it{flag}"
     shown = [f"{field} = {one_line(str(value))}"]
     if origin := result.provenance.assumed.get(field):

@@ -98,7 +98,7 @@ def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
     for line in lines:
         say(line)
     if shown.returncode:
-        why = complaint(lines) or "without saying why"
+        why = complaint(lines) or "it printed no reason"
         lacks = "" if ROCM.exists() else f"; Primus asks for ROCm even then, and this machine has no {ROCM}"
         raise RunError(f"primus-cli --dry-run exited with {shown.returncode}: {why}{lacks}")
 
