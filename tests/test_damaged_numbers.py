@@ -311,3 +311,20 @@ def test_a_slow_step_whose_mfu_is_rounded_to_two_decimals_contradicts_nothing(re
     slow = row.format(30, 6_000.0, 43_690, 0.02)
     warnings = read_text(text.replace(row.format(30, 300.0, 873_813, 0.30), slow)).warnings
     assert not any("contradict the ratio" in warning for warning in warnings)
+
+
+def test_the_compilation_of_a_restarted_training_is_no_damage(read_text):
+    def training(number: int) -> str:
+        row = (
+            "step {0:05d}/00040 (0.00%) | loss: {3}.{0:02d} | lrm: 1.00 | dt: {1:.2f}ms | tok/sec: {2:,} | mfu: 30.00\n"
+        )
+        times = [248_501.93, *(214.28 + (n + number) % 5 for n in range(1, 40))]
+        return "".join(row.format(n, time, int(262_144_000 / time), 5 + number) for n, time in enumerate(times))
+
+    text = training(0) + training(1) + training(2)
+    whole = read_text(text)
+    assert whole.steps.column("segment").max() == 2
+    assert not any("too far for a step" in warning for warning in whole.warnings)
+    before, label, after = text.rpartition("tok/sec: 1,2")
+    damaged = before + label + after[:2] + after[len("23,371") :]
+    assert any("too far for a step" in warning for warning in read_text(damaged).warnings)

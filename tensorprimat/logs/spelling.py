@@ -318,6 +318,7 @@ def _last_decimal(values: FloatArray) -> float:
 def _odd_rates(steps: Steps) -> list[str]:
     """Return a warning for a row whose rate no step has, or that its own time contradicts."""
     seconds = steps.column("seconds")[2:]
+    starts = np.diff(steps.column("segment"))[1:] != 0  # a training's first row holds its compilation
     normal = np.abs(seconds / np.nanmedian(seconds) - 1) < SAME_TIME if np.isfinite(seconds).any() else None
     for name in _RATES:
         if not steps.has(name):
@@ -330,7 +331,8 @@ def _odd_rates(steps: Steps) -> list[str]:
         if len(known) < LEAST_ROWS - 2:
             continue
         usual, most = median(known), max(1, ODD_SHARE * len(rates))
-        odd = np.flatnonzero((rates > FASTER * usual) | ((rates > 0) & (rates < usual / SLOWER)))
+        slow = (rates > 0) & (rates < usual / SLOWER) & ~starts
+        odd = np.flatnonzero((rates > FASTER * usual) | slow)
         why = "too far for a step; digits may be lost or added there"
         if not len(odd) and normal is not None:
             odd = np.flatnonzero(normal & (np.abs(rates / usual - 1) > OTHER_RATE))
