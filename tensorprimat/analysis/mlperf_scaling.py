@@ -40,7 +40,7 @@ class Scaling:
     rate: Law | None
     minutes: Law | None
     stops_at: int | None
-    """The first number of GPUs whose rates all lie below what the power law of the smaller numbers predicts."""
+    """The first number of GPUs whose rates all lie below the prediction of the power law of the smaller numbers."""
 
 
 def scalings(entries: Sequence[Entry], confidence: float) -> tuple[Scaling, ...]:

@@ -23,7 +23,7 @@ class Timeline:
     exposed_copy_seconds: float | None = None
     idle_seconds: float | None = None
     communication_seconds: float | None = None
-    """All communication, what computation hides included."""
+    """All communication, including the part that computation hides."""
 
 
 PARTS = tuple(field.name for field in fields(Timeline) if field.name != "rank")
