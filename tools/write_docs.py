@@ -63,7 +63,8 @@ def result_page() -> str:
         for name, field in record.model_fields.items():
             if not field.exclude:
                 waiting += _records_in(field.annotation)
-                rows.append(f"| `{name}` | {_type_name(field.annotation)} | {notes.get(name, '')} |")
+                note = notes.get(name) or _known_note(name, field.annotation)
+                rows.append(f"| `{name}` | {_type_name(field.annotation)} | {note} |")
         for name, computed in record.model_computed_fields.items():
             rows.append(f"| `{name}` | {_type_name(computed.return_type)} | {notes.get(name, '')} |")
         says = " ".join((record.__doc__ or "").split("\n\n")[0].split())
@@ -95,6 +96,16 @@ def _type_name(annotation: Any) -> str:
     if args := [part for part in get_args(annotation) if isinstance(part, type) or get_args(part)]:
         return _type_name(next((part for part in args if part is not type(None)), args[0]))
     return {float: "number", int: "integer", str: "text", bool: "true or false"}.get(annotation, "any")
+
+
+def _known_note(name: str, annotation: Any) -> str:
+    """Return the meaning of a field by the settings registry, or by the record that it holds; empty where none is."""
+    from tensorprimat.core.settings import SETTINGS
+
+    setting = next((one for one in SETTINGS if one.name == name), None)
+    if setting:
+        return setting.option.help if setting.option and "--" not in setting.option.help else f"{setting.heading}."
+    return next((" ".join(record.__doc__.split("\n\n")[0].split()) for record in _records_in(annotation)), "")
 
 
 def _field_notes(record: type) -> dict[str, str]:

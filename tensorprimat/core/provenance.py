@@ -17,6 +17,7 @@ class Audit(RoundedRecord):
     work: Figure = None
     """Work between the two readings of the clock, in `work_unit`."""
     work_unit: Literal["tokens", "samples", "steps"] = "steps"
+    """Unit of `work`."""
     clock_seconds: Figure = None
     """Seconds of the clock, without evaluation and checkpoints that the log itself times."""
     ratio: Figure = None
@@ -31,10 +32,14 @@ class Source(Record):
     """A file that figures were read from."""
 
     file: str
+    """Name without its folder."""
     sha256: str | None = None
     size_bytes: Count = None
+    """Bytes that the digest covers."""
     format: str | None = None
+    """Log format by its name in tensorprimat.logs.FORMATS."""
     modified_at: str | None = None
+    """Time of the last change (ISO 8601, UTC)."""
 
 
 class SegmentFacts(Record):
@@ -72,9 +77,13 @@ class Provenance(Record):
     segment: int | None = None
     """Number of the segment that --segment selected."""
     host: str | None = None
+    """Name of the machine that ran the training."""
     gpu_ids: tuple[str, ...] = ()
+    """Identities of the GPUs of a live run, from their UUIDs."""
     command: str | None = None
+    """Command line of a live run."""
     tool_version: str | None = None
+    """Version of TensorPrimat."""
     looks: int = 1
     """Number of times that a verdict could have been read while runs were appended, including the last."""
     profiled: bool = False

@@ -30,7 +30,9 @@ class GpuInfo(RoundedRecord):
     """The accelerator, as the driver or the log names it."""
 
     device_name: str | None = None
+    """As the driver or the log spells it."""
     device_count: Count = None
+    """GPUs of the training, on all nodes."""
     total_memory_gb: Figure = None
     """Of one device."""
     gpu_cores: Count = None
@@ -38,8 +40,10 @@ class GpuInfo(RoundedRecord):
     software_stack: str | None = None
     """cuda, rocm or cpu."""
     software_version: str | None = None
+    """Of CUDA or ROCm."""
     pytorch_version: str | None = None
     power_limit_watts: Figure = None
+    """Of one device."""
     power_boundary: str | None = None
     """Hardware that power and energy include: the GPU with its memory, a socket, a board of two dies."""
 
@@ -155,8 +159,10 @@ class Model(Record):
 
     name: str | None = None
     preset: str | None = None
+    """full or tiny."""
     shape: ModelShape | None = None
     parameters: Count = None
+    """Of the whole model, all experts included."""
     trainable_parameters: Count = None
     """Parameters that the optimizer changes; fewer than all with LoRA or frozen layers."""
     trainable_parameters_per_process: Count = None
@@ -170,12 +176,18 @@ class Reported(RoundedRecord):
     """Figures that a framework printed about itself, over the measured rows; never mixed with our own figures."""
 
     tokens_per_second: Figure = None
+    """Of all GPUs together."""
     tokens_per_second_per_gpu: Figure = None
     samples_per_second: Figure = None
+    """Sequences per second of all GPUs together."""
     tflops_per_gpu: Figure = None
+    """TFLOP/s by the framework's own count of FLOPs."""
     mfu: Figure = None
+    """MFU by the framework's own FLOPs and peak; 1 is the peak."""
     step_time_seconds: Figure = None
+    """Mean step time that the framework printed."""
     runtime_seconds: Figure = None
+    """Time of the whole training that the framework printed."""
     time_to_train_seconds: Figure = None
     """From the run's own start and stop marks (MLPerf)."""
     samples_to_train: Figure = None
@@ -192,24 +204,36 @@ class PerformanceMetrics(RoundedRecord):
     """Figures of the measured steps, except `total_*`, which count every logged step. A rate is a ratio of sums."""
 
     total_steps: Count = None
+    """Optimizer steps of all logged rows."""
     total_time_seconds: Figure = None
+    """Sum over all logged rows that have a time."""
     measured_steps: Count = None
+    """Optimizer steps of the measured rows."""
     measured_time_seconds: Figure = None
+    """Sum over the measured rows."""
     warmup_steps_dropped: Count = None
     """Optimizer steps left out at the start, over all runs."""
     excluded_steps: Count = None
     """Steps left out because they contain a validation or a checkpoint."""
     avg_step_time_seconds: Figure = None
+    """Measured time over measured steps."""
     median_step_time_seconds: Figure = None
+    """Of the rows; a row that covers several steps has their mean."""
     min_step_time_seconds: Figure = None
+    """Of the fastest row."""
     max_step_time_seconds: Figure = None
+    """Of the slowest row."""
     std_step_time_seconds: Figure = None
+    """Standard deviation of the rows (n − 1)."""
     cv_step_time: Figure = None
     """Coefficient of variation: standard deviation over mean."""
     steps_per_second: Figure = None
+    """1 / avg_step_time_seconds."""
     tokens_per_second: Figure = None
+    """Of all GPUs together."""
     tokens_per_second_per_gpu: Figure = None
     samples_per_second: Figure = None
+    """Sequences per second of all GPUs together."""
     samples_per_second_per_gpu: Figure = None
     tokens_per_step: Figure = None
     """Mean over the measured steps; a warning names the range where they differ."""
@@ -226,10 +250,14 @@ class MemoryMetrics(RoundedRecord):
     """Device memory by kind, in units of 10**9 bytes; only equal kinds can be compared. Peaks are maxima over ranks."""
 
     avg_memory_allocated_gb: Figure = None
+    """Live tensors by PyTorch's allocator; averages are over the measured rows."""
     peak_memory_allocated_gb: Figure = None
+    """Peaks are over all rows, warm-up included."""
     avg_memory_reserved_gb: Figure = None
+    """Memory that the allocator holds, caches included."""
     peak_memory_reserved_gb: Figure = None
     avg_memory_device_used_gb: Figure = None
+    """Memory that the driver reports, of all processes."""
     peak_memory_device_used_gb: Figure = None
 
     def peaks(self) -> dict[str, float]:
@@ -241,6 +269,7 @@ class PowerMetrics(RoundedRecord):
     """Measured, never nameplate."""
 
     avg_power_watts_per_gpu: Figure = None
+    """Over the measured steps."""
     energy_joules_per_gpu: Figure = None
     """Over the measured steps: from the device's own counter where it has one, else from sampled power."""
     sampled_energy_joules_per_gpu: Figure = None
@@ -259,16 +288,22 @@ class Run(RoundedRecord):
     """One repetition: a fresh process, or one log."""
 
     index: int
+    """Number of the run in this result, from 0."""
     started_at: str | None = None
+    """ISO 8601."""
     seed: int | None = None
     host: str | None = None
     total_steps: Count = None
+    """Optimizer steps of all its rows."""
     measured_steps: Count = None
+    """Optimizer steps of its measured rows."""
     measured_time_seconds: Figure = None
     warmup_steps_dropped: Count = None
+    """Optimizer steps left out at its start."""
     segment: int | None = None
     """Number of the measured segment (stretch between restarts)."""
     segments: int = 1
+    """Number of segments of its log."""
     avg_step_time_seconds: Figure = None
     tokens_per_second: Figure = None
     tokens_per_second_per_gpu: Figure = None
@@ -278,10 +313,13 @@ class Run(RoundedRecord):
     drift: Figure = None
     """Relative amount by which the average may deviate from the level after warm-up; 0 where no drift shows."""
     final_loss: Figure = None
+    """Of the last row that has a loss."""
     time_to_train_seconds: Figure = None
     """From start to quality target; None where the run did not reach one."""
     samples_to_train: Figure = None
+    """Sequences from start to quality target."""
     complete: bool = True
+    """False for a run that ended early."""
     pair: str | None = None
     """Name of the pair of runs (benchmark.py --ab) that this run belongs to."""
     ended_by: str | None = None
@@ -294,6 +332,7 @@ class Result(Record):
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=(), arbitrary_types_allowed=True)
 
     schema_version: int = SCHEMA_VERSION
+    """Version of this format."""
     platform: Platform | None
     """nvd, amd or cpu; None if the log does not state the device."""
     source: str | None = None
@@ -301,7 +340,9 @@ class Result(Record):
     timestamp: str | None = None
     """Time of the training (ISO 8601); for a log, the log's own date."""
     methodology: str | None = None
+    """Name of the methodology that the run followed: agreed, max, identical or classic."""
     complete: bool = True
+    """False where the last run ended early."""
     gpu_info: GpuInfo
     model: Model
     training_config: TrainingConfig
