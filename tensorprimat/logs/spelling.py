@@ -295,6 +295,8 @@ def _contradictions(steps: Steps) -> list[str]:
             continue
         ratio = np.where(usable, one, 1) / np.where(usable, other, 1)
         off = np.abs(ratio / median(ratio[usable]) - 1)
+        if not (usable & (off > OTHER_RATE)).any():
+            continue
         rounded = _last_decimal(other[usable]) / np.where(usable, other, 1)
         odd = np.flatnonzero(usable & (off > OTHER_RATE + rounded))
         agree = (off[usable] < SAME_TIME).mean()
