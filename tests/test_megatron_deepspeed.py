@@ -64,6 +64,11 @@ def test_rows_of_name_and_value_are_megatrons(tmp_path: Path) -> None:
     assert result.timestamp.startswith("2025-11-10")
 
 
+def test_rows_of_name_and_value_are_found_behind_much_other_text(tmp_path: Path) -> None:
+    rows = [keyed_row(number, 62_900.0) for number in range(1, 11)]
+    assert len(read(tmp_path, ["x" * 1000] * 3000 + rows).steps) == 10
+
+
 @pytest.mark.parametrize("mark", ["> ", "rank0: ", "\x1b[36m"])
 def test_a_prefix_changes_no_row_of_name_and_value(tmp_path: Path, mark: str) -> None:
     rows = [keyed_row(number, 62_900.0 + number % 3) for number in range(1, 31)]

@@ -54,8 +54,18 @@ def _is_keyed(text: str) -> bool:
     return keyed.NEEDLE in text and keyed.ROW.search(text) is not None
 
 
+def _has_keyed_rows(log: Log) -> bool:
+    """Return True if the first text with rows has keyed ones."""
+    for block in log.blocks():
+        if keyed.NEEDLE.encode() in block:
+            return True
+        if NEEDLE in block or megatron_bridge.NEEDLE in block:
+            break
+    return False
+
+
 def read(log: Log) -> Reading:
-    is_keyed = any(_is_keyed(text) for _, text in log.head())
+    is_keyed = _has_keyed_rows(log)
     facts, scan, seen_bytes = Facts(), _Scan(log_bytes=log.size_bytes), 0
     stretches = [] if log.parts else parallel.stretches(log, first_bytes=FACTS_BYTES)
     step_times = bool(stretches) and _states_step_times(log.path, stretches[0])
