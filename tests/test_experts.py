@@ -223,6 +223,12 @@ def test_a_summary_of_megatron_bridge_names_its_experts_and_the_windows_of_every
     assert (shape.sliding_window, shape.windowed_layers) == (128, 12)
 
 
+def test_every_switch_of_megatron_for_a_gated_mlp_counts_three_matrices(read_text):
+    plain = read_text(dumped(MIXTRAL | {"swiglu": False}) + ROWS).model.shape
+    gated = read_text(dumped(MIXTRAL | {"swiglu": False, "quick_geglu": True}) + ROWS).model.shape
+    assert (plain.gated_mlp, gated.gated_mlp) == (False, True)
+
+
 def test_defaults_of_latent_attention_that_megatron_bridge_leaves_out_are_known(read_text):
     numbers = {
         "ffn_hidden_size": 18432, "gated_linear_unit": True, "hidden_size": 7168, "moe_ffn_hidden_size": 2048,

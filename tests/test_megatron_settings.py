@@ -88,6 +88,16 @@ def test_yaml_dumps_are_read_and_placeholders_are_reported(tmp_path: Path) -> No
     assert result.gpu_info.device_name == "MI300X"
 
 
+def test_a_switch_of_the_command_line_does_not_take_the_next_flag_as_its_value(tmp_path: Path) -> None:
+    command = (
+        "+ python pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+        "--group-query-attention --num-query-groups 8 --vocab-size 128256 --swiglu --use-flash-attn "
+        "--untie-embeddings-and-output-weights --bf16"
+    )
+    model = read(tmp_path, [command] + [row("P3", i, 2500.0) for i in (1, 2, 3)]).model
+    assert model.parameters == 8030261248
+
+
 def test_resolved_arguments_beat_the_yaml(tmp_path: Path) -> None:
     dump = ["seq_length: ${PRIMUS_SEQ_LENGTH:4096}", "  seq_length ............... 8192"]
     result = read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)])

@@ -18,8 +18,8 @@ from tensorprimat.core.shape_parts import Experts, LatentAttention
 
 DENSE = (
     "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
-    "group_query_attention", "kv_channels", "padded_vocab_size", "vocab_size", "swiglu", "gated_linear_unit",
-    "add_qkv_bias", "untie_embeddings_and_output_weights", "share_embeddings_and_output_weights",
+    "group_query_attention", "kv_channels", "padded_vocab_size", "vocab_size", "swiglu", "quick_geglu",
+    "gated_linear_unit", "add_qkv_bias", "untie_embeddings_and_output_weights", "share_embeddings_and_output_weights",
 )  # fmt: skip
 PARTS = (
     "num_experts", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size",
@@ -36,6 +36,8 @@ HINTS = (
     "linear_attention", "attention_output", "hybrid_", "heterogeneous",
 )  # fmt: skip
 """Parts of the names of PARTS and SPECIAL: each of them contains one."""
+GATED = ("swiglu", "quick_geglu", "gated_linear_unit")
+"""Switches of an MLP with three matrices."""
 DEFAULTS = {"moe_router_topk": "2", "moe_layer_freq": "1"}
 LATENT_DEFAULTS = {
     "kv_lora_rank": "512", "q_lora_rank": "512", "qk_head_dim": "128", "qk_pos_emb_head_dim": "64", "v_head_dim": "128",
@@ -116,7 +118,7 @@ def shape_of(settings: MegatronSettings) -> ModelShape | None:
             num_key_value_heads=groups,
             head_dim=whole("kv_channels") or hidden // heads,
             vocab_size=vocabulary,
-            gated_mlp=settings.is_set("swiglu") or settings.is_set("gated_linear_unit"),
+            gated_mlp=any(map(settings.is_set, GATED)),
             attention_bias=settings.is_set("add_qkv_bias"),
             tied_embeddings=not settings.is_set("untie_embeddings_and_output_weights"),
             sliding_window=window,
