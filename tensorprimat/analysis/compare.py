@@ -23,7 +23,7 @@ from tensorprimat.analysis.impossible import impossible_of_sides
 from tensorprimat.analysis.losses import parity
 from tensorprimat.analysis.metrics import measure
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
-from tensorprimat.analysis.ratios import Meeting, StatedScatter, mean_log, mean_ratio, meet, ratios
+from tensorprimat.analysis.ratios import GroupPair, StatedScatter, compare_groups, mean_log, mean_ratio, ratios
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
 from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable
 from tensorprimat.core import identity
@@ -64,33 +64,37 @@ def compare(
         model: gather([item for item, name in zip(items, named, strict=True) if name == model], by) for model in models
     }
     sides = {id(group): side_of(group, model, assumed, prices or {}) for model in models for group in groups[model]}
-    meetings = {model: _meetings(groups[model], baseline, assumed) for model in models}
-    if baseline is not None and not any(meetings.values()) and any(len(of_model) > 1 for of_model in groups.values()):
+    group_pairs = {model: _group_pairs(groups[model], baseline, assumed) for model in models}
+    if (
+        baseline is not None
+        and not any(group_pairs.values())
+        and any(len(of_model) > 1 for of_model in groups.values())
+    ):
         labels = dict.fromkeys(side.label for side in sides.values())
         raise UsageError(f"--baseline {baseline}: no such side; sides: {', '.join(labels)}")
-    in_order = [meeting for model in models for meeting in meetings[model]]
-    mean = mean_log(list(meetings.values()))
+    in_order = [pair for model in models for pair in group_pairs[model]]
+    mean = mean_log(list(group_pairs.values()))
     found, level_of_mean = ratios(in_order, assumed, mean=mean)
     pairs = tuple(
         Pair(
-            model=sides[id(meeting.baseline)].model,
-            baseline=sides[id(meeting.baseline)],
-            candidate=sides[id(meeting.candidate)],
-            fairness=meeting.fairness,
+            model=sides[id(pair.baseline)].model,
+            baseline=sides[id(pair.baseline)],
+            candidate=sides[id(pair.candidate)],
+            fairness=pair.fairness,
             ratio=ratio,
-            losses=parity(meeting.baseline, meeting.candidate),
+            losses=parity(pair.baseline, pair.candidate),
         )
-        for meeting, ratio in zip(in_order, found, strict=True)
+        for pair, ratio in zip(in_order, found, strict=True)
     )
     return Comparison(
         by="argument" if all(item.side is not None for item in items) else by,
         models=models,
         sides=tuple(sides.values()),
         pairs=pairs,
-        mean_ratio=mean_ratio(list(meetings.values()), assumed, level_of_mean),
+        mean_ratio=mean_ratio(list(group_pairs.values()), assumed, level_of_mean),
         warnings=(
             *warnings,
-            *_unpaired(groups, meetings),
+            *_unpaired(groups, group_pairs),
             *_same_run_on_both_sides(in_order),
             *_missed_targets(in_order),
             *unused_prices([side.metrics for side in sides.values()], prices or {}),
@@ -118,14 +122,14 @@ def side_of(group: Group, model: str, assumed: StatedScatter, prices: Mapping[st
     )
 
 
-def _meetings(groups: Sequence[Group], baseline: str | None, assumed: StatedScatter) -> list[Meeting]:
+def _group_pairs(groups: Sequence[Group], baseline: str | None, assumed: StatedScatter) -> list[GroupPair]:
     """Return every candidate of a model with the baseline side whose work is most similar, the first of equals."""
     bases = _bases(groups, baseline)
     candidates = [group for group in groups if group not in bases]
     if baseline is None and not candidates:  # one group only: its first side is the baseline
         bases, candidates = bases[:1], bases[1:]
     return [
-        min((meet(base, candidate, assumed) for base in bases), key=_unlikeness)
+        min((compare_groups(base, candidate, assumed) for base in bases), key=_unlikeness)
         for candidate in (candidates if bases else ())
     ]
 
@@ -142,43 +146,43 @@ def _bases(groups: Sequence[Group], baseline: str | None) -> list[Group]:
     ]
 
 
-def _unlikeness(meeting: Meeting) -> tuple[bool, int, int]:
-    weights = [difference.weight for difference in meeting.fairness.differences]
-    return meeting.fairness.verdict == "not_comparable", weights.count("work"), weights.count("configuration")
+def _unlikeness(pair: GroupPair) -> tuple[bool, int, int]:
+    weights = [difference.weight for difference in pair.fairness.differences]
+    return pair.fairness.verdict == "not_comparable", weights.count("work"), weights.count("configuration")
 
 
-def _unpaired(groups: Mapping[str, Sequence[Group]], meetings: Mapping[str, Sequence[Meeting]]) -> list[str]:
+def _unpaired(groups: Mapping[str, Sequence[Group]], group_pairs: Mapping[str, Sequence[GroupPair]]) -> list[str]:
     """Return a warning for every side that is in no pair although others of its model are."""
     alone = []
     for model, of_model in groups.items():
-        met = {id(group) for meeting in meetings[model] for group in meeting.groups}
+        paired = {id(group) for pair in group_pairs[model] for group in pair.groups}
         alone += [
             f"{group.label}: in no ratio, because the work of another side of its group is closer to that of the other "
             "group; to compare it, name the sides: tprimat compare NAME=PATH NAME=PATH"
             for group in of_model
-            if met and id(group) not in met
+            if paired and id(group) not in paired
         ]
     return alone
 
 
-def _same_run_on_both_sides(meetings: Sequence[Meeting]) -> list[str]:
+def _same_run_on_both_sides(group_pairs: Sequence[GroupPair]) -> list[str]:
     """Return a warning for every pair of sides that hold the same run."""
     return [
-        f"{meeting.candidate.label} and {meeting.baseline.label}: the same run is on both sides, so the ratio shows no "
+        f"{pair.candidate.label} and {pair.baseline.label}: the same run is on both sides, so the ratio shows no "
         "difference of machines or settings; name different runs"
-        for meeting in meetings
-        if identity.share_a_run(meeting.baseline.result, meeting.candidate.result)
+        for pair in group_pairs
+        if identity.share_a_run(pair.baseline.result, pair.candidate.result)
     ]
 
 
-def _missed_targets(meetings: Sequence[Meeting]) -> list[str]:
+def _missed_targets(group_pairs: Sequence[GroupPair]) -> list[str]:
     """Return a warning for every side whose runs missed the quality target, where rates are compared instead."""
     missed = {
         group.label: f"{group.label}: {missed_target(group.result)} of {len(group.runs)} runs did not reach the "
         "quality target, so the time to train is unknown and only rates are compared; give runs that reached it"
-        for meeting in meetings
-        if meeting.metric != TIME_TO_TRAIN
-        for group in meeting.groups
+        for pair in group_pairs
+        if pair.metric != TIME_TO_TRAIN
+        for group in pair.groups
         if group.result.performance_metrics.reported.quality_target is not None and missed_target(group.result)
     }
     return list(missed.values())

@@ -14,7 +14,15 @@ from typing import Literal
 from tensorprimat.analysis import losses, stats
 from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
-from tensorprimat.analysis.ratios import Meeting, StatedScatter, look_of, meet, remaining_drift, runs_to_show, scope
+from tensorprimat.analysis.ratios import (
+    GroupPair,
+    StatedScatter,
+    compare_groups,
+    look_of,
+    remaining_drift,
+    runs_to_show,
+    scope,
+)
 from tensorprimat.analysis.records import Fairness
 from tensorprimat.analysis.sides import Group, gather, model_of, usable
 from tensorprimat.analysis.stats import LogEstimate
@@ -94,25 +102,25 @@ def gate(
     if missing:
         raise InputError(f"the candidate has no complete result of {', '.join(missing)}, which the baseline has")
     checks: list[Check] = []
-    meetings = {model: meet(base, candidates[model], assumed) for model, base in bases.items()}
-    levels = _levels_of_failure(list(meetings.values()), limits.slowdown, assumed)
-    for to_fail, (model, meeting) in zip(levels, meetings.items(), strict=True):
-        if not _may_pass(meeting.fairness.level, lowest or "same_work"):
-            remedy = f"; --accept {meeting.fairness.verdict} judges it anyway" if meeting.comparable else ""
-            grounds = " ".join((*meeting.fairness.errors, meeting.fairness.sentence))
+    pairs = {model: compare_groups(base, candidates[model], assumed) for model, base in bases.items()}
+    levels = _levels_of_failure(list(pairs.values()), limits.slowdown, assumed)
+    for to_fail, (model, pair) in zip(levels, pairs.items(), strict=True):
+        if not _may_pass(pair.fairness.level, lowest or "same_work"):
+            remedy = f"; --accept {pair.fairness.verdict} judges it anyway" if pair.comparable else ""
+            grounds = " ".join((*pair.fairness.errors, pair.fairness.sentence))
             raise InputError(f"{model}: {grounds} A gate needs the same work on both sides{remedy}")
-        notes.append(f"{model}: {meeting.fairness.sentence}")
+        notes.append(f"{model}: {pair.fairness.sentence}")
         first = len(checks)
-        if assumed.run_cv and min(len(group.runs) for group in meeting.groups) == 1:
+        if assumed.run_cv and min(len(group.runs) for group in pair.groups) == 1:
             notes.append(f"{model}: assumes that single runs vary by {100 * assumed.run_cv:g} %.")
-        checks.append(_throughput(model, meeting, limits.slowdown, assumed, to_fail))
+        checks.append(_throughput(model, pair, limits.slowdown, assumed, to_fail))
         if limits.memory_increase is not None:
-            checks.append(_memory(model, meeting, limits.memory_increase, assumed))
+            checks.append(_memory(model, pair, limits.memory_increase, assumed))
         if limits.loss_gap is not None:
-            checks.append(_losses(model, meeting, limits.loss_gap, assumed))
-        if lowest is None and meeting.fairness.conditions:
-            checks[first:] = [_on_condition(check, meeting.fairness) for check in checks[first:]]
-        checks[first:] = [_unless_missed(check, meeting) for check in checks[first:]]
+            checks.append(_losses(model, pair, limits.loss_gap, assumed))
+        if lowest is None and pair.fairness.conditions:
+            checks[first:] = [_on_condition(check, pair.fairness) for check in checks[first:]]
+        checks[first:] = [_unless_missed(check, pair) for check in checks[first:]]
     return GateReport(checks=tuple(checks), notes=tuple(notes))
 
 
@@ -132,13 +140,13 @@ def _on_condition(check: Check, fairness: Fairness) -> Check:
     return replace(check, status="undecided", sentence=f"{check.sentence}, {condition}")
 
 
-def _unless_missed(check: Check, meeting: Meeting) -> Check:
+def _unless_missed(check: Check, pair: GroupPair) -> Check:
     """Return a check that passed as undecided, because more runs of the candidate missed the quality target."""
-    target = meeting.candidate.result.performance_metrics.reported.quality_target
-    before, after = (missed_target(group.result) / max(1, len(group.result.runs)) for group in meeting.groups)
+    target = pair.candidate.result.performance_metrics.reported.quality_target
+    before, after = (missed_target(group.result) / max(1, len(group.result.runs)) for group in pair.groups)
     if check.status != "pass" or target is None or after <= before:
         return check
-    result = meeting.candidate.result
+    result = pair.candidate.result
     missed = f"{missed_target(result)} of {len(result.runs)} runs of the candidate did not reach the quality target"
     return replace(check, status="undecided", sentence=f"{check.sentence}, but {missed}")
 
@@ -159,53 +167,53 @@ def _by_model(loaded: Sequence[Loaded], side: str, notes: list[str]) -> dict[str
     return groups
 
 
-def _levels_of_failure(meetings: Sequence[Meeting], limit: float, assumed: StatedScatter) -> list[float]:
+def _levels_of_failure(pairs: Sequence[GroupPair], limit: float, assumed: StatedScatter) -> list[float]:
     """Return the confidence at which each model may fail, so that all failures hold together (Holm).
 
     A pass needs every model to be within the limit, and no correction.
     """
-    tested = [meeting.log for meeting in meetings if meeting.log is not None]
+    tested = [pair.log for pair in pairs if pair.log is not None]
     least = math.log1p(-limit)
     places = iter(stats.holm([replace(log, log=log.log - least).p_value() for log in tested], assumed.confidence))
-    return [assumed.confidence if meeting.log is None else next(places) for meeting in meetings]
+    return [assumed.confidence if pair.log is None else next(places) for pair in pairs]
 
 
-def _throughput(model: str, meeting: Meeting, limit: float, assumed: StatedScatter, to_fail: float) -> Check:
+def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatter, to_fail: float) -> Check:
     least = math.log1p(-limit)
-    log = meeting.log
+    log = pair.log
     status: Status = "undecided"
     if log is None:
-        sentence, further = "each side needs at least 2 runs", _more_runs(meeting, abs(least), assumed)
-        if meeting.metric is None:
+        sentence, further = "each side needs at least 2 runs", _more_runs(pair, abs(least), assumed)
+        if pair.metric is None:
             sentence = "no rate in common"
-        elif any(group.result.provenance.engine == PUBLISHED for group in meeting.groups):
+        elif any(group.result.provenance.engine == PUBLISHED for group in pair.groups):
             sentence, further = "a published figure has no runs", "state their variation with --assume-run-cv PERCENT"
         return Check(
             model=model, what="throughput", status=status, change=None, low=None, high=None, limit=-limit,
-            sentence="; ".join(filter(None, (sentence, further, scope(meeting, assumed)))),
+            sentence="; ".join(filter(None, (sentence, further, scope(pair, assumed)))),
         )  # fmt: skip
-    look = look_of(meeting)
+    look = look_of(pair)
     level = stats.level_of_look(assumed.confidence, look)
     half = log.half_width(level)
     decision = decide(
-        log, limit, level=level, to_fail=stats.level_of_look(to_fail, look), further=remaining_drift(meeting)
+        log, limit, level=level, to_fail=stats.level_of_look(to_fail, look), further=remaining_drift(pair)
     )
     status = "undecided" if decision == "unsettled" else decision
     sentence = {
         "unsettled": "step time keeps drifting; longer runs (benchmark.py --steps N) would decide",
         "fail": f"a slowdown of more than {100 * limit:g} % is shown",
         "pass": "within the limit, beyond measurement noise",
-    }.get(decision) or f"the interval contains the limit; {_more_runs(meeting, abs(log.log - least), assumed)}"
+    }.get(decision) or f"the interval contains the limit; {_more_runs(pair, abs(log.log - least), assumed)}"
     low, high = (math.expm1(end) for end in (log.log - half, log.log + half))
     return Check(
         model=model,
-        what=f"throughput ({spelled_metric(meeting.metric or '')})",
+        what=f"throughput ({spelled_metric(pair.metric or '')})",
         status=status,
         change=math.expm1(log.log),
         low=low,
         high=high,
         limit=-limit,
-        sentence="; ".join(filter(None, (sentence, scope(meeting, assumed)))),
+        sentence="; ".join(filter(None, (sentence, scope(pair, assumed)))),
     )
 
 
@@ -225,24 +233,24 @@ def decide(
     return "pass" if log.log - half >= least else "undecided"
 
 
-def _more_runs(meeting: Meeting, distance: float, assumed: StatedScatter) -> str:
+def _more_runs(pair: GroupPair, distance: float, assumed: StatedScatter) -> str:
     """Return a phrase with the number of runs that would decide, if further runs vary like those measured."""
-    needed = runs_to_show(meeting, distance, assumed) if distance > 0 else None
+    needed = runs_to_show(pair, distance, assumed) if distance > 0 else None
     if needed is None:
         return "it is so close to the limit that even 1,000 runs on each side would not decide"
     return f"about {needed} runs on each side would decide"
 
 
-def _memory(model: str, meeting: Meeting, limit: float, assumed: StatedScatter) -> Check:
+def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -> Check:
     """Check peaks of one kind. They hardly vary from run to run, so a single run decides without an interval."""
-    kind = next((k for k in MEMORY_KINDS if all(_peak(group.result, k) for group in meeting.groups)), None)
+    kind = next((k for k in MEMORY_KINDS if all(_peak(group.result, k) for group in pair.groups)), None)
     if kind is None:
         return Check(
             model=model, what="memory", status="undecided", change=None, low=None, high=None, limit=limit,
             sentence="no kind of device memory was measured on both sides",
         )  # fmt: skip
     what = f"peak {kind.replace('_', ' ')}"
-    below, above = ([peak for run in group.runs if (peak := _peak(run, kind))] for group in meeting.groups)
+    below, above = ([peak for run in group.runs if (peak := _peak(run, kind))] for group in pair.groups)
     if min(len(below), len(above)) > 1:
         log = stats.difference(stats.of_runs(above), stats.of_runs(below))
         low, high = (math.expm1(log.log + sign * log.half_width(assumed.confidence)) for sign in (-1, 1))
@@ -264,8 +272,8 @@ def _peak(result: Result, kind: str) -> float | None:
     return getattr(result.memory_metrics, f"peak_{kind}_gb", None)
 
 
-def _losses(model: str, meeting: Meeting, limit: float, assumed: StatedScatter) -> Check:
-    found = losses.parity(meeting.baseline, meeting.candidate, tolerance=limit, confidence=assumed.confidence)
+def _losses(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -> Check:
+    found = losses.parity(pair.baseline, pair.candidate, tolerance=limit, confidence=assumed.confidence)
     status: Status = "undecided"
     if found is not None and found.verdict in ("diverge", "failed"):
         status = "fail"

@@ -57,8 +57,8 @@ class StatedScatter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meeting:
-    """One candidate and the side it is measured against."""
+class GroupPair:
+    """Two groups that are compared: candidate and baseline, their fairness, and the logarithm of their ratio."""
 
     baseline: Group
     candidate: Group
@@ -79,14 +79,14 @@ class Meeting:
         return self.fairness.level.comparable and self.metric is not None
 
 
-def meet(baseline: Group, candidate: Group, assumed: StatedScatter) -> Meeting:
+def compare_groups(baseline: Group, candidate: Group, assumed: StatedScatter) -> GroupPair:
     """Judge two sides and estimate the ratio of their rates."""
     fairness = judge(baseline.result, candidate.result, strict=assumed.strict)
     metric = fairness.metric
-    meeting = Meeting(baseline=baseline, candidate=candidate, fairness=fairness, metric=metric, log=None)
-    if metric is None or not meeting.comparable:
-        return meeting
-    factor = math.exp(min(abs(_plain_log(meeting)), MOST_EXPONENT))
+    pair = GroupPair(baseline=baseline, candidate=candidate, fairness=fairness, metric=metric, log=None)
+    if metric is None or not pair.comparable:
+        return pair
+    factor = math.exp(min(abs(_plain_log(pair)), MOST_EXPONENT))
     if factor > LARGEST_RATIO:
         remedy = "Comparable once the step times of both sides are in seconds."
         sentence = (
@@ -94,8 +94,8 @@ def meet(baseline: Group, candidate: Group, assumed: StatedScatter) -> Meeting:
             f"{remedy}"
         )
         odd = replace(fairness, verdict="not_comparable", metric=None, sentence=sentence, remedy=remedy)
-        return replace(meeting, fairness=odd, metric=None)
-    return replace(meeting, log=log_ratio(baseline, candidate, metric, assumed))
+        return replace(pair, fairness=odd, metric=None)
+    return replace(pair, log=log_ratio(baseline, candidate, metric, assumed))
 
 
 def log_ratio(baseline: Group, candidate: Group, metric: str, assumed: StatedScatter) -> LogEstimate | None:
@@ -126,73 +126,73 @@ def in_pairs(baseline: Group, candidate: Group) -> list[tuple[int, int]] | None:
     return [(place, above.index(pair)) for place, pair in enumerate(below)]
 
 
-def look_of(meeting: Meeting) -> int:
+def look_of(pair: GroupPair) -> int:
     """Return how many times this comparison could have been read as runs were appended to its sides, with this one."""
-    looks = [group.result.provenance.looks for group in meeting.groups]
-    return max(looks) if in_pairs(*meeting.groups) is not None else sum(looks) - 1  # pairs grow on both sides at once
+    looks = [group.result.provenance.looks for group in pair.groups]
+    return max(looks) if in_pairs(*pair.groups) is not None else sum(looks) - 1  # pairs grow on both sides at once
 
 
-def runs_to_show(meeting: Meeting, half_width: float, assumed: StatedScatter) -> int | None:
+def runs_to_show(pair: GroupPair, half_width: float, assumed: StatedScatter) -> int | None:
     """Return the runs per side that would narrow the ratio's interval to ± half_width (of its logarithm), or None."""
-    if meeting.metric is None:
+    if pair.metric is None:
         return None
-    scatters = [scatter(group, meeting.metric, assumed.run_cv) for group in meeting.groups]
+    scatters = [scatter(group, pair.metric, assumed.run_cv) for group in pair.groups]
     return stats.runs_needed(scatters, half_width, assumed.confidence)
 
 
 def ratios(
-    meetings: Sequence[Meeting], assumed: StatedScatter, *, mean: LogEstimate | None = None
+    pairs: Sequence[GroupPair], assumed: StatedScatter, *, mean: LogEstimate | None = None
 ) -> tuple[list[Ratio | None], float]:
     """Ratios of one report, each read at the confidence at which all of its verdicts hold together (Holm).
 
     mean: logarithm of the mean ratio over models, one more verdict of the report. Returns the ratios, and the
     confidence at which the mean is to be read.
     """
-    tested = [(meeting.log, look_of(meeting)) for meeting in meetings if meeting.log is not None]
+    tested = [(pair.log, look_of(pair)) for pair in pairs if pair.log is not None]
     if mean is not None:
         tested.append((mean, max(look for _, look in tested)))
     levels = stats.holm([min(1.0, log.p_value() * (2 * look - 1)) for log, look in tested], assumed.confidence)
     read_at = [stats.level_of_look(level, look) for level, (_, look) in zip(levels, tested, strict=True)]
     places = iter(read_at)
     found = [
-        _ratio(meeting, assumed, assumed.confidence if meeting.log is None else next(places), family=len(tested))
-        for meeting in meetings
+        _ratio(pair, assumed, assumed.confidence if pair.log is None else next(places), family=len(tested))
+        for pair in pairs
     ]
     return found, read_at[-1] if mean is not None else assumed.confidence
 
 
-def _ratio(meeting: Meeting, assumed: StatedScatter, level: float, *, family: int) -> Ratio | None:
-    if meeting.fairness.verdict == "not_comparable":
-        nothing = Estimate(value=None, rests_on="nothing", no_interval_because=meeting.fairness.sentence)
-        return Ratio(metric=meeting.metric or PRIMARY, estimate=nothing, verdict="not_comparable")
-    if meeting.metric is None:
+def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int) -> Ratio | None:
+    if pair.fairness.verdict == "not_comparable":
+        nothing = Estimate(value=None, rests_on="nothing", no_interval_because=pair.fairness.sentence)
+        return Ratio(metric=pair.metric or PRIMARY, estimate=nothing, verdict="not_comparable")
+    if pair.metric is None:
         return None
-    paired = in_pairs(*meeting.groups) is not None
-    candidate, baseline = (_runs(group, meeting.metric) for group in (meeting.candidate, meeting.baseline))
+    paired = in_pairs(*pair.groups) is not None
+    candidate, baseline = (_runs(group, pair.metric) for group in (pair.candidate, pair.baseline))
     rests_on = f"{candidate} against {baseline}" + (", in pairs" if paired else "")
     found = Ratio(
-        metric=meeting.metric,
+        metric=pair.metric,
         estimate=Estimate(
-            value=math.exp(_plain_log(meeting)),
+            value=math.exp(_plain_log(pair)),
             confidence=assumed.confidence,
             rests_on=rests_on,
             no_interval_because="each side needs at least 2 runs, or an assumed variation (--assume-run-cv)",
-            runs_for_one_percent=runs_to_show(meeting, ONE_PERCENT, assumed),
+            runs_for_one_percent=runs_to_show(pair, ONE_PERCENT, assumed),
         ),
         verdict="too_few_runs",
-        task=_factors(meeting),
-        scope=scope(meeting, assumed),
+        task=_factors(pair),
+        scope=scope(pair, assumed),
     )
-    if meeting.log is None:
+    if pair.log is None:
         return found
-    low, high = meeting.log.interval(level)
-    looks = f", look {look_of(meeting)} at growing numbers of runs" if look_of(meeting) > 1 else ""
+    low, high = pair.log.interval(level)
+    looks = f", look {look_of(pair)} at growing numbers of runs" if look_of(pair) > 1 else ""
     corrected = [f"as one of {family} comparisons (Holm)"] if family > 1 else []
     if corrected or looks:
         rests_on += f", widened {' '.join(corrected)}{looks}"
     estimate = replace(
         found.estimate,
-        value=math.exp(meeting.log.log),
+        value=math.exp(pair.log.log),
         low=low,
         high=high,
         confidence=level,
@@ -203,17 +203,17 @@ def _ratio(meeting: Meeting, assumed: StatedScatter, level: float, *, family: in
     return replace(
         found,
         estimate=estimate,
-        verdict=_verdict(meeting, level),
-        assumption=_assumption([meeting], assumed),
-        sensitivity=_sensitivity(meeting, assumed, level),
+        verdict=_verdict(pair, level),
+        assumption=_assumption([pair], assumed),
+        sensitivity=_sensitivity(pair, assumed, level),
     )
 
 
-def _factors(meeting: Meeting) -> TaskFactors | None:
+def _factors(pair: GroupPair) -> TaskFactors | None:
     """Return time to train as samples over rate, candidate over baseline; None where a side counts no samples."""
-    if meeting.metric != TIME_TO_TRAIN:
+    if pair.metric != TIME_TO_TRAIN:
         return None
-    (base_time, base_samples), (time, samples) = map(_time_and_samples, meeting.groups)
+    (base_time, base_samples), (time, samples) = map(_time_and_samples, pair.groups)
     if not (base_time and base_samples and time and samples):
         return None
     return TaskFactors(
@@ -231,9 +231,9 @@ def _time_and_samples(group: Group) -> tuple[float | None, float | None]:
     return math.exp(sum(times) / len(times)), math.exp(sum(counts) / len(counts))
 
 
-def scope(meeting: Meeting, assumed: StatedScatter) -> str | None:
+def scope(pair: GroupPair, assumed: StatedScatter) -> str | None:
     """Return the limit of the verdict to the measured machines; None if several were measured on each side."""
-    single = [group for group in meeting.groups if not stats.counts_hosts(group.hosts)]
+    single = [group for group in pair.groups if not stats.counts_hosts(group.hosts)]
     if not single:
         return None
     if assumed.host_cv:
@@ -243,22 +243,22 @@ def scope(meeting: Meeting, assumed: StatedScatter) -> str | None:
         "machine" if nodes == {1} else f"set of {min(nodes)} nodes" if len(nodes) == 1 else "machine or set of nodes"
     )
     whose = " per side" if len(single) > 1 else f" of {single[0].label}"
-    if in_pairs(*meeting.groups) is not None:
+    if in_pairs(*pair.groups) is not None:
         whose = ""
     return f"one {machine}{whose}; other machines may differ"
 
 
-def _sensitivity(meeting: Meeting, assumed: StatedScatter, level: float) -> str | None:
+def _sensitivity(pair: GroupPair, assumed: StatedScatter, level: float) -> str | None:
     """Return the verdict if runs scatter twice as much as assumed, or half as much where nothing is shown."""
-    if _assumption([meeting], assumed) is None or assumed.run_cv is None or meeting.metric is None:
+    if _assumption([pair], assumed) is None or assumed.run_cv is None or pair.metric is None:
         return None
-    verdict = _verdict(meeting, level)
+    verdict = _verdict(pair, level)
     factor = 0.5 if verdict == "no_difference_shown" else 2.0
     other = replace(assumed, run_cv=factor * assumed.run_cv)
-    log = log_ratio(meeting.baseline, meeting.candidate, meeting.metric, other)
+    log = log_ratio(pair.baseline, pair.candidate, pair.metric, other)
     if log is None:
         return None
-    changed = _verdict(replace(meeting, log=log), level)
+    changed = _verdict(replace(pair, log=log), level)
     low, high = log.interval(level)
     decimals = decimals_of_ratio(low, high)
     ends = f"{times(low, decimals)} to {times(high, decimals)}"
@@ -274,27 +274,27 @@ VERDICTS_IF = {
 }
 
 
-def mean_log(meetings: Sequence[Sequence[Meeting]]) -> LogEstimate | None:
+def mean_log(pairs: Sequence[Sequence[GroupPair]]) -> LogEstimate | None:
     """Return the logarithm of the geometric mean of the ratios over models, where all of them have an interval."""
-    comparable = _of_one_pairing(meetings)
-    logs = [meeting.log for meeting in comparable if meeting.log is not None]
+    comparable = _of_one_pairing(pairs)
+    logs = [pair.log for pair in comparable if pair.log is not None]
     return stats.geometric_mean(logs) if logs and len(logs) == len(comparable) else None
 
 
 def mean_ratio(
-    meetings: Sequence[Sequence[Meeting]], assumed: StatedScatter, level: float | None = None
+    pairs: Sequence[Sequence[GroupPair]], assumed: StatedScatter, level: float | None = None
 ) -> Ratio | None:
     """Geometric mean over models of comparable ratios of one metric, where one pairing runs through all of them.
 
-    meetings: those of each model. level: confidence after correction for the other verdicts of the report. The interval
-    is of these models, not of models that were not run.
+    pairs: by model. level: confidence after correction for the other verdicts of the report. The interval is of these
+    models, not of models that were not run.
     """
-    comparable = _of_one_pairing(meetings)
+    comparable = _of_one_pairing(pairs)
     if not comparable:
         return None
     metric = comparable[0].metric or PRIMARY
     over = f"geometric mean over {len(comparable)} models"
-    mean = mean_log(meetings)
+    mean = mean_log(pairs)
     if mean is None:
         estimate = Estimate(
             value=math.exp(sum(map(_plain_log, comparable)) / len(comparable)),
@@ -305,7 +305,7 @@ def mean_ratio(
         return Ratio(metric=metric, estimate=estimate, verdict="too_few_runs", scope=scope(comparable[0], assumed))
     read_at = assumed.confidence if level is None else level
     low, high = mean.interval(read_at)
-    unsettled = any(_verdict(meeting, read_at) == "unsettled" for meeting in comparable)
+    unsettled = any(_verdict(pair, read_at) == "unsettled" for pair in comparable)
     return Ratio(
         metric=metric,
         estimate=Estimate(
@@ -317,25 +317,25 @@ def mean_ratio(
     )
 
 
-def _of_one_pairing(meetings: Sequence[Sequence[Meeting]]) -> list[Meeting]:
-    """Return the comparable meetings if there is one per model, of the same two sides and metric; else none."""
-    comparable = [meeting for of_model in meetings for meeting in of_model if meeting.comparable]
-    pairings = {(meeting.baseline.key, meeting.candidate.key, meeting.metric) for meeting in comparable}
-    if len(comparable) < 2 or len(pairings) > 1 or any(len(of_model) > 1 for of_model in meetings):
+def _of_one_pairing(pairs: Sequence[Sequence[GroupPair]]) -> list[GroupPair]:
+    """Return the comparable pairs if there is one per model, of the same two sides and metric; else none."""
+    comparable = [pair for of_model in pairs for pair in of_model if pair.comparable]
+    pairings = {(pair.baseline.key, pair.candidate.key, pair.metric) for pair in comparable}
+    if len(comparable) < 2 or len(pairings) > 1 or any(len(of_model) > 1 for of_model in pairs):
         return []
     return comparable
 
 
-def _plain_log(meeting: Meeting) -> float:
+def _plain_log(pair: GroupPair) -> float:
     """Logarithm of the ratio of the sides' figures, where no interval is possible."""
-    below, above = (figure(group.result, meeting.metric or PRIMARY) or math.nan for group in meeting.groups)
+    below, above = (figure(group.result, pair.metric or PRIMARY) or math.nan for group in pair.groups)
     return math.log(above / below)
 
 
-def _verdict(meeting: Meeting, level: float) -> Verdict:
-    if meeting.log is None:
+def _verdict(pair: GroupPair, level: float) -> Verdict:
+    if pair.log is None:
         return "too_few_runs"
-    return verdict_of(meeting.log, level, remaining_drift(meeting))
+    return verdict_of(pair.log, level, remaining_drift(pair))
 
 
 def verdict_of(log: LogEstimate, level: float, further: float = 0.0) -> Verdict:
@@ -349,11 +349,11 @@ def verdict_of(log: LogEstimate, level: float, further: float = 0.0) -> Verdict:
     return _direction(low, high)
 
 
-def remaining_drift(meeting: Meeting) -> float:
+def remaining_drift(pair: GroupPair) -> float:
     """Return by how much (of the logarithm) the ratio of an unsettled side may still move; 0 where both settled."""
-    if meeting.log is None or meeting.metric == TIME_TO_TRAIN or all(map(settled, meeting.groups)):
+    if pair.log is None or pair.metric == TIME_TO_TRAIN or all(map(settled, pair.groups)):
         return 0.0
-    return further_drift(meeting.log)
+    return further_drift(pair.log)
 
 
 def further_drift(log: LogEstimate) -> float:
@@ -370,7 +370,7 @@ def _runs(group: Group, metric: str) -> str:
     return "1 run" if number == 1 else f"{number} runs"
 
 
-def _assumption(meetings: Sequence[Meeting], assumed: StatedScatter) -> str | None:
+def _assumption(pairs: Sequence[GroupPair], assumed: StatedScatter) -> str | None:
     """Return the assumption that a verdict rests on, or None unless a side of one run takes part."""
-    one_run = any(len(group.runs) == 1 for meeting in meetings for group in meeting.groups)
+    one_run = any(len(group.runs) == 1 for pair in pairs for group in pair.groups)
     return f"assumed: single runs vary by {100 * assumed.run_cv:g} %" if one_run and assumed.run_cv else None

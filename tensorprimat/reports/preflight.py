@@ -48,12 +48,12 @@ def _matmul(found: Preflight) -> Table:
         "Size": lambda row: figure(row.size, quantities.count),
         "Best, TFLOP/s": lambda row: _tera(row.best_flops_per_second),
         "Typical, TFLOP/s": lambda row: _tera(row.typical_flops_per_second),
-        "Others' best, TFLOP/s": lambda row: _tera(row.achieved_flops_per_second),
+        "Published best, TFLOP/s": lambda row: _tera(row.achieved_flops_per_second),
         "Catalogue peak, TFLOP/s": lambda row: _tera(row.peak_flops_per_second),
-        "Best of peak": lambda row: _share(row.best_flops_per_second, row.peak_flops_per_second),
+        "Best / peak": lambda row: _share(row.best_flops_per_second, row.peak_flops_per_second),
     }
     note = (
-        f"Others' best: the best matrix product that others measured on this GPU ({'; '.join(sources)})."
+        f"Published best: the fastest matrix product that others measured on this GPU ({'; '.join(sources)})."
         if sources
         else ""
     )
@@ -66,7 +66,7 @@ def _bandwidth(found: Preflight) -> Table:
         "Size": lambda row: text(_size(row.size_bytes)),
         "Best, GB/s": lambda row: _giga(row.best_bytes_per_second),
         "Typical, GB/s": lambda row: _giga(row.typical_bytes_per_second),
-        "Best of peak": lambda row: _share(row.best_bytes_per_second, row.peak_bytes_per_second),
+        "Best / peak": lambda row: _share(row.best_bytes_per_second, row.peak_bytes_per_second),
     }
     note = f"Launch of one tiny kernel: {quantities.microseconds(found.launch_seconds)}."
     return table_of("bandwidth", "Memory and transfers", found.bandwidth, columns, words=("Memory",), note=note)
@@ -90,7 +90,7 @@ def _devices(found: Preflight) -> Table:
         "Node": lambda check: text(check.host or found.host),
         unit: lambda check: text(str(check.index)),
         "TFLOP/s": lambda check: _tera(check.flops_per_second),
-        "Of the fastest": lambda check: _share(check.flops_per_second, best),
+        f"Share of the fastest {found.unit}": lambda check: _share(check.flops_per_second, best),
     }
     if len({check.host for check in found.devices}) == 1:
         del columns["Node"]
@@ -105,7 +105,7 @@ def _nodes(found: Preflight) -> Table:
         ),
         "Median, TFLOP/s": lambda node: _tera(node.median_flops_per_second),
         f"Slowest {found.unit}": lambda node: figure(node.slowest.index, quantities.count),
-        "TFLOP/s": lambda node: _tera(node.slowest.flops_per_second),
-        "Share of the median of all": lambda node: figure(node.slowest_share, quantities.percent),
+        "Slowest, TFLOP/s": lambda node: _tera(node.slowest.flops_per_second),
+        f"Share of the median of all {found.units}": lambda node: figure(node.slowest_share, quantities.percent),
     }
     return table_of("nodes", "Nodes, slowest first", found.nodes(), columns, words=("Node",))

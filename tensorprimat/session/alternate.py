@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tensorprimat.analysis.ratios import StatedScatter, meet, ratios
+from tensorprimat.analysis.ratios import StatedScatter, compare_groups, ratios
 from tensorprimat.analysis.records import Ratio
 from tensorprimat.analysis.sides import alone
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
@@ -129,5 +129,5 @@ def ratio_of(loaded: Sequence[Loaded]) -> Ratio | None:
     """Return the ratio of b to a where both configurations are one benchmark, which no comparison pairs."""
     assumed = StatedScatter(run_cv=None, confidence=CONFIDENCE)
     base, candidate = (alone(item.result) for item in loaded)
-    (ratio,), _ = ratios([meet(base, candidate, assumed)], assumed)
+    (ratio,), _ = ratios([compare_groups(base, candidate, assumed)], assumed)
     return ratio
