@@ -51,10 +51,12 @@ docs: $(DOCS)/.ready   ## build the documentation into build/docs; every warning
 env: $(READY)         ## only build .venv
 
 test-nemo: $(NEMO)/.ready   ## test against the real NeMo, in .venv-nemo
-	$(NEMO)/bin/python -m pytest tests/nemo_env
+	$(NEMO)/bin/python -c 'import nemo'  # else every test would be skipped
+	$(NEMO)/bin/python -m pytest -rs tests/nemo_env
 
 test-slurm: $(NEMO)/.ready  ## test against a real Slurm on this machine (installed by apt, as root; elsewhere skipped)
-	@tools/install_slurm.sh; case $$? in 0) $(NEMO)/bin/python -m pytest tests/slurm;; 3) ;; *) exit 1;; esac
+	$(NEMO)/bin/python -c 'import nemo_run'
+	@tools/install_slurm.sh; case $$? in 0) $(NEMO)/bin/python -m pytest -rs tests/slurm;; 3) ;; *) exit 1;; esac
 
 nemo-env: $(NEMO)/.ready    ## only build .venv-nemo (NeMo pins versions that .venv cannot have)
 

@@ -29,9 +29,9 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Real logs beside the checkout, never part of the project: a test that needs them skips where they are absent."""
+    """Folder of real logs next to the checkout; a test that needs it is skipped where it is absent."""
     if not SHARED.is_dir():
-        pytest.skip(f"no real logs here: {SHARED} is absent")
+        pytest.skip(f"needs real logs in {SHARED}, which are not part of the project")
     return SHARED
 
 

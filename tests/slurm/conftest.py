@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: `make test-slurm` installs it. Elsewhere these tests are skipped, saying so."""
+"""Tests with a real Slurm on this machine, which `make test-slurm` installs; skipped where it cannot run."""
 
 import importlib.util
 import os
@@ -47,11 +47,11 @@ PartitionName=debug Nodes={host},second Default=YES MaxTime=INFINITE State=UP Ov
 def absent():
     """Return the reason why Slurm cannot run here; None if it can."""
     if os.geteuid():
-        return "starting Slurm needs root"
+        return "Slurm starts as root only; run make test-slurm as root"
     if missing := [name for name in (*DAEMONS, "sbatch", "srun") if shutil.which(name) is None]:
-        return f"no {', '.join(missing)} here; make test-slurm installs them"
+        return f"{', '.join(missing)} not installed; run make test-slurm"
     if importlib.util.find_spec("nemo_run") is None:
-        return "NeMo-Run is not installed here; make test-slurm runs this in its own environment"
+        return "NeMo-Run is not in this environment; run make test-slurm"
     return None
 
 
@@ -62,18 +62,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker("slurm")
             if why:
                 item.add_marker(pytest.mark.skip(reason=why))
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session):
-    """Report success with a printed reason if Slurm cannot start on this machine and no test ran."""
-    if session.config.stash.get(NO_SLURM, None):
-        print(f"\ntest-slurm: skipped, {session.config.stash[NO_SLURM]}")
-        session.exitstatus = pytest.ExitCode.OK
-
-
-NO_SLURM = pytest.StashKey()
-"""Reason why no Slurm could be started here."""
 
 
 def address_of(host):
@@ -90,7 +78,7 @@ def free_port():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def slurm(tmp_path_factory, pytestconfig):
+def slurm(tmp_path_factory):
     """The running Slurm; its commands find it by SLURM_CONF. Everything of it is in a temporary folder."""
     folder = tmp_path_factory.mktemp("slurm")
     (folder / "munge.key").write_bytes(os.urandom(1024))
@@ -123,8 +111,7 @@ def slurm(tmp_path_factory, pytestconfig):
                 with (folder / f"{command[0]}.log").open("ab") as log:
                     running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
             if (why := late(lambda: printed("sinfo", "--noheader", "--format=%D %T") == "2 idle", folder)) is not None:
-                pytestconfig.stash[NO_SLURM] = f"Slurm does not start on this machine: {why}"
-                pytest.skip(pytestconfig.stash[NO_SLURM])
+                pytest.skip(f"Slurm does not start on this machine: {why}")
             yield folder
             printed("scancel", "--user=root")
             late(lambda: not printed("squeue", "--noheader"), folder)
