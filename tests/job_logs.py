@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
@@ -40,6 +40,13 @@ class Job:
             took = self.startup if number == self.first else self.seconds * (1 + 0.001 * (number % 3 - 1))
             now += timedelta(seconds=took)
             yield number, took, now
+
+    def log(
+        self, row: Callable[[int, float, datetime], str], *, banner: Sequence[str] = (), resumed: Sequence[str] = ()
+    ) -> list[str]:
+        """Return the lines of a log: settings and the note of a resumption, where the job prints them, and all rows."""
+        before = [*(banner if self.banner else ()), *(resumed if self.resumed else ())]
+        return [*before, *(line for step in self.steps() for line in row(*step).split("\n"))]
 
     def resume(self, **changes: object) -> Job:
         """The job that goes on where this one ended."""
@@ -127,88 +134,79 @@ def torchtitan(job: Job) -> list[str]:
 
 
 def nemo(job: Job) -> list[str]:
-    lines = []
-    if job.banner:
-        lines += [
-            "[NeMo I 2026-01-05 08:00:00 nemo_logging:393] Padded vocab_size: 128256, original vocab_size: 128256",
-            "GPU available: True (cuda), used: True",
-            f"All distributed processes registered. Starting with {job.gpus} processes",
-        ]
-    if job.resumed:
-        lines.append("Restoring states from the checkpoint path at /ckpt")
-    for number, seconds, _ in job.steps():
-        lines.append(
+    return job.log(
+        lambda number, seconds, _: (
             f"Training epoch 0, iteration {number}/999 | lr: 3e-07 | global_batch_size: {job.batch} | "
             f"global_step: {number} | reduced_train_loss: {9 - number / 100:.4g} | "
             f"train_step_timing in s: {seconds:.4g} | consumed_samples: {number * job.batch}"
-        )
-    return lines
+        ),
+        banner=[
+            "[NeMo I 2026-01-05 08:00:00 nemo_logging:393] Padded vocab_size: 128256, original vocab_size: 128256",
+            "GPU available: True (cuda), used: True",
+            f"All distributed processes registered. Starting with {job.gpus} processes",
+        ],
+        resumed=["Restoring states from the checkpoint path at /ckpt"],
+    )
 
 
 def maxtext(job: Job) -> list[str]:
-    lines = []
-    if job.banner:
-        lines += [
+    tokens = job.batch * job.length
+    return job.log(
+        lambda number, seconds, _: (
+            f"completed step: {number}, seconds: {seconds:.3f}, TFLOP/s/device: 400.0, "
+            f"Tokens/s/device: {tokens / seconds / job.gpus:.3f}, total_weights: {tokens}, loss: {9 - number / 100:.3f}"
+        ),
+        banner=[
             f"Config param per_device_batch_size: {job.batch / job.gpus}",
             f"Config param global_batch_size_to_train_on: {job.batch}",
             f"Config param max_target_length: {job.length}",
             "Config param model_name: llama3.1-8b",
             "System Information: Jax Version: 0.6.0",
             f"Num_devices: {job.gpus}, shape (8,)",
-        ]
-    if job.resumed:
-        lines.append(f"restoring from this run's directory step {job.first - 1}")
-    for number, seconds, _ in job.steps():
-        tokens = job.batch * job.length
-        lines.append(
-            f"completed step: {number}, seconds: {seconds:.3f}, TFLOP/s/device: 400.0, "
-            f"Tokens/s/device: {tokens / seconds / job.gpus:.3f}, total_weights: {tokens}, loss: {9 - number / 100:.3f}"
-        )
-    return lines
+        ],
+        resumed=[f"restoring from this run's directory step {job.first - 1}"],
+    )
 
 
 def litgpt(job: Job) -> list[str]:
-    lines = ["Seed set to 42"]
-    if job.banner:
-        lines += [
-            "{'checkpoint_dir': PosixPath('checkpoints/meta'),",
-            f" 'devices': {job.gpus},",
-            " 'model_name': 'pythia-160m',",
-            " 'num_nodes': 1,",
-            " 'precision': 'bf16-true',",
-            f" 'train': TrainArgs(global_batch_size={job.batch},",
-            f"                    micro_batch_size={job.batch // job.gpus},",
-            f"                    max_seq_length={job.length})}}",
-        ]
-    if job.resumed:
-        lines.append("Resuming training from /ckpt")
-    for number, seconds, _ in job.steps():
-        lines.append(
-            f"Epoch 1 | iter {number} step {number} | loss train: {9 - number / 100:.3f}, val: n/a | "
-            f"iter time: {seconds * 1000:.2f} ms (step) remaining time: 0:12:01"
-        )
-    return lines
+    return [
+        "Seed set to 42",
+        *job.log(
+            lambda number, seconds, _: (
+                f"Epoch 1 | iter {number} step {number} | loss train: {9 - number / 100:.3f}, val: n/a | "
+                f"iter time: {seconds * 1000:.2f} ms (step) remaining time: 0:12:01"
+            ),
+            banner=[
+                "{'checkpoint_dir': PosixPath('checkpoints/meta'),",
+                f" 'devices': {job.gpus},",
+                " 'model_name': 'pythia-160m',",
+                " 'num_nodes': 1,",
+                " 'precision': 'bf16-true',",
+                f" 'train': TrainArgs(global_batch_size={job.batch},",
+                f"                    micro_batch_size={job.batch // job.gpus},",
+                f"                    max_seq_length={job.length})}}",
+            ],
+            resumed=["Resuming training from /ckpt"],
+        ),
+    ]
 
 
 def nanochat(job: Job) -> list[str]:
     tokens = job.batch * job.length
-    lines = []
-    if job.banner:
-        lines += [
+    return job.log(
+        lambda number, seconds, _: (
+            f"step {number:05d}/16704 (0.03%) | loss: {9 - number / 100:.6f} | grad norm: 0.1 | lrm: 1.00 | "
+            f"dt: {seconds * 1000:.2f}ms | tok/sec: {tokens / seconds:,.0f} | "
+            f"mfu: {job.tflops(seconds) / 9.89:.2f} | total time: 1.0m"
+        ),
+        banner=[
             "Autodetected device type: cuda",
             f"2026-01-05 08:00:00,100 - nanochat.common - INFO - Distributed world size: {job.gpus}",
             f"Tokens / micro-batch / rank: {job.batch // job.gpus} x {job.length} = {tokens // job.gpus:,}",
             f"Total batch size {tokens:,} => gradient accumulation steps: 1",
-        ]
-    if job.resumed:
-        lines.append(f"Resuming optimization from step {job.first - 1}")
-    for number, seconds, _ in job.steps():
-        lines.append(
-            f"step {number:05d}/16704 (0.03%) | loss: {9 - number / 100:.6f} | grad norm: 0.1 | lrm: 1.00 | "
-            f"dt: {seconds * 1000:.2f}ms | tok/sec: {tokens / seconds:,.0f} | "
-            f"mfu: {job.tflops(seconds) / 9.89:.2f} | total time: 1.0m"
-        )
-    return lines
+        ],
+        resumed=[f"Resuming optimization from step {job.first - 1}"],
+    )
 
 
 def modded_nanogpt(job: Job) -> list[str]:
@@ -255,24 +253,21 @@ def huggingface(job: Job) -> list[str]:
 
 
 def olmo(job: Job) -> list[str]:
-    lines = []
-    if job.banner:
-        lines.append(
+    return job.log(
+        lambda number, seconds, now: (
+            f"{now:%Y-%m-%d %H:%M:%S}.009\tnode-3:0\tolmo.train:979\tINFO\t[step={number}/15000,epoch=0]\n"
+            f"    train/CrossEntropyLoss={9 - number / 100:.3f}\n"
+            f"    throughput/total_tokens={number * job.batch * job.length:,}\n"
+            f"    throughput/device/tokens_per_second={job.batch * job.length / job.gpus / seconds:,.1f}"
+        ),
+        banner=[
             "2026-01-05 08:00:00.016\tnode-3:0\ttrain:98\tINFO\tTrainConfig(run_name='small', seed=6198, "
             f"model=ModelConfig(d_model=2048, max_sequence_length={job.length}, precision='amp_bf16'), "
             f"global_train_batch_size={job.batch}, device_train_batch_size={job.batch // job.gpus}, "
             "speed_monitor=SpeedMonitorConfig(window_size=1))"
-        )
-    if job.resumed:
-        lines.append("2026-01-05 08:00:01.016\tnode-3:0\ttrain:210\tINFO\tLoading checkpoint from /ckpt...")
-    for number, seconds, now in job.steps():
-        lines += [
-            f"{now:%Y-%m-%d %H:%M:%S}.009\tnode-3:0\tolmo.train:979\tINFO\t[step={number}/15000,epoch=0]",
-            f"    train/CrossEntropyLoss={9 - number / 100:.3f}",
-            f"    throughput/total_tokens={number * job.batch * job.length:,}",
-            f"    throughput/device/tokens_per_second={job.batch * job.length / job.gpus / seconds:,.1f}",
-        ]
-    return lines
+        ],
+        resumed=["2026-01-05 08:00:01.016\tnode-3:0\ttrain:210\tINFO\tLoading checkpoint from /ckpt..."],
+    )
 
 
 def deepspeed(job: Job) -> list[str]:

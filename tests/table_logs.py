@@ -9,41 +9,37 @@ from job_logs import JOBS, Job
 
 
 def automodel(job: Job) -> list[str]:
-    lines = []
-    if job.banner:
-        lines += [
-            f"World size: {job.gpus}",
-            f"  global_batch_size: {job.batch}",
-            f"  local_batch_size: {job.batch // job.gpus}",
-        ]
     tokens = job.batch * job.length
-    for number, seconds, now in job.steps():
-        lines.append(
+    return job.log(
+        lambda number, seconds, now: (
             f"{now:%Y-%m-%d %H:%M:%S} | INFO | root | step {number} | epoch 0 | loss {9 - number / 100:.4f} | "
             f"grad_norm 1.2 | lr 1.00e-05 | mem 40.20 GiB | tps {tokens / seconds:.2f}"
             f"({tokens / seconds / job.gpus:.2f}/gpu) | num_label_tokens {tokens}"
-        )
-    return lines
+        ),
+        banner=[
+            f"World size: {job.gpus}",
+            f"  global_batch_size: {job.batch}",
+            f"  local_batch_size: {job.batch // job.gpus}",
+        ],
+    )
 
 
 def nanotron(job: Job) -> list[str]:
-    lines = []
-    if job.banner:
-        lines += [
-            f"tokens=TokensArgs(sequence_length={job.length}, micro_batch_size={job.batch // job.gpus},",
-            " batch_accumulation_per_replica=1,",
-            f"parallelism=ParallelismArgs(dp={job.gpus},",
-        ]
     tokens = job.batch * job.length
-    for number, seconds, now in job.steps():
-        lines.append(
+    return job.log(
+        lambda number, seconds, now: (
             f"{now:%m/%d/%Y %H:%M:%S} [INFO|DP=0|PP=0|TP=0]: iteration: {number} / 500 | consumed_tokens: "
             f"{number * tokens / 1e6:.3g}M | time_per_iteration_ms: {seconds:.4g}K | tokens_per_sec: "
             f"{tokens / seconds / 1e3:.4g}K | tokens_per_sec_per_gpu: {tokens / seconds / job.gpus / 1e3:.4g}K | "
             f"global_batch_size: {tokens / 1e3:.4g}K | lm_loss: {9 - number / 100:.3g} | lr: 0.0003 | "
             f"model_tflops_per_gpu: {job.tflops(seconds):.4g} | grad_norm: 1.1"
-        )
-    return lines
+        ),
+        banner=[
+            f"tokens=TokensArgs(sequence_length={job.length}, micro_batch_size={job.batch // job.gpus},",
+            " batch_accumulation_per_replica=1,",
+            f"parallelism=ParallelismArgs(dp={job.gpus},",
+        ],
+    )
 
 
 def composer(job: Job) -> list[str]:
@@ -66,43 +62,43 @@ def composer(job: Job) -> list[str]:
 
 
 def torchtune(job: Job) -> list[str]:
-    lines = ["max_steps_per_epoch: 500", "gradient_accumulation_steps: 1"] if job.banner else []
-    for number, seconds, _ in job.steps():
-        lines.append(
+    return job.log(
+        lambda number, seconds, _: (
             f"Step {number} | loss:{9 - number / 100:.4f} lr:2e-05 tokens_per_second_per_gpu:"
             f"{job.tokens_per_gpu * job.seconds / seconds:.4f} peak_memory_alloc:20.25 grad_norm:1.5 "
-        )
-    return lines
+        ),
+        banner=["max_steps_per_epoch: 500", "gradient_accumulation_steps: 1"],
+    )
 
 
 def verl(job: Job) -> list[str]:
     tokens = job.batch * job.length
-    return [
-        f"(TaskRunner pid=71) step:{number} - actor/pg_loss:{9 - number / 100:.3f} - perf/time_per_step:{seconds:.4f}"
-        f" - perf/total_num_tokens:{tokens} - perf/throughput:{tokens / seconds / job.gpus:.4f}"
-        for number, seconds, _ in job.steps()
-    ]
+    return job.log(
+        lambda number, seconds, _: (
+            f"(TaskRunner pid=71) step:{number} - actor/pg_loss:{9 - number / 100:.3f} - perf/time_per_step:"
+            f"{seconds:.4f} - perf/total_num_tokens:{tokens} - perf/throughput:{tokens / seconds / job.gpus:.4f}"
+        )
+    )
 
 
 def nemo_rl(job: Job) -> list[str]:
-    tokens, lines = job.batch * job.length, []
-    for number, seconds, _ in job.steps():
-        lines += [
-            f"========== Step {number}/500 ==========",
-            f"  • Loss: {9 - number / 100:.4f}",
-            f"  • Total step time: {seconds:.3f}s",
-            f"    - E2E (Tokens/sec/gpu): {tokens / seconds / job.gpus:.2f}",
-            f"    - E2E (Tokens/sec): {tokens / seconds:.2f}",
-        ]
-    return lines
+    tokens = job.batch * job.length
+    return job.log(
+        lambda number, seconds, _: (
+            f"========== Step {number}/500 ==========\n"
+            f"  • Loss: {9 - number / 100:.4f}\n"
+            f"  • Total step time: {seconds:.3f}s\n"
+            f"    - E2E (Tokens/sec/gpu): {tokens / seconds / job.gpus:.2f}\n"
+            f"    - E2E (Tokens/sec): {tokens / seconds:.2f}"
+        )
+    )
 
 
 def metrics_table(job: Job) -> list[str]:
-    rows = [
-        f"{number},{number * job.batch * job.length},{seconds:.5f},{9 - number / 100:.4f}"
-        for number, seconds, _ in job.steps()
-    ]
-    return [*(["step,total_tokens,step_time,train/loss"] if job.banner else []), *rows]
+    return job.log(
+        lambda number, seconds, _: f"{number},{number * job.batch * job.length},{seconds:.5f},{9 - number / 100:.4f}",
+        banner=["step,total_tokens,step_time,train/loss"],
+    )
 
 
 def metrics_rows(job: Job) -> list[str]:
@@ -140,4 +136,4 @@ ALL_JOBS: dict[str, Callable[[Job], list[str]]] = {
     "metrics rows": metrics_rows,
     "timestamps": timestamps,
 }
-"""Also those that say little beside their rows."""
+"""JOBS, and jobs whose logs state few settings."""

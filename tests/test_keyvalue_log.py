@@ -83,13 +83,7 @@ def mlx(n: int, tokens: int = 4096, seconds: float = 0.5) -> str:
 
 
 ROWS: dict[str, Callable[[int], str]] = {
-    "automodel": automodel,
-    "nanotron": nanotron,
-    "composer": composer,
-    "torchtune": torchtune,
-    "verl": verl,
-    "nemo_rl": nemo_rl,
-    "mlx": mlx,
+    row.__name__: row for row in (automodel, nanotron, composer, torchtune, verl, nemo_rl, mlx)
 }
 each_dialect = pytest.mark.parametrize("name", ROWS)
 
