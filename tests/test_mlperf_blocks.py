@@ -223,7 +223,8 @@ def test_a_throughput_that_includes_evaluation_leaves_the_time_to_the_marks_of_i
     assert not any(warning.startswith("audit") for warning in result.warnings)
 
 
-def test_tokens_of_reinforcement_learning_are_those_that_the_log_counts(tmp_path):
+@pytest.mark.parametrize("order", [1, -1])
+def test_tokens_of_reinforcement_learning_are_those_that_the_log_counts(tmp_path, order):
     """As NeMo-RL's GRPO runs: samples are far shorter than the maximum, and a row of its own counts their tokens."""
     journal = Journal(global_batch_size=1024, max_sequence_length=65536)
     journal.say("run_start")
@@ -231,8 +232,9 @@ def test_tokens_of_reinforcement_learning_are_those_that_the_log_counts(tmp_path
     for step in range(1, 8):
         place = {"samples_count": 1024 * step, "step": step}
         values = {"reduced_train_loss": -0.05, "global_valid_toks": 5.4e6, "global_valid_seqs": 1004.0}
-        journal.track(values, 900.0, **place)
-        journal.track({"train_step_time": 900.0, "policy_training_time": 240.0}, 0.0, **place)
+        times = {"train_step_time": 900.0, "policy_training_time": 240.0}
+        for seconds, row in zip((900.0, 0.0), (values, times)[::order], strict=True):
+            journal.track(row, seconds, **place)
     journal.say("block_stop", samples_count=7168, step=7)
     journal.say("run_stop", None, 0.0, samples_count=7168, status="success")
     result = journal.read(tmp_path / "run.txt")

@@ -26,7 +26,7 @@ STEP_SECONDS_KEYS = ("train_step_time", "train_step_timing in s", "train_step_ti
 RATE_KEY = "throughput"
 MEMORY_KEY = "max_memory_usage"
 TOKENS_KEY = "global_valid_toks"
-"""Tokens that a step of NeMo-RL trained on, in a row of their own before that of its time."""
+"""Tokens that a step of NeMo-RL trained on, in another row than its time."""
 MOST_GIBIBYTES = 1e5  # no device has so much: a larger number counts bytes
 
 CONFIGURATION = {
@@ -113,7 +113,6 @@ def collect(events: Iterable[Event]) -> MlperfContent:
     known: set[tuple[object, ...]] = set()
     starts: Counter[tuple[object, ...]] = Counter()
     loss = learning_rate = None
-    tokens: tuple[float | None, float | None] = None, None
     for event in events:
         run = content.runs[-1]
         if event.key in COUNTING and run.started is not None and run.stopped is None:
@@ -146,9 +145,9 @@ def collect(events: Iterable[Event]) -> MlperfContent:
         elif event.key == "train_loss":
             loss, learning_rate = _logged(event.value), number_in(event.metadata.get("lr"))
         elif event.key == "tracked_stats":
-            if isinstance(event.value, dict) and TOKENS_KEY in event.value:
-                tokens = _step_of(event), number_in(event.value[TOKENS_KEY])
-            row = _row(event, loss, learning_rate, tokens[1] if tokens[0] == _step_of(event) else None)
+            if isinstance(event.value, dict) and (tokens := number_in(event.value.get(TOKENS_KEY))) and tokens > 0:
+                run.tokens[_position(event)] = tokens
+            row = _row(event, loss, learning_rate)
             if row and (same := (row.time, row.position, row.step_seconds, row.rate)) not in known:
                 known.add(same)  # a row that was printed twice is one row
                 run.rows.append(row)
@@ -181,14 +180,13 @@ def _counts(event: Event) -> dict[str, float]:
     return {name: value for name, text in event.metadata.items() if (value := number_in(text)) is not None}
 
 
-def _step_of(event: Event) -> float | None:
-    return number_in(event.metadata.get("step"))
+def _position(event: Event) -> float | None:
+    count = event.metadata.get("samples_count")
+    return number_in(event.metadata.get("step") if count is None else count)
 
 
-def _row(
-    event: Event, loss: float | None, learning_rate: float | None, tokens: float | None = None
-) -> MlperfRow | None:
-    """Return the row, or None if it is not about training. tokens: of its step, by the row before."""
+def _row(event: Event, loss: float | None, learning_rate: float | None) -> MlperfRow | None:
+    """Return the row, or None if it is not about training."""
     if not isinstance(event.value, dict):
         return None
     seconds = next((number_in(event.value[key]) for key in STEP_SECONDS_KEYS if key in event.value), None)
@@ -200,11 +198,10 @@ def _row(
     own_loss = _logged(event.value.get("reduced_train_loss"))
     has_step = "step" in event.metadata
     of_block = rate is not None or not (has_step or "reduced_train_loss" in event.value)
-    count = event.metadata.get("samples_count")
     return MlperfRow(
         line=event.line,
         time=event.time,
-        position=number_in(event.metadata.get("step") if of_block or count is None else count),
+        position=number_in(event.metadata.get("step")) if of_block else _position(event),
         of_block=of_block,
         counts_samples_only=not has_step,
         step_seconds=seconds,
@@ -212,7 +209,6 @@ def _row(
         loss=loss if own_loss is None else own_loss,
         learning_rate=learning_rate,
         peak_memory_bytes=_memory(event.value.get(MEMORY_KEY)),
-        tokens=tokens if tokens and tokens > 0 else None,
     )
 
 

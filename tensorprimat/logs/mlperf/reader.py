@@ -66,7 +66,8 @@ def read(log: Log) -> Reading:
         run.batch, run.length = batch, length
     steps = [step for number, run in enumerate(content.runs) for step in steps_of(run, number)]
     reading.steps = Steps.of(steps)
-    _leave_out_longest(reading)
+    if any(run.tokens for run in content.runs):
+        _leave_out_longest(reading)
     reading.evidence = evidence_of(content.runs, steps)
     _report_rates(reading, content.runs, batch, length)
     if any("eval_accuracy" in run.counts and not (run.evaluations or run.rows) for run in content.runs):
@@ -96,8 +97,8 @@ def _events(log: Log, torn: list[int], launched: mlperf_system.LaunchLines) -> I
 
 
 def _leave_out_longest(reading: Reading) -> None:
-    """Leave out the maximum length of a sequence where rows count the tokens themselves: samples differ in length."""
-    if reading.steps.has("tokens") and (longest := reading.training_config.pop("sequence_length", None)):
+    """Leave out the maximum length of a sequence of a log that counts its tokens: samples differ in length."""
+    if longest := reading.training_config.pop("sequence_length", None):
         reading.warnings.append(
             f"sequence_length: {longest:,} is the maximum; samples are shorter, so the tokens are those that the log "
             f"counts in {TOKENS_KEY}"

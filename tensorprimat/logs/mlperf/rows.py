@@ -53,7 +53,7 @@ def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
             covers=share.covers,
             ended_at=None if row.line in settled else row.time,  # a mean and the rows that divide it end elsewhere
             samples=run.batch,
-            tokens=row.tokens,
+            tokens=None if row.position is None else run.tokens.get(row.position),
             loss=row.loss,
             learning_rate=row.learning_rate,
             memory_allocated_peak_bytes=row.peak_memory_bytes,

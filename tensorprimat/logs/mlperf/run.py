@@ -28,8 +28,6 @@ class MlperfRow:
     """Its optimizer steps, where marks state them."""
     learning_rate: float | None = None
     peak_memory_bytes: float | None = None
-    tokens: float | None = None
-    """Tokens of one of its steps, where the log counts them (reinforcement learning)."""
 
 
 @dataclass(kw_only=True)
@@ -61,6 +59,8 @@ class MlperfEvents:
     counts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Mark of COUNTING → the last numbers that such a mark carries."""
     rows: list[MlperfRow] = field(default_factory=list)
+    tokens: dict[float | None, float] = field(default_factory=dict)
+    """Position of a row → tokens of its step, where the log counts them (reinforcement learning)."""
     blocks: list[Block] = field(default_factory=list)
     evaluations: list[tuple[float, float | None]] = field(default_factory=list)
     """(start, stop) of each, None for a stop that the log does not mark."""
