@@ -223,6 +223,22 @@ def test_a_throughput_that_includes_evaluation_leaves_the_time_to_the_marks_of_i
     assert not any(warning.startswith("audit") for warning in result.warnings)
 
 
+def test_a_block_with_several_throughputs_counts_its_steps_once(tmp_path):
+    journal = Journal(global_batch_size=64, max_sequence_length=8192)
+    journal.say("run_start")
+    for block in range(4):
+        journal.say("block_start", samples_count=12288 * block)
+        for half in (1, 2):
+            journal.track({"throughput": 10.24}, 600.0, step=12288 * block + 6144 * half)
+        journal.say("block_stop", samples_count=12288 * (block + 1))
+        journal.say("eval_start", samples_count=12288 * (block + 1))
+        journal.say("eval_stop", None, 130.0, samples_count=12288 * (block + 1))
+    journal.say("run_stop", None, 0.0, samples_count=12288 * 4, status="success")
+    result = journal.read(tmp_path / "run.txt")
+    assert result.performance_metrics.samples_per_second == pytest.approx(10.24)
+    assert sum(step.covers for step in result.steps) == 4 * 192
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_tokens_of_reinforcement_learning_are_those_that_the_log_counts(tmp_path, order):
     """As NeMo-RL's GRPO runs: samples are far shorter than the maximum, and a row of its own counts their tokens."""

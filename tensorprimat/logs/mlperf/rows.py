@@ -72,12 +72,16 @@ def _measured_rows(shown: Sequence[MlperfRow]) -> Sequence[MlperfRow]:
 
 
 def _rates_include_evaluation(run: MlperfEvents) -> bool:
-    """Return True if the throughput of most blocks is that of the time since the row before, evaluation included."""
+    """Return True if the throughput of most blocks is that of the time since the row before, evaluation included.
+
+    False where a block holds several rows.
+    """
     if not run.batch or not all(row.rate and row.of_block and row.step_seconds is None for row in run.rows):
         return False
-    votes = []
-    for before, row in pairwise(run.rows):
-        block = _block_of(run, row)
+    votes, blocks = list[bool](), [_block_of(run, row) for row in run.rows]
+    if any(block is following for block, following in pairwise(blocks)):
+        return False
+    for (before, row), block in zip(pairwise(run.rows), blocks[1:], strict=True):
         samples = None if block is None else run.samples_in(block)
         evaluated = run.evaluated_seconds(before.time, row.time)
         if samples and row.rate and evaluated > 0:
