@@ -281,6 +281,9 @@ def test_the_lines_of_the_launcher_tell_device_and_gpus_where_no_description_is_
     result = launched(tmp_path, "0: slurm2pytorch: MASTER_ADDR=a MASTER_PORT=29500 WORLD_SIZE=64")
     assert (result.gpu_info.device_name, result.training_config.num_gpus) == ("NVIDIA B300 SXM6 AC", 64)
     assert {"device_name", "num_gpus"} <= set(result.provenance.assumed)
+    relaunched = launched(tmp_path, *(f"{task}: slurm2pytorch: WORLD_SIZE={8 * task}" for task in (1, 2)))
+    assert relaunched.training_config.num_gpus is None
+    assert any("the launcher states 8 and 16 processes" in warning for warning in relaunched.warnings)
     assert launched(tmp_path, *(f"{task}: hello" for task in range(8))).training_config.num_gpus == 8
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -56,14 +56,14 @@ class LaunchLines:
 
     system: System | None = None
     """By its line `:::SYSJSON {…}`, which counts the GPUs that one node shows, used or not."""
-    world_size: int | None = None
+    world_sizes: set[int] = field(default_factory=set)
     last_task: int = 0
 
     def take(self, text: str, task: int | None) -> None:
         """Take in one line of the log. task: its label, as `srun -l` prints it."""
         self.last_task = max(self.last_task, task or 0)
-        if self.world_size is None and (match := _WORLD_SIZE.search(text)):
-            self.world_size = int(match[1])
+        if match := _WORLD_SIZE.search(text):
+            self.world_sizes.add(int(match[1]))
         if self.system is None and (at := text.find(SYSTEM_MARK)) >= 0:
             try:
                 stated, _ = json.JSONDecoder().raw_decode(text, at + len(SYSTEM_MARK))
@@ -170,8 +170,11 @@ def _take_launch(reading: Reading, launched: LaunchLines) -> None:
         reading.assumed["device_name"] = "SYSJSON line of the log"
     if "num_gpus" in config or any(warning.startswith("num_gpus") for warning in reading.warnings):
         return
-    if launched.world_size:
-        config["num_gpus"] = launched.world_size
+    if len(launched.world_sizes) > 1:
+        stated = " and ".join(map(str, sorted(launched.world_sizes)))
+        reading.warnings.append(f"num_gpus: the launcher states {stated} processes, so it is unknown; give --num-gpus")
+    elif launched.world_sizes:
+        (config["num_gpus"],) = launched.world_sizes
         reading.assumed["num_gpus"] = "WORLD_SIZE of the launcher, one GPU for each process"
     elif system and system.gpus and system.gpus == launched.last_task + 1:
         config["num_gpus"] = system.gpus
