@@ -15,6 +15,7 @@ from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.units import GIB
+from tensorprimat.logs.format import UserFacts
 
 BATCH = "[2026-01-05 08:00:00,100] [INFO] [config.py:964:print]   train_batch_size ............. 64"
 CONFIGURATION = "\n".join(
@@ -92,6 +93,16 @@ def test_the_trainers_batch_lets_the_dates_of_rows_confirm_the_rate(tmp_path):
 def test_the_trainers_batch_lets_the_dates_of_rows_refute_the_rate(tmp_path):
     with pytest.raises(TensorPrimatError, match="no figure of this log can be trusted"):
         read(tmp_path, *trainer(56.0))
+
+
+def test_a_rate_that_no_batch_turns_into_a_time_is_said_to_be_unchecked(tmp_path):
+    without = [line for line in trainer(32.25) if "batch size" not in line]
+    result = read(tmp_path, *without)
+    assert result.audit is None
+    assert any("not checked against the dates" in one and "--global-batch-size" in one for one in result.warnings)
+    stated = logs.read(tmp_path / "run.log", facts=UserFacts(global_batch_size=32))
+    assert stated.audit.ratio == pytest.approx(1.0, abs=0.02)
+    assert not any("not checked" in warning for warning in stated.warnings)
 
 
 def test_the_command_line_gives_model_and_sequence_length_with_a_warning(tmp_path):

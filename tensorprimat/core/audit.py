@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprimat.core.audit_rows import NAMES, START_UP, AuditRows, Reason, own_seconds, rows_of
+from tensorprimat.core.audit_rows import NAMES, OF_RATES, START_UP, AuditRows, Reason, own_seconds, rows_of
 from tensorprimat.core.clocks import DATES, LogClock
 from tensorprimat.core.quantities import short_seconds
 from tensorprimat.core.result import Result
 from tensorprimat.core.selection import Selection
+from tensorprimat.core.settings import flag
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray
 
@@ -100,6 +101,24 @@ def findings(result: Result, selections: Sequence[Selection]) -> list[AuditFindi
         if dated := _against_dates(rows):
             found.append(dated)
     return sorted(found, key=lambda finding: not finding.is_certain)
+
+
+def unchecked(result: Result) -> str | None:
+    """Return a sentence for dated rows whose rate gives no time, because a setting is unknown."""
+    steps, config = result.steps, result.training_config
+    rate, work, per_gpu = next((row for row in OF_RATES if steps.has(row[0])), ("", "", False))
+    dated = np.isfinite(steps.column("ended_at"))
+    if not rate or np.isfinite(steps.column("seconds")).any() or dated.sum() < FEWEST_ROWS:
+        return None
+    needed = [] if steps.has(work) else ["global_batch_size", *(["sequence_length"] if work == "tokens" else [])]
+    needed += ["num_gpus"] if per_gpu else []
+    unknown = [flag(name) for name in needed if not getattr(config, name)]
+    if not unknown:
+        return None
+    return (
+        "the rates are not checked against the dates of the rows, because the time of a step is unknown; give "
+        f"{', '.join(unknown)}"
+    )
 
 
 def _against_clock(rows: AuditRows, clock: LogClock) -> AuditFinding | None:

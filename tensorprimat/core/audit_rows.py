@@ -23,6 +23,13 @@ PAUSE_SHARE = 0.05  # of a row's own time: a smaller excess is noise of printing
 START_UP, EVALUATION, CHECKPOINT = "start-up", "evaluation", "checkpoint"
 NAMES = {"validation": EVALUATION, "checkpoint": CHECKPOINT}
 """Interruption of a row → its name in a sentence."""
+OF_RATES = (
+    ("reported_samples_per_second", "samples", False),
+    ("reported_tokens_per_second", "tokens", False),
+    ("reported_tokens_per_second_per_gpu", "tokens", True),
+    ("reported_samples_per_second_per_gpu", "samples", True),
+)
+"""Rate, the work of a step by which it gives a time, and True if that needs the number of GPUs."""
 Reason = tuple[str, float]
 """(name, seconds): time that a clock holds in addition to the measured pace; negative where it holds less."""
 
@@ -157,12 +164,8 @@ def own_seconds(steps: Steps, gpus: int | None) -> FloatArray:
     """
     covers = steps.column("covers").astype(np.float64)
     seconds: FloatArray = steps.column("seconds") * covers
-    for rate, work, factor in (
-        ("reported_samples_per_second", "samples", 1),
-        ("reported_tokens_per_second", "tokens", 1),
-        ("reported_tokens_per_second_per_gpu", "tokens", gpus),
-        ("reported_samples_per_second_per_gpu", "samples", gpus),
-    ):
+    for rate, work, per_gpu in OF_RATES:
+        factor = gpus if per_gpu else 1
         if factor and steps.has(rate) and steps.has(work) and not np.isfinite(seconds).all():
             with np.errstate(divide="ignore", invalid="ignore"):
                 derived = covers * steps.column(work) / (steps.column(rate) * factor)

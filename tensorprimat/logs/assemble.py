@@ -172,7 +172,8 @@ def audited(result: Result, name: str) -> Result:
     found = audit.findings(result, selections)
     if refused := audit_verdict.refusals(found):
         raise ContradictionError(refused[0], path=name, remedy=UNTRUSTED)
-    warnings = tuple(f"audit: {sentence}" for sentence in audit_verdict.contradictions(found))
+    warnings = [f"audit: {sentence}" for sentence in audit_verdict.contradictions(found)]
+    notes = [f"steps: {sentence}"] if not found and (sentence := audit.unchecked(result)) else []
     return result.changed(
-        audit=audit_verdict.record(found, result), warnings=tuple(dict.fromkeys((*warnings, *result.warnings)))
+        audit=audit_verdict.record(found, result), warnings=tuple(dict.fromkeys((*warnings, *result.warnings, *notes)))
     )
