@@ -8,11 +8,12 @@ from architectures import completed, tiny
 
 from tensorprimat.analysis import metrics
 from tensorprimat.cli import main
-from tensorprimat.core import configured, decoders, models, store, training_memory
+from tensorprimat.core import configured, models, store, training_memory
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import ENGINES, introspect, prepare
 from tensorprimat.engines.torch import config as torch_config
 from tensorprimat.engines.torch import engine as torch_engine
 from tensorprimat.engines.torch import model as torch_model
@@ -43,7 +44,7 @@ SCALED = {
 }
 
 
-@pytest.mark.parametrize("kind", decoders.FAMILIES)
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_the_loss_is_that_of_transformers(kind):
     torch.manual_seed(1)
     model = tiny(kind, **SCALED.get(kind, {}))
@@ -61,26 +62,47 @@ def test_the_loss_is_that_of_transformers(kind):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "gemma3_text", "mixtral", "gpt_oss", "deepseek_v3"])
-def test_a_configured_model_trains_on_a_cpu_and_its_result_names_it(tmp_path, kind):
+def run(tmp_path, kind):
+    """Train three steps of the tiny preset; return the spec and the result."""
     path = written(tmp_path, {"model_type": kind, "torch_dtype": "bfloat16"}, name=f"my-{kind}.json")
     name, config = torch_config.read(str(path))
     spec = prepare.spec_of(
         name, settings(config, micro_batch_size=2, global_batch_size=2), engine=ENGINES["torch"], machine=CPU
     )
     torch_engine.train(type(spec).model_validate_json(spec.model_dump_json()), tmp_path / "result.json")
-    result = store.load(tmp_path / "result.json")
+    return spec, store.load(tmp_path / "result.json")
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "gemma3_text", "mixtral", "gpt_oss", "deepseek_v3"])
+def test_a_configured_model_trains_on_a_cpu_and_its_result_names_it(tmp_path, kind):
+    spec, result = run(tmp_path, kind)
     assert result.complete
-    assert (result.model.name, result.model.preset, result.model.shape) == (f"my-{kind}", "tiny", None)
+    assert (result.model.name, result.model.preset) == (f"my-{kind}", "tiny")
     assert result.model.parameters == configured.model_of(spec).parameters
     assert not [warning for warning in result.warnings if warning.startswith("model:")]
     losses = result.steps.column("loss")
     assert losses[-1] < losses[0]
+    model = configured.model_of(spec)
+    assert result.model.shape == model.shape is not None
     per_token = metrics.flops_per_token(result, "megatron")
-    assert per_token.value == result.model.training_flops_per_token > 0
-    assert metrics.flops_per_token(result, "palm").value is None
+    assert per_token.value == pytest.approx(model.decoder.flops_per_token([spec.sequence_length]), rel=1e-3)
     again = json.loads((tmp_path / "result.json").read_text())
     assert again["training_config"]["fused_kernels"].count("linear cross-entropy") == 1
+
+
+def test_a_model_that_no_shape_expresses_has_the_flops_of_its_layers(tmp_path):
+    spec, result = run(tmp_path, "llama4_text")  # attention in chunks
+    assert result.model.shape is None
+    flops = configured.model_of(spec).decoder.flops_per_token([spec.sequence_length])
+    assert metrics.flops_per_token(result, "megatron").value == result.model.training_flops_per_token == round(flops)
+    assert metrics.flops_per_token(result, "palm").value is None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind != "llama4_text"])
+def test_the_layers_of_a_live_model_have_the_shape_of_its_configuration(kind):
+    model = tiny(kind)
+    found, warnings = introspect.model(torch_model.causal_model(model), sharded=False)
+    assert (found.shape, found.parameters, warnings) == (model.shape, model.parameters, [])
 
 
 def test_a_configuration_that_a_shape_expresses_has_that_shape(tmp_path):

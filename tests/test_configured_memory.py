@@ -5,7 +5,8 @@ import pytest
 import torch
 from architectures import completed
 
-from tensorprimat.core import configured, decoders, training_memory
+from tensorprimat.core import configured, training_memory
+from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
 from tensorprimat.engines import ENGINES, prepare
@@ -26,7 +27,7 @@ def spec_of(kind, **changes):
     return prepare.spec_of(kind, settings, engine=ENGINES["torch"], machine=H200)
 
 
-@pytest.mark.parametrize("kind", decoders.FAMILIES)
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_estimated_activations_of_every_architecture_equal_the_bytes_that_autograd_keeps(kind):
     spec = spec_of(
         kind, preset="tiny", compile=False, recompute="none", sequence_length=LENGTH, micro_batch_size=1, num_gpus=1,

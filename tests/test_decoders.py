@@ -9,6 +9,7 @@ from architectures import completed, tiny
 
 from tensorprimat.core import decoders, flops, models
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.families import FAMILIES
 
 transformers = pytest.importorskip("transformers")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
@@ -21,8 +22,8 @@ from transformers import (  # noqa: E402
 from transformers.masking_utils import eager_mask  # noqa: E402
 
 LENGTH = 96
-MIXTURES = [kind for kind, family in decoders.FAMILIES.items() if family.experts({}, 10**9 - 1)]
-DENSE = [kind for kind in decoders.FAMILIES if kind not in MIXTURES]
+MIXTURES = [kind for kind, family in FAMILIES.items() if family.experts]
+DENSE = [kind for kind in FAMILIES if kind not in MIXTURES]
 
 
 def built(config, **changes):
@@ -30,7 +31,7 @@ def built(config, **changes):
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(configuration)](configuration)
 
 
-@pytest.mark.parametrize("kind", decoders.FAMILIES)
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_the_class_of_transformers_has_as_many_parameters(kind):
     config = completed(kind, num_hidden_layers=6)
     with torch.device("meta"):
@@ -38,11 +39,29 @@ def test_the_class_of_transformers_has_as_many_parameters(kind):
     assert decoders.decoder_of(config).parameters == sum(weight.numel() for weight in network.parameters())
 
 
-@pytest.mark.parametrize("kind", decoders.FAMILIES)
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_a_file_as_transformers_writes_it_states_enough(kind):
     config = completed(kind, num_hidden_layers=6)
     written = json.loads(AutoConfig.for_model(**config).to_json_string(use_diff=True))
     assert decoders.decoder_of(written) == decoders.decoder_of(config)
+
+
+def counted_or_named(config):
+    """Return the numbers of the model, or the text of the refusal."""
+    try:
+        return decoders.decoder_of(config)
+    except UsageError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_an_entry_that_a_file_lacks_counts_as_in_transformers_or_is_named(kind):
+    config = completed(kind, num_hidden_layers=6)
+    decoder = decoders.decoder_of(config)
+    for name in config.keys() - {"model_type"}:
+        shortened = {key: value for key, value in config.items() if key != name}
+        found = counted_or_named(shortened)
+        assert found == decoder or (name in found and found.endswith(": is missing"))
 
 
 @pytest.mark.parametrize(
@@ -137,9 +156,22 @@ def _halved(length, reach):
     return min(length, reach or length) / 2
 
 
-@pytest.mark.parametrize("kind", decoders.FAMILIES)
-def test_each_layer_has_the_window_of_transformers_mask(kind):
-    model, length, seen = tiny(kind), LENGTH, []
+WINDOWED = {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 64}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        *((kind, {}) for kind in FAMILIES),
+        *((kind, WINDOWED) for kind in ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "smollm3")),
+        ("gemma3_text", {"sliding_window_pattern": 2}),
+        ("cohere2", {"sliding_window_pattern": 3}),
+        ("llama4_text", {"no_rope_layer_interval": 2}),
+    ],
+)
+@pytest.mark.parametrize("without", [(), ("layer_types",)], ids=["complete", "without layer_types"])
+def test_each_layer_has_the_window_of_transformers_mask(kind, changes, without):
+    model, length, seen = tiny(kind, **changes), LENGTH, []
 
     def count_pairs(module, query, key, value, attention_mask, **kwargs):
         seen.append(int((attention_mask[0, 0] == 0).sum()))
@@ -150,7 +182,8 @@ def test_each_layer_has_the_window_of_transformers_mask(kind):
     network = built(model.config)
     network.config._attn_implementation = "test_pairs"
     network(input_ids=torch.randint(0, 1000, (1, length)), use_cache=False)
-    layers = model.decoder.layers
+    stated = {name: value for name, value in {**model.config, **changes}.items() if name not in without}
+    layers = decoders.decoder_of(stated).layers
     assert seen == [
         decoders.pairs(length, window=layer.window, chunk=layer.chunk) + _halved(length, layer.window)
         for layer in layers
@@ -261,6 +294,6 @@ def test_an_unknown_architecture_gives_no_decoder():
 
 
 def test_every_family_has_a_tiny_model_that_is_small():
-    for kind in decoders.FAMILIES:
+    for kind in FAMILIES:
         assert tiny(kind).parameters < 10_000_000
         assert math.isfinite(tiny(kind).decoder.flops_per_token([128]))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -246,43 +243,3 @@ def test_numbers_may_end_in_key_value_heads_and_vocabulary():
     assert shape == models.find("llama").shape
     assert shapes.parse("mine=4096/14336/32/32/8/128256").assumption is None
     assert "vocabulary of 10,000 assumed" in (shapes.parse("mine=384/1536/6/6").assumption or "")
-
-
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "tie_word_embeddings": False,
-}
-
-
-def config_file(folder: Path, **changed) -> Path:
-    path = folder / "config.json"
-    path.write_text(json.dumps({name: value for name, value in {**LLAMA, **changed}.items() if value != "absent"}))
-    return path
-
-
-def test_a_config_json_of_hugging_face_is_read_from_the_file_or_its_folder(tmp_path):
-    path = config_file(tmp_path)
-    assert shapes.parse(str(path)).shape == models.find("llama").shape
-    assert shapes.parse(str(tmp_path)).preset == models.find("llama")
-
-
-def test_a_window_that_is_switched_off_is_not_a_window(tmp_path):
-    qwen = {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}
-    assert shapes.parse(str(config_file(tmp_path, **qwen))).shape.sliding_window is None
-    mistral = {"model_type": "mistral", "sliding_window": 4096}
-    assert shapes.parse(str(config_file(tmp_path, **mistral))).shape.sliding_window == 4096
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"model_type": "mixtral"}, {"model_type": "absent"}, {"hidden_size": "absent"}, {"vocab_size": -1}],
-)
-def test_a_config_json_whose_cost_is_not_known_is_refused(changed, tmp_path):
-    with pytest.raises(UsageError, match="--shape"):
-        shapes.parse(str(config_file(tmp_path, **changed)))

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
-from tensorprimat.core import decoders, models
-from tensorprimat.core.decoders import Config, Decoder
+from tensorprimat.core import config_shapes, decoders, models
+from tensorprimat.core.decoders import Decoder
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.families import FAMILIES, Config
 from tensorprimat.core.models import ALIASES, FULL_BATCH, TINY_BATCH, Preset
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
@@ -62,7 +61,10 @@ class ConfiguredModel:
     @property
     def shape(self) -> ModelShape | None:
         """Return the model as a `ModelShape`; None where it has a feature that no `ModelShape` expresses."""
-        return shape_of(self.decoder, self.config)
+        try:
+            return config_shapes.of_decoder(self.decoder, self.config)
+        except UsageError:
+            return None
 
     @property
     def memory_shape(self) -> ModelShape:
@@ -79,7 +81,7 @@ class ConfiguredModel:
             num_key_value_heads=pairs,
             head_dim=widest.query_width // heads,
             vocab_size=self.vocab_size,
-            gated_mlp=decoders.FAMILIES[self.decoder.kind].gated,
+            gated_mlp=FAMILIES[self.decoder.kind].gated,
         )
 
 
@@ -114,34 +116,8 @@ def configured(name: str, config: Config, preset: str) -> ConfiguredModel:
 
 def not_known(kind: str) -> str:
     """Return the message for an architecture that the torch engine does not train."""
-    known = ", ".join(decoders.FAMILIES)
+    known = ", ".join(FAMILIES)
     return f"the torch engine does not train model_type {kind!r}, only {known}"
-
-
-def shape_of(decoder: Decoder, config: Config) -> ModelShape | None:
-    """Return the `ModelShape` that has the same counts and the same attention; None where there is none."""
-    layers = decoder.layers
-    if any(layer.experts or layer.chunk for layer in layers) or len({layer.window for layer in layers}) > 1:
-        return None
-    heads = int(config["num_attention_heads"])
-    try:
-        shape = ModelShape(
-            num_layers=len(layers),
-            hidden_size=decoder.hidden_size,
-            ffn_hidden_size=layers[0].mlp_width,
-            num_attention_heads=heads,
-            num_key_value_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=layers[0].query_width // heads,
-            vocab_size=decoder.vocab_size,
-            gated_mlp=decoders.FAMILIES[decoder.kind].gated,
-            attention_bias=decoder.kind == "qwen2",
-            tied_embeddings=decoder.tied_embeddings,
-            sliding_window=layers[0].window,
-        )
-    except ValidationError:
-        return None
-    alike = models.parameters(shape) == decoder.parameters
-    return shape if alike and models.matrix_parameters(shape) == decoder.active_weights else None
 
 
 # The tiny shape.

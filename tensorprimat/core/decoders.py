@@ -8,13 +8,12 @@ classes, and the FLOPs against torch's counter and a count of the pairs of a mas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tensorprimat.core.errors import UsageError
-
-Config = Mapping[str, Any]
+from tensorprimat.core.families import FAMILIES, Config, Family, complete, count, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +44,8 @@ class Layer:
     """Tokens that a query sees, itself included; None: all before it."""
     chunk: int | None = None
     """Length of the chunks that attention never leaves; None: no chunks."""
+    has_biased_queries: bool = False
+    """Queries, keys and values have biases."""
 
     @property
     def active_weights(self) -> int:
@@ -81,6 +82,12 @@ class Decoder:
         """Return parameters of the model; tied embeddings count once."""
         heads = (1 if self.tied_embeddings else 2) * self.embedding_weights
         return heads + self.vectors + sum(layer.parameters for layer in self.layers)
+
+    @property
+    def weights(self) -> int:
+        """Return the weights of every matrix, without norms, biases and attention sinks."""
+        vectors = sum(layer.vectors + layer.experts * layer.expert_vectors for layer in self.layers)
+        return self.parameters - self.vectors - vectors
 
     @property
     def active_weights(self) -> int:
@@ -124,168 +131,56 @@ def pairs(length: int, *, window: int | None = None, chunk: int | None = None) -
     return length * reach - reach**2 / 2
 
 
-# Reading a configuration. Names and defaults are those of transformers' configuration classes.
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Family:
-    """The properties of an architecture that its configuration does not state."""
-
-    gated: bool = True
-    norms: int = 2
-    """Norm vectors of a layer, in hidden sizes."""
-    last_norm: int = 1
-    qkv_bias: bool | None = None
-    """None: the same as attention_bias."""
-    output_bias: bool = True
-    """attention_bias holds for the output projection, too."""
-    query_norms: str = ""
-    """"head": one vector for the heads of queries and one for those of keys; "all": over all heads at once.
-
-    use_qk_norm, where a configuration has it, can turn them off.
-    """
-    sinks: bool = False
-    biased: bool = False
-    """Biases in every linear layer and in the head (Phi); use_bias sets all but the head."""
-    tied: bool = False
-    experts: Callable[[Config, int], bool] = lambda _config, _layer: False
-    window: Callable[[Config, int], int | None] = lambda _config, _layer: None
-    chunked: bool = False
-
-
-def _whole(config: Config, *names: str, default: int | None = None) -> int:
-    for name in names:
-        value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-        if value is not None:
-            raise UsageError(f"{name}: must be a whole number above 0, not {value!r}")
-    if default is None:
-        raise UsageError(f"{names[0]}: is missing")
-    return default
-
-
-def _every(_config: Config, _layer: int) -> bool:
-    return True
-
-
-def _sparse_qwen(config: Config, layer: int) -> bool:
-    return (
-        layer not in (config.get("mlp_only_layers") or ())
-        and (layer + 1) % (config.get("decoder_sparse_step") or 1) == 0
-    )
-
-
-def _sparse_deepseek(config: Config, layer: int) -> bool:
-    return layer >= int(config.get("first_k_dense_replace", 3))
-
-
-def _sparse_llama4(config: Config, layer: int) -> bool:
-    named = config.get("moe_layers")
-    step = _whole(config, "interleave_moe_layer_step", default=1)
-    return layer in named if named is not None else (layer + 1) % step == 0
-
-
-def _always(config: Config, _layer: int) -> int | None:
-    window = config.get("sliding_window")
-    return int(window) if window else None
-
-
-def _of_type(word: str, width: str) -> Callable[[Config, int], int | None]:
-    """Return a rule: layers whose `layer_types` entry is this word have a window of this entry's width."""
-
-    def rule(config: Config, layer: int) -> int | None:
-        types = config.get("layer_types")
-        return int(config[width]) if types and types[layer] == word and config.get(width) else None
-
-    return rule
-
-
-_SLIDING = _of_type("sliding_attention", "sliding_window")
-
-FAMILIES: Mapping[str, _Family] = {
-    "llama": _Family(),
-    "mistral": _Family(qkv_bias=False, window=_always),
-    "qwen2": _Family(qkv_bias=True, window=_SLIDING),
-    "qwen3": _Family(query_norms="head", window=_SLIDING),
-    "gemma": _Family(tied=True),
-    "gemma2": _Family(norms=4, tied=True, window=_SLIDING),
-    "gemma3_text": _Family(norms=4, tied=True, query_norms="head", window=_SLIDING),
-    "phi": _Family(gated=False, norms=2, last_norm=2, biased=True),  # one norm with weight and bias
-    "phi3": _Family(qkv_bias=False, window=_always),
-    "olmo": _Family(norms=0, last_norm=0),
-    "olmo2": _Family(query_norms="all"),
-    "olmo3": _Family(query_norms="all", window=_SLIDING),
-    "mixtral": _Family(qkv_bias=False, experts=_every, window=_always),
-    "olmoe": _Family(query_norms="all", experts=_every),
-    "qwen2_moe": _Family(experts=_sparse_qwen, window=_SLIDING),
-    "qwen3_moe": _Family(query_norms="head", experts=_sparse_qwen, window=_SLIDING),
-    "gpt_oss": _Family(sinks=True, experts=_every, window=_SLIDING),
-    "deepseek_v2": _Family(experts=_sparse_deepseek),
-    "deepseek_v3": _Family(experts=_sparse_deepseek),
-    "llama4_text": _Family(experts=_sparse_llama4, window=_of_type("chunked_attention", "attention_chunk_size"),
-                           chunked=True),
-    "glm4": _Family(norms=4, output_bias=False),
-    "glm4_moe": _Family(query_norms="head", output_bias=False, experts=_sparse_deepseek),
-    "minimax_m2": _Family(query_norms="all", experts=_every),
-    "seed_oss": _Family(),
-    "ernie4_5": _Family(tied=True),
-    "exaone4": _Family(query_norms="head", window=_SLIDING),
-    "smollm3": _Family(tied=True, window=_SLIDING),
-    "granite": _Family(),
-    "granitemoe": _Family(experts=_every),
-    "cohere": _Family(norms=1, query_norms="all", tied=True),
-    "cohere2": _Family(norms=1, tied=True, window=_SLIDING),
-    "phimoe": _Family(norms=4, last_norm=2, experts=_every, window=_always),  # norms with weight and bias
-    "arcee": _Family(gated=False),
-    "starcoder2": _Family(gated=False, norms=4, last_norm=2, tied=True, window=_always),
-}  # fmt: skip
-"""`model_type` → the features of its layers. A test compares each with transformers' class."""
+MOST_LAYERS = 10_000
 
 
 def decoder_of(config: Config) -> Decoder | None:
-    """Return the numbers of a model whose configuration is complete; None for an architecture not in FAMILIES.
+    """Return the numbers of a model by its configuration; None for an architecture not in FAMILIES.
 
-    config: entries of transformers' configuration object, defaults filled in. Raises UsageError naming an entry that
-    cannot be.
+    config: entries of a config.json, or of transformers' configuration object. Raises UsageError naming an entry that
+    is missing or cannot be.
     """
     kind = str(config.get("model_type"))
     family = FAMILIES.get(kind)
     if family is None:
         return None
-    hidden, vocabulary = _whole(config, "hidden_size"), _whole(config, "vocab_size")
-    layers = tuple(_layer(config, family, number) for number in range(_whole(config, "num_hidden_layers")))
+    config = complete(config)
+    hidden, vocabulary = whole(config, "hidden_size"), whole(config, "vocab_size")
+    layers = whole(config, "num_hidden_layers")
+    if layers > MOST_LAYERS:
+        raise UsageError(f"num_hidden_layers: {layers:,} is more than {MOST_LAYERS:,}")
     tied = config.get("tie_word_embeddings")
     return Decoder(
         kind=kind,
         hidden_size=hidden,
         vocab_size=vocabulary,
         tied_embeddings=family.tied if tied is None else bool(tied),
-        layers=layers,
+        layers=tuple(_layer(config, family, position) for position in range(layers)),
         vectors=family.last_norm * hidden + (vocabulary if family.biased or config.get("lm_head_bias") else 0),
     )
 
 
-def _layer(config: Config, family: _Family, number: int) -> Layer:
-    hidden = _whole(config, "hidden_size")
-    attention = _latent(config) if "kv_lora_rank" in config else _grouped(config, family)
-    window = family.window(config, number)
-    reach: dict[str, Any] = {"chunk" if family.chunked else "window": window}
-    mlp = _experts(config, family) if family.experts(config, number) else _dense(config, family)
+def _layer(config: Config, family: Family, position: int) -> Layer:
+    hidden = whole(config, "hidden_size")
+    attention = _latent(config) if family.latent else _grouped(config, family)
+    reach: dict[str, Any] = {"chunk" if family.chunked else "window": family.reach(config, position)}
+    is_mixed = family.experts is not None and family.experts(config, position)
+    mlp = _experts(config, family) if is_mixed else _dense(config, family)
     vectors = attention.pop("vectors") + mlp.pop("vectors") + family.norms * hidden
     return Layer(**attention, **mlp, **reach, vectors=vectors)
 
 
-def _grouped(config: Config, family: _Family) -> dict[str, int]:
+def _grouped(config: Config, family: Family) -> dict[str, Any]:
     """Attention with queries in groups that share keys and values."""
-    hidden, heads = _whole(config, "hidden_size"), _whole(config, "num_attention_heads")
-    pairs_of_heads = _whole(config, "num_key_value_heads", default=heads)
-    size = _whole(config, "head_dim", default=hidden // heads)
+    hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
+    pairs_of_heads = whole(config, "num_key_value_heads", default=heads)
+    size = whole(config, "head_dim", default=hidden // heads)
     queries, keys = heads * size, pairs_of_heads * size
     stated = config.get("qkv_bias", config.get("attention_bias")) if family.qkv_bias is None else family.qkv_bias
     everywhere = bool(family.biased or config.get("use_bias"))
     output = family.qkv_bias is None and "qkv_bias" not in config and family.output_bias and stated
-    vectors = (queries + 2 * keys) * bool(stated or everywhere)
+    biased = bool(stated or everywhere)
+    vectors = (queries + 2 * keys) * biased
     vectors += hidden * bool(config.get("attention_out_bias", output or everywhere))
     if config.get("use_qk_norm", True):
         vectors += {"": 0, "head": 2 * size, "all": queries + keys}[family.query_norms]
@@ -296,21 +191,22 @@ def _grouped(config: Config, family: _Family) -> dict[str, int]:
         "value_width": queries,
         "pair_width": 2 * keys,
         "vectors": vectors,
+        "has_biased_queries": biased,
     }
 
 
-def _latent(config: Config) -> dict[str, int]:
+def _latent(config: Config) -> dict[str, Any]:
     """Multi-head latent attention (DeepSeek V2, arXiv:2405.04434, section 2.1), as training computes it."""
-    hidden, heads = _whole(config, "hidden_size"), _whole(config, "num_attention_heads")
-    rank, rotated = _whole(config, "kv_lora_rank"), _whole(config, "qk_rope_head_dim")
-    plain, values = _whole(config, "qk_nope_head_dim"), _whole(config, "v_head_dim")
+    hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
+    rank, rotated = whole(config, "kv_lora_rank"), whole(config, "qk_rope_head_dim")
+    plain, values = whole(config, "qk_nope_head_dim"), whole(config, "v_head_dim")
     queries = heads * (plain + rotated)
-    query_rank = config.get("q_lora_rank")
+    query_rank = count(config, "q_lora_rank")
     bias = bool(config.get("attention_bias"))
-    weights = queries * query_rank + hidden * query_rank if query_rank else hidden * queries
+    weights = (queries + hidden) * query_rank or hidden * queries
     weights += hidden * (rank + rotated) + rank * heads * (plain + values) + heads * values * hidden
-    vectors = rank + (query_rank or 0)
-    vectors += (rank + rotated + hidden + (query_rank or 0)) if bias else 0
+    vectors = rank + query_rank
+    vectors += (rank + rotated + hidden + query_rank) if bias else 0
     return {
         "attention_weights": weights,
         "query_width": queries,
@@ -320,9 +216,9 @@ def _latent(config: Config) -> dict[str, int]:
     }
 
 
-def _dense(config: Config, family: _Family) -> dict[str, int]:
-    hidden = _whole(config, "hidden_size")
-    inner = _whole(config, "intermediate_size_mlp", "intermediate_size")
+def _dense(config: Config, family: Family) -> dict[str, Any]:
+    hidden = whole(config, "hidden_size")
+    inner = whole(config, "intermediate_size_mlp", "intermediate_size")
     inputs = 2 if family.gated else 1
     biased = bool(family.biased or config.get("mlp_bias") or config.get("use_bias"))
     return {
@@ -332,17 +228,17 @@ def _dense(config: Config, family: _Family) -> dict[str, int]:
     }
 
 
-def _experts(config: Config, family: _Family) -> dict[str, int]:
-    hidden = _whole(config, "hidden_size")
-    inner = _whole(config, "moe_intermediate_size", "intermediate_size")
-    experts = _whole(config, "n_routed_experts", "num_local_experts", "num_experts")
-    active = _whole(config, "num_experts_per_tok")
+def _experts(config: Config, family: Family) -> dict[str, Any]:
+    hidden = whole(config, "hidden_size")
+    inner = whole(config, "moe_intermediate_size", "intermediate_size")
+    experts = whole(config, "n_routed_experts", "num_local_experts", "num_experts")
+    active = whole(config, "num_experts_per_tok")
     if active > experts:
         raise UsageError(f"num_experts_per_tok: {active} of {experts} experts")
-    shared = inner * (int(config.get("n_shared_experts") or 0) + family.chunked)  # one in Llama 4
+    shared = inner * (count(config, "n_shared_experts") + family.chunked)  # one in Llama 4
     gate = 0
-    if width := config.get("shared_expert_intermediate_size"):  # weighted by a gate of one output
-        shared, gate = shared + int(width), hidden
+    if width := count(config, "shared_expert_intermediate_size"):  # weighted by a gate of one output
+        shared, gate = shared + width, hidden
     biased = family.sinks  # gpt-oss has biases in router and experts
     return {
         "mlp_weights": hidden * experts + 3 * hidden * shared + gate,

@@ -14,10 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from tensorprimat.core import catalogue, mixed_shapes, mlperf_rules, models, names, regular
+from tensorprimat.core import catalogue, config_shapes, mlperf_rules, models, names, regular
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.result import ModelShape
 
@@ -192,96 +191,43 @@ def _of_numbers(text: str, match: re.Match[str]) -> NamedShape:
     )
 
 
-ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
-    "llama": {"gated_mlp": True},
-    "mistral": {"gated_mlp": True},
-    "qwen2": {"gated_mlp": True, "attention_bias": True},
-    "qwen3": {"gated_mlp": True},
-    "gemma": {"gated_mlp": True, "tied_embeddings": True},
-    "phi3": {"gated_mlp": True},
-    "olmo2": {"gated_mlp": True},
-    "gpt2": {"gated_mlp": False, "attention_bias": True, "tied_embeddings": True},
-}
-"""`model_type` of a config.json → properties that its architecture always has, or has unless the file states others."""
+def read_config(path: Path, where: str) -> tuple[str, dict[str, Any]]:
+    """Return `model_type` and all entries of a config.json of a text model.
 
-WINDOWED = {"mistral": 4096, "phi3": None}
-"""Architectures that use a sliding window if their config.json has one → the window if it has none."""
-
-_KEYS = {
-    "num_layers": ("num_hidden_layers", "n_layer"),
-    "hidden_size": ("hidden_size", "n_embd"),
-    "ffn_hidden_size": ("intermediate_size", "n_inner"),
-    "num_attention_heads": ("num_attention_heads", "n_head"),
-    "num_key_value_heads": ("num_key_value_heads",),
-    "head_dim": ("head_dim",),
-    "vocab_size": ("vocab_size",),
-    "tied_embeddings": ("tie_word_embeddings",),
-    "attention_bias": ("attention_bias",),
-}
-"""Field of ModelShape → keys of a config.json; GPT-2 has names of its own."""
-
-
-def read_config(path: Path, where: str) -> Any:
-    """Return the document of a config.json. Raises UsageError, led by `where` (the flag), for any other file."""
+    Raises UsageError, led by `where` (the flag), for any other file.
+    """
     try:
-        return json.loads(regular.text(path, most_bytes=_LARGEST_CONFIG_BYTES))
+        config = json.loads(regular.text(path, most_bytes=_LARGEST_CONFIG_BYTES))
     except InputError as error:
         raise UsageError(f"{where}: {error.what}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: not a config.json ({str(error).splitlines()[0]})") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{where}: not a Hugging Face config.json (it holds no object)")
+    kind, inner = config.get("model_type"), config.get("text_config")
+    if not isinstance(kind, str):
+        raise UsageError(f"{where}: not a Hugging Face config.json (it has no model_type)")
+    if isinstance(inner, dict) and kind not in FAMILIES and inner.get("model_type") in FAMILIES:
+        raise UsageError(f"{where}: a multimodal model; write its text_config into a file of its own and name that")
+    return kind, config
 
 
 def _of_config(text: str, path: Path) -> NamedShape:
     """Read a Hugging Face config.json."""
     where = f"--shape {text}"
-    config = read_config(path, where)
-    kind = str(config.get("model_type")) if isinstance(config, dict) else ""
-    if kind not in ARCHITECTURES and kind in mixed_shapes.kinds():
-        return _of_mixed_config(text, path, config)
-    if kind not in ARCHITECTURES:
-        known = ", ".join(dict.fromkeys((*ARCHITECTURES, *mixed_shapes.kinds())))
+    kind, config = read_config(path, where)
+    if kind not in config_shapes.kinds():
         raise UsageError(
-            f"{where}: the cost of model_type {kind!r} is not known, only that of {known}; "
+            f"{where}: the cost of model_type {kind!r} is not known, only that of {', '.join(config_shapes.kinds())}; "
             f"a dense decoder can be stated as {HOW_TO_WRITE}{MORE_NUMBERS}"
         )
-    if mixture := next((key for key in MIXTURE_KEYS if config.get(key)), None):
-        raise UsageError(f"{where}: {mixture} states experts, which a {kind} does not have")
-    facts = {**ARCHITECTURES[kind]}
-    for field, keys in _KEYS.items():
-        value = next((config[key] for key in keys if config.get(key) is not None), None)
-        if value is not None:
-            facts[field] = value
-    heads, width = facts.get("num_attention_heads"), facts.get("hidden_size")
-    facts.setdefault("num_key_value_heads", heads)
-    if kind == "gpt2" and isinstance(width, int):
-        facts.setdefault("ffn_hidden_size", 4 * width)  # GPT-2's n_inner: null means four times the width
-    if isinstance(heads, int) and isinstance(width, int) and heads > 0:
-        facts.setdefault("head_dim", width // heads)
-    if kind in WINDOWED or config.get("use_sliding_window"):  # Qwen's files name a window that is switched off
-        facts["sliding_window"] = config.get("sliding_window", WINDOWED.get(kind))
     try:
-        shape = ModelShape.model_validate(facts)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = str(first["loc"][0])
-        raise UsageError(f"{where}: {_KEYS.get(field, (field,))[0]}: {first['msg'].lower()}") from error
-    preset = models.identify(shape)
-    name = preset.title if preset else _named(config, path, kind)
-    return NamedShape(text=text, name=name, shape=shape, preset=preset)
-
-
-MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "kv_lora_rank")
-
-
-def _of_mixed_config(text: str, path: Path, config: Mapping[str, Any]) -> NamedShape:
-    """Read the config.json of a model with experts, latent attention or windows in some layers."""
-    try:
-        shape = mixed_shapes.of_config(config)
+        shape = config_shapes.of_config(config)
     except UsageError as error:
-        raise UsageError(f"--shape {text}: {error}") from None
+        raise UsageError(f"{where}: {error}") from None
+    name = title_of(shape) or _named(config, path, kind)
     later = "no multi-token prediction assumed" if config.get("num_nextn_predict_layers") else None
-    name = title_of(shape) or _named(config, path, str(config["model_type"]))
-    return NamedShape(text=text, name=name, shape=shape, assumption=later)
+    return NamedShape(text=text, name=name, shape=shape, preset=models.identify(shape), assumption=later)
 
 
 def _named(config: Mapping[str, Any], path: Path, kind: str) -> str:

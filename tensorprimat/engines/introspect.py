@@ -12,8 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tensorprimat.core import mixed_shapes, models
+from tensorprimat.core import config_shapes, decoders, models
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.result import Model, ModelShape, TrainingConfig
 from tensorprimat.core.settings import LIGHTNING_PRECISIONS, MODEL_PARALLEL, PARALLEL_SIZES, PRECISION_OF_DTYPE
 from tensorprimat.core.spec import MODELS
@@ -33,7 +34,10 @@ SHAPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {  # transformers, then Megatro
 }
 
 MIXED = ("num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts", "kv_lora_rank")
-"""Attributes of a model with experts or latent attention, whose cost needs more than the numbers of a dense model."""
+"""Numbers of a model with experts or latent attention, whose cost needs more than the numbers of a dense model."""
+
+DIFFERING = ("multi_latent_attention", "layer_types", "window_attn_skip_freq")
+"""Attributes of a model with latent attention, or with windows in some of its layers."""
 
 TOKENS = ("input_ids", "tokens", "text")
 """Keys of the token ids in a batch that is a dictionary: transformers, Megatron, older Megatron."""
@@ -221,11 +225,10 @@ def model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
     counted = None if sharded else sum(parameter.numel() for parameter in module.parameters()) or None
     trains = None if counted is None else sum(part.numel() for part in module.parameters() if part.requires_grad)
     config = next(_configs(module), None)
-    shape = None if config is None else _shape(config, getattr(module, "tokenizer", None))
+    shape, expected = (None, None) if config is None else _shape(config, getattr(module, "tokenizer", None))
     name = _name(config, module)
     if shape is None:
         return Model(name=name, parameters=counted, trainable_parameters=trains), []
-    expected = models.parameters(shape)
     if counted is not None and counted != expected:
         warning = (
             f"model: it has {counted:,} parameters, but its configuration's shape gives {expected:,}; "
@@ -243,44 +246,48 @@ def _configs(module: Any) -> Iterator[Any]:
             yield config
 
 
-def _shape(config: Any, tokenizer: Any) -> ModelShape | None:
-    """Return the model's shape; None if the configuration lacks a number or is not a decoder-only transformer.
+def _shape(config: Any, tokenizer: Any) -> tuple[ModelShape | None, int | None]:
+    """Return the model's shape and its parameters; None if the configuration does not state them.
 
+    A configuration of transformers is read by its architecture, any other (NeMo, Megatron) by its attributes.
     tokenizer: gives the vocabulary size if the configuration does not (NeMo).
     """
-    if _whole(config, *MIXED) or getattr(config, "multi_latent_attention", False) is True:
-        return _mixed_shape(config)
+    entries = getattr(config, "to_dict", None)
+    if getattr(config, "model_type", None) in FAMILIES and callable(entries):
+        return _of_transformers(entries())
+    if _whole(config, *MIXED) or any(getattr(config, name, None) for name in DIFFERING):
+        return None, None
     numbers = {field: _whole(config, *spellings) for field, spellings in SHAPE_SPELLINGS.items()}
     numbers["vocab_size"] = numbers["vocab_size"] or _whole(tokenizer, "vocab_size")
     if numbers["head_dim"] is None and numbers["hidden_size"] and numbers["num_attention_heads"]:
         numbers["head_dim"] = numbers["hidden_size"] // numbers["num_attention_heads"]
     window = _whole(config, "sliding_window", "window_size") or _tokens_before(getattr(config, "window_size", None))
-    if getattr(config, "use_sliding_window", True) is False:  # Qwen 2.5 names a window that it does not use
+    if getattr(config, "use_sliding_window", True) is False:
         window = None
     tied = getattr(config, "tie_word_embeddings", getattr(config, "share_embeddings_and_output_weights", False))
-    bias = getattr(config, "attention_bias", getattr(config, "add_qkv_bias", None))
-    gated = getattr(config, "gated_linear_unit", True)
+    bias = getattr(config, "attention_bias", getattr(config, "add_qkv_bias", False))
     try:
-        return ModelShape.model_validate(
+        shape = ModelShape.model_validate(
             {
                 **numbers,
-                "gated_mlp": bool(gated),
-                "attention_bias": getattr(config, "model_type", "") == "qwen2" if bias is None else bool(bias),
+                "gated_mlp": bool(getattr(config, "gated_linear_unit", True)),
+                "attention_bias": bool(bias),
                 "tied_embeddings": bool(tied),
                 "sliding_window": window,
             }
         )
     except ValidationError:  # a configuration of something else than a decoder-only transformer
-        return None
+        return None, None
+    return shape, models.parameters(shape)
 
 
-def _mixed_shape(config: Any) -> ModelShape | None:
-    """Return the shape of a model with experts or latent attention by its transformers configuration, else None."""
-    entries = getattr(config, "to_dict", None)
+def _of_transformers(config: Mapping[str, Any]) -> tuple[ModelShape | None, int | None]:
+    """Return the shape and the parameters that the entries of a configuration of transformers state."""
     try:
-        return mixed_shapes.of_config(entries()) if callable(entries) else None
+        decoder = decoders.decoder_of(config)
+        return (None, None) if decoder is None else (config_shapes.of_decoder(decoder, config), decoder.parameters)
     except UsageError:
-        return None
+        return None, None
 
 
 def _name(config: Any, module: Any) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorprimat.core import configured, decoders, names, regular, shapes
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.models import ALIASES
 from tensorprimat.core.spec import MODELS
 
@@ -38,18 +39,8 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
             f"--model {text}: no such model; models: {', '.join(MODELS)}, all, or the path of a Hugging Face "
             "config.json"
         )
-    entries = shapes.read_config(path, f"--model {text}")
-    if not isinstance(entries, dict):
-        raise UsageError(f"--model {text}: not a Hugging Face config.json (it holds no object)")
-    kind = entries.get("model_type")
-    if not isinstance(kind, str):
-        raise UsageError(f"--model {text}: not a Hugging Face config.json (it has no model_type)")
-    if kind not in decoders.FAMILIES:
-        inner = entries.get("text_config")
-        if isinstance(inner, dict) and inner.get("model_type") in decoders.FAMILIES:
-            raise UsageError(
-                f"--model {text}: a multimodal model; write its text_config into a file of its own to train that part"
-            )
+    kind, entries = shapes.read_config(path, f"--model {text}")
+    if kind not in FAMILIES:
         raise UsageError(f"--model {text}: {configured.not_known(kind)}")
     config = completed(text, kind, entries)
     try:
