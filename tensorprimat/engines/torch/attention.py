@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from tensorprimat.core import models
 from tensorprimat.core.result import ModelShape
 
 CAUSAL_SDPA = "tensorprimat_causal_sdpa"
@@ -133,20 +134,32 @@ def kernel(
 ) -> str | None:
     """Return the kernel that torch chooses for this attention: flash, efficient, cudnn, math or flex; None if unknown.
 
-    Calls torch's own dispatcher with tensors of the shape of one forward pass on one device.
+    A model with windows in some of its layers may have two: "flex and flash".
     """
-    mask = mask_of(shape.sliding_window, sequence_length, device)
+    windows = [shape.sliding_window, None] if shape.windowed_layers else [shape.sliding_window]
+    masks = [mask_of(window, sequence_length, device) for window in windows]
+    names = dict.fromkeys(_chosen(shape, mask, batch, sequence_length, dtype, device) for mask in masks)
+    return None if None in names else " and ".join(map(str, names))
+
+
+def _chosen(
+    shape: ModelShape, mask: Any, batch: int, sequence_length: int, dtype: torch.dtype, device: torch.device
+) -> str | None:
+    """Ask torch's own dispatcher with tensors of the shape of one forward pass on one device."""
     if mask is not None and uses_flex(device.type):
         return FLEX
     choose = getattr(torch, "_fused_sdp_choice", None)
     if choose is None:
         return None
+    heads = shape.num_attention_heads
+    pairs = heads if shape.latent_attention else shape.num_key_value_heads
+    query_width, value_width = models.attention_widths(shape)
 
-    def empty(heads: int) -> torch.Tensor:
-        return torch.empty(
-            (batch, heads, sequence_length, shape.head_dim), dtype=dtype, device=device, requires_grad=True
-        )
+    def empty(heads: int, width: int) -> torch.Tensor:
+        return torch.empty((batch, heads, sequence_length, width), dtype=dtype, device=device, requires_grad=True)
 
-    query, pair = empty(shape.num_attention_heads), empty(shape.num_key_value_heads)
-    key, value, grouped = _with_heads_of(query, pair, pair)
+    query, key, value = (
+        empty(heads, query_width // heads), empty(pairs, query_width // heads), empty(pairs, value_width // heads)
+    )  # fmt: skip
+    key, value, grouped = _with_heads_of(query, key, value)
     return _KERNELS.get(int(choose(query, key, value, mask, 0.0, mask is None, **grouped)))

@@ -95,9 +95,12 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
     def _fused_by_compiling(self) -> list[str]:
         """Return the operations that torch.compile fuses into one kernel; on a CPU, RoPE stays three kernels."""
         shape = self.preset.shape
-        if shape is None or not shape.gated_mlp:
+        if shape is None or not shape.gated_mlp or shape.experts or shape.latent_attention:
             return []
-        return ["SwiGLU"] if self.device.type == "cpu" else ["RoPE", "SwiGLU"]
+        config = self.preset.config if isinstance(self.preset, ConfiguredModel) else {}
+        activation = config.get("hidden_activation") or config.get("hidden_act", "silu")
+        gated = "SwiGLU" if activation == "silu" else "GeGLU"  # Gemma
+        return [gated] if self.device.type == "cpu" else ["RoPE", gated]
 
     def benchmark_model(self) -> Model | None:
         """Return the model's facts where it comes from a configuration; a built-in one is read from its own layers."""
