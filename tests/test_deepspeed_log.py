@@ -95,6 +95,16 @@ def test_the_trainers_batch_lets_the_dates_of_rows_refute_the_rate(tmp_path):
         read(tmp_path, *trainer(56.0))
 
 
+def test_rows_that_the_log_refutes_leave_the_figures_to_the_trainers_own_rows(tmp_path):
+    row = "{{'loss': 2.5, 'learning_rate': 1e-05, 'epoch': {0}, 'step': {1}, 'train_runtime': {1}.0}}"
+    rows = [row.format(step / 120, step) for step in range(4, 120, 4)]
+    result = read(tmp_path, *trainer(56.0), *rows)
+    assert (result.provenance.format, result.performance_metrics.avg_step_time_seconds) == ("huggingface", 1.0)
+    assert "read as huggingface, because the rows of deepspeed contradict" in result.warnings[0]
+    with pytest.raises(TensorPrimatError, match="no figure of this log can be trusted"):
+        logs.read(tmp_path / "run.log", format="deepspeed")
+
+
 def test_a_rate_that_no_batch_turns_into_a_time_is_said_to_be_unchecked(tmp_path):
     without = [line for line in trainer(32.25) if "batch size" not in line]
     result = read(tmp_path, *without)

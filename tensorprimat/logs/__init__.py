@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tensorprimat.core import digest, regular
-from tensorprimat.core.errors import InputError, InternalError, NoFormatError, NotALogError
+from tensorprimat.core.errors import ContradictionError, InputError, InternalError, NoFormatError, NotALogError
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
 from tensorprimat.logs import assemble, failures, files, line_widths, spelling
@@ -62,19 +63,45 @@ def read_each(
 
 def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choice: Any) -> list[Result]:
     """Read a log by the first of the formats that it may have that measures something. choice: see assemble.join."""
-    refusal: InputError | None = None
     with _log(path) as log:
-        folds = _folds(log)
-        hashing = None if log.is_folder else digest.of(log.path)
+        hashing, folds = None if log.is_folder else digest.of(log.path), _folds(log)
+        read = partial(_read_as, log, folds=folds, hashing=hashing, facts=facts or UserFacts(), choice=choice)
+        refusal: InputError | None = None
         for chosen, warnings in _chosen(log, format):
-            with regular.reading(log.name, f"the reader of {chosen.name}"):
-                results = assemble.join(log, chosen, [*warnings, *folds], facts or UserFacts(), **choice)
-            if informative := [result for result in results if assemble.has_content(result)]:
-                whole = map(_without_overridden, informative)
-                audited = [assemble.audited(_with_odd_rows(log, result), log.name) for result in whole]
-                return [assemble.with_digest(result, chosen, hashing) for result in audited]
-            refusal = refusal or _refusal(log, (chosen,), results[0])
+            try:
+                return read(chosen, warnings)
+            except NotALogError as error:
+                refusal = refusal or error
+            except ContradictionError:
+                for name in () if format else chosen.falls_back_to:
+                    warning = (
+                        f"format: read as {name}, because the rows of {chosen.name} contradict the log's own clock"
+                    )
+                    with suppress(NotALogError, ContradictionError):
+                        return read(named(name), [warning])
+                raise
         raise refusal or _refusal(log, FORMATS)
+
+
+def _read_as(
+    log: Log,
+    format: Format,
+    warnings: list[str],
+    *,
+    folds: list[str],
+    hashing: digest.Digest | None,
+    facts: UserFacts,
+    choice: Mapping[str, Any],
+) -> list[Result]:
+    """Read a log by one format. Raises NotALogError where it measures nothing, ContradictionError."""
+    with regular.reading(log.name, f"the reader of {format.name}"):
+        results = assemble.join(log, format, [*warnings, *folds], facts, **choice)
+    informative = [result for result in results if assemble.has_content(result)]
+    if not informative:
+        raise _refusal(log, (format,), results[0])
+    whole = map(_without_overridden, informative)
+    audited = [assemble.audited(_with_odd_rows(log, result), log.name) for result in whole]
+    return [assemble.with_digest(result, format, hashing) for result in audited]
 
 
 @contextmanager

@@ -93,6 +93,8 @@ class Format:
     """Other frameworks whose starting lines occur in the same training's log; those of all others are foreign."""
     yields_to: tuple[str, ...] = ()
     """Formats that time whole steps of the same training, of which this one's rows time a part."""
+    falls_back_to: tuple[str, ...] = ()
+    """Formats that time whole steps of the same training by fewer rows, read where this one's contradict the log."""
     opens: str = ""
     """Expression of the first line of a row that the reader places on the last of its lines."""
     last_resort: bool = False
