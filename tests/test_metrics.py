@@ -6,7 +6,7 @@ import pytest
 from tensorprimat.analysis import formulas
 from tensorprimat.analysis.metric import DEFINITIONS
 from tensorprimat.analysis.metrics import MetricChoices, measure
-from tensorprimat.core import catalogue, flops, models
+from tensorprimat.core import catalogue, flops, models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import (
@@ -278,6 +278,8 @@ def test_the_largest_micro_batch_is_never_below_the_one_that_ran():
         ({"config": {"micro_batch_size": None}}, "the micro batch size is not stated"),
         ({"model": Model(name="llama")}, "the number of parameters is not known"),
         ({"config": {"strategy": "ddp"}}, "is below the estimated fixed state of 128.48 GB"),
+        ({"config": {"expert_model_parallel_size": 8}}, "the share of the experts that one GPU holds is not known"),
+        ({"model": Model(shape=shapes.of_name("Mixtral-8x7B").shape)}, "the share of the experts"),
     ],
 )
 def test_an_estimate_without_its_grounds_is_not_made(changes, because):

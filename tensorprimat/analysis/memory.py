@@ -79,6 +79,8 @@ def fixed_state(result: Result) -> Input:
     parameters = models.parameters(result.model.shape) if result.model.shape else result.model.parameters
     if not parameters:
         return missing(name, "the number of parameters is not known", unit="GB")
+    if _may_split_experts(result):
+        return missing(name, "the share of the experts that one GPU holds is not known", unit="GB")
     sharing = _sharing(config)
     if isinstance(sharing, str):
         return missing(name, sharing, unit="GB")
@@ -88,6 +90,16 @@ def fixed_state(result: Result) -> Input:
     return Input(
         name=name, value=parameters / model_parallel * per_parameter / GB, unit="GB", source=f"{rule}, before sharding"
     )
+
+
+def _may_split_experts(result: Result) -> bool:
+    """Return True if GPUs hold different experts, or nothing says that they do not."""
+    config, shape = result.training_config, result.model.shape
+    if config.num_gpus == 1:
+        return False
+    if config.expert_model_parallel_size is None:
+        return shape is not None and shape.experts is not None
+    return config.expert_model_parallel_size > 1
 
 
 def _bytes_per_parameter(config: TrainingConfig) -> tuple[float, float, float, str]:
