@@ -187,6 +187,20 @@ def test_the_power_limit_of_a_board_of_two_dies_is_shared_by_both(device_name, w
     assert metric("power_watts_per_gpu", result(gpu_info=gpu_info)).value == watts
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        shapes.of_name("gpt-oss-20b").shape,
+        shapes.of_name("DeepSeek-V3").shape,
+        models.find("mistral").shape.model_copy(update={"windowed_layers": 16}),
+    ],
+    ids=["experts", "latent attention", "windows in half of the layers"],
+)
+def test_hfu_is_unknown_where_half_of_different_layers_runs_again(shape):
+    measured = result(config={"recompute": "every second layer"}, model=Model(shape=shape))
+    assert "the cost of recomputing every second layer is not known" in metric("hfu", measured).because
+
+
 def test_hfu_is_unknown_where_recompute_is_not_stated_or_not_understood():
     assert metric("hfu").because == "activation recomputation is not stated"
     assert "'sometimes' is unknown" in metric("hfu", result(config={"recompute": "sometimes"})).because

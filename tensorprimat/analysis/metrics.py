@@ -16,7 +16,7 @@ from tensorprimat.core import flops, models
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import count, fixed, percent
-from tensorprimat.core.result import Result
+from tensorprimat.core.result import ModelShape, Result
 from tensorprimat.core.units import TERA
 
 SAME_CONVENTION = 0.01  # a framework's rounding and padded vocabulary; conventions of one model differ by more, or
@@ -179,8 +179,8 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     if shape is None and kind not in (None, "none"):
         because = "what recomputation costs is known only for a model whose layers are all alike"
         recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
-    elif shape is not None and (shape.experts or shape.latent_attention) and kind in _OF_PARTS:
-        because = f"the cost of recomputing {kind} is not known for experts or latent attention"
+    elif shape is not None and kind in _OF_PARTS and _layers_differ(shape):
+        because = f"the cost of recomputing {kind} is not known for experts, latent attention or windows in some layers"
         recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
         kind = None
     if kind is None or shape is None or not length:
@@ -197,6 +197,10 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
         "every second layer": (products + core) / 2,
     }[kind]
     return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu * (1 + again / model), remark=f"recompute {kind}")
+
+
+def _layers_differ(shape: ModelShape) -> bool:
+    return bool(shape.experts or shape.latent_attention or shape.windowed_layers)
 
 
 def restated_tflops(result: Result, convention: str) -> Metric:
