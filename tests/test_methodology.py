@@ -180,7 +180,7 @@ def test_a_flag_that_contradicts_the_requested_methodology_is_refused():
 @pytest.mark.parametrize(
     ("on", "changes", "complaint"),
     [
-        (H100, {"methodology": "best"}, "--methodology best: no such methodology; choose agreed, max, identical"),
+        (H100, {"methodology": "best"}, "--methodology best: must be agreed, max, identical or classic"),
         (
             A100, {"methodology": "classic"},
             r"--precision fp8 \(--methodology classic\): A100 .*has no such matrix units; use --precision bf16",

@@ -248,7 +248,7 @@ def test_a_dry_run_that_primus_fails_does_not_hide_the_models_after_it(run):
         ({}, ("--steps", "1", "--warmup-steps", "0"), "raises its learning rate for 2"),
         ({}, ("--global-batch-size", "30"), "--global-batch-size 30 is not a multiple"),
         ({}, ("--num-gpus", "16"), "--num-gpus 16: only 8 here"),
-        ({}, ("--methodology", "fastest"), "no such methodology"),
+        ({}, ("--methodology", "fastest"), "must be agreed, max"),
     ],
 )
 def test_an_impossible_run_is_one_line_before_anything_starts(place, run, variables, flags, complaint):

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import configurations, settings
+from tensorprimat.core import configurations, quantities, settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import FIELDS
 from tensorprimat.core.result import TrainingConfig
@@ -65,6 +65,17 @@ def test_the_shell_completes_the_values_of_an_option(capsys, monkeypatch):
 def test_a_setting_below_its_least_value_is_refused_by_its_flag(flag, value, least, capsys):
     assert main(["run", "--model", "llama", "--engine", "torch", flag, value, "--dry-run"]) == 2
     assert f"{flag} {value}: must be at least {least}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [("--strategy", "strategy"), ("--fp8-recipe", "fp8_recipe"), ("--attention", "attention_backend"),
+     ("--precision", "precision"), ("--master-weights", "master_weights"), ("--methodology", "methodology")],
+)  # fmt: skip
+def test_a_value_that_is_none_of_an_options_choices_is_refused_before_anything_is_planned(flag, name, capsys):
+    assert main(["run", "--model", "llama", flag, "other", "--dry-run"]) == 2
+    choices = quantities.alternatives(settings.option(name).choices)
+    assert capsys.readouterr() == ("", f"tprimat run: {flag} other: must be {choices}\n")
 
 
 def test_an_option_of_the_torch_engine_is_refused_where_another_engine_would_ignore_it():

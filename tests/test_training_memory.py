@@ -164,7 +164,7 @@ def test_float32_master_weights_double_the_state():
 @pytest.mark.parametrize(
     ("stated", "engine", "message"),
     [
-        ({"recompute": "some"}, "torch", "--activation-checkpointing some: must be none, selective, full"),
+        ({"recompute": "some"}, "torch", "--activation-checkpointing some: must be none, selective or full"),
         ({"recompute": "selective"}, "nemo", "--activation-checkpointing selective: only the torch engine has it"),
         ({"compile": True}, "nemo", "--compile: only the torch engine has it"),
         ({"attention_backend": "flash"}, "bridge", "--attention: only the torch engine has it"),

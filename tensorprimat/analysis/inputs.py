@@ -9,6 +9,7 @@ from tensorprimat.analysis.metric import Input, missing
 from tensorprimat.core import catalogue, models, settings, shapes
 from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.preflight import Preflight
+from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.units import GB, TERA
 
@@ -30,12 +31,8 @@ def why_no_gpu(result: Result) -> str:
     variants = [gpu.name for gpu in catalogue.variants(name)]
     if variants:
         flags = [f"--gpu {one.replace(' ', '-')}" for one in variants]
-        return f"{name} may be {_either(variants)}, which differ; give {_either(flags)}"
+        return f"{name} may be {alternatives(variants)}, which differ; give {alternatives(flags)}"
     return f"{name} is not in the catalogue of GPUs"
-
-
-def _either(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def rate_per_gpu(result: Result) -> Input:

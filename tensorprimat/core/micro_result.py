@@ -19,6 +19,7 @@ from tensorprimat.core import catalogue, flops, models, regular
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
+from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.records import Count, Figure, Record, RoundedRecord
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import TERA, significant
@@ -168,7 +169,7 @@ class CellSpec(Record):
             ("--attention", self.attention, ATTENTIONS),
         ):
             if word not in words:
-                raise UsageError(f"{flag} {word}: must be {', '.join(words[:-1])} or {words[-1]}")
+                raise UsageError(f"{flag} {word}: must be {alternatives(words)}")
         if self.autocast and self.precision not in ("bf16", "fp16"):
             raise UsageError(
                 f"--autocast and --precision {self.precision} contradict: autocast computes in bf16 or fp16"

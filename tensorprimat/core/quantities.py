@@ -44,6 +44,15 @@ def listed(words: Sequence[str], most: int) -> str:
     return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def alternatives(words: Sequence[str]) -> str:
+    """Return words as a choice.
+
+    >>> alternatives(["a", "b", "c"]), alternatives(["a"])
+    ('a, b or c', 'a')
+    """
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 def rate(value: float | None) -> str:
     """Return a rate, to about 4 digits.
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from tensorprimat.core.quantities import alternatives
 
 Weight = Literal["work", "configuration", "context"]
 """work: another value is another problem. configuration: the same problem, solved another way. context: decides
@@ -20,7 +22,8 @@ Kind = Literal["count", "number", "word", "upper", "text"]
 Applies = Literal["always", "several GPUs", "FP8", "Megatron", "where stated"]
 """Results to which a setting applies: elsewhere a value that one side leaves out is not a difference."""
 
-TRAINED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+TRAINED_PRECISIONS: tuple[str, ...] = get_args(Precision)
 PRECISIONS = (*TRAINED_PRECISIONS, "fp4")
 """Precisions that a log can state; a run here trains in one of TRAINED_PRECISIONS."""
 PRECISION_OF_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -135,7 +138,7 @@ SETTINGS: tuple[Setting, ...] = (
         name="precision", label="precision", kind="upper",
         option=Option(
             flag="--precision", metavar="FORMAT", type=str, choices=TRAINED_PRECISIONS,
-            help=f"{', '.join(TRAINED_PRECISIONS[:-1])} or {TRAINED_PRECISIONS[-1]}.",
+            help=f"{alternatives(TRAINED_PRECISIONS)}.",
             shown_default="the methodology's; bf16 on a GPU, fp32 on a CPU",
         ),
     ),

@@ -10,10 +10,9 @@ from pydantic import Field
 
 from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import counted
+from tensorprimat.core.quantities import alternatives, counted
 from tensorprimat.core.records import Record
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 MODELS = ("llama", "qwen", "mistral")
 
 
@@ -34,7 +33,7 @@ class RunSpec(Record):
     global_batch_size: int
     """Sequences of one optimizer step over all devices."""
     sequence_length: int
-    precision: Precision
+    precision: settings.Precision
     num_gpus: int
     """Processes: one per GPU, or per gloo process on a CPU."""
     num_nodes: int = 1
@@ -136,6 +135,16 @@ class RunSettings:
     fp8_recipe: str | None = None
     config: Mapping[str, Any] | None = None
     """Complete Hugging Face configuration where --model is a file."""
+
+    def check(self) -> None:
+        """Raise UsageError naming the flag of a value that its option does not have."""
+        check_least(self)
+        for setting in settings.WITH_OPTION:
+            option, value = setting.option, getattr(self, setting.name)
+            if setting.name == "preset":  # models have presets of their own
+                continue
+            if option and option.choices and value not in (None, *option.choices):
+                raise UsageError(f"{option.flag} {value}: must be {alternatives(option.choices)}")
 
 
 def check_least(chosen: RunSpec | RunSettings) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from tensorprimat.core import catalogue, megatron_memory, models, regular, training_memory
 from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.configurations import METHODOLOGY_GPUS
@@ -40,6 +38,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     """Return one run of a model on this machine, checked: the methodology's, else the preset's values: the real shape
     in bf16 on all GPUs, or the tiny one in fp32 on one process of a CPU. Raises UsageError naming the flag.
     """
+    settings.check()
     _check_torch_flags(settings, engine)
     if engine.own_configuration:
         return primus_spec.spec_of(model, settings, machine=machine)
@@ -76,12 +75,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         obstacle=lambda row: _obstacle({**fields, **row}, engine, machine),
     )
     notes = _notes(configured, num_gpus * settings.num_nodes)
-    try:
-        spec = RunSpec.model_validate({**fields, **configured.values, "notes": notes})
-    except ValidationError as error:
-        first = error.errors()[0]
-        flag = "--" + str(first["loc"][0]).replace("_", "-")
-        raise UsageError(f"{flag} {first['input']}: {first['msg'].lower()}") from error
+    spec = RunSpec.model_validate({**fields, **configured.values, "notes": notes})
     if spec.sequence_length > preset.max_position_embeddings:
         raise UsageError(
             f"--sequence-length {spec.sequence_length}: {preset.title} supports {preset.max_position_embeddings} tokens"
@@ -100,8 +94,6 @@ def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> st
     """Return why the engine cannot run a methodology's configuration on this machine, or None."""
     try:
         spec = RunSpec.model_validate(fields).check()
-    except ValidationError:  # of a flag: it is refused by its name
-        return None
     except UsageError:
         return f"cannot be divided among {counted(fields['num_gpus'] * fields['num_nodes'], 'GPU')}"
     if not engine.tensor_parallel and spec.model_parallel_size > 1:
@@ -171,9 +163,7 @@ def _default_batch(preset: models.Preset | ConfiguredModel, engine: Engine, devi
 
 
 def _recompute(settings: str | None, engine: Engine) -> str:
-    """Return the spec's word for --activation-checkpointing. Raises UsageError for another word, or another engine."""
-    if settings not in (None, *CHECKPOINTING):
-        raise UsageError(f"--activation-checkpointing {settings}: must be {', '.join(CHECKPOINTING)}")
+    """Return the spec's word for --activation-checkpointing. Raises UsageError for a word of another engine."""
     if settings == "selective" and not engine.own_training:
         raise UsageError(
             f"--activation-checkpointing selective: only the torch engine has it; use full with {engine.name}"

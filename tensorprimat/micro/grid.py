@@ -11,6 +11,7 @@ from tensorprimat.core import models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.micro_result import ATTENTIONS, PASSES, PRECISIONS, CellSpec
 from tensorprimat.core.models import COURSE, Preset
+from tensorprimat.core.quantities import alternatives
 
 DEFAULT_TRIALS = 10
 FFN_FACTOR = 4  # d_ff over d_model where only the width is given, as in every size of the ladder
@@ -203,14 +204,14 @@ def _passes(text: str) -> list[str]:
 def _split(flag: str, text: str) -> list[str]:
     words = [word.strip() for word in text.split(",")]
     if not all(words):
-        raise UsageError(f"{flag} {text!r}: an empty name between commas")
+        raise UsageError(f"{flag} {text!r}: an empty value; separate values by single commas")
     return list(dict.fromkeys(words))
 
 
 def _words(flag: str, text: str, known: Sequence[str]) -> list[str]:
     for word in (words := _split(flag, text)):
         if word not in known:
-            raise UsageError(f"{flag} {word}: must be {', '.join(known[:-1])} or {known[-1]}")
+            raise UsageError(f"{flag} {word}: must be {alternatives(known)}")
     return words
 
 

@@ -50,7 +50,7 @@ class AbSide:
 def check_pair(requests: Sequence[Request]) -> None:
     """Raise UsageError unless these are two configurations that can run in turn."""
     if len(requests) != 2:
-        raise UsageError(f"--ab is given {len(requests)} times; give it twice, once for each configuration")
+        raise UsageError("--ab: give it twice, once for each configuration")
     for request in requests:
         check(request)
         if request.append or request.profile or request.cluster.executor:

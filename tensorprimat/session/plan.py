@@ -10,8 +10,7 @@ from pathlib import Path
 from tensorprimat.core import stated, statements
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Result
-from tensorprimat.core.settings import TRAINED_PRECISIONS
-from tensorprimat.core.spec import MODELS, RunSettings, RunSpec, check_least
+from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.stated import UserFacts
 from tensorprimat.engines import Engine, Plan, choose, default_engine, looks_for_logs, prepare, profiling
 from tensorprimat.engines.cluster import executors
@@ -101,9 +100,7 @@ def check(request: Request) -> None:
     if pause is not None and not (math.isfinite(pause) and pause >= 0):
         raise UsageError(f"--cooldown {pause:g}: must be 0 or more seconds")
     settings = request.settings
-    check_least(settings)
-    if settings.precision is not None and settings.precision not in TRAINED_PRECISIONS:
-        raise UsageError(f"--precision {settings.precision}: no such precision; choose {', '.join(TRAINED_PRECISIONS)}")
+    settings.check()
     prepare.check_folder(request.output)
     executors.check(request.cluster, nodes=settings.num_nodes, folder=request.output, dry_run=request.dry_run)
 
