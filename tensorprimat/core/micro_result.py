@@ -20,7 +20,7 @@ from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.quantities import alternatives
-from tensorprimat.core.records import Count, Figure, Record, RoundedRecord
+from tensorprimat.core.records import Count, Figure, Record, RoundedRecord, first_fault
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import TERA, significant
 
@@ -312,9 +312,7 @@ def load(path: Path) -> MicroResult:
     try:
         return MicroResult.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{where}: {first['msg']}", path=path, remedy="repair or remove the file") from error
+        raise InputError(first_fault(error), path=path, remedy="repair or remove the file") from error
 
 
 def parsed(content: bytes, path: Path) -> Any:

@@ -19,7 +19,7 @@ from tensorprimat.core import regular
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import percent
-from tensorprimat.core.records import Count, Figure, Record
+from tensorprimat.core.records import Count, Figure, Record, first_fault
 
 LARGEST_BYTES = 2**24  # a record has some kilobytes
 FOLDER = "preflight"
@@ -209,8 +209,10 @@ def load(path: Path) -> Preflight:
         if not isinstance(document, dict) or document.get("kind") != "preflight":
             raise InputError("JSON, but not a preflight", path=path)
         return Preflight.model_validate(document)
-    except (ValueError, RecursionError, ValidationError) as error:
-        raise InputError(f"not a preflight: {str(error).splitlines()[0]}", path=path) from error
+    except ValidationError as error:
+        raise InputError(first_fault(error), path=path) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not a preflight: {error}", path=path) from error
 
 
 def kept(folders: Iterable[Path]) -> list[Preflight]:

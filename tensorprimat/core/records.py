@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_serializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_serializer,
+)
 
 from tensorprimat.core import step_columns
 from tensorprimat.core.units import rounded, significant
@@ -31,6 +39,13 @@ class Record(BaseModel):
     def changed(self: _Record, **values: Any) -> _Record:
         """Return the record with these fields; as pydantic's model_copy, without a check of the values."""
         return self.model_copy(update=values)
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the field and the reason of the first fault that pydantic found in a document."""
+    first = error.errors()[0]
+    field, reason = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+    return f"{field}: {reason}" if field else reason
 
 
 class RoundedRecord(Record):

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from tensorprimat.core import atomic, legacy, regular, result_names, series
 from tensorprimat.core.errors import InputError, RunError, of_file_system
 from tensorprimat.core.identity import continues, differing, short_hash
+from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 from tensorprimat.core.stated import with_rates
 from tensorprimat.core.steps import FLOAT_COLUMNS, Steps
@@ -248,9 +249,7 @@ def _from_document(document: Any, path: Path) -> Result:
     try:
         result = Result.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "document"
-        raise InputError(f"{where}: {first['msg']}", path=path, remedy="repair or remove the file") from error
+        raise InputError(first_fault(error), path=path, remedy="repair or remove the file") from error
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"broken series: {error}", path=path, remedy="repair or remove the file") from error
     if result.series_file is not None:

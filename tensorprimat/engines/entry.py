@@ -12,7 +12,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from tensorprimat.core.errors import InputError, TensorPrimatError, of_file_system
-from tensorprimat.core.records import Record
+from tensorprimat.core.records import Record, first_fault
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, of Lightning's own children, of srun
 
@@ -62,6 +62,4 @@ def _spec_of(path: Path, kind: type[Spec]) -> Spec:
     except FileNotFoundError:
         raise InputError("no such file", path=path) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{where + ': ' if where else ''}{first['msg']}", path=path) from None
+        raise InputError(first_fault(error), path=path) from None
