@@ -127,7 +127,7 @@ def test_dates_of_a_copy_of_the_log_are_not_a_clock():
     outcome = audited(result(rows([10.0] * 60, [float(n // 7) for n in range(60)])), "run.log")
     assert outcome.audit is None
     assert outcome.warnings[0].startswith(
-        "audit: the steps took 590 s, but their lines carry dates within 8 s: a copy of the log was dated"
+        "audit: the steps took 590 s, but their lines carry dates within 8 s: a program that copied the"
     )
 
 

@@ -43,6 +43,11 @@ def test_the_same_batches_give_the_same_curve():
     assert found.steps == ROWS
 
 
+def test_equal_losses_are_called_equal_without_a_gap_of_zero():
+    found = parity(side([CURVE]), side([CURVE]))
+    assert (found.verdict, found.sentence) == ("agree", "The losses are equal at all 200 common steps.")
+
+
 def test_the_first_step_of_divergence_is_named():
     shared = jitter(1)
     away = np.where(np.arange(ROWS) < 120, 0, 0.2)

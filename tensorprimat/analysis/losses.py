@@ -23,7 +23,7 @@ from tensorprimat.analysis import stats
 from tensorprimat.analysis.fairness import same_work
 from tensorprimat.analysis.records import LossParity, LossVerdict
 from tensorprimat.analysis.sides import Group
-from tensorprimat.core.quantities import signed, significant
+from tensorprimat.core.quantities import count, signed, significant
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import FloatArray
 
@@ -137,10 +137,12 @@ def _verdict(
     elif (np.abs(gap) + margin <= allowed).all():
         verdict, found = "agree", f"The losses agree within {100 * tolerance:g} %"
     doubt = ", but too noisy to confirm a match" if verdict == "undecided" else ""
+    size = f"largest gap {signed(gap[largest])} near step {at}, noise ±{significant(margin, 2)} from {source}"
     return LossParity(
         verdict=verdict,
-        sentence=f"{found} (largest gap {signed(gap[largest])} near step {at}, noise ±{significant(margin, 2)} from "
-        f"{source}){doubt}.",
+        sentence=f"The losses are equal at all {count(len(common))} common steps."
+        if np.array_equal(base, other)
+        else f"{found} ({size}){doubt}.",
         steps=len(common),
         largest_gap=float(gap[largest]),
         largest_gap_step=at,

@@ -40,7 +40,7 @@ def utilization(result: Result, gpu: Gpu | None) -> Metric:
     if metric.value < ROOMY:
         advice = "more than half is unused; training with a larger micro batch may be faster"
     elif metric.value > TIGHT:
-        advice = "nearly full; fragmentation or a longer sequence may cause out of memory"
+        advice = "nearly full; fragmentation or a longer sequence may exhaust it"
     return replace(metric, remark="; ".join(filter(None, (used.source, advice))))
 
 

@@ -66,7 +66,7 @@ def command(
     if can_draw():
         write_atomically(folder / PICTURE, task(whole, 0.95)["png"])
     print_summary(comparison)
-    print(f"GPUs with entries of several submitters, mean time to the same quality target: {sentence(whole, 0.95)}")
+    print(f"Time to the same quality target, mean over several submitters: {sentence(whole, 0.95)}")
     print(*(f"warning: {one_line(warning.text)}" for warning in whole.warnings), sep="\n")
     print(f"Both sides are {DERIVED.format(round='v5.1')}.")
     page = resolved(folder / "comparison_report.html")

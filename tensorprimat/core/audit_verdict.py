@@ -110,8 +110,8 @@ def _contradiction(finding: AuditFinding) -> str:
     if finding.is_copied:
         return (
             f"the steps took {short_seconds(finding.expected)}, but their lines carry dates within "
-            f"{short_seconds(finding.seconds)}: a copy of the log was dated, so the figures are not checked "
-            "against these dates"
+            f"{short_seconds(finding.seconds)}: a program that copied the log probably added them, so the figures are "
+            "not checked against them"
         )
     if finding.rows_steps > finding.steps * (1 + WARNED):
         return f"the rows add up to {count(finding.rows_steps)} steps, but the log itself counts {count(finding.steps)}"

@@ -30,7 +30,7 @@ from tensorprimat.core.stated import with_rates
 from tensorprimat.core.steps import FLOAT_COLUMNS, Steps
 from tensorprimat.core.summary import summarise
 
-HISTORY = "history"  # of a folder of results: what was measured before
+HISTORY = "history"  # subfolder of earlier results in a folder of results
 READ_A_LOG = "for a training log use extract_primus_metrics.py"
 INLINE_STEPS = 50_000  # longer series go to a sidecar file, so that the JSON stays something a person can open
 LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is not a step time

@@ -67,7 +67,7 @@ def render(comparison: Comparison) -> str:
 
 SEEN = ("loss", "power", "clock", "temperature")
 """Curves below the step time, each drawn where a run has the values."""
-MOST_WARNINGS = 5  # sections that are open; the others are folded
+MOST_WARNINGS = 5  # shown at once; the others are folded
 
 
 def _kind(comparison: Comparison) -> str:

@@ -88,7 +88,7 @@ def measure(device: str, *, quick: bool, on_part: OnPart) -> tuple[Preflight, li
     from tensorprimat.micro import preflight
 
     is_first = int(os.environ.get("RANK", "0")) == 0
-    alone = world_size() == 1  # processes of torchrun would take one another for foreign_processes
+    alone = world_size() == 1  # processes of torchrun would take one another for foreign processes
     before = noise.look(machine.gpu_ids) if alone else None
     found = preflight.measure(machine, chosen, quick=quick, on_part=on_part if is_first else lambda _: None)
     if not is_first:
