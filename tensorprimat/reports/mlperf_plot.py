@@ -29,7 +29,7 @@ from tensorprimat.reports.plots.canvas import (
 )
 
 LINE_INCHES = 0.235  # of one entry
-CHARACTERS = 150  # of a line below the title
+CHARACTERS = 165  # of a line below the title
 MARKS = ("o", "s", "^", "D", "v", "P")
 PARTS = {
     "rate": "time per token\n(1 / rate)",
@@ -167,7 +167,7 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     axes.invert_yaxis()
     axes.margins(x=0.25)
     axes.set_axisbelow(True)
-    axes.set_title(drawable(f"Factors of the time of {_named(first)} / {_named(second)}"))
+    axes.set_title(drawable(f"Time of {_named(first)} / {_named(second)}"))
     axes.grid(axis="x", color=GRID, linewidth=0.7)
 
 
