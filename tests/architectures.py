@@ -1,4 +1,6 @@
-"""Complete configurations of every architecture, by the defaults of transformers' classes."""
+"""Complete configurations of every architecture, by the defaults of transformers' classes; presets as their models."""
+
+import pytest
 
 from tensorprimat.engines.torch import config as torch_config
 
@@ -14,3 +16,22 @@ def completed(kind, **entries):
 
 def tiny(kind, **entries):
     return torch_config.model(kind, completed(kind, **entries), "tiny")
+
+
+def network_of(preset, **entries):
+    """The model class of transformers with the shape of a preset, on the meta device."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    family, shape = {"qwen": "Qwen2", "mistral": "Mistral"}.get(preset.model, "Llama"), preset.shape
+    config = getattr(transformers, f"{family}Config")(
+        num_hidden_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.ffn_hidden_size,
+        num_attention_heads=shape.num_attention_heads,
+        num_key_value_heads=shape.num_key_value_heads,
+        head_dim=shape.head_dim,
+        vocab_size=shape.vocab_size,
+        tie_word_embeddings=False,
+        **entries,
+    )
+    with torch.device("meta"):
+        return getattr(transformers, f"{family}ForCausalLM")(config)

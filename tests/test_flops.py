@@ -1,6 +1,7 @@
 """FLOPs per token by the field's conventions."""
 
 import pytest
+from architectures import network_of
 
 from tensorprimat.core import flops, models
 from tensorprimat.core.errors import UsageError
@@ -89,25 +90,11 @@ def test_torchs_own_counter_agrees_by_construction(model):
     a window; `6n` and `palm` charge norms, biases and the input embedding as if they were matrix products.
     """
     torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
     flop_counter = pytest.importorskip("torch.utils.flop_counter")
     preset = models.find(model, "tiny")
     shape, length, batch = preset.shape, preset.sequence_length, 2
-    family = {"llama": "Llama", "qwen": "Qwen2", "mistral": "Mistral"}[model]
-    config = getattr(transformers, f"{family}Config")(
-        num_hidden_layers=shape.num_layers,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.ffn_hidden_size,
-        num_attention_heads=shape.num_attention_heads,
-        num_key_value_heads=shape.num_key_value_heads,
-        head_dim=shape.head_dim,
-        vocab_size=shape.vocab_size,
-        tie_word_embeddings=False,
-        attn_implementation="eager",
-        use_cache=False,
-    )
+    network = network_of(preset, attn_implementation="eager", use_cache=False)
     with torch.device("meta"):
-        network = getattr(transformers, f"{family}ForCausalLM")(config)
         tokens = torch.zeros((batch, length), dtype=torch.long)
         mask = torch.zeros((batch, 1, length, length))  # made here: transformers looks at values to make its own
     with flop_counter.FlopCounterMode(display=False) as counter:

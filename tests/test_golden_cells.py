@@ -147,10 +147,15 @@ def test_a_swapped_cell_is_detected(comparison, monkeypatch, one):
         test_each_row_of_the_performance_shows_the_figure_of_its_name(comparison)
 
 
+def sides_of(*results):
+    return compare([Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate(results)]).sides
+
+
 def test_durations_of_one_column_share_a_unit():
-    results = [plausible.result("cpu", preset="tiny", seconds=seconds) for seconds in (0.124,)]
-    results.append(plausible.result("h100", preset="tiny", seconds=0.09545, sequence_length=128))
-    sides = compare([Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate(results)]).sides
+    sides = sides_of(
+        plausible.result("cpu", preset="tiny", seconds=0.124),
+        plausible.result("h100", preset="tiny", seconds=0.09545, sequence_length=128),
+    )
     table = sections.results(sides)
     place = [column.title for column in table.columns].index("Step time")
     assert {row[place].text.split(" ±")[0].split(" ")[1] for row in table.rows} == {"ms"}
@@ -160,8 +165,7 @@ def test_durations_of_one_column_share_a_unit():
 
 
 def test_an_interval_of_one_run_is_marked_next_to_one_over_runs():
-    results = (plausible.result("h100", runs=1, steps=90), plausible.result("mi300x", runs=3))
-    sides = compare([Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate(results)]).sides
+    sides = sides_of(plausible.result("h100", runs=1, steps=90), plausible.result("mi300x", runs=3))
     table = sections.results(sides)
     place = [column.title for column in table.columns].index("tokens/s/GPU")
     assert ["within run" in row[place].text for row in table.rows] == [True, False]

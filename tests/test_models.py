@@ -1,6 +1,7 @@
 """Presets and their parameter counts."""
 
 import pytest
+from architectures import network_of
 
 from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
@@ -37,23 +38,8 @@ def test_parameters_are_the_published_ones(name, counts):
 
 @pytest.mark.parametrize("preset", models.PRESETS, ids=lambda preset: f"{preset.model}-{preset.name}")
 def test_the_model_class_of_transformers_has_as_many_parameters(preset):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    family = {"course": "Llama"}.get(preset.model, preset.model.capitalize().replace("Qwen", "Qwen2"))
-    shape = preset.shape
-    config = getattr(transformers, f"{family}Config")(
-        num_hidden_layers=shape.num_layers,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.ffn_hidden_size,
-        num_attention_heads=shape.num_attention_heads,
-        num_key_value_heads=shape.num_key_value_heads,
-        head_dim=shape.head_dim,
-        vocab_size=shape.vocab_size,
-        tie_word_embeddings=False,
-    )
-    with torch.device("meta"):
-        model = getattr(transformers, f"{family}ForCausalLM")(config)
-    assert sum(weight.numel() for weight in model.parameters()) == models.parameters(shape)
+    model = network_of(preset)
+    assert sum(weight.numel() for weight in model.parameters()) == models.parameters(preset.shape)
 
 
 def test_tied_embeddings_count_once_but_the_head_still_multiplies():
