@@ -80,7 +80,6 @@ SCATTERED = replace(PLAIN, name="… 1 % run to run", run_cv=0.01)
 MORE_SCATTERED = replace(PLAIN, name="… 2 % run to run", run_cv=0.02)
 TWO_RUNS, THREE_RUNS, TEN_RUNS = (replace(PLAIN, name=f"{runs} runs", runs=runs) for runs in (2, 3, 10))
 DECAY, LONG_DECAY = replace(PLAIN, decay=0.05), replace(PLAIN, decay=0.10, decay_steps=15)
-PRINTED = replace(TWO_RUNS, digits=2, step_noise=0, run_cv=3e-4)
 SHORT = replace(PLAIN, name="… 20 steps", steps=20)
 Sides = tuple[str, World, World]
 """Name, first side and second side."""

@@ -18,7 +18,7 @@ import numpy as np
 from tensorprimat.analysis import stats
 from tensorprimat.analysis.estimates import estimate, figure
 from tensorprimat.analysis.records import Estimate
-from tensorprimat.analysis.sides import Group, device_label, distinct_labels, model_of, runs_of, usable
+from tensorprimat.analysis.sides import alone, device_label, distinct_labels, model_of, usable
 from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
@@ -26,6 +26,7 @@ from tensorprimat.core.steady import NORMAL_MAD
 from tensorprimat.core.store import Loaded
 
 METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "samples_per_second", "avg_step_time_seconds")
+CONFIDENCE = 0.95  # of the interval of an entry
 SIGNIFICANCE = 0.01  # per benchmark: one false change in a hundred
 RESOLUTION = 1e-3  # relative; scatter below it is luck and is raised to it
 FEWEST_MOVES = 4  # from benchmark to benchmark, before their median means anything
@@ -53,9 +54,7 @@ class Series:
     entries: tuple[HistoryEntry, ...]
 
 
-def history(
-    loaded: Sequence[Loaded], *, metric: str = METRICS[0], confidence: float = 0.95
-) -> tuple[list[Series], list[str]]:
+def history(loaded: Sequence[Loaded], *, metric: str = METRICS[0]) -> tuple[list[Series], list[str]]:
     """Return series of a metric, oldest benchmark first, and a sentence for every result left out.
 
     Raises InputError where no result has the metric.
@@ -75,7 +74,7 @@ def history(
     names = [f"{device_label(first)} · {model_of(first)}" for first in firsts]
     labels = distinct_labels(names, firsts, [series[0].path for series in members.values()])
     return [
-        Series(label=label, metric=metric, entries=_entries(series, metric, confidence))
+        Series(label=label, metric=metric, entries=_entries(series, metric))
         for label, series in zip(labels, members.values(), strict=True)
     ], warnings
 
@@ -85,24 +84,19 @@ def _moment(result: Result) -> str | None:
     return next((run.started_at for run in result.runs if run.started_at), result.timestamp)
 
 
-def _entries(series: Sequence[Loaded], metric: str, confidence: float) -> tuple[HistoryEntry, ...]:
-    groups = [_alone(item) for item in series]
+def _entries(series: Sequence[Loaded], metric: str) -> tuple[HistoryEntry, ...]:
+    groups = [alone(item.result) for item in series]
     logs = [[math.log(value) for run in group.runs if (value := figure(run, metric)) is not None] for group in groups]
     return tuple(
         HistoryEntry(
-            at=_moment(group.result),
-            file=group.files[0],
-            result=group.result,
-            figure=estimate(group, metric, assume_run_cv=None, confidence=confidence),
+            at=_moment(item.result),
+            file=str(item.path),
+            result=item.result,
+            figure=estimate(group, metric, assume_run_cv=None, confidence=CONFIDENCE),
             change=change,
         )
-        for group, change in zip(groups, changes(logs), strict=True)
+        for item, group, change in zip(series, groups, changes(logs), strict=True)
     )
-
-
-def _alone(item: Loaded) -> Group:
-    runs = tuple(runs_of(item.result))
-    return Group(label="", key="", files=(str(item.path),), result=item.result, runs=runs, hosts=(None,) * len(runs))
 
 
 def changes(logs: Sequence[Sequence[float]]) -> list[float | None]:

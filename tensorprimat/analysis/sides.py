@@ -285,11 +285,11 @@ def _with_unlike_speeds(result: Result, runs: Sequence[Result]) -> Result:
     return result.changed(warnings=(*result.warnings, note))
 
 
-def alone(result: Result, label: str = "") -> Group:
-    """Return one result as a side of its own."""
+def alone(result: Result) -> Group:
+    """Return one result as a side of its own, without a label."""
     runs = tuple(runs_of(result))
     hosts = tuple((run.runs[0].host if run.runs else None) or run.provenance.host for run in runs)
-    return Group(label=label, key=label, files=(), result=result, runs=runs, hosts=hosts)
+    return Group(label="", key="", files=(), result=result, runs=runs, hosts=hosts)
 
 
 def runs_of(result: Result) -> list[Result]:

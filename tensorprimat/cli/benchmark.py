@@ -5,6 +5,7 @@ configurations whose runs alternate (--ab), so that a drift of the machine cance
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -41,7 +42,7 @@ COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3"
 def benchmark(request: Request) -> int:
     """Run a benchmark and return the exit code. Raises TensorPrimatError for an error that affects all models."""
     check(request)
-    if place := as_rank.rank_of():
+    if place := as_rank.rank_of(os.environ):
         return _as_rank(place, request)
     screen = Screen(stderr=request.json)
     machine = detect()

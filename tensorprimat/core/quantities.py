@@ -248,13 +248,13 @@ def significant(value: float | None, digits: int = 4) -> str:
     return UNMEASURED if value is None else f"{value:,.{digits}g}"
 
 
-def signed(value: float, digits: int = 3) -> str:
-    """Return a difference with its sign, to so many digits.
+def signed(value: float) -> str:
+    """Return a difference with its sign, to three digits.
 
     >>> signed(0.01234), signed(-2.0)
     ('+0.0123', '-2')
     """
-    return f"{value:+.{digits}g}"
+    return f"{value:+.3g}"
 
 
 def rounded(value: float | None, digits: int = 6) -> float | None:

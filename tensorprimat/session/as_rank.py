@@ -36,9 +36,8 @@ class Rank:
     nodes: int
 
 
-def rank_of(environment: Mapping[str, str] | None = None) -> Rank | None:
-    """Return the rank of this process; None if it was started alone. Raises UsageError for a start that cannot work."""
-    environment = os.environ if environment is None else environment
+def rank_of(environment: Mapping[str, str]) -> Rank | None:
+    """Return the rank of a process; None if it was started alone. Raises UsageError for a start that cannot work."""
     if "TORCHELASTIC_RUN_ID" in environment:
         nodes = int(environment.get("GROUP_WORLD_SIZE", "1"))
         return Rank(
