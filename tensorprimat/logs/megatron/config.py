@@ -191,7 +191,7 @@ class Facts:
                     f"{field}: the log's arguments state {self._dumped[key]} and {other}, so it is unknown; lines may "
                     "be joined or lost there; state it by a flag"
                 )
-            elif (number := self._whole(key)) is not None and (number > 0 or key == "seed"):
+            elif (number := self._settings.whole(key)) is not None and (number > 0 or key == "seed"):
                 config[field] = number
         config = {**self._batches, **config}
         for key, field in WORDS.items():
@@ -201,9 +201,9 @@ class Facts:
             config["precision"] = precision
         if (rate := self._value("lr")) and re.fullmatch(r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", rate):
             config["learning_rate"] = float(rate)
-        if self._is_set("use_distributed_optimizer"):
+        if self._settings.is_set("use_distributed_optimizer"):
             config["strategy"] = "zero-1"
-        if self._is_set("mock_data"):
+        if self._settings.is_set("mock_data"):
             config["data"] = "mock"
         if self._vocabulary:
             config["padded_vocabulary_size"] = self._vocabulary[1]
@@ -234,29 +234,25 @@ class Facts:
             return value
         return DEFAULTS.get(key) if self._omits_defaults else None
 
-    def _whole(self, key: str) -> int | None:
-        value = self._value(key)
-        return int(value.replace("_", "")) if value and re.fullmatch(r"\d[\d_]{0,17}", value) else None
-
-    def _is_set(self, key: str) -> bool:
-        return (self._value(key) or "").lower() == "true"
+    @property
+    def _settings(self) -> shapes.MegatronSettings:
+        return shapes.MegatronSettings(
+            value=self._value,
+            omits_defaults=self._omits_defaults,
+            omits_latent_defaults=self._omits_latent_defaults,
+            vocabulary=self._vocabulary[0] if self._vocabulary else None,
+        )
 
     def _precision(self) -> str | None:
         for key in ("fp4", "fp8"):
             if (self._value(key) or "None").lower() not in ("none", "null", "false", ""):
                 return key
         precisions = [key for key in ("bf16", "fp16") if (self._value(key) or "").lower() in ("true", "false")]
-        return next((key for key in precisions if self._is_set(key)), "fp32" if len(precisions) == 2 else None)
+        return next((key for key in precisions if self._settings.is_set(key)), "fp32" if len(precisions) == 2 else None)
 
     def _shape(self) -> ModelShape | None:
-        settings = shapes.MegatronSettings(
-            value=self._value,
-            omits_defaults=self._omits_defaults,
-            omits_latent_defaults=self._omits_latent_defaults,
-            vocabulary=self._vocabulary[0] if self._vocabulary else None,
-        )
         try:
-            return shapes.shape_of(settings)
+            return shapes.shape_of(self._settings)
         except shapes.UnknownShapeError as error:
             self.warnings.append(f"model shape: {error}, so there is no MFU; give --shape with its config.json")
             return None

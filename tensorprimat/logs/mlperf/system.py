@@ -73,9 +73,7 @@ class LaunchLines:
                 self.system = described("", stated)
 
 
-def describe(
-    reading: Reading, settings: Mapping[str, Any], *, ranks: int, path: Path, launched: LaunchLines | None = None
-) -> None:
+def describe(reading: Reading, settings: Mapping[str, Any], *, ranks: int, path: Path, launched: LaunchLines) -> None:
     """Fill in device, nodes and GPUs from the log and the submission's description; warn if they contradict."""
     _take_platform(reading, settings)
     system = find(path)
@@ -83,7 +81,7 @@ def describe(
         _take_description(reading, system)
     if "num_gpus" not in reading.training_config:
         _take_counts(reading, settings, ranks)
-    if system is None and launched is not None:
+    if system is None:
         _take_launch(reading, launched)
     platform = settings.get("submission_platform")
     if "device_name" not in reading.gpu_info and isinstance(platform, str) and "PLACEHOLDER" in platform:
