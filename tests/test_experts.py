@@ -124,6 +124,19 @@ def test_flops_of_a_token_are_those_of_nvidias_tables(model):
         assert ours == pytest.approx(by_table, rel=0.01)
 
 
+@pytest.mark.parametrize(("model", "tflops", "tokens"), [("gpt-oss-20b", 279, 13_058), ("gpt-oss-120b", 231, 7_626)])
+def test_automodels_tables_count_the_heads_of_gpt_oss_as_hidden_size_over_heads(model, tflops, tokens):
+    """Source: NVIDIA-NeMo/Automodel, docs/performance-summary.mdx (2026), length 4096; its heads have 64 dimensions.
+
+    tokens: per second and GPU.
+    """
+    shape = shapes.of_name(model).shape
+    narrow = shape.model_copy(update={"head_dim": shape.hidden_size // shape.num_attention_heads})
+    by_table = tflops * 1e12 / tokens
+    assert flops.per_token(narrow, 4096) == pytest.approx(by_table, rel=5e-3)
+    assert flops.per_token(shape, 4096) > 1.07 * by_table
+
+
 @pytest.mark.parametrize(
     "change",
     [
