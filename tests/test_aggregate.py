@@ -40,7 +40,7 @@ ROWS = [
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder of cells, with files beside them that are none."""
+    """A folder of cells and other files."""
     cells = tmp_path / "cells"
     cells.mkdir()
     for number, one in enumerate(ROWS):

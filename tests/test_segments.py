@@ -188,7 +188,7 @@ TOLD = (
 
 @st.composite
 def spliced(draw: st.DrawFn, name: str) -> tuple[list[str], tuple[Job, Job]]:
-    """Two logs of one format joined at any lines, the second with or without what it says when it starts."""
+    """Two logs of one format joined at any lines, the second with or without its settings."""
     lengths = st.sampled_from([12, 20, 40])
     first = replace(Job(), last=draw(lengths))
     second = replace(first, hour=10, last=draw(lengths), banner=draw(st.booleans()), **draw(st.sampled_from(CHANGES)))

@@ -104,7 +104,11 @@ def _known_note(name: str, annotation: Any) -> str:
 
     setting = next((one for one in SETTINGS if one.name == name), None)
     if setting:
-        return setting.option.help if setting.option and "--" not in setting.option.help else f"{setting.heading}."
+        return (
+            setting.option.help
+            if setting.option and "--" not in setting.option.help
+            else f"{setting.heading}{' size' * bool(setting.symbol)}."
+        )
     return next((" ".join(record.__doc__.split("\n\n")[0].split()) for record in _records_in(annotation)), "")
 
 
@@ -166,9 +170,9 @@ def files_page() -> str:
     parts = ["# Files\n\nEvery file and its purpose. Written by `tools/write_docs.py`.\n"]
     for folder in ("", *FOLDERS):
         files = sorted(path for path in (ROOT / folder).glob("*") if path.suffix in COMMENTS and path.is_file())
-        printed = [(path.name, _first_sentence(path)) for path in files]
-        width = max(len(name) for name, _ in printed) + 2
-        lines = [f"{name:<{width}}{sentence}".rstrip() for name, sentence in printed if sentence]
+        sentences = [(path.name, _first_sentence(path)) for path in files]
+        width = max(len(name) for name, _ in sentences) + 2
+        lines = [f"{name:<{width}}{sentence}".rstrip() for name, sentence in sentences if sentence]
         parts.append(f"## {folder or 'At the top'}\n\n```text\n" + "\n".join(lines) + "\n```\n")
     return "\n".join(parts)
 
@@ -224,13 +228,13 @@ def _first_sentence(path: Path) -> str:
     """Return the first sentence of a module's docstring, or of the first comment."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        printed = ast.get_docstring(ast.parse(text)) or ""
+        described = ast.get_docstring(ast.parse(text)) or ""
     else:
         mark = COMMENTS[path.suffix]
         lines = [line for line in text.splitlines() if not line.startswith("#!")]
         comment = itertools.takewhile(lambda line: line.startswith((mark, " *")), lines)
-        printed = "\n".join(line.removeprefix(mark).strip(" */") for line in comment)
-    paragraph = " ".join(printed.partition("\n\n")[0].split())
+        described = "\n".join(line.removeprefix(mark).strip(" */") for line in comment)
+    paragraph = " ".join(described.partition("\n\n")[0].split())
     return re.split(r"(?<=[.?!])\s", paragraph)[0]
 
 

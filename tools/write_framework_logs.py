@@ -322,8 +322,8 @@ def verdict(python: str, name: str) -> tuple[str, bool | None]:
             return f"{name:<14} {'-':<12} FAILED: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", False
         truth = Truth(**json.loads(Path(folder, TRUTH).read_text()))
         found = differences(truth, Path(folder, truth.log))
-    printed = "agrees" if not found else f"DIFFERS: {'; '.join(found)}"
-    return f"{truth.framework:<14} {truth.version:<12} {printed}", not found
+    agreement = "agrees" if not found else f"DIFFERS: {'; '.join(found)}"
+    return f"{truth.framework:<14} {truth.version:<12} {agreement}", not found
 
 
 def installed(requirements: str, folder: Path) -> str:

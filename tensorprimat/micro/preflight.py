@@ -59,10 +59,11 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
         moved += transfer_rates(device)
     on_part("launches")
     launch = launch_seconds(device)
-    on_part("differences between GPUs, and other processes")
     with collectives.group(device) as (backend, processes):
-        exchanged = collectives.measure(device, processes)
         is_checked = device.type == "cuda" or processes > 1  # a CPU alone has no others to compare with
+        if is_checked:
+            on_part(f"differences between {'GPUs' if device.type == 'cuda' else 'processes'}")
+        exchanged = collectives.measure(device, processes)
         checks = device_checks(machine, device, processes) if is_checked else []
     found = Preflight(
         **machine.facts_of_a_measurement(),

@@ -37,7 +37,7 @@ from tensorprimat.engines.cluster.executors import EXECUTORS, Cluster, JobSpec
 from tensorprimat.engines.cluster.job_log import Console, PrintedLine, Tail
 
 ON_NODE = """\
-# What torchrun starts in every rank: the engine named first, from the package beside this file.
+# Program that torchrun starts in every rank: runs the engine named first, from the package next to this file.
 import runpy
 import sys
 
