@@ -88,6 +88,11 @@ def test_losses_alone_are_refused(read_text: Any) -> None:
         read_text("\n".join([row(2.5), row(2.25), row(2.0)]) + "\n")
 
 
+def test_the_step_time_of_trl_is_not_a_step_time(read_text: Any) -> None:
+    with pytest.raises(NotALogError, match="step_time, which leaves the optimizer out"):
+        read_text("\n".join(row(0.5 + n / 100, step_time=8.25) for n in range(40)))
+
+
 def test_the_bar_around_a_row_gives_its_step_and_a_coarse_clock_its_time(read_text: Any) -> None:
     text = bar(0, "00:00")
     for step, elapsed in ((10, "05:00"), (20, "10:00"), (30, "15:10")):

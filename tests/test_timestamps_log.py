@@ -35,6 +35,25 @@ def test_rows_are_timed_from_their_timestamps_with_a_warning(read_text: Any) -> 
     assert (result.steps[3].loss, result.training_config.max_steps) == (2.996, 500)
 
 
+def test_a_module_named_test_in_a_loggers_prefix_is_not_a_validation(read_text: Any) -> None:
+    form = "[{:%Y-%m-%d %H:%M:%S}][I][ezpz/test_dist:170:__main__]"
+    result = read_text(log(*(row(n, form=form) for n in range(1, 301))))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "bar",
+    [
+        "1|{0}|Loss: 1.25: {0}%|##   | {0}/100 [00:20<03:00, 2.00s/it]",
+        "train: {0}%|##   | {0}/100 [00:20<03:00, 2.00s/it, loss=1.25]",
+        "INFO :: Progress on:train {0}.0it/1.00kit rate:2.0s/it remaining:03:00 elapsed:00:20 postfix:loss=1.25",
+    ],
+)
+def test_progress_bars_alone_are_refused_with_the_reason(read_text: Any, bar: str) -> None:
+    with pytest.raises(NotALogError, match="a progress bar does not state whether it counts optimizer steps"):
+        read_text(log(*(bar.format(n) for n in range(1, 60))))
+
+
 @pytest.mark.parametrize(
     "form",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -186,6 +187,8 @@ def _folds(log: Log) -> list[str]:
     ]
 
 
+_BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| {0,8}[\d.]{1,12}[kMG]?/[\d.]{1,12}[kMG]? \[\d|\bProgress on:\S")  # tqdm's
+BAR_BYTES = 2**14  # of the end of a log, which hold a bar's last drawing
 NO_TIME = "step times are unknown"  # part of a reader's error message
 
 
@@ -213,6 +216,8 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
             return NotALogError(f"no step times found{ended}, read as {formats[0].name}: {clause}", path=log.name)
         looked_for = f"{formats[0].name}: {formats[0].looks_for}"
         return NotALogError(f"no step times found{ended}; looked for {looked_for}", path=log.name)
+    if any(map(_BAR.search, log.tail(BAR_BYTES))):
+        ended = f" (a progress bar does not state whether it counts optimizer steps){ended}"
     remedy = (
         f"looked for rows of {', '.join(format.name for format in formats)}; `tprimat extract --formats` shows them"
     )

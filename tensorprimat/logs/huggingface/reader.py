@@ -45,6 +45,9 @@ from tensorprimat.logs.huggingface.steps import steps_of
 from tensorprimat.logs.huggingface.writers import of_one_process
 from tensorprimat.logs.text import Log
 
+OF_TRL = "step_time"
+"""Mean time of generation, forward and backward since the row before (trl/trainer/grpo_trainer.py, training_step)."""
+
 
 def detect(log: Log) -> int:
     found = sum(1 for _, text in log.head() for row in dictionaries_in(text) if is_row(row) or is_summary(row))
@@ -97,6 +100,11 @@ def read(log: Log) -> Reading:
         reading.warnings.append(
             "steps: no row states its step or a time; the lines have timestamps, but the log does not say how many "
             "steps a row covers (logging_steps), so step times are unknown; keep the progress bar or the final summary"
+        )
+    elif OF_TRL in content.last and not reported and not steps.has("seconds"):
+        reading.warnings.append(
+            f"steps: no row states a time but TRL's {OF_TRL}, which leaves the optimizer out, so step times are "
+            "unknown; keep the progress bar or the final summary"
         )
     return reading
 
