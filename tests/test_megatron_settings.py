@@ -88,11 +88,12 @@ def test_yaml_dumps_are_read_and_placeholders_are_reported(tmp_path: Path) -> No
     assert result.gpu_info.device_name == "MI300X"
 
 
-def test_a_switch_of_the_command_line_does_not_take_the_next_flag_as_its_value(tmp_path: Path) -> None:
+@pytest.mark.parametrize("follows", ["--bf16", "", "# no bias", "2>&1 | tee run.log", "| tee run.log", "> run.log"])
+def test_a_switch_of_the_command_line_does_not_take_the_next_word_as_its_value(tmp_path: Path, follows: str) -> None:
     command = (
         "+ python pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
         "--group-query-attention --num-query-groups 8 --vocab-size 128256 --swiglu --use-flash-attn "
-        "--untie-embeddings-and-output-weights --bf16"
+        f"--untie-embeddings-and-output-weights {follows}"
     )
     model = read(tmp_path, [command] + [row("P3", i, 2500.0) for i in (1, 2, 3)]).model
     assert model.parameters == 8030261248

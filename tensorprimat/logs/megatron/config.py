@@ -83,8 +83,8 @@ _LISTED = re.compile(
     r"\b(moe_layer_freq|window_size|window_attn_skip_freq)\"?: +[\"']?([\[(][\d, ()*+\[\]-]{1,1500}[\])])"
 )
 """A list that a YAML value states for its layers, or a window; other values end at a comma."""
-_FLAG = re.compile(r"--([a-z][a-z0-9-]{1,60})(?:[ =]+(?!--)([^\s\\]{1,200})|(?=\s|$))")
-"""A switch has no value: another flag follows it, or the line ends."""
+_FLAG = re.compile(r"--([a-z][a-z0-9-]{1,60})(?:[ =]+(?!--|[#|&;>]|\d>)([^\s\\]{1,200})|(?=\s|$))")
+"""A switch has no value: another flag, a comment, a pipe or a redirection follows it, or the line ends."""
 _DEFAULT = re.compile(r"(?<!\s)\s+\(Mcore default: .*\)$")
 _PLACEHOLDER = re.compile(r"^\$\{\w+:-?([^}]*)\}$")
 _SIZES = re.compile(
@@ -156,7 +156,7 @@ class Facts:
         self._omits_defaults = self._omits_defaults or BRIDGE_SUMMARY in text
         self._omits_latent_defaults = self._omits_latent_defaults or shapes.LATENT_SUMMARY in text
         for key, value in _FLAG.findall(text):
-            if (name := key.replace("-", "_")) in KEYS:
+            if (name := key.replace("-", "_")) in KEYS and not value.startswith("$"):  # a variable of the shell
                 self._flags.setdefault(name, value.strip("'\"") or "True")
         if match := _SIZES.search(text):
             for key, value in zip(_SIZE_KEYS, match.groups(), strict=True):
