@@ -88,15 +88,23 @@ def test_yaml_dumps_are_read_and_placeholders_are_reported(tmp_path: Path) -> No
     assert result.gpu_info.device_name == "MI300X"
 
 
-@pytest.mark.parametrize("follows", ["--bf16", "", "# no bias", "2>&1 | tee run.log", "| tee run.log", "> run.log"])
+COMMAND = (
+    "+ python pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+    "--group-query-attention --num-query-groups 8 --vocab-size 128256 --swiglu --use-flash-attn "
+    "--untie-embeddings-and-output-weights --mock-data --bf16"
+)
+
+
+@pytest.mark.parametrize("follows", ["--lr 1e-4", "", "# no bias", "2>&1 | tee run.log", "| tee run.log", "> run.log"])
 def test_a_switch_of_the_command_line_does_not_take_the_next_word_as_its_value(tmp_path: Path, follows: str) -> None:
-    command = (
-        "+ python pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
-        "--group-query-attention --num-query-groups 8 --vocab-size 128256 --swiglu --use-flash-attn "
-        f"--untie-embeddings-and-output-weights {follows}"
-    )
-    model = read(tmp_path, [command] + [row("P3", i, 2500.0) for i in (1, 2, 3)]).model
-    assert model.parameters == 8030261248
+    config = read(tmp_path, [f"{COMMAND} {follows}"] + [row("P3", i, 2500.0) for i in (1, 2, 3)]).training_config
+    assert (config.precision, config.data) == ("bf16", "mock")
+
+
+def test_a_command_line_without_the_arguments_that_megatron_prints_gives_no_shape(tmp_path: Path) -> None:
+    """Arguments of experts may be in a variable of the shell, ${MOE_ARGS[@]}, on a line of its own."""
+    result = read(tmp_path, [COMMAND] + [row("P3", i, 2500.0) for i in (1, 2, 3)])
+    assert result.model.shape is None
 
 
 def test_resolved_arguments_beat_the_yaml(tmp_path: Path) -> None:

@@ -251,6 +251,8 @@ class Facts:
         return next((key for key in precisions if self._settings.is_set(key)), "fp32" if len(precisions) == 2 else None)
 
     def _shape(self) -> ModelShape | None:
+        if "num_layers" not in self._dumped | self._yaml:  # a command line may keep other arguments in variables
+            return None
         try:
             return shapes.shape_of(self._settings)
         except shapes.UnknownShapeError as error:
