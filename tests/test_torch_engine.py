@@ -187,7 +187,6 @@ def test_rotary_frequencies_survive_the_conversion_to_bfloat16():
         ({"precision": "bf16", "fp8_recipe": "rowwise"}, CPU, "--fp8-recipe rowwise: only with --precision fp8"),
         ({"precision": "fp16"}, CPU, "--precision fp16: not on a CPU"),
         ({"precision": "tf32"}, CPU, "--precision tf32: not on a CPU"),
-        ({"attention_backend": "paged"}, CPU, "--attention paged: must be"),
         ({"preset": "huge"}, CPU, "no preset 'huge' of llama"),
         ({"platform": "amd"}, EIGHT_H100, "the spec is for platform amd, but torch sees a CUDA machine"),
         (

@@ -7,13 +7,14 @@ import types
 import pytest
 import torch
 
-from tensorprimat.core import models
+from tensorprimat.core import models, settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.torch import engine, fp8
 from tensorprimat.engines.torch.model import LanguageModel
 
+RECIPES = settings.option("fp8_recipe").choices
 TORCHAO = importlib.util.find_spec("torchao") is not None
 
 
@@ -74,7 +75,7 @@ def stand_in(monkeypatch):
             return name
 
     def convert(module, *, module_filter_fn, config):
-        assert config in fp8.RECIPES
+        assert config in RECIPES
         for parent in list(module.modules()):
             for name, part in list(parent.named_children()):
                 if type(part) is torch.nn.Linear and module_filter_fn(part, name):
@@ -122,7 +123,7 @@ def test_a_model_whose_layers_do_not_fit_the_units_is_refused(monkeypatch):
 
 @pytest.mark.skipif(not TORCHAO, reason="torchao is not installed: pip install torchao")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("recipe", fp8.RECIPES)
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_a_model_learns_with_emulated_fp8_products_almost_as_in_bfloat16(recipe):
     def losses(convert):
         torch.manual_seed(0)

@@ -43,8 +43,8 @@ class RunSpec(Record):
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
     seed: int = 1234
     methodology: str | None = None
-    attention_backend: str | None = None
-    """sdpa, eager or flash; None leaves the engine's choice, which the result names."""
+    attention_backend: Literal["sdpa", "eager", "flash"] | None = None
+    """None leaves the engine's choice, which the result names."""
     compile: bool = False
     """Compile each decoder layer with torch.compile (torch engine)."""
     master_weights: Literal["fp32"] | None = None

@@ -58,8 +58,6 @@ def check(spec: RunSpec, machine: Machine) -> None:
     fp8.check(spec)
     if spec.master_weights and spec.precision not in ("bf16", "fp8"):
         raise UsageError(f"--master-weights {spec.master_weights}: only with --precision bf16 or fp8")
-    if spec.attention_backend not in (None, "sdpa", "eager", "flash"):
-        raise UsageError(f"--attention {spec.attention_backend}: must be sdpa, eager or flash")
     if spec.attention_backend == "flash" and importlib.util.find_spec("flash_attn") is None:
         raise UsageError("--attention flash: the package flash-attn is not installed; use sdpa")
     if spec.platform == "cpu":

@@ -19,7 +19,6 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import importable
 
 MXFP8 = "mxfp8"
-RECIPES = ("tensorwise", "rowwise", MXFP8)
 DEFAULT_RECIPE = "tensorwise"
 PACKAGE = "torchao"
 MULTIPLE = 16  # of both sides of a matrix, as FP8 matrix units require
