@@ -13,7 +13,7 @@ from tensorprimat.core.errors import InputError
 
 WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
 WORTH_BEGINNING_BYTES = 2**26  # hashed in less time than importing a reader takes
-BLOCK_BYTES = 2**23  # takes longer to hash than a wait for the interpreter
+BLOCK_BYTES = 2**21  # stays in the cache of a core from reading to hashing
 
 
 class Digest:
