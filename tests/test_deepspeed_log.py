@@ -90,6 +90,12 @@ def test_the_trainers_batch_lets_the_dates_of_rows_confirm_the_rate(tmp_path):
     assert result.audit.ratio == pytest.approx(1.0, abs=0.02)
 
 
+def test_the_batch_of_the_trainers_last_start_before_the_rows_counts(tmp_path):
+    first = [line.replace("= 32", "= 64").replace("device = 4", "device = 8") for line in trainer(32.25)[:5]]
+    config = read(tmp_path, *first, *trainer(32.25)).training_config
+    assert (config.global_batch_size, config.micro_batch_size) == (32, 4)
+
+
 def test_the_trainers_batch_lets_the_dates_of_rows_refute_the_rate(tmp_path):
     with pytest.raises(TensorPrimatError, match="no figure of this log can be trusted"):
         read(tmp_path, *trainer(56.0))
