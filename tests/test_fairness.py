@@ -178,7 +178,7 @@ def test_another_quality_target_is_not_the_same_task():
     ("other", "reason", "remedy"),
     [
         (result("mi300x", model="qwen"), "different model shapes", "Benchmark the same model on both sides."),
-        (result("mi300x", sequence_length=2048), "sequence length 8192 against 2048", "--methodology agreed"),
+        (result("mi300x", sequence_length=2048), "sequence length 8192 against 2048", "--sequence-length N"),
         (with_model(result("mi300x"), trainable_parameters=44_564_480), "trainable parameters all against 44,564,480",
          "Comparable if the same parameters train on both sides."),
         (changed(result("mi300x"), peft="lora"), "adapter none against lora", "same parameters train"),

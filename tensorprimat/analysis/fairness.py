@@ -126,11 +126,12 @@ def _read(field: Field, result: Result) -> str | None:
 _WITH_SHAPE = f"Comparable with {FLAGS['shape']}."
 _SAME_BATCH = "Comparable with the same global batch on both sides, or without --strict."
 _SAME_SIZE = "Train both with ./benchmark.py --methodology agreed: same batch and sequence, each vendor's tuning."
+_SAME_LENGTH = "Train both with ./benchmark.py --sequence-length N, or with ./benchmark.py --methodology agreed."
 _REMEDIES = {
     "shape": "Benchmark the same model on both sides.",
     "model": "Benchmark the same model on both sides.",
     "preset": "Benchmark the same model on both sides.",
-    "sequence_length": _SAME_SIZE,
+    "sequence_length": _SAME_LENGTH,
     "trainable_parameters": "Comparable if the same parameters train on both sides.",
     "peft": "Comparable if the same parameters train on both sides.",
     "packing": "Comparable with the same packing on both sides.",
