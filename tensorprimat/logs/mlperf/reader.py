@@ -67,7 +67,13 @@ def read(log: Log) -> Reading:
     steps = [step for number, run in enumerate(content.runs) for step in steps_of(run, number)]
     reading.steps = Steps.of(steps)
     if any(run.tokens for run in content.runs):
-        _leave_out_longest(reading)
+        _leave_out_longest(reading, f"samples are shorter, so the tokens are those that the log counts in {TOKENS_KEY}")
+    elif benchmark and mlperf_rules.benchmark(benchmark) is None:
+        _leave_out_longest(
+            reading,
+            f"the rules of {benchmark} are not known, so samples may be shorter and tokens are not counted; give "
+            "--sequence-length if every sample has that length",
+        )
     reading.evidence = evidence_of(content.runs, steps)
     _report_rates(reading, content.runs, batch, length)
     if any("eval_accuracy" in run.counts and not (run.evaluations or run.rows) for run in content.runs):
@@ -96,13 +102,10 @@ def _events(log: Log, torn: list[int], launched: mlperf_system.LaunchLines) -> I
         torn.pop()
 
 
-def _leave_out_longest(reading: Reading) -> None:
-    """Leave out the maximum length of a sequence of a log that counts its tokens: samples differ in length."""
+def _leave_out_longest(reading: Reading, because: str) -> None:
+    """Leave out the maximum length of a sequence where samples differ in length, or may."""
     if longest := reading.training_config.pop("sequence_length", None):
-        reading.warnings.append(
-            f"sequence_length: {longest:,} is the maximum; samples are shorter, so the tokens are those that the log "
-            f"counts in {TOKENS_KEY}"
-        )
+        reading.warnings.append(f"sequence_length: {longest:,} is the maximum; {because}")
 
 
 def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | None, length: int | None) -> None:
