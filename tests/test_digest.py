@@ -31,6 +31,7 @@ def test_a_digest_covers_all_bytes(tmp_path, size):
 
 
 def test_extract_uses_the_digest_that_it_began_before_its_imports(log, tmp_path, monkeypatch):
+    monkeypatch.setattr(digest, "usable_cores", lambda: 2)
     monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 1)
     made = []
     monkeypatch.setattr(digest, "Digest", lambda path, make=digest.Digest: made.append(path) or make(path))
@@ -40,7 +41,15 @@ def test_extract_uses_the_digest_that_it_began_before_its_imports(log, tmp_path,
     assert source.sha256 == hashlib.sha256(log.read_bytes()).hexdigest()
 
 
+def test_no_digest_is_begun_on_a_single_core(log, monkeypatch):
+    monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 1)
+    monkeypatch.setattr(digest, "usable_cores", lambda: 1)
+    digest.begin_first([str(log)])
+    assert digest._begun == {}
+
+
 def test_no_digest_is_begun_for_a_file_that_is_not_large(tmp_path, log, monkeypatch):
+    monkeypatch.setattr(digest, "usable_cores", lambda: 2)
     digest.begin_first([str(log)])
     monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 0)
     os.mkfifo(tmp_path / "pipe")
@@ -51,6 +60,7 @@ def test_no_digest_is_begun_for_a_file_that_is_not_large(tmp_path, log, monkeypa
 
 
 def test_a_digest_that_was_begun_before_the_file_grew_is_not_used(log, monkeypatch):
+    monkeypatch.setattr(digest, "usable_cores", lambda: 2)
     monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 1)
     digest.begin_first([str(log)])
     log.write_text(log.read_text() + ROW.format(9))

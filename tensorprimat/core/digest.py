@@ -10,10 +10,11 @@ from pathlib import Path
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.processes import usable_cores
 
 WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
 WORTH_BEGINNING_BYTES = 2**26  # hashed in less time than importing a reader takes
-BLOCK_BYTES = 2**21  # stays in the cache of a core from reading to hashing
+BLOCK_BYTES = 2**20  # stays in the cache of a core from reading to hashing
 
 
 class Digest:
@@ -63,7 +64,12 @@ _begun: dict[Path, tuple[tuple[int, ...], Digest]] = {}
 
 
 def begin_first(arguments: Iterable[str]) -> None:
-    """Begin the digest of the first large file among a command's arguments, before its imports, for `of` to find."""
+    """Begin the digest of the first large file among a command's arguments, before its imports, for `of` to find.
+
+    On one core it would only slow the imports.
+    """
+    if usable_cores() == 1:
+        return
     for path in map(Path, arguments):
         with contextlib.suppress(OSError, ValueError):  # no path, or its reader reports the error
             if path.is_file() and path.stat().st_size >= WORTH_BEGINNING_BYTES:
