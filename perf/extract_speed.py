@@ -226,26 +226,15 @@ def compare(other: Path, folder: Path, *, scale: float, turns: int) -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     print(f"{'processor seconds':<34}{'this':>10}{'other':>10}{'other / this':>14}")
     for path in paths:
-        for what, code in (("extract", EXTRACT), ("parse", PARSE)):
+        for what, measure in (("extract", of_command), ("parse", of_parsing)):
             pairs = [
-                tuple(processor_seconds(code, root, path, folder, environment) for root in (ROOT, other))
-                for _ in range(turns + 1)
+                tuple(measure(root, path, folder, environment) for root in (ROOT, other)) for _ in range(turns + 1)
             ][1:]  # the first turn compiles
             ours, theirs = (statistics.median(of) for of in zip(*pairs, strict=True))
             ratio = statistics.median(b / a for a, b in pairs)
             print(f"{what + ', ' + path.name:<34}{ours:10.2f}{theirs:10.2f}{ratio:14.2f}", flush=True)
 
 
-EXTRACT = """
-import resource, runpy, sys
-sys.argv = ["extract_primus_metrics.py", "--log-file", sys.argv[1], "--model-name", "llama", "--output", sys.argv[2]]
-try:
-    runpy.run_path("extract_primus_metrics.py", run_name="__main__")
-except SystemExit as end:
-    assert not end.code, end.code
-used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-print(sum(one.ru_utime + one.ru_stime for one in used))
-"""
 PARSE = """
 import pathlib, sys, time
 from tensorprimat import logs
@@ -258,11 +247,25 @@ print(time.process_time() - started)
 """
 
 
-def processor_seconds(code: str, root: Path, path: Path, folder: Path, environment: dict[str, str]) -> float:
-    """Run a program in a checkout and return the seconds that it prints on its last line."""
+def of_command(root: Path, path: Path, folder: Path, environment: dict[str, str]) -> float:
+    """Return the processor seconds of the whole command of a checkout, from its start to its end."""
     results = folder / "results"
     shutil.rmtree(results, ignore_errors=True)
-    command = [sys.executable, "-c", code, str(path), str(results)]
+    command = [sys.executable, "extract_primus_metrics.py", "--log-file", str(path), "--model-name", "llama"]
+    running = subprocess.Popen(
+        [*command, "--output", str(results)],
+        cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    _, status, used = os.wait4(running.pid, 0)
+    running.returncode = os.waitstatus_to_exitcode(status)
+    if running.returncode:
+        raise SystemExit(f"{root}: extraction ended with {running.returncode}")
+    return used.ru_utime + used.ru_stime
+
+
+def of_parsing(root: Path, path: Path, folder: Path, environment: dict[str, str]) -> float:  # noqa: ARG001
+    """Return the processor seconds in which the reader of a checkout reads a log."""
+    command = [sys.executable, "-c", PARSE, str(path)]
     done = subprocess.run(command, cwd=root, env=environment, check=True, text=True, capture_output=True)
     return float(done.stdout.split()[-1])
 
