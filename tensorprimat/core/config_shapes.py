@@ -10,6 +10,7 @@ from tensorprimat.core import decoders, models
 from tensorprimat.core.decoders import Decoder, Layer
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.families import FAMILIES, Config, complete, whole
+from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.shape_parts import Experts, LatentAttention
 
@@ -57,7 +58,7 @@ def of_decoder(decoder: Decoder, config: Config) -> ModelShape:
     try:
         shape = _shape(decoder, complete(config))
     except ValidationError as error:
-        raise UsageError(f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg'].lower()}") from error
+        raise UsageError(first_fault(error)) from error
     untied = 0 if decoder.tied_embeddings else decoder.embedding_weights
     weights = models.matrix_parameters(shape) + models.idle_parameters(shape) + untied
     counts = (models.matrix_parameters(shape) / decoder.active_weights, weights / decoder.weights)

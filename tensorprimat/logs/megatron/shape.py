@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from tensorprimat.core import models
+from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.shape_parts import Experts, LatentAttention
 
@@ -128,7 +129,7 @@ def shape_of(settings: MegatronSettings) -> ModelShape | None:
             latent_attention=_latent(settings),
         )
     except ValidationError as error:
-        raise UnknownShapeError(f"its settings contradict each other ({error.errors()[0]['msg'].lower()})") from error
+        raise UnknownShapeError(f"its settings contradict each other ({first_fault(error)})") from error
     return _with_ties(settings, shape)
 
 
