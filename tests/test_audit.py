@@ -286,8 +286,8 @@ def test_a_contradiction_states_the_time_that_the_clock_leaves_to_the_steps():
     dates = np.cumsum([0.9 + (10.0 if n == 50 else 0.0) for n in range(101)]).tolist()
     outcome = audited(result(rows([1.0] * 101, dates), announced={505: "validation"}), "run.log")
     assert outcome.warnings[0] == (
-        "audit: 100 steps take 100 s at the measured pace, but 90 s by the dates of the rows, which holds evaluation "
-        "9.9 s as well: 8.9 s (9 %) are unexplained"
+        "audit: 100 steps take 100 s at the measured pace, but 90 s by the dates of the rows, not counting evaluation "
+        "9.9 s: 8.9 s (9 %) are unexplained"
     )
 
 

@@ -89,7 +89,7 @@ def test_losses_alone_are_refused(read_text: Any) -> None:
 
 
 def test_the_step_time_of_trl_is_not_a_step_time(read_text: Any) -> None:
-    with pytest.raises(NotALogError, match="step_time, which leaves the optimizer out"):
+    with pytest.raises(NotALogError, match="step_time, which does not include the optimizer"):
         read_text("\n".join(row(0.5 + n / 100, step_time=8.25) for n in range(40)))
 
 

@@ -49,7 +49,7 @@ def test_a_process_that_nobody_has_launched_starts_its_own_ranks():
 
 
 def test_an_interactive_job_in_which_each_task_would_train_alone_is_refused():
-    with pytest.raises(UsageError, match="srun: Lightning takes a job named interactive"):
+    with pytest.raises(UsageError, match="srun: Lightning treats a job named interactive"):
         rank_of({**SRUN, "SLURM_JOB_NAME": "interactive"})
 
 

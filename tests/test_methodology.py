@@ -214,7 +214,7 @@ def test_a_log_gets_the_methodology_only_if_it_does_not_contradict_it():
     contradicted = methodology.label(log.model_copy(update={"training_config": config}), "classic")
     assert contradicted.methodology is None
     assert contradicted.warnings[-1] == (
-        "methodology: not classic, which the log contradicts (sequence_length 8192 instead of 2048)"
+        "methodology: classic is not recorded, because the log contradicts it (sequence_length 8192 instead of 2048)"
     )
 
 

@@ -202,7 +202,7 @@ def test_a_summary_with_means_of_the_run_reports_them(read_text: Any) -> None:
 def test_a_summarys_last_rates_have_a_warning_that_they_are_of_one_moment(read_text: Any) -> None:
     result = read_text(json.dumps({"_step": 99, "_runtime": 500.5, "throughput/tokens_per_sec": 999.5}, indent=2))
     assert result.performance_metrics.tokens_per_second == 999.5
-    assert any("last logged row alone" in warning for warning in result.warnings)
+    assert any("holds only the last logged row" in warning for warning in result.warnings)
 
 
 def test_a_summary_without_any_rate_is_refused(read_text: Any) -> None:

@@ -165,7 +165,7 @@ def test_madengines_metric_that_is_not_a_rate_is_refused_with_its_name(read_text
 
 
 def test_madengines_sum_of_rates_per_gpu_over_nodes_is_not_a_rate_per_gpu(read_text: Any) -> None:
-    with pytest.raises(NotALogError, match="adds up what 2 nodes printed, rates per GPU too"):
+    with pytest.raises(NotALogError, match="adds up what 2 nodes printed, even rates per GPU"):
         read_text(perf(run("a", "200.0", "tokens_per_second_per_gpu", gpus="16,2,8")))
     result = read_text(perf(run("a", "200.0", "tokens_per_second", gpus="16,2,8")))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(12.5)

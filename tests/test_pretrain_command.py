@@ -212,4 +212,4 @@ def test_help_shows_the_defaults_of_nemos_recipes(capsys):
     assert main(["pretrain", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "(the methodology's, or bf16)" in shown
-    assert "(agreed where it knows the GPU)" in shown
+    assert "(agreed if it has values for the GPU, else none)" in shown

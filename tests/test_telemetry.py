@@ -170,7 +170,7 @@ def test_only_the_gpus_of_the_training_are_sampled(monkeypatch):
     [
         (lambda: result_on("GPU-other"), {}, "nvidia-ml-py lists other GPUs than those that take part"),
         (lambda: result_on("GPU-a"), None, "nvidia-ml-py (pip install nvidia-ml-py) is not installed, or finds no GPU"),
-        (lambda: result_on(), {}, "this version of torch does not report which GPUs take part; a later version does"),
+        (lambda: result_on(), {}, "this version of torch does not report which GPUs take part; install a newer torch"),
         (lambda: result_on(NVML_ID), {}, "the driver reports none for this GPU"),
         (
             lambda: result_on(NVML_ID, name="NVIDIA H100 80GB HBM3 MIG 1g.10gb"),

@@ -70,12 +70,12 @@ def test_whole_seconds_are_merged_until_they_are_fine_enough(read_text: Any, for
 
 
 def test_a_fraction_that_never_changes_adds_nothing_to_whole_seconds(read_text: Any) -> None:
-    with pytest.raises(NotALogError, match=r"nothing but timestamps, known to 1 s"):
+    with pytest.raises(NotALogError, match=r"only timestamps with a resolution of 1 s"):
         read_text(log(*(row(n, 0.5, "{:%Y-%m-%d %H:%M:%S},123 INFO") for n in range(1, 12))))
 
 
 def test_stamps_too_coarse_for_any_step_are_refused_with_the_reason(read_text: Any) -> None:
-    with pytest.raises(NotALogError, match=r"nothing but timestamps, known to 1 s"):
+    with pytest.raises(NotALogError, match=r"only timestamps with a resolution of 1 s"):
         read_text(log(*(row(n, 0.7, "{:%Y-%m-%d %H:%M:%S}") for n in range(1, 50))))
 
 

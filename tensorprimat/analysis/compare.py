@@ -157,8 +157,8 @@ def _unpaired(groups: Mapping[str, Sequence[Group]], group_pairs: Mapping[str, S
     for model, of_model in groups.items():
         paired = {id(group) for pair in group_pairs[model] for group in pair.groups}
         alone += [
-            f"{group.label}: in no ratio, because the work of another side of its group is closer to that of the other "
-            "group; to compare it, name the sides: tprimat compare NAME=PATH NAME=PATH"
+            f"{group.label}: not compared, because another side of its group did work more like that of the other "
+            "group; to compare this side, name the sides: tprimat compare NAME=PATH NAME=PATH"
             for group in of_model
             if paired and id(group) not in paired
         ]

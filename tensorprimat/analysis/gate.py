@@ -38,7 +38,7 @@ PUBLISHED = "published"  # engine of a row of a published table (analysis/publis
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The loss that a gate tolerates in the candidate, as fractions; None leaves a check out."""
+    """Largest changes for the worse that a gate tolerates, as fractions; None leaves a check out."""
 
     slowdown: float
     """Of the rate: at 0.03 the candidate may lose 3 % of the baseline's tokens/s/GPU."""
@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One limit, looked at for one model."""
+    """The check of one limit for one model, with its outcome."""
 
     model: str
     what: str

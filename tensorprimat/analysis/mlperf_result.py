@@ -1,4 +1,4 @@
-"""MLPerf Training entries in the shape of results and of published rows, so that one fairness table reads them all."""
+"""MLPerf Training entries converted to results and to published rows, so that one fairness table reads them all."""
 
 from __future__ import annotations
 

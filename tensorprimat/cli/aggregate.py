@@ -34,9 +34,9 @@ def command(
     """Make tables of a folder of measurements (cells): complete, by size, by context, forward and backward, pivots.
 
     Without an output file, the tables go to stdout as Markdown. A pivot table shows means of --values (default
-    mean_time_ms) by --rows (default context_length) and --columns (default model_size). Expressions know the columns of
-    the JSON files, arithmetic, comparisons, and, or, not, and sqrt, log, exp, min, max, abs, round. In Python,
-    tensorprimat.load_cells(DIR) returns the folder as a pandas DataFrame.
+    mean_time_ms) by --rows (default context_length) and --columns (default model_size). Expressions can use the columns
+    of the JSON files, arithmetic, comparisons, the words and/or/not, and the functions sqrt, log, exp, min, max, abs
+    and round. In Python, tensorprimat.load_cells(DIR) returns the folder as a pandas DataFrame.
 
     \b
     Examples:

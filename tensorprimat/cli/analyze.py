@@ -27,10 +27,10 @@ def command(
     """Survey folders of old training data: text logs, TensorBoard events, Excel profiles, results.
 
     Files are recognised by content, not by name. The table shows format, model, GPU, steps and tokens/s per GPU; a
-    model or precision taken from the path is marked with *; a platform taken from the path is in from_path. Unreadable
-    files are listed and do not stop the command; files without training data are counted. Profiles have a separate
-    table, two of them side by side. With --save each log becomes a result in DIR (and in DIR/history), for
-    compare_results.py.
+    model or precision taken from the path is marked with *. The column from_path of --json and --csv lists all settings
+    taken from the path, the platform included. Unreadable files are listed and do not stop the command; files without
+    training data are counted. Profiles have a separate table, which also shows the ratio if there are two. With --save
+    each log becomes a result in DIR (and in DIR/history), for compare_results.py.
 
     \b
     Examples:

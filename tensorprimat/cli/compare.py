@@ -29,7 +29,7 @@ RESULTS = "Results, logs, or folders of them; two or more are sides, the first i
 OUTPUT_DIR = f"Folder for comparison_*{TO_FILE}"
 BY = "Property that separates the sides: platform, engine, precision, preset or gpu."
 STRICT = "Print a ratio only where model, shape, sequence length and global batch are the same."
-BASELINE = "Side that ratios divide by: its name, or part of the name; by default the first side."
+BASELINE = "Side that is the denominator of every ratio: its name, or part of the name; by default the first side."
 ASSUME_RUN_CV = "Assume that single runs vary by this much, such as 2%, and base the verdict on it."
 
 ASSUME_HOST_CV = "Assume that machines vary by this much, such as 1%, and widen intervals of one machine by it."
@@ -57,10 +57,10 @@ def command(
     """Compare benchmark results: training rates with confidence intervals, and a verdict on whether the comparison is
     fair.
 
-    Two or more arguments are sides of the comparison: results, folders of them, or logs, which are read as by extract;
-    the first is the baseline. With one folder, or with --by, results are grouped by platform (or by the property of
-    --by). Several runs of one machine and configuration are one side. A ratio is printed only if the sides are
-    comparable, with its verdict level; a winner is named only if the runs support it.
+    Two or more arguments are sides of the comparison: results, folders of them, or logs (read as `tprimat extract`
+    reads them); the first is the baseline. With one folder, or with --by, results are grouped by platform (or by the
+    property of --by). Several runs of one machine and configuration are one side. A ratio is printed only if the sides
+    are comparable, with its verdict level; a winner is named only if the runs support it.
 
     Writes into DIR: comparison_report.html (the whole report in one file that works offline), comparison_report.md,
     comparison_plot.png and .svg, comparison_loss.png and .svg if losses were logged, comparison.json and .csv.

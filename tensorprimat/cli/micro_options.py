@@ -36,7 +36,7 @@ SHAPE = (
 WORK = (
     option("pass_name", str, "NAMES", PASSES, flag="--pass", default="all"),
     option("warmup_steps", int, "N", "Steps before the measured ones.", default=5),
-    option("measure_steps", int | None, "N", "Measured steps in all.", show_default="trials × steps per trial"),
+    option("measure_steps", int | None, "N", "Measured steps of all trials.", show_default="trials × steps per trial"),
     option("trials", int | None, "N", "Timed intervals.", show_default="10"),
     option("steps_per_trial", int | None, "K", "Steps of each timed interval.", show_default="1"),
     option("precision", str | None, "NAMES", "fp32, tf32, bf16, fp16.", show_default=FP32_ON_A_CPU),

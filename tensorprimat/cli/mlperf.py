@@ -44,18 +44,19 @@ def command(
     """Read, list and compare the results of MLPerf Training, with all their runs.
 
     The package holds the language-model results of v4.1, v5.0 and v5.1: facts from the logs of the public rounds. Times
-    to train are scored by the rules of MLPerf: the fastest and the slowest run dropped, the rest averaged, one failed
-    run at most, the factor of scaling.json applied. Rates are derived from the logs and not verified by MLCommons.
+    to train are scored by the rules of MLPerf: the fastest and the slowest run are dropped, the others are averaged,
+    and the factor of scaling.json multiplies the mean; at most one run may fail. Rates are derived from the logs and
+    not verified by MLCommons.
 
-    list --published adds the rows of the vendors' published tables; gate --against takes the names of both.
+    list --published also shows the rows of the vendors' published tables. gate --against takes a name from either list.
 
     \b
     import   read a checkout of mlcommons/training_results_vX.Y into a library
     list     one row per system and benchmark
     show     all data of the entries whose name contains NAME, each run with its file and SHA-256
-    compare  time to train of two GPUs on one task, split into rate, samples, evaluation and set-up; of one GPU
-             its scaling over the number of GPUs and its results over the rounds; GPU@ROUND names a round; of AMD,
-             NVIDIA or both the fastest entry in each round
+    compare  two GPUs: time to train on one task, split into rate, samples, evaluation and set-up;
+             one GPU: its scaling over the number of GPUs, and its results over the rounds;
+             AMD, NVIDIA or both: the vendor's fastest entry in each round; GPU@ROUND selects a round of a GPU
 
     \b
     Examples:

@@ -31,9 +31,10 @@ def command(
     """Time forward, backward and optimizer step of a model on one device, separately and together.
 
     Sizes are small, medium, large, xl and 2.7B (vocabulary 10,000), the real shapes llama, qwen and mistral, or any
-    shape by its numbers. Options named NAMES or NUMBERS take several values, separated by commas. A forward pass
-    records what backward needs, as in training. Each measured interval (trial) begins and ends with the device idle;
-    the parts of a step are marked inside it. Out of memory becomes a row of the table and does not end the command.
+    shape by its numbers. Options named NAMES or NUMBERS take several values, separated by commas. The forward pass
+    keeps what the backward pass needs, as in training. Each measured interval (trial) begins and ends with the device
+    idle; the parts of a step are timed inside it. Out of memory becomes a row of the table and does not end the
+    command.
 
     On a terminal the table is coloured; otherwise it is Markdown.
 

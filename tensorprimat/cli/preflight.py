@@ -44,11 +44,11 @@ def command(
 
     It measures matrix products by precision and size, memory bandwidth, transfers between host and device, launch
     latency, and, where torchrun starts several processes, all-reduce, all-gather and reduce-scatter by message size.
-    Each figure is compared with the catalogue's peak, matrix products also with the best published ones. A GPU
-    well below the others or the catalogue is named; over several nodes each has a row, the slowest first, and
-    --fail-below names the slow ones. The result is kept per machine: sweeps estimate their time from it, and training
-    results are compared with it. If other processes use a GPU or a quarter of the cores (with a load above the number
-    of cores), or if a frequency or power cap changes meanwhile, the figures are shown and not kept.
+    Each figure is compared with the catalogue's peak, matrix products also with the best published ones. The output
+    names a GPU that is well below the others or the catalogue. With several nodes, each node has a row, the slowest
+    first, and --fail-below names the slow GPUs. The result is kept per machine: sweeps estimate their time from it, and
+    training results are compared with it. If other processes use a GPU or a quarter of the cores (with a load above the
+    number of cores), or if a frequency or power cap changes meanwhile, the figures are shown and not kept.
 
     \b
     Examples:

@@ -28,7 +28,7 @@ OWN = (
 )
 """Settings of NeMo's recipes that a flag or an environment variable sets."""
 HERE: dict[str, dict[str, Any]] = {
-    "methodology": {"shown_default": "agreed where it knows the GPU"},
+    "methodology": {"shown_default": "agreed if it has values for the GPU, else none"},
     "precision": {"help": "bf16 or fp8 (hybrid, delayed scaling).", "shown_default": "the methodology's, or bf16"},
     "num_gpus": {"help": "GPUs of one node.", "shown_default": "all"},
 }

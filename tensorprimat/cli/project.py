@@ -16,16 +16,17 @@ def command(
     ] = "llama2_70b_lora",
     source: Annotated[Path | None, takes("RESULT", "Result file that holds the measured rate.", "--from")] = None,
     gpus: Annotated[int | None, takes("NUMBER", "Number of GPUs to project to.")] = None,
-    gpu: Annotated[str | None, takes("NAME", "GPU of the projection; must be that of the result.")] = None,
+    gpu: Annotated[str | None, takes("NAME", "GPU of the result, as a check; any other GPU is refused.")] = None,
     library: Annotated[Path | None, takes("FILE", "Library with the scaling points (default: the package's).")] = None,
     as_json: Annotated[bool, switch("--json", "Print JSON.")] = False,
 ) -> int:
     """Project the rate of a result to another number of GPUs, as a 90 % interval (strong scaling).
 
-    The model: samples/s grow with a power of the number of GPUs. The power and its spread come from the submitters of
-    MLPerf Training that ran one benchmark on several numbers of GPUs. Every point is also predicted from other GPUs
-    alone; if fewer than 85 % or more than 95 % of at least 20 such points are in their interval, the projection is not
-    reliable and is refused. Without --from, these points are listed. Reports contain no projection.
+    The model: samples/s grow as a power of the number of GPUs. The exponent and its spread come from the submitters of
+    MLPerf Training that ran one benchmark on several numbers of GPUs. As a check, every measured point is also
+    predicted from other GPUs alone. If fewer than 85 % or more than 95 % of at least 20 such points lie in their
+    predicted interval, the projection is not reliable and is refused. Without --from, the command lists these points.
+    Reports contain no projection.
 
     \b
     Examples:

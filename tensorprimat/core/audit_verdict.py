@@ -120,7 +120,7 @@ def _contradiction(finding: AuditFinding) -> str:
     taken, left_over = different_seconds(finding.expected, left)
     return (
         f"{count(finding.steps)} steps take {taken} at the measured pace, but {left_over} by {finding.clock}"
-        + (f", which holds {known} as well" if known else "")
+        + (f", not counting {known}" if known else "")
         + f": {short_seconds(abs(finding.unexplained))} ({percent(finding.contradiction, 0)}) are unexplained"
     )
 

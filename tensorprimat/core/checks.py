@@ -241,8 +241,8 @@ def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[str]
         return []
     fewest, most = min(low for low, _ in ranges), max(high for _, high in ranges)
     return [
-        f"tokens_per_step: from {count(fewest)} to {count(most)}; the figure is their mean, tokens/s is all tokens "
-        "over all seconds, and the time of a single step follows its tokens"
+        f"tokens_per_step: varies from {count(fewest)} to {count(most)}; the figure is the mean, tokens/s is all "
+        "tokens over all seconds, and the time of a step depends on its tokens"
     ]
 
 
@@ -251,8 +251,8 @@ def _segments(selection: Selection) -> str:
     if len(selection.measured_segments) > 1:
         numbers = ", ".join(str(number + 1) for number in selection.measured_segments)
         sentence = (
-            f"{selection.segments} segments between restarts; numbers {numbers}, each resumed where the previous one "
-            "ended, are measured together without the start of each"
+            f"{selection.segments} segments between restarts; numbers {numbers}, each of which resumed the previous "
+            "one, are measured together, without their warm-up"
         )
     else:
         sentence = (

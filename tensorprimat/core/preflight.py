@@ -102,7 +102,7 @@ class NodeRate:
 
 
 class Preflight(Record):
-    """The whole file."""
+    """The preflight of one machine: the content of one file."""
 
     kind: Literal["preflight"] = "preflight"
     schema_version: int = 1

@@ -266,7 +266,7 @@ class MemoryMetrics(RoundedRecord):
 
 
 class PowerMetrics(RoundedRecord):
-    """Measured, never nameplate."""
+    """Power and related figures as measured, never nameplate values."""
 
     avg_power_watts_per_gpu: Figure = None
     """Over the measured steps."""

@@ -83,8 +83,8 @@ class _Notes:
         if known is not None and not same:
             if not self.overrides:
                 self.warnings.append(
-                    f"{what}: the log or result says {known}, which is used although {flag} {stated} is stated for "
-                    f"all; {flag} SIDE={stated} overrides it"
+                    f"{what}: the log or result says {known}, which is used, because {flag} {stated} names no side; "
+                    f"{flag} SIDE={stated} overrides it"
                 )
                 return False
             self.warnings.append(f"{what}: {flag} {stated} is used, although the log says {known}")

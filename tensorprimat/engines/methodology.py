@@ -106,7 +106,7 @@ def label(result: Result, name: str | None) -> Result:
     if not rows:
         warning = f"methodology: {_missing_entry(name, result.model.name, gpu, config.precision)}"
     elif contradicted := min((configurations.differing(config, row) for row in rows), key=len):
-        warning = f"methodology: not {name}, which the log contradicts ({', '.join(contradicted)})"
+        warning = f"methodology: {name} is not recorded, because the log contradicts it ({', '.join(contradicted)})"
     else:
         return result.changed(methodology=name)
     return result.changed(warnings=(*result.warnings, warning))

@@ -56,7 +56,7 @@ def unmeasured(result: Result, sampler: telemetry.Sampler) -> list[str]:
     if sampler.first:
         why = "the driver reports none for this GPU"
     elif not result.provenance.gpu_ids:
-        why = "this version of torch does not report which GPUs take part; a later version does"
+        why = "this version of torch does not report which GPUs take part; install a newer torch"
     elif _is_instance(result):
         why = "a MIG instance has no power meter of its own"
     elif not telemetry.open_devices(()):

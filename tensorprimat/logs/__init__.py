@@ -183,7 +183,7 @@ def _folds(log: Log) -> list[str]:
         return []
     return [
         f"steps: lines are folded at {width} characters, in the middle of numbers; a figure may be off by powers of "
-        "ten; read the log as it was written"
+        "ten; read the original log"
     ]
 
 

@@ -142,7 +142,8 @@ def of_speed(steps: Steps) -> Iterator[str]:
     elif steps.has("tokens") and not len(samples):
         for row, _ in _other_tokens(steps.column("tokens")):
             yield (
-                f"tokens_per_step: changes at step {int(steps.column('index')[row])} of the log; rates are over both"
+                f"tokens_per_step: changes at step {int(steps.column('index')[row])} of the log; the rates include "
+                "both values"
             )
     work = next((steps.column(name) for name in ("tokens", "samples") if steps.has(name)), np.ones(len(steps)))
     counted = (steps.column("interrupted_by") == 0) & (steps.column("covers") > 0)  # 0: a repeated row
@@ -155,7 +156,7 @@ def of_speed(steps: Steps) -> Iterator[str]:
         ratio = np.mean(after[:STEADY_ROWS]) / np.mean(before[-STEADY_ROWS:])
         line = int(steps.column("line")[row])
         place = f"line {line}" if line > 0 else f"step {int(steps.column('index')[row])}"
-        remedy = f"; to read what follows alone: tail -n +{line} LOG | tprimat extract -" if line > 0 else ""
+        remedy = f"; to read only the log from there on: tail -n +{line} LOG | tprimat extract -" if line > 0 else ""
         yield (
             f"steps: from {place} on a step takes {significant(ratio, 3)} times as long, and no "
             "line says why; if another training begins there, the settings above may not be those of the measured "

@@ -156,7 +156,7 @@ def read(log: Log) -> Reading:
     if content.cut:
         reading.warnings.append(f"steps: {content.cut} rows are truncated and left out")
     if content.chat:
-        reading.warnings.append("steps: iterations of reinforcement learning, generation included")
+        reading.warnings.append("steps: each is an iteration of reinforcement learning, generation included")
     return reading
 
 

@@ -153,7 +153,7 @@ def _by_content(models: Sequence[str], files: Sequence[Path], found: dict[str, S
             before, why_not = found[model], "older"
             if len(named) > 1:
                 names = " and ".join(sorted(named))
-                why_not = f"names {names}; if it is of {model}, set {model.upper()}_LOG={path}"
+                why_not = f"its content names {names}; if it is the log of {model}, set {model.upper()}_LOG={path}"
             elif before.path is None:
                 because = f"its content names {model}" + (f" ({named[model]})" if named[model] else "")
                 found[model] = replace(before, path=path, because=because)

@@ -71,8 +71,8 @@ def _report_bars(log: Log, reading: Reading) -> None:
     if batches and seconds:
         reading.reported["step_time_seconds"] = seconds / batches
         reading.warnings.append(
-            f"step_time: a progress bar's mean over {batches} batches, with validation and rounding in it; "
-            "a batch is a step only without gradient accumulation"
+            f"step_time: mean over the {batches} batches of a progress bar; it includes validation, is rounded, and is "
+            "the time of a step only without gradient accumulation"
         )
 
 

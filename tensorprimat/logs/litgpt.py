@@ -240,8 +240,8 @@ def _report(reading: Reading, totals: dict[str, float], rows: list[tuple[int, re
         if untimed and (steps := _whole_run(rows)):
             reading.reported["step_time_seconds"] = (duration - totals.get("validation", 0.0)) / steps
             reading.warnings.append(
-                f"step_time: Training Time over {steps} steps, known to {percent(NEARLY_ALL)}, with the start and "
-                "checkpoints in it; no variance is known"
+                f"step_time: Training Time divided by {steps} steps (up to {percent(NEARLY_ALL)} more may have "
+                "run); the start and checkpoints are included; no variance is known"
             )
     if (memory := totals.get("memory_gb")) and len(reading.steps):
         peaks = np.full(len(reading.steps), np.nan)

@@ -94,7 +94,7 @@ def _figure(row: dict[str, str], reading: Reading) -> None:
         if pattern.fullmatch(spelled):
             if nodes > 1 and target == "tokens_per_second_per_gpu":
                 reading.warnings.append(
-                    f"steps: madengine adds up what {nodes} nodes printed, rates per GPU too, so the rate is unknown"
+                    f"steps: madengine adds up what {nodes} nodes printed, even rates per GPU, so the rate is unknown"
                 )
                 return
             if nodes > 1 and target != "step_time_seconds":

@@ -265,8 +265,8 @@ def _summary(row: MetricRow, reading: Reading) -> Reading:
         if (value := columns.last(kind)) is not None:
             reading.reported[target] = value
     reading.warnings.append(
-        "steps: a summary holds the last logged row alone; its rates are those of one moment, not means. The history "
-        "of the run has them all"
+        "steps: a summary holds only the last logged row, so its rates are those of one moment, not means; read the "
+        "history of the run, which has all rows"
         if reading.reported
         else "steps: the summary holds neither a step time nor a rate"
     )

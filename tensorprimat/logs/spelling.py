@@ -106,14 +106,13 @@ def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
     near = [(line, text) for line, text in lines if first <= line <= last]
     if odd := odd_number(near, len(cited)):
         yield (
-            f"steps: line {odd.line} holds {odd.text!r}, a number that is spelled unlike the same number of the other "
-            "rows, so rows may be joined or cut there and a figure wrong; look at the line, and read the log as it was "
-            "written"
+            f"steps: line {odd.line} holds {odd.text!r}, which is spelled unlike the same number in the other rows, so "
+            "rows may be joined or cut there and a figure may be wrong; look at the line, and read the original log"
         )
     if width := cut_width(lines, set(cited.tolist())):
         yield (
             f"steps: lines end at {width} characters, wherever they are in a row, so they seem cut there; the last "
-            "number of a row may lack digits; read the log as it was written"
+            "number of a row may lack digits; read the original log"
         )
 
 
@@ -278,7 +277,7 @@ def _whole_losses(steps: Steps) -> Iterator[str]:
     if len(known) >= LEAST_ROWS and known.any() and (known == np.floor(known)).all():
         yield (
             f"steps: no loss of {len(known)} rows has a decimal, so the lines seem cut inside their losses; read the "
-            "log as it was written"
+            "original log"
         )
 
 
@@ -341,7 +340,7 @@ def _odd_rates(steps: Steps) -> list[str]:
         why = "too far for a step; digits may be lost or added there"
         if not len(odd) and normal is not None:
             odd = np.flatnonzero(normal & (np.abs(rates / usual - 1) > OTHER_RATE))
-            why = "but its time is the median; the row may be joined of two"
+            why = "but its step time is the usual one; two rows may be joined there"
         if 0 < len(odd) <= most:
             where = int(odd[0])
             return [

@@ -160,8 +160,9 @@ def read(log: Log) -> Reading:
     resolution = max((mark.moment.resolution for mark in marks), default=0.0)
     if not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
-            f"steps: {len(marks)} rows have nothing but timestamps, known to {resolution:g} s, and no stretch of them "
-            f"spans {count(1 / CLOCK_SHARE)} times that without an interruption; step times are unknown"
+            f"steps: {len(marks)} rows state no time, only timestamps with a resolution of {resolution:g} s, and no "
+            f"uninterrupted stretch of them lasts {count(1 / CLOCK_SHARE)} times as long, so step times are unknown; a "
+            "longer log may give them"
         )
         return reading
     reading.steps = fields.merged_columns(steps)

@@ -48,8 +48,8 @@ def rank_of(environment: Mapping[str, str]) -> Rank | None:
         return None
     if environment.get("SLURM_JOB_NAME") in INTERACTIVE:
         raise UsageError(
-            f"srun: Lightning takes a job named {environment['SLURM_JOB_NAME']} for an interactive job and would train "
-            f"in each task alone; give srun --job-name=benchmark, or use torchrun"
+            f"srun: Lightning treats a job named {environment['SLURM_JOB_NAME']} as interactive, so each task would "
+            "train alone; give srun --job-name=benchmark, or use torchrun"
         )
     return Rank(
         launcher="srun",

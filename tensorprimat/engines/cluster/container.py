@@ -11,7 +11,7 @@ from tensorprimat.core.errors import RunError
 
 ENDING = (
     "was removed before it had ended: by hand (docker kill), by a daemon that restarted, or by the system because the "
-    "host's memory ran out (dmesg says)"
+    "host's memory ran out (see dmesg)"
 )
 
 

@@ -103,8 +103,8 @@ def read(log: Log) -> Reading:
         )
     elif OF_TRL in content.last and not reported and not steps.has("seconds"):
         reading.warnings.append(
-            f"steps: no row states a time but TRL's {OF_TRL}, which leaves the optimizer out, so step times are "
-            "unknown; keep the progress bar or the final summary"
+            f"steps: the only time in the rows is TRL's {OF_TRL}, which does not include the optimizer, so step times "
+            "are unknown; keep the progress bar or the final summary"
         )
     return reading
 

@@ -228,7 +228,10 @@ class Facts:
                 continue
             if match := _PLACEHOLDER.match(value):
                 value = match[1]
-                note = f"{CONFIGURATION.get(key, key)}: {value} is a placeholder's default in the log's YAML"
+                note = (
+                    f"{CONFIGURATION.get(key, key)}: {value} is the default of an environment variable in the log's "
+                    "YAML; if the variable was set, the run used another value"
+                )
                 if note not in self.warnings:
                     self.warnings.append(note)
             return value

@@ -84,7 +84,7 @@ def read(log: Log) -> Reading:
     if torn:
         reading.warnings.append(
             f"events: {counted(len(torn), 'event')} cut off and left out, the first on line {torn[0]}, so "
-            " times and counts may be wrong; read the log as it was written"
+            "times and counts may be wrong; read the original log"
         )
     return reading
 

@@ -134,7 +134,7 @@ def _runs(pair: SystemBenchmark, notes: list[str]) -> tuple[list[LibraryRun], li
         if not run.succeeded:
             notes.append(f"{path.name}: {run.status}; it counts as a failed run")
         if marks.torn:
-            notes.append(f"{path.name}: {marks.torn} truncated line(s) with a mark skipped")
+            notes.append(f"{path.name}: {marks.torn} truncated line(s) of the MLPerf log skipped")
         if marks.more_runs:
             notes.append(f"{path.name}: more than one run; the first one counts")
         benchmark = marks.settings.get("submission_benchmark")
