@@ -211,9 +211,10 @@ MFU_HEAD = """# What MFU to expect
 
 Published training throughput, and the MFU computed from it by the `megatron` convention (causal attention counted once)
 against the GPU's dense peak at the precision used. A dash means that the source does not state a value that MFU needs.
-Figures of MLPerf Training are derived from its logs and not verified by MLCommons; those whose MFU can be derived are
-here, `tprimat mlperf list` prints all. TensorPrimat measured none of these numbers. Written by `tools/write_docs.py`
-from `published.toml` and `mlperf_library.jsonl` of `tensorprimat/data/`; the peaks are those of `gpus.toml` there.
+Figures of MLPerf Training are derived from its logs and not verified by MLCommons. This page has the entries for which
+an MFU can be computed; `tprimat mlperf list` prints every entry. TensorPrimat measured none of these numbers. Written
+by `tools/write_docs.py` from `published.toml` and `mlperf_library.jsonl` of `tensorprimat/data/`; the peaks are those
+of `gpus.toml` there.
 """
 
 FOLDERS = (

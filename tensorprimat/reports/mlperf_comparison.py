@@ -229,9 +229,9 @@ def _law_sentence(one: Scaling) -> str:
         return "No law is fitted to fewer than three numbers of GPUs.\n"
     counts = [point.scored.entry.num_gpus or 0 for point in one.points]
     ends = (
-        f"Scaling stops at {one.stops_at} GPUs: the rates there are below the power law of the smaller numbers"
+        f"Scaling stops at {one.stops_at} GPUs: from there on, rates are below the power law of fewer GPUs"
         if one.stops_at
-        else f"Up to {max(counts)} GPUs no rate is below the power law of the smaller numbers"
+        else f"Up to {max(counts)} GPUs, no rate is below the power law of fewer GPUs"
     )
     return (
         f"{law_text(one.rate)}; points scatter by {percent(one.rate.scatter, 1)} around it. Minutes are proportional "
