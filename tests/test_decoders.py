@@ -169,8 +169,7 @@ WINDOWED = {"use_sliding_window": True, "max_window_layers": 2, "sliding_window"
         ("llama4_text", {"no_rope_layer_interval": 2}),
     ],
 )
-@pytest.mark.parametrize("without", [(), ("layer_types",)], ids=["complete", "without layer_types"])
-def test_each_layer_has_the_window_of_transformers_mask(kind, changes, without):
+def test_each_layer_has_the_window_of_transformers_mask(kind, changes):
     model, length, seen = tiny(kind, **changes), LENGTH, []
 
     def count_pairs(module, query, key, value, attention_mask, **kwargs):
@@ -182,12 +181,13 @@ def test_each_layer_has_the_window_of_transformers_mask(kind, changes, without):
     network = built(model.config)
     network.config._attn_implementation = "test_pairs"
     network(input_ids=torch.randint(0, 1000, (1, length)), use_cache=False)
-    stated = {name: value for name, value in {**model.config, **changes}.items() if name not in without}
-    layers = decoders.decoder_of(stated).layers
-    assert seen == [
-        decoders.pairs(length, window=layer.window, chunk=layer.chunk) + _halved(length, layer.window)
-        for layer in layers
-    ]
+    stated = {**model.config, **changes}
+    without_types = {name: value for name, value in stated.items() if name != "layer_types"}
+    for config in (stated, without_types):
+        assert seen == [
+            decoders.pairs(length, window=layer.window, chunk=layer.chunk) + _halved(length, layer.window)
+            for layer in decoders.decoder_of(config).layers
+        ]
 
 
 def test_packed_documents_cost_the_flops_of_their_own_pairs():
