@@ -142,7 +142,7 @@ NOISE = (
 MARGIN = ("", "[rank0]:", "[default0]:", "0: ", "(RayActor pid=71) ")
 values = st.lists(st.integers(1000, 8999).map(lambda thousandths: thousandths / 1000), min_size=3, max_size=8)
 each_format = pytest.mark.parametrize("planted", FORMATS, ids=[planted.format for planted in FORMATS])
-calmly = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+calmly = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

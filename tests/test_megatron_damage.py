@@ -77,7 +77,7 @@ NOISE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     spellings=st.lists(st.sampled_from([*SPELLINGS, "2021"]), min_size=2, max_size=12),
     prefixes=st.lists(st.sampled_from(sorted(PREFIXES)), min_size=12, max_size=12),
