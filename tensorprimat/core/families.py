@@ -1,7 +1,8 @@
 """Architectures that the `model_type` of a config.json names: the features of their layers that the file leaves open.
 
-Names and defaults are those of transformers' configuration classes. A file as a publisher wrote it may lack entries;
-then the class's default counts, as it does where transformers builds the model from that file.
+Names and defaults are those of transformers' configuration classes. A file as a publisher wrote it may lack entries.
+Then the class's default counts, as where transformers builds the model from that file; a missing main size (width,
+layers, heads, vocabulary, number of experts) is an error.
 """
 
 from __future__ import annotations

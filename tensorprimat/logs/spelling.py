@@ -35,7 +35,7 @@ MOST_LINES_OF_A_ROW = 60
 LOOKED_AT_ROWS = 50  # for decimal commas
 SAME_TIME, OTHER_RATE = 0.05, 0.2  # relative to the medians: a row of usual time and another rate
 AGREEING = 0.9  # share of the rows whose two numbers must have one ratio before another one is damage
-ROWS_OF_A_RATIO = 10_000  # whose median is the ratio of all
+ROWS_OF_A_RATIO = 10_000  # sampled evenly; their median stands for the usual ratio of all rows
 FASTER, SLOWER = 8.0, 100.0  # than the median rate: no step is, unless digits were added or lost
 
 _NUMBER = re.compile(
