@@ -52,7 +52,7 @@ def test_interleave_is_another_name_of_ab(capsys):
 @pytest.mark.usefixtures("machine")
 def test_equal_configurations_are_compared_too(capsys):
     assert run(*QUICK, "--runs", "2", "--ab", "", "--ab", "") == 0
-    assert "a and b are the same benchmark; b measured" in capsys.readouterr().out
+    assert "a and b differ in no compared setting; b / a: " in capsys.readouterr().out
 
 
 def test_runs_are_added_until_the_interval_is_narrow_enough(machine, capsys):

@@ -158,4 +158,6 @@ def test_an_argument_that_is_stated_twice_with_other_values_is_unknown(tmp_path:
     path.write_text("\n".join(lines) + "\n")
     result = logs.read(path)
     assert result.training_config.sequence_length is None
-    assert any("sequence_length: the log's arguments state 144 and 2048" in warning for warning in result.warnings)
+    warning = next(warning for warning in result.warnings if "the log's arguments state 144 and 2048" in warning)
+    assert warning.startswith("sequence_length: ")
+    assert warning.endswith("; give --sequence-length")

@@ -337,4 +337,4 @@ def test_a_port_in_use_is_reported(monkeypatch):
 
 def test_a_rank_that_lost_another_reports_it():
     lost = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:1. This is typically caused by a crash.")
-    assert failures.reason(lost).startswith("another rank is gone: killed by hand, or by the system")
+    assert failures.reason(lost).startswith("the connection to another rank was lost; it crashed or was killed")

@@ -14,6 +14,7 @@ from typing import Literal
 from tensorprimat.analysis import losses, stats
 from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
+from tensorprimat.analysis.rates import FLAGS
 from tensorprimat.analysis.ratios import (
     GroupPair,
     StatedScatter,
@@ -33,7 +34,6 @@ from tensorprimat.core.store import Loaded
 
 Status = Literal["pass", "fail", "undecided"]
 PUBLISHED = "published"  # engine of a row of a published table (analysis/published)
-"""Best first; only equal kinds are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +134,9 @@ def _on_condition(check: Check, fairness: Fairness) -> Check:
     if check.status != "pass":
         return check
     settings = " and ".join(fairness.conditions)
-    condition = (
-        f"but the {settings} may differ; state it by a flag, or let --accept {fairness.verdict} take it as equal"
-    )
-    return replace(check, status="undecided", sentence=f"{check.sentence}, {condition}")
+    shape = f"give {FLAGS['shape']}, or " if fairness.conditions == ("model shape",) else ""
+    remedy = f"{shape}use --accept {fairness.verdict} to assume that both sides are equal"
+    return replace(check, status="undecided", sentence=f"{check.sentence}, but the {settings} may differ; {remedy}")
 
 
 def _unless_missed(check: Check, pair: GroupPair) -> Check:

@@ -223,5 +223,7 @@ def _show_pair(sides: Sequence[AbSide], screen: Screen) -> None:
     else:
         ratio = ratio_of(loaded)
         if ratio is not None:
-            screen.say(f"a and b are the same benchmark; b measured {formatting.ratio_in_words(ratio)}", style="bold")
+            screen.say(
+                f"a and b differ in no compared setting; b / a: {formatting.ratio_in_words(ratio)}", style="bold"
+            )
     screen.say("Files: " + ", ".join(str(item.path) for item in loaded))

@@ -57,7 +57,8 @@ CAUSES = (
         name=RANK_LOST,
         proof=r"(?:NCCL|RCCL)[^\n]{0,300}remote process exited",
         proof_once_failed=r"Connection closed by peer|Connection reset by peer|remote process exited",
-        advice="another rank is gone: killed by hand, or by the system because the host's memory ran out (see dmesg)",
+        advice="the connection to another rank was lost; it crashed or was killed, perhaps because host memory ran out "
+        "(see dmesg)",
     ),
     Cause(
         name="killed by a signal",

@@ -337,15 +337,15 @@ def _odd_rates(steps: Steps) -> list[str]:
         usual, most = median(known), max(1, ODD_SHARE * len(rates))
         slow = (rates > 0) & (rates < usual / SLOWER) & ~starts
         odd = np.flatnonzero((rates > FASTER * usual) | slow)
-        why = "too far for a step; digits may be lost or added there"
+        why = "; the line may have lost or gained digits"
         if not len(odd) and normal is not None:
             odd = np.flatnonzero(normal & (np.abs(rates / usual - 1) > OTHER_RATE))
-            why = "but its step time is the usual one; two rows may be joined there"
+            why = ", but its step time is usual; the line may hold two joined rows"
         if 0 < len(odd) <= most:
             where = int(odd[0])
             return [
                 f"steps: the rate on line {int(line[where])} is {significant(rates[where] / usual, 3)} times the "
-                f"median of all rows, {why}, and the mean may be wrong; look at the line"
+                f"median of all rows{why}, and then the mean is wrong; check it"
             ]
     return []
 

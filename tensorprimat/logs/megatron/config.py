@@ -13,7 +13,7 @@ from typing import Any
 from tensorprimat.core import devices
 from tensorprimat.core.line_kinds import kinds_of, occurs_in
 from tensorprimat.core.result import ModelShape
-from tensorprimat.core.settings import PARALLEL_SIZES
+from tensorprimat.core.settings import OF_A_LOG, PARALLEL_SIZES, flag
 from tensorprimat.core.units import GB, MIB
 from tensorprimat.logs import model_names
 from tensorprimat.logs.megatron import shape as shapes
@@ -187,9 +187,10 @@ class Facts:
         config: dict[str, Any] = {}
         for key, field in CONFIGURATION.items():
             if (other := self._contradicted.get(key)) is not None:
+                remedy = f"; give {flag(field)}" if field in OF_A_LOG else ""
                 self.warnings.append(
-                    f"{field}: the log's arguments state {self._dumped[key]} and {other}, so it is unknown; lines may "
-                    "be joined or lost there; state it by a flag"
+                    f"{field}: the log's arguments state {self._dumped[key]} and {other}, so it is unknown; the log "
+                    f"may be damaged there{remedy}"
                 )
             elif (number := self._settings.whole(key)) is not None and (number > 0 or key == "seed"):
                 config[field] = number
