@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Show what a Primus configuration really trains (parallel sizes, batch, sequence, precision, after `extends` and
-# ${VAR:default}) and where that differs from the NVIDIA side's configuration.
+# Show what a Primus configuration really trains (parallel sizes, batch, sequence, precision; `extends` and
+# ${VAR:default} resolved) and where that differs from the NVIDIA side's configuration.
 #
 #   ./check_primus_config.sh [CONFIG] [FLAG...]
 #   ./check_primus_config.sh

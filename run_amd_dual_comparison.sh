@@ -7,9 +7,9 @@
 #   ./run_amd_dual_comparison.sh
 #   FAIR_CONFIG=1 TRAIN_ITERS=50 ./run_amd_dual_comparison.sh llama
 #
-# MODEL is llama, qwen or all (default); further flags go to benchmark.py. The command of the NVIDIA side that matches is
-# printed at the end: ./benchmark.py --methodology agreed, and the same with identical. For each vendor's own batch and
-# sequence too, run ./benchmark.py --engine primus --methodology max by itself.
+# MODEL is llama, qwen or all (default); further flags go to benchmark.py. The matching commands for
+# the NVIDIA machine are printed at the end: ./benchmark.py with --methodology agreed and with --methodology identical.
+# To train with AMD's own batch and sequence as well, run ./benchmark.py --engine primus --methodology max.
 #
 # FAIR_CONFIG=1     only the identical configuration
 # PRIMUS_PATH, PRIMUS_GPU_MODEL, TRAIN_ITERS, HF_TOKEN as in run_primus_llama.sh

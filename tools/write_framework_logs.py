@@ -7,8 +7,8 @@
     PRIMUS_PATH=~/Primus tools/write_framework_logs.py                # Primus's logger and training-log classes, too
 
 A framework runs a few steps that sleep, in a process of its own, and prints as it always does. One line per framework
-and version says whether our reader finds the steps, their times, their tokens and their losses. A new release is one
-command away from a verdict. Megatron-LM's own training log is not among them: megatron-core's wheel (0.16.1) holds
+and version says whether our reader finds the steps, their times, their tokens and their losses. One command thus
+checks a new release. Megatron-LM's own training log is not among them: megatron-core's wheel (0.16.1) holds
 megatron/core alone, without the training loop that prints; NeMo and Primus print with it or in its form. Exit codes:
 0 all agree, 1 one differs or fails, 2 usage, 3 nothing that could be tried.
 """

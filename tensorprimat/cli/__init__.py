@@ -55,7 +55,7 @@ COMMANDS = {
 
 OVERVIEW = """Usage: tprimat COMMAND [OPTIONS]
 
-How fast, how efficiently and at what cost an accelerator trains a language model, compared with another.
+Measure how fast, how efficiently and at what cost an accelerator trains a language model, and compare it with another.
 
 Commands (tprimat COMMAND --help shows the manual of one):
 {commands}

@@ -29,8 +29,8 @@ def command(
     Files are recognised by content, not by name. The table shows format, model, GPU, steps and tokens/s per GPU; a
     model or precision taken from the path is marked with *. The column from_path of --json and --csv lists all settings
     taken from the path, the platform included. Unreadable files are listed and do not stop the command; files without
-    training data are counted. Profiles have a separate table, which also shows the ratio if there are two. With --save
-    each log becomes a result in DIR (and in DIR/history), for compare_results.py.
+    training data are counted. Profiles have a separate table; for two profiles it also shows the ratio of each row.
+    With --save each log becomes a result in DIR (and in DIR/history), for compare_results.py.
 
     \b
     Examples:

@@ -20,7 +20,7 @@ def command(
     """Convert a Hugging Face checkpoint of one of the three models to a NeMo checkpoint.
 
     The required disk space and memory are printed first; a disk with too little space is refused. NeMo's own importer
-    does the work, on the CPU, into Transformer Engine's layers: run it in NVIDIA's NeMo image. The output folder is
+    converts on the CPU. It needs Transformer Engine, so run the command in NVIDIA's NeMo image. The output folder is
     written completely or not at all.
 
     \b

@@ -30,9 +30,9 @@ def command(
 ) -> int:
     """Show a metric over time: one table per machine, model and configuration, oldest benchmark first.
 
-    A benchmark is marked as a change if it differs from earlier ones by more than their scatter (99 %). Writes
-    history.csv, history.png and history.svg into DIR. Metrics: tokens_per_second_per_gpu, tokens_per_second,
-    samples_per_second, avg_step_time_seconds.
+    A benchmark is marked as a change if it differs from earlier ones by more than their scatter explains (1 % false
+    alarms). Writes history.csv, history.png and history.svg into DIR. Metrics: tokens_per_second_per_gpu,
+    tokens_per_second, samples_per_second, avg_step_time_seconds.
 
     \b
     Examples:

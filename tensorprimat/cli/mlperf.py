@@ -45,8 +45,8 @@ def command(
 
     The package holds the language-model results of v4.1, v5.0 and v5.1: facts from the logs of the public rounds. Times
     to train are scored by the rules of MLPerf: the fastest and the slowest run are dropped, the others are averaged,
-    and the factor of scaling.json multiplies the mean; at most one run may fail. Rates are derived from the logs and
-    not verified by MLCommons.
+    and the mean is multiplied by the factor in the entry's scaling.json, if it has one; at most one run may
+    fail. Rates are derived from the logs and not verified by MLCommons.
 
     list --published also shows the rows of the vendors' published tables. gate --against takes a name from either list.
 

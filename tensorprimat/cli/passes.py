@@ -47,7 +47,7 @@ def command(
     Exit codes:
       0  measured (out of memory is a result)
       1  a cell failed, or was interrupted; finished measurements are kept
-      2  a flag is wrong, flags contradict each other, or the token file does not fit
+      2  a flag is wrong, flags contradict each other, or the token file cannot be used
     """
     from tensorprimat.cli.options import named_file, writable_folder
     from tensorprimat.core import micro_result as cell_files

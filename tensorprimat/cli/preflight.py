@@ -12,7 +12,7 @@ from tensorprimat.cli.shared_options import switch, takes, with_options
 if TYPE_CHECKING:
     from tensorprimat.session.preflight import Outcome
 
-EXECUTOR = "Measure other nodes in a job that NeMo-Run submits: slurm; local: ranks on this machine."
+EXECUTOR = "Measure in a job of NeMo-Run: slurm (on other nodes) or local (ranks on this machine)."
 NUM_GPUS = "GPUs of each node, a process for each (with --executor)."
 GPU = "GPU of each node, by name, or cpu (with --executor)."
 
@@ -47,8 +47,9 @@ def command(
     Each figure is compared with the catalogue's peak, matrix products also with the best published ones. The output
     names a GPU that is well below the others or the catalogue. With several nodes, each node has a row, the slowest
     first, and --fail-below names the slow GPUs. The result is kept per machine: sweeps estimate their time from it, and
-    training results are compared with it. If other processes use a GPU or a quarter of the cores (with a load above the
-    number of cores), or if a frequency or power cap changes meanwhile, the figures are shown and not kept.
+    training results are compared with it. The figures are shown but not kept if another process uses a GPU, if other
+    processes use a quarter of the CPU time and the load average exceeds the number of cores, or if a frequency or power
+    cap changes meanwhile.
 
     \b
     Examples:

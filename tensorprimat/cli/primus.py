@@ -24,7 +24,7 @@ def command(
         takes("FORMAT", "Precision of the configurations shown without CONFIG: bf16 or fp8.", show_default="bf16"),
     ] = None,
     methodology: Annotated[
-        str, takes("NAME", "Methodology of the NVIDIA configuration: max, identical or classic.")
+        str, takes("NAME", "Methodology of the NVIDIA configuration: agreed, max, identical or classic.")
     ] = "agreed",
     gpu: Annotated[str, takes("GPU", "GPU of the NVIDIA configuration.")] = "H100 SXM",
 ) -> int:

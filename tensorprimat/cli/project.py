@@ -24,8 +24,8 @@ def command(
 
     The model: samples/s grow as a power of the number of GPUs. The exponent and its spread come from the submitters of
     MLPerf Training that ran one benchmark on several numbers of GPUs. As a check, every measured point is also
-    predicted from other GPUs alone. If fewer than 85 % or more than 95 % of at least 20 such points lie in their
-    predicted interval, the projection is not reliable and is refused. Without --from, the command lists these points.
+    predicted from other GPU models alone. A projection is refused as not reliable unless there are at least 20 such
+    points and 85 % to 95 % of them lie in their predicted interval. Without --from, the command lists these points.
     Reports contain no projection.
 
     \b

@@ -115,7 +115,8 @@ SETTINGS: tuple[Setting, ...] = (
         option=Option(
             flag="--methodology", metavar="NAME", type=str, shown_default="agreed with NeMo, else none",
             choices=("agreed", "max", "identical", "classic"),
-            help="Predefined configuration: agreed (same work, each vendor's tuning), max, identical or classic.",
+            help="Predefined configuration: agreed (same work, each vendor's tuning), max (each vendor's best), "
+            "identical (same settings) or classic (as in the first version).",
         ),
     ),
     Setting(name="max_steps", label="planned steps", weight=None, kind="count"),
