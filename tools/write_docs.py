@@ -192,12 +192,13 @@ def mfu_page() -> str:
             row = one.row
             if row is None or row.model != model or not row.tokens_per_second_per_gpu:
                 continue
+            derived = "derived" if row.derived and one.entry is None else None  # the note of an entry says so
             cells = (
                 row.gpu or "–", str(row.num_gpus), (row.precision or "–").upper(),
                 f"{row.global_batch_size or '–'} × {row.sequence_length or '–'}",
                 (row.framework or "–") + (", LoRA" if row.peft == "lora" else ""),
                 f"{row.tokens_per_second_per_gpu:,.0f}", "–" if one.mfu is None else f"{one.mfu:.1%}",
-                "; ".join(filter(None, (row.source, row.date, "derived" if row.derived else None, row.note))),
+                "; ".join(filter(None, (row.source, row.date, derived, row.note))),
             )  # fmt: skip
             rows.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
         if rows:
@@ -209,12 +210,12 @@ def mfu_page() -> str:
 MFU_TITLES = ("GPU", "GPUs", "Precision", "Batch × sequence", "Framework", "Tokens/s/GPU", "MFU", "Source, date")
 MFU_HEAD = """# What MFU to expect
 
-Published training throughput, and the MFU computed from it by the `megatron` convention (causal attention counted once)
-against the GPU's dense peak at the precision used. A dash means that the source does not state a value that MFU needs.
-Figures of MLPerf Training are derived from its logs and not verified by MLCommons. This page has the entries for which
-an MFU can be computed; `tprimat mlperf list` prints every entry. TensorPrimat measured none of these numbers. Written
-by `tools/write_docs.py` from `published.toml` and `mlperf_library.jsonl` of `tensorprimat/data/`; the peaks are those
-of `gpus.toml` there.
+Published training throughput, and the MFU computed from it by the `megatron` convention against the GPU's dense peak at
+the precision used. A dash means that the MFU could not be computed: the source states no precision or no sequence
+length, the GPU is not in the catalogue, or this page lacks the dimensions of the model. Figures of MLPerf Training are
+derived from its logs and not verified by MLCommons; entries without an MFU are left out, and `tprimat mlperf list`
+prints them too. TensorPrimat measured none of these numbers. Written by `tools/write_docs.py` from `published.toml`,
+`mlperf_library.jsonl` and `gpus.toml` of `tensorprimat/data/`.
 """
 
 FOLDERS = (

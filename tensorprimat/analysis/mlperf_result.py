@@ -47,7 +47,7 @@ def published_row(entry: Entry) -> Published | None:
         derived=True,
         source=f"MLPerf Training {entry.round}, {entry.benchmark}, {entry.submitter}, {entry.system}",
         date=published.isoformat() if published else None,
-        note=f"{fixed(minutes, 3)} min; {DERIVED.format(round=entry.round)}",
+        note=f"time to train {fixed(minutes, 3)} min; {DERIVED.format(round=entry.round)}",
         url=f"https://github.com/mlcommons/training_results_{entry.round}",
     )
 
