@@ -125,14 +125,15 @@ percentile bootstrap.
 
 With two runs on each side the variation is hardly known, so the intervals are wide and rarely find 2 %. Where several
 hosts take part, each host counts once, because runs on one host resemble each other. Where all printed times are equal,
-the interval is at least as wide as the last printed digit allows; equal sides print equal times, so it always
+the interval is at least as wide as their rounding requires; the equal sides of that row print equal times, so it always
 contains 1.
 
 With few rows, the end of a gradual warm-up is uncertain. Of all decay times that fit about as well as the best, the
 tool assumes the one with the largest remaining drift, so it often gives no verdict. If the whole curve shows a decay
-and more than a quarter of the rows are dropped, the possible remainder counts even if the other rows do not show it.
+and more than a quarter of the rows are dropped, the remaining drift counts even if it is not significant, because too
+few rows are left to show it.
 
-Several verdicts at once, all sides equally fast:
+Several verdicts at once; all sides are equally fast, except in the gate:
 
 {chr(10).join(f"- {name}: {percent(share)}." for name, share in alarms.items())}
 
@@ -158,13 +159,13 @@ decision: about 2.5 % pass and 2.5 % fail.
 
 ## One run, its own mean
 
-The interval of a single run covers the noise of its steps only; another run may differ by more. The rows are averaged
-to about 22 batches or more, and Student's t is averaged over the autocorrelations that these batches allow
-(`stats.of_one_run`). The tool shows no interval for fewer than {
+The interval of a single run covers the noise of its steps only; another run may differ by more. Neighbouring rows are
+averaged to about 22 batches or more. The interval averages Student's t over all autocorrelations φ of the batches, each
+weighted by how well it fits them (`stats.of_one_run`). The tool shows no interval for fewer than {
         fewest
-    } measured rows, where step time keeps drifting, and
-where a run begins at another level within 10 %, as it does when a clock changes. The last three columns are the
-coverage of other methods on the same rows.
+    } measured rows,
+where step time keeps drifting, and where the rows detected as warm-up differ from the measured ones by less than 10 %,
+because the GPU's clock may have changed. The last three columns are the coverage of other methods on the same rows.
 
 {
         table(

@@ -46,7 +46,7 @@ def load_cells(folder: str | PathLike[str]) -> Any:
 
     Columns are the keys of the files.
 
-    Raises tensorprimat.core.errors.InputError where there is none, MissingPackageError without pandas.
+    Raises tensorprimat.core.errors.InputError for a folder without cells, MissingPackageError without pandas.
     """
     from pathlib import Path
 

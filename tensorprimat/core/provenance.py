@@ -10,7 +10,7 @@ from tensorprimat.core.records import Count, Figure, Record, RoundedRecord
 
 
 class Audit(RoundedRecord):
-    """Comparison of the work that was read with the log's own clock: see core.audit."""
+    """Comparison of a result's rate with the log's own clock: see core.audit."""
 
     clock: str | None = None
     """Clock of the log that was used: run_start to run_stop, train_runtime, the dates of the rows …"""
@@ -21,7 +21,7 @@ class Audit(RoundedRecord):
     clock_seconds: Figure = None
     """Seconds of the clock, without evaluation and checkpoints that the log itself times."""
     ratio: Figure = None
-    """The result's rate over work / clock_seconds; 1 where they agree."""
+    """The result's rate divided by (work / clock_seconds); 1 where they agree."""
     explained_by: tuple[str, ...] = ()
     """Causes of the difference, each with its seconds: "start-up 212 s"."""
     unexplained_seconds: Figure = None

@@ -32,7 +32,7 @@ _Record = TypeVar("_Record", bound="Record")
 
 
 class Record(BaseModel):
-    """Frozen, keyword-only, silent about keys of a newer version (they are kept on the side)."""
+    """A frozen, keyword-only record. Unknown keys, such as those of a newer version, are ignored and not kept."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 

@@ -168,7 +168,7 @@ class Model(Record):
     trainable_parameters_per_process: Count = None
     """Trainable parameters that one process counts: its share under FSDP and ZeRO-3, otherwise all."""
     training_flops_per_token: Count = None
-    """By the convention megatron at this sequence length, for a model that no `shape` expresses: active
+    """By the convention megatron at this sequence length, where `shape` cannot express the model; counts active
     experts, and pairs inside windows and chunks."""
 
 
@@ -238,7 +238,7 @@ class PerformanceMetrics(RoundedRecord):
     tokens_per_step: Figure = None
     """Mean over the measured steps; a warning names the range where they differ."""
     basis: Literal["step_times", "reported_rates", "reported_means"] | None = None
-    """Basis of the rates: measured times, the framework's own rates, or means without any step."""
+    """Basis of the rates: step times, rates that the framework printed, or means of a run without known steps."""
     reported: Reported = Field(default_factory=Reported)
 
 
@@ -273,7 +273,7 @@ class PowerMetrics(RoundedRecord):
     energy_joules_per_gpu: Figure = None
     """Over the measured steps: from the device's own counter where it has one, else from sampled power."""
     sampled_energy_joules_per_gpu: Figure = None
-    """Energy from sampled power over the same steps, if the other is the counter's; a check of the counter."""
+    """Energy from sampled power over the same steps, to check energy_joules_per_gpu where that is the counter's."""
     avg_clock_hertz: Figure = None
     """Of the compute units over the measured steps."""
     avg_temperature_celsius: Figure = None
@@ -354,7 +354,7 @@ class Result(Record):
     runs: tuple[Run, ...] = ()
     provenance: Provenance = Field(default_factory=Provenance)
     audit: Audit | None = None
-    """Outcome of the closing audit of a log; None where the log has no clock of its own."""
+    """Comparison of the rate with the log's own clock; None where the log has none."""
     warnings: tuple[str, ...] = ()
     """One sentence each, beginning with its subject: "memory_metrics: …"."""
     series_file: str | None = None

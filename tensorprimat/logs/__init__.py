@@ -46,11 +46,10 @@ def read(
 ) -> Result:
     """Return one log (or standard input, `-`) as a Result with every figure computed.
 
-    facts: facts that the user stated by flags; they override the log; format: name of a format, instead of detection;
-    segment: number of the one training to read, of a log that holds several; cited: name the lines that state settings
-    in provenance.citations. Raises NotALogError where the file holds neither a measured step nor a rate that the
-    framework reported, ContradictionError where its own clock contradicts them, InputError for what cannot be read at
-    all, UsageError for an unknown format.
+    facts: facts that override the log, as flags do; format: name of a format, instead of detection; segment: number of
+    the training to read, in a log with several; cited: put the lines that state settings into provenance.citations.
+    Raises NotALogError for a file without a measured step and without a reported rate, ContradictionError where the
+    log's own clock contradicts its rows, InputError for a file that cannot be read, UsageError for an unknown format.
     """
     return _read(path, facts, format, segment=segment, cited=cited)[0]
 

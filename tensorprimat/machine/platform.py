@@ -52,7 +52,7 @@ class Machine:
         return LABELS[self.platform]
 
     def facts_of_a_measurement(self) -> dict[str, Any]:
-        """Return the machine, the versions and the time, as keys of the file of a measurement."""
+        """Return machine, versions and time by the keys that the files of cells and preflights have."""
         return {
             "platform": self.platform,
             "device_name": self.gpu_info.device_name,
@@ -66,10 +66,10 @@ class Machine:
 
 
 def detect(*, cpu: bool = False) -> Machine:
-    """Look at the machine; imports torch where it is installed.
+    """Return the machine as training sees it; imports torch where it is installed.
 
-    cpu: describe the CPU even where there is a GPU (training that was sent there). A GPU that torch cannot use makes a
-    CPU machine with a warning that says why.
+    cpu: return the CPU even where there is a GPU, for training on the CPU. If torch cannot use the GPU, the CPU is
+    returned with a warning that says why.
     """
     if importlib.util.find_spec("torch") is None:
         return _cpu(None, ("platform: torch is not installed, so no GPU can be seen; pip install torch",))
