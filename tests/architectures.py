@@ -1,4 +1,4 @@
-"""Complete configurations of every architecture, by the defaults of transformers' classes; presets as their models."""
+"""Complete configurations of every architecture, by the defaults of transformers' classes, and models of presets."""
 
 import pytest
 

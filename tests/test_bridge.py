@@ -1,4 +1,4 @@
-"""The Megatron-Bridge engine as far as no GPU allows: a package of that name replaces it and prints its lines."""
+"""The Megatron-Bridge engine without a GPU: a fake package of the same name prints the lines of a training."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Logs that change while they are read: no figure of two files, and no blame on the reader."""
+"""Logs that change while they are read: no figure mixes two files, and the error names the change as the cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes with experts, latent attention and windows: counts of their publishers, logs that state them, --shape."""
+"""Shapes with experts, latent attention and windows: published parameter counts, logs that state them, --shape."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Logs that the installed frameworks print themselves are read as what they did."""
+"""Logs that the installed frameworks print themselves give the steps that really ran."""
 
 from __future__ import annotations
 

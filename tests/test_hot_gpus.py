@@ -1,4 +1,4 @@
-"""Throttling above the headline, and clock, temperature and power over the steps."""
+"""Throttled GPUs: a sentence above the headline, and curves of clock, temperature and power over the steps."""
 
 import io
 import json as json_module

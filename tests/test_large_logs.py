@@ -1,4 +1,4 @@
-"""Very long logs are read by shorter ways, which give what the longer ways give."""
+"""Very long logs are read by faster methods, with the same results."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Ranks whose output comes late: their lines about a start, after the first rows of another rank, begin no training."""
+"""Ranks whose output comes late: a start line after the first rows of another rank does not begin a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever surrounds the rows of a log, exactly the planted steps come out; and nothing but the tool's own errors."""
+"""Rows among any other lines: exactly the planted steps are read, and only the tool's own errors are raised."""
 
 from __future__ import annotations
 

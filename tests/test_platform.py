@@ -1,4 +1,4 @@
-"""Platform detection, as far as this machine goes, and the pieces that other machines need."""
+"""Platform detection on this machine, and on others with torch's answers faked."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""The plot: drawn without warnings for anything that can be compared, legible, and without what it does not need."""
+"""The plot: drawn without warnings for every comparison, legible, and without empty panels."""
 
 import io
 import itertools

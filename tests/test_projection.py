@@ -1,4 +1,4 @@
-"""Projection to another number of GPUs: refused where left-out points do not show that it works."""
+"""Projection to another number of GPUs: refused unless it predicts measured points that were left out."""
 
 from __future__ import annotations
 

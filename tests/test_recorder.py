@@ -1,4 +1,4 @@
-"""The recorder against clocks that a test can wind: late answers, disagreement, interruptions, a lost device."""
+"""The recorder with clocks that a test sets: late answers, disagreement, interruptions, a lost device."""
 
 import math
 

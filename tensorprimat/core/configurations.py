@@ -1,4 +1,4 @@
-"""Configurations of the methodologies (data/methodologies.toml), and results that hold the values of one."""
+"""Configurations of the methodologies (data/methodologies.toml), and results that agree with one of them."""
 
 from __future__ import annotations
 

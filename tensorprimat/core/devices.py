@@ -1,4 +1,4 @@
-"""Names of devices: in running text, their vendor, their short form. None where the name leaves it open."""
+"""Names of devices: found in text, shortened, and with their vendor. None where the name leaves it open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a live training to a `Result`: the facts before the first step, and the whole when it has ended."""
+"""The `Result` of a live training: its facts before the first step, its steps and figures at the end."""
 
 from __future__ import annotations
 

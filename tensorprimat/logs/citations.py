@@ -1,4 +1,4 @@
-"""The lines of a log that state a setting, found with the reader: the first line that gives it the value.
+"""For each setting, the first line of a log that states its value, found with the reader.
 
 Nothing is searched for by name. The reader is run on fewer and fewer lines; the line without which the value disappears
 states the fact, so a citation holds for every format and never names a line that only looks like it. A value that

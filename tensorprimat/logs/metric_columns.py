@@ -1,4 +1,4 @@
-"""Columns of a table of metrics, by the names that `metric_names` knows: a history may have millions of rows."""
+"""A table of metrics stored as columns, because a history may have millions of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A large text read in stretches by several processes: threads would only wait for each other's interpreter.
+"""A large text read in stretches by several processes, because threads would wait for the interpreter's lock.
 
 A copy of this process reads each stretch; it ends after it has sent its findings, or when the reader is gone; nothing
 is left behind whatever happens to the reader. Where copies are not safe (elsewhere than on Linux), in a process that is

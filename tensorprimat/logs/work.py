@@ -1,4 +1,4 @@
-"""The work of a step: tokens by the growth of a total, and weights of printed rates where steps hold different numbers
+"""The work of a step: its tokens from a running total, and weights for printed rates where steps hold different numbers
 of tokens.
 
 Fine-tuning packs or pads sequences of any length, so one step holds twice the tokens of another. The mean rate is then

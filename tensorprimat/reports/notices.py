@@ -1,4 +1,4 @@
-"""Warnings, reduced clocks and contradicted headlines: the sentences above and below the figures."""
+"""Sentences above and below the figures: warnings, throttled GPUs, figures that the log's clock contradicts."""
 
 from __future__ import annotations
 

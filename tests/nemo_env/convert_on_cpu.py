@@ -1,4 +1,4 @@
-"""`convert_checkpoint.py` where there is no Transformer Engine: NeMo's importer is the real one, the layers stand in.
+"""`convert_checkpoint.py` without Transformer Engine: NeMo's real importer, with stand-ins for the layers.
 
     PYTHONPATH=<repository>:<shared>/nemo_on_cpu python tests/nemo_env/convert_on_cpu.py llama qwen
 

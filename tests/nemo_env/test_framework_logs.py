@@ -1,4 +1,4 @@
-"""Logs of NeMo, Lightning and an older transformers, printed by themselves, are read as what they did."""
+"""Logs that NeMo, Lightning and an older transformers print themselves give the steps that really ran."""
 
 import subprocess
 import sys
