@@ -20,7 +20,7 @@ from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun, bundled
 from tensorprimat.reports import mlperf as mlperf_report
-from tensorprimat.reports import mlperf_plot
+from tensorprimat.reports import mlperf_comparison, mlperf_plot
 
 
 def entry(gpu: str, submitter: str, minutes: float, *, gpus: int = 8, round: str = "v9.1", **facts: object) -> Entry:
@@ -132,6 +132,22 @@ def test_a_rate_far_below_the_law_of_smaller_numbers_is_where_it_stops():
     times = {8: 100.0, 16: 51.0, 32: 26.2, 64: 13.4, 128: 11.0}
     [one] = mlperf_scaling.scalings([entry("A", "X", at, gpus=count) for count, at in times.items()], 0.95)
     assert one.stops_at == 128
+
+
+@pytest.mark.parametrize(
+    ("times", "end"),
+    [
+        ({8: 100.0, 16: 70.0, 32: 65.0}, "Three numbers of GPUs are too few to tell whether scaling stops."),
+        ({8: 100.0, 16: 51.0, 32: 26.2, 64: 13.4}, "No stop of scaling is detected up to 64 GPUs."),
+        (
+            {8: 100.0, 16: 51.0, 32: 26.2, 64: 13.4, 128: 11.0},
+            "Scaling stops at 128 GPUs: all rates there are below the interval predicted from fewer GPUs.",
+        ),
+    ],
+)
+def test_the_text_says_where_scaling_stops_or_that_too_few_numbers_of_gpus_tell(times, end):
+    found = mlperf_scaling.scalings([entry("A", "X", at, gpus=count) for count, at in times.items()], 0.95)
+    assert f" {end}\n" in mlperf_comparison.gpu_text(found, (), 0.95)
 
 
 def test_the_law_that_fits_better_is_taken_with_an_interval_that_holds_the_truth():

@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
 from tensorprimat.analysis.mlperf_scaling import Scaling, VendorRound
-from tensorprimat.analysis.scaling_laws import Law
+from tensorprimat.analysis.scaling_laws import FEWEST_COUNTS, Law
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import confidence_level, count, fixed, percent, rate, rounded, significant, times
@@ -40,7 +40,7 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
     batches = " against ".join("/".join(map(str, side.batches)) or "?" for side in (first, second))
     scaling = f"; scaling factors: {times(parts['scaling'], 3)}" if abs(parts["scaling"] - 1) >= 0.0005 else ""
     return (
-        f"{opening}. {names[0]} has {times(parts['rate'], 2)} the rate and needs {times(parts['samples'], 2)} the "
+        f"{opening}. {names[0]} has {times(parts['rate'], 2)} the samples/s and needs {times(parts['samples'], 2)} the "
         f"samples (batch {batches}); evaluation and set-up take {times(parts['evaluation_and_set_up'], 3)} the "
         f"time{scaling}."
     )
@@ -227,15 +227,16 @@ def _scaling(one: Scaling) -> str:
 def _law_sentence(one: Scaling) -> str:
     if one.rate is None or one.minutes is None:
         return "No law is fitted to fewer than three numbers of GPUs.\n"
-    counts = [point.scored.entry.num_gpus or 0 for point in one.points]
-    ends = (
-        f"Scaling stops at {one.stops_at} GPUs: from there on, rates are below the power law of fewer GPUs"
-        if one.stops_at
-        else f"Up to {max(counts)} GPUs, no rate is below the power law of fewer GPUs"
-    )
+    counts = {point.scored.num_gpus for point in one.points}
+    if one.stops_at:
+        end = f"Scaling stops at {one.stops_at} GPUs: all rates there are below the interval predicted from fewer GPUs"
+    elif len(counts) <= FEWEST_COUNTS:
+        end = "Three numbers of GPUs are too few to tell whether scaling stops"
+    else:
+        end = f"No stop of scaling is detected up to {max(counts)} GPUs"
     return (
         f"{law_text(one.rate)}; points scatter by {percent(one.rate.scatter, 1)} around it. Minutes are proportional "
-        f"to GPUs^{fixed(one.minutes.exponent, 3)} (±{fixed(one.minutes.half_width, 3)}). {ends}.\n"
+        f"to GPUs^{fixed(one.minutes.exponent, 3)} (±{fixed(one.minutes.half_width, 3)}). {end}.\n"
     )
 
 
