@@ -172,8 +172,11 @@ def test_a_performance_recipe_keeps_its_own_precision_and_recomputation(tmp_path
 def test_another_recipe_gets_the_settings_common_to_performance_recipes(tmp_path):
     plain = recipe()
     plain.ddp = SimpleNamespace(check_for_nan_in_grad=True, grad_reduce_in_fp32=True)
+    fusions = ("apply_rope_fusion", "bias_activation_fusion", "bias_dropout_fusion")
+    vars(plain.model).update(dict.fromkeys(fusions, False))
     config = bridge.configure(plain, spec(tmp_path))
     assert (config.ddp.check_for_nan_in_grad, config.ddp.grad_reduce_in_fp32) == (False, False)
+    assert all(getattr(config.model, fusion) for fusion in fusions), "as in NVIDIA's model of Llama"
 
 
 def test_a_version_that_has_moved_a_setting_is_followed_or_refused_by_name(tmp_path):

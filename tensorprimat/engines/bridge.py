@@ -90,11 +90,14 @@ TUNED = {
     "rerun_state_machine.check_for_nan_in_loss": False,
     "model.cross_entropy_fusion_impl": "te",
     "model.apply_rope_fusion": True,
+    "model.bias_activation_fusion": True,
+    "model.bias_dropout_fusion": True,
     "train.manual_gc": True,
     "train.manual_gc_interval": 100,
 }
 """Settings that every performance recipe has; they are applied to other recipes if this version has the place. Source:
-NVIDIA-NeMo/Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/_common.py."""
+NVIDIA-NeMo/Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/_common.py; both fusions with a bias are on in its
+models of Llama (models/llama) and off in those of Qwen 2.5 and Mistral."""
 
 OF_THE_LOG = ("global_batch_size", "micro_batch_size", "sequence_length", "precision", "warmup_steps")
 """Settings by which the log is read."""

@@ -56,6 +56,7 @@ def test_this_tools_recipe_in_fp8_survives_serialisation_with_the_callback(model
     assert recipe.data.seq_length == recipe.model.config.seq_length == 8192
     assert (recipe.data.global_batch_size, recipe.data.micro_batch_size) == (128, 1)
     assert recipe.trainer.strategy.tensor_model_parallel_size == 4
+    assert recipe.trainer.strategy.sequence_parallel is True
     assert recipe.trainer.strategy.context_parallel_size == 1
     assert any(callback.__fn_or_cls__ is BenchmarkCallback for callback in recipe.trainer.callbacks)
 
@@ -74,11 +75,14 @@ def test_a_recipe_carries_nvidias_performance_settings(model, precision, tmp_pat
         output_dir=str(tmp_path),
     )  # fmt: skip
     recipe = nemo_recipe.build(spec)
+    assert recipe.trainer.strategy.sequence_parallel is False, "there is no tensor parallelism to go with"
     ddp = recipe.trainer.strategy.ddp
     assert (ddp.overlap_grad_reduce, ddp.overlap_param_gather, ddp.check_for_nan_in_grad) == (True, True, False)
     assert (ddp.grad_reduce_in_fp32, recipe.trainer.plugins.grad_reduce_in_fp32) == (False, False)
     assert recipe.optim.config.use_precision_aware_optimizer is (precision == "bf16")
-    assert recipe.model.config.cross_entropy_fusion_impl == "te"
+    config = recipe.model.config
+    assert config.cross_entropy_fusion_impl == "te"
+    assert (config.apply_rope_fusion, config.bias_activation_fusion, config.bias_dropout_fusion) == (True, True, True)
     names = [callback.__fn_or_cls__.__name__ for callback in recipe.trainer.callbacks]
     assert names.count("MegatronCommOverlapCallback") == names.count("GarbageCollectionCallback") == 1
     serialiser = ZlibJSONSerializer()

@@ -6,6 +6,9 @@ nemo.lightning.run.plugins and `pretrain_performance_optimizations` of the recip
 without Megatron's FSDP; its block is the same. NVIDIA publishes it for Llama 3 8B; the same is set for all
 three models, because qwen's and mistral's recipes have no performance mode of their own. Only CUDA graphs, which a
 table switches on for a model and a GPU, stay with llama.
+
+Fusions are those of Llama31Config8B, which qwen's and mistral's configurations leave off; Megatron-Bridge sets the
+rotary one in every performance recipe (perf_recipes/_common.py, v0.6.0).
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ ALWAYS = {
 
 GRACE = {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}
 """Environment variables of GB200: GPUs exchange through the network card of their CPU."""
+
+FUSIONS = ("apply_rope_fusion", "bias_activation_fusion", "bias_dropout_fusion")
+"""Fused kernels of NVIDIA's configuration of Llama 3 8B; all three models have SwiGLU and rotary positions."""
 
 GRAPHS_ON = ("B200", "GB200")
 """GPUs on which the table of recommended configurations trains Llama 3 8B with CUDA graphs."""
@@ -71,6 +77,8 @@ def apply(recipe: Any, spec: RunSpec, device_name: str | None) -> None:
     recipe.trainer.plugins.grad_reduce_in_fp32 = False
     recipe.optim.config.use_precision_aware_optimizer = spec.precision == "bf16"
     recipe.model.config.cross_entropy_fusion_impl = "te"
+    for fusion in FUSIONS:
+        setattr(recipe.model.config, fusion, True)
     recipe.model.config.enable_cuda_graph = uses_cuda_graphs(spec, device_name)
     recipe.trainer.strategy.use_te_rng_tracker = recipe.model.config.enable_cuda_graph
     recipe.trainer.strategy.ddp = run.Config(
