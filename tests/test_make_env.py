@@ -49,6 +49,16 @@ def test_without_a_gpu_the_small_build_of_torch_is_installed(make_env, tmp_path)
     assert torch[-1] == f"torch=={make_env.TORCH}+cpu"
 
 
+def test_torchao_is_installed_with_the_torch_that_it_fits_and_never_over_a_vendor_stack(make_env, tmp_path):
+    def installs(*arguments, **more):
+        return [w for command in make_env.commands("python3", tmp_path, *arguments, **more) for w in command]
+
+    assert f"torchao=={make_env.TORCHAO}" in installs([])
+    assert f"torchao=={make_env.TORCHAO}\n" in (TOOL.parents[1] / "constraints.txt").read_text()
+    for others in (installs(["torch==2.5.0a0+rocm"]), installs([], nemo=True)):
+        assert not any(word.startswith("torchao") for word in others)
+
+
 def test_a_dry_run_names_the_commands_and_makes_nothing(tmp_path):
     shown = subprocess.run(
         [sys.executable, TOOL, "--venv", tmp_path / "venv", "--dry-run"], capture_output=True, text=True, check=True

@@ -1,6 +1,7 @@
 """FP8 of the torch engine: conversions, and refusals with their messages."""
 
 import importlib.util
+import logging
 import sys
 import types
 
@@ -121,7 +122,13 @@ def test_a_model_whose_layers_do_not_fit_the_units_is_refused(monkeypatch):
         fp8.convert(network, "tensorwise")
 
 
-@pytest.mark.skipif(not TORCHAO, reason="torchao is not installed: pip install torchao")
+def test_warnings_of_torchaos_import_are_not_printed():
+    LanguageModel(models.find("llama", "tiny"))
+    for name in ("torchao", "torch.utils._pytree"):
+        assert not logging.getLogger(name).isEnabledFor(logging.WARNING)
+
+
+@pytest.mark.skipif(not TORCHAO, reason="torchao is not installed: make env")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_model_learns_with_emulated_fp8_products_almost_as_in_bfloat16(recipe):

@@ -24,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = "2.13.0"
+TORCHAO = "0.18.0"  # for that torch; another one may fail in transformers' import of it
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 STACK = (
     "torch", "triton", "pytorch-triton", "numpy", "lightning", "pytorch-lightning", "nemo", "megatron", "transformer",
@@ -70,9 +71,10 @@ def commands(python: str, venv: Path, stack: list[str], *, nemo: bool = False) -
             [*pip, "-c", str(stack_file(venv)), *requirements],
         ]
     pins = ["-c", str(ROOT / CONSTRAINTS[nemo])] if sys.version_info >= (3, 11) else []  # numpy's pin needs 3.11
+    fp8 = [] if nemo else [f"torchao=={TORCHAO}"]
     return [
         [python, "-m", "venv", str(venv)],
-        [*pip, *pins, "--no-deps", "--retries", "1", *torch_source()],  # requirements: from the ordinary index below
+        [*pip, *pins, "--no-deps", "--retries", "1", *fp8, *torch_source()],  # their requirements: from the index below
         [*pip, *pins, *requirements],
     ]
 

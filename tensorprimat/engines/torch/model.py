@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
 OWN_MASKS = {"gemma2": "attention scores have a soft cap", "gpt_oss": "attention has sinks", "llama4_text": "chunks"}
 """Architectures whose attention `torch_attention.causal_attention` does not compute, with
 the feature that prevents it: transformers' own attention runs, with its masks."""
+_LOUD_AT_IMPORT = ("torchao", "torch.utils._pytree")
+"""Loggers that warn of kernels for other GPUs and of torchao's older calls when transformers imports torchao."""
 _WITHOUT_SDPA = ("gemma2", "gpt_oss")
 LEARNING_RATE = 3e-4  # Llama 2 7B, table 1 of arXiv:2307.09288
 _BETAS = (0.9, 0.95)  # as there
@@ -99,6 +102,8 @@ def causal_model(
     preset: Preset | ConfiguredModel, *, attention: str = "sdpa", sequence_length: int | None = None
 ) -> Any:
     """Return the transformers causal language model of a preset, with random weights."""
+    for name in _LOUD_AT_IMPORT:
+        logging.getLogger(name).setLevel(logging.ERROR)
     if isinstance(preset, ConfiguredModel):
         return _configured_model(preset, attention, sequence_length)
     config = configuration(preset, attention=attention, sequence_length=sequence_length)
