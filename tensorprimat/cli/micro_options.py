@@ -29,7 +29,7 @@ SHAPE = (
     option("d_ff", int | None, "N", "Width of the MLP.", show_default="4 × --d-model"),
     option("num_layers", int | None, "N", "Layers.", show_default="12"),
     option("num_heads", int | None, "N", "Attention heads.", show_default="12"),
-    option("vocab_size", int | None, "N", "Vocabulary.", show_default="10000, or the preset's"),
+    option("vocab_size", int | None, "N", "Vocabulary.", show_default="10000, or that of --model-size"),
     option("shape", list[str] | None, "NAME=D_MODEL/D_FF/LAYERS/HEADS", OWN_SHAPE),
     option("label", str | None, "NAME", "Name of the shape (model_size)."),
 )

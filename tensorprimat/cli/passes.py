@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 @with_options(options.WORK, after="batch_size")
 def command(
     context_length: Annotated[
-        str | None, takes("NUMBERS", "Tokens of a sequence.", show_default="256, or the preset's")
+        str | None, takes("NUMBERS", "Tokens of a sequence.", show_default="256, or that of --model-size")
     ] = None,
     batch_size: Annotated[
-        str | None, takes("NUMBERS", "Sequences of a step.", show_default="4, or the preset's")
+        str | None, takes("NUMBERS", "Sequences of a step.", show_default="4, or that of --model-size")
     ] = None,
     output: Annotated[Path, takes("DIR|FILE", f"Folder for JSON, CSV and Markdown{TO_FILE}")] = Path(
         "results/profiling_benchmarking_separate.csv"

@@ -75,8 +75,8 @@ def command(
 
     On a GPU the command trains the real models (Lightning, random weights, synthetic tokens). Without a GPU, or on
     ROCm, it first searches for logs (LLAMA_LOG, QWEN_LOG, MISTRAL_LOG; training_MODEL.log, *MODEL*.log here, in
-    output/, $PRIMUS_PATH and /workspace); without GPU and log it trains tiny models of the same architectures on the
-    CPU, labelled as tiny in every output.
+    output/, $PRIMUS_PATH and /workspace). If it finds none, it trains tiny models of the same architectures on the CPU,
+    labelled as tiny in every output; on ROCm it trains only with --engine torch or primus.
 
     The latest result of each model is DIR/benchmark_{cuda,rocm,cpu}_MODEL.json, written after every run; all results
     are kept in DIR/history. Compare them with compare_results.py.

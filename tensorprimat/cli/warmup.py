@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 def command(
     counts: Annotated[str, takes("NUMBERS", "Numbers of warm-up steps to try.")] = "0,1,2,5,10",
     context_length: Annotated[
-        int | None, takes("N", "Tokens of a sequence.", show_default="256, or the preset's")
+        int | None, takes("N", "Tokens of a sequence.", show_default="256, or that of --model-size")
     ] = None,
-    batch_size: Annotated[int | None, takes("N", "Sequences of a step.", show_default="4, or the preset's")] = None,
+    batch_size: Annotated[
+        int | None, takes("N", "Sequences of a step.", show_default="4, or that of --model-size")
+    ] = None,
     pass_name: Annotated[str, takes("NAME", "forward, forward-backward or train.", "--pass")] = "train",
     output: Annotated[
         Path, takes("DIR|FILE", f"Folder for warmup.csv, warmup.png, warmup.md and one JSON per count{TO_FILE}")

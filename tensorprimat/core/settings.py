@@ -113,10 +113,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="methodology", label="methodology", weight=None,
         option=Option(
-            flag="--methodology", metavar="NAME", type=str, shown_default="agreed with NeMo, else none",
+            flag="--methodology", metavar="NAME", type=str, shown_default="agreed with nemo and bridge, else none",
             choices=("agreed", "max", "identical", "classic"),
             help="Predefined configuration: agreed (same work, each vendor's tuning), max (each vendor's best), "
-            "identical (same settings) or classic (as in the first version).",
+            "identical (same settings) or classic (as in the earlier scripts).",
         ),
     ),
     Setting(name="max_steps", label="planned steps", weight=None, kind="count"),
