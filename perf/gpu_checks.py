@@ -10,17 +10,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from perf.parts import NotHereError
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 SAMPLER_SHARE = 0.05  # of the time between two samples
 CALLBACK_STEPS = 2000
 CLOCK_TOLERANCE = 0.005
-PART_SECONDS = 600
-
-
-class NotHereError(Exception):
-    """The check needs something that this machine lacks."""
 
 
 def on_gpu() -> bool:
@@ -83,7 +80,7 @@ def sampler() -> str:
 def callback() -> str:
     """Return the cost of the callback for one step, by perf/callback_cost.py."""
     command = [sys.executable, str(ROOT / "perf" / "callback_cost.py"), "--steps", str(CALLBACK_STEPS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PART_SECONDS, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout.strip():
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
     printed = " ".join(done.stdout.strip().splitlines()[-1].split())
@@ -117,9 +114,8 @@ def oom() -> str:
         files = ["--spec", f"{folder}/spec.json", "--result", f"{folder}/result.json"]
         program = LIMITED.format(limit=0 if on_gpu() else 6 * 2**30)
         done = subprocess.run(
-            [sys.executable, "-c", program, *files],
-            cwd=ROOT, capture_output=True, text=True, timeout=PART_SECONDS, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", program, *files], cwd=ROOT, capture_output=True, text=True, check=False
+        )
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
     if done.returncode != 1 or "torch engine: out of memory: " not in last:
         raise RuntimeError(f"exit code {done.returncode}: {last}")

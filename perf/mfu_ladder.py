@@ -3,8 +3,10 @@
 
     make test-gpu                                   # every part; a CPU runs the same parts on tiny models
     python3 perf/mfu_ladder.py --parts sync,eager   # some of them
+    python3 perf/mfu_ladder.py --here --parts sync  # one of them in this process, with all that it prints
 
-Each part writes one line (PASS, FAIL or SKIP) and never keeps the next one from running. Exit code 1 if a part failed.
+Each part writes one line (PASS, FAIL or SKIP) with its seconds. Parts run in processes of their own with a time limit
+each, so that one that fails, crashes or hangs takes no other with it. Exit code 1 if a part failed.
 The goal of the ladder: at least 60 % of the BF16 peak for a model of 3 billion parameters or more, by the convention
 megatron, and at least 75 % of the best matrix product that this machine reaches. A global batch of 4 sequences on each
 GPU keeps all parts within about 10 minutes on one H200, estimated at 35 to 60 % MFU.
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +32,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from perf.gpu_checks import (  # noqa: E402
-    PART_SECONDS,
-    NotHereError,
     callback,
     devices,
     events,
@@ -40,6 +41,7 @@ from perf.gpu_checks import (  # noqa: E402
     sampler,
     sync,
 )  # fmt: skip
+from perf.parts import FAIL, PASS, SKIP, NotHereError, run, supervise  # noqa: E402
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 GOAL, GOAL_OF_PRODUCT = 0.60, 0.75
 SEQUENCES = 4  # of one optimizer step on each GPU
+PART_SECONDS = 300.0  # the longest part on one H200, fp8, trains twice and is estimated at 180 s
 
 
 def benchmark(*flags: str) -> dict[str, object]:
@@ -59,9 +62,7 @@ def benchmark(*flags: str) -> dict[str, object]:
         if on_gpu():
             size = ["--global-batch-size", str(SEQUENCES * gpus)]
         short = ["--steps", "10", "--warmup-steps", "3", "--output", folder]
-        done = subprocess.run(
-            [*command, *size, *short, *flags], capture_output=True, text=True, timeout=PART_SECONDS, check=False
-        )
+        done = subprocess.run([*command, *size, *short, *flags], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
     (result,) = json.loads(done.stdout)
@@ -269,53 +270,34 @@ def _shared(strategy: str) -> str:
     return _rung("--num-gpus", str(count), "--strategy", strategy)
 
 
-PARTS: dict[str, Callable[[], str]] = {
-    part.__name__: part
-    for part in (
-        devices,
-        sampler,
-        callback,
-        sync,
-        events,
-        flash,
-        oom,
-        product,
-        eager,
-        compiled,
-        graphs,
-        fp8,
-        group,
-        ddp,
-        fsdp,
-    )
-}
-
-
-def run(names: Sequence[str], parts: dict[str, Callable[[], str]]) -> int:
-    """Run the parts in their order, print a line for each, and return the number that failed."""
-    failed = 0
-    for name in names:
-        began = time.perf_counter()
-        try:
-            verdict, printed = "PASS", parts[name]()
-        except NotHereError as why:
-            verdict, printed = "SKIP", str(why)
-        except BaseException as error:  # one part must never take the others' lines with it
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            verdict, printed, failed = "FAIL", f"{type(error).__name__}: {str(error).strip()}", failed + 1
-        print(f"{verdict} {name:<9} {time.perf_counter() - began:6.1f} s  {printed.splitlines()[0]}", flush=True)
-    return failed
+GROUPS: tuple[tuple[Callable[[], str], ...], ...] = (
+    (devices, sampler, callback, events, flash, group),
+    (sync,),
+    (graphs,),
+    (oom, product, eager, compiled, fp8, ddp, fsdp),
+)
+"""The parts that share a process. Those that keep a large model in GPU memory have one of their own; the last group
+trains in children, and compares them with one measurement of the product."""
+PARTS = {part.__name__: part for parts in GROUPS for part in parts}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what --parts names; return 1 where a part failed, 2 for a part that does not exist."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="which, separated by commas (%(default)s)")
-    names = parser.parse_args(argv).parts.split(",")
+    parser.add_argument("--here", action="store_true", help="in this process, up to the first failure")
+    options = parser.parse_args(argv)
+    names = options.parts.split(",")
     if unknown := [name for name in names if name not in PARTS]:
         parser.error(f"--parts {unknown[0]}: must be of {', '.join(PARTS)}")
-    return 1 if run(names, PARTS) else 0
+    if options.here:
+        return run(names, PARTS)
+    began = time.monotonic()
+    groups = [[part.__name__ for part in parts if part.__name__ in names] for parts in GROUPS]
+    verdicts = supervise([sys.executable, __file__, "--here", "--parts"], groups, limit_seconds=PART_SECONDS)
+    counts = Counter(verdicts.values())
+    print(f"{counts[PASS]} passed, {counts[FAIL]} failed, {counts[SKIP]} skipped in {time.monotonic() - began:.0f} s")
+    return 1 if counts[FAIL] else 0
 
 
 if __name__ == "__main__":
