@@ -55,7 +55,7 @@ def run(tmp_path, monkeypatch, capfd):
         (("--executor", "kubernetes", "--container-image", "i"), "--executor kubernetes: needs --volume-claim as well"),
         (("--executor", "skypilot"), "--executor skypilot: needs --gpu as well"),
         (("--executor", "slurm", "--output", "my results"), "NeMo-Run cannot work in a path with spaces or /nemo_run"),
-        (("--executor", "slurm", "--engine", "logs"), "--engine logs: not with --executor, which has torch and nemo"),
+        (("--executor", "slurm", "--engine", "logs"), "--engine logs: not with --executor, which has nemo and torch"),
         (("--executor", "slurm", "--engine", "torch", "--profile", "torch"), "--profile torch: not with --executor"),
         (("--executor", "slurm", "--gpu", "H10000"), "--gpu H10000: not in the catalogue"),
         (("--executor", "slurm", "--gpu", "H100"), "--gpu H100: give --num-gpus too"),

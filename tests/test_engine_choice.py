@@ -7,7 +7,9 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import ENGINES, choose, prepare
+from tensorprimat.engines.cluster import executors
 from tensorprimat.machine.platform import Machine
+from tensorprimat.session.plan import obstacle_of
 
 CPU = Machine(platform="cpu", gpu_info=GpuInfo(device_count=1, total_memory_gb=16.0), host="here")
 EIGHT_GPUS = Machine(platform="nvd", gpu_info=GpuInfo(device_count=8, total_memory_gb=85.0), host="here")
@@ -60,6 +62,131 @@ def test_cuda_trains_with_nemo_then_bridge_then_torch_and_states_the_reason(monk
     plan = choose("auto", platform="nvd", models=MODELS, with_log=())
     assert {chosen.name for chosen in plan.engines.values()} == {engine}
     assert plan.because == because
+
+
+H100, H200, B200 = ("NVIDIA H100 80GB HBM3", 85.0), ("NVIDIA H200", 150.8), ("NVIDIA B200", 191.5)
+
+
+def gpus(device, count):
+    name, memory_gb = device
+    gpu_info = GpuInfo(device_name=name, device_count=count, total_memory_gb=memory_gb)
+    return Machine(platform="nvd", gpu_info=gpu_info, host="here")
+
+
+@pytest.fixture
+def plan_on(monkeypatch):
+    """Function that returns the plan of --engine auto on a machine where packages are installed."""
+
+    def plan(machine, *packages, models=("llama",), **flags):
+        monkeypatch.setattr(engines, "importable", lambda name: name.startswith((*packages, "torch")))
+        obstacle = obstacle_of(settings(**flags), machine)
+        return choose("auto", platform="nvd", models=models, with_log=(), obstacle=obstacle)
+
+    return plan
+
+
+def engine_names(plan):
+    return [engine.name for engine in plan.engines.values()]
+
+
+@pytest.mark.parametrize(
+    ("device", "package", "because"),
+    [
+        (H100, "nemo", "has context parallel 2 (NVIDIA's published settings), which needs a multiple of 2 GPUs"),
+        (H200, "nemo", "has context parallel 2 (NVIDIA's published settings), which needs a multiple of 2 GPUs"),
+        (B200, "nemo", "at micro batch 2 needs about 235 GB on 1 GPU of 192 GB"),
+        (H100, "megatron", "at micro batch 1 needs about 198 GB on 1 GPU of 85 GB"),
+        (H200, "megatron", "at micro batch 1 needs about 198 GB on 1 GPU of 151 GB"),
+        (B200, "megatron", "at micro batch 2 needs about 235 GB on 1 GPU of 192 GB"),
+    ],
+)
+def test_one_gpu_that_nvidias_settings_do_not_fit_trains_with_torch_and_states_the_reason(
+    plan_on, device, package, because
+):
+    plan = plan_on(gpus(device, 1), package)
+    assert engine_names(plan) == ["torch"]
+    title = ENGINES["nemo" if package == "nemo" else "bridge"].title
+    assert f"trains on this GPU; not {title}, because llama {because}; not installed here: the " in plan.because
+    prepare.check_memory(spec(gpus(device, 1)), gpus(device, 1))
+
+
+@pytest.mark.parametrize("package", ["nemo", "megatron"])
+def test_eight_gpus_train_with_nvidias_engine(plan_on, package):
+    plan = plan_on(gpus(H100, 8), package, models=MODELS)
+    assert set(engine_names(plan)) == {"nemo" if package == "nemo" else "bridge"}
+    assert "because" not in plan.because
+
+
+def test_models_with_other_engines_are_named(plan_on):
+    plan = plan_on(gpus(B200, 1), "nemo", models=MODELS)
+    assert engine_names(plan) == ["torch", "nemo", "nemo"]
+    assert plan.because.startswith(
+        "the torch engine (Lightning) trains llama on this GPU; the NeMo engine trains qwen, mistral on this GPU; not "
+        "the NeMo engine, because llama at"
+    )
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "engine"),
+    [
+        (gpus(B200, 1), {"recompute": "full"}, "nemo"),
+        (gpus(H100, 8), {"micro_batch_size": 64}, "nemo"),
+        (gpus(H100, 1), {"tensor_model_parallel_size": 2}, "nemo"),
+        (gpus(H100, 8), {"compile": True}, "nemo"),
+        (gpus(H100, 1), {"compile": True}, "torch"),
+        (gpus(H100, 8), {"num_gpus": 1}, "torch"),
+        (gpus(H100, 8), {"config": {"model_type": "llama"}}, "torch"),
+    ],
+    ids=str,
+)
+def test_a_flag_changes_the_engine_only_where_the_other_could_never_train(plan_on, machine, flags, engine):
+    assert engine_names(plan_on(machine, "nemo", **flags)) == [engine]
+
+
+def test_ranks_that_are_started_elsewhere_follow_the_same_rule(monkeypatch):
+    monkeypatch.setattr(engines, "importable", lambda _: True)
+    cluster = executors.Cluster(executor="slurm")
+    for count, engine in ((1, "torch"), (8, "nemo")):
+        obstacle = obstacle_of(settings(), gpus(H100, count))
+        plan = executors.plan("auto", cluster, platform="nvd", models=["llama"], obstacle=obstacle)
+        assert engine_names(plan) == [engine]
+        assert "trains, started by slurm" in plan.because
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "flags", "complaint"),
+    [
+        (
+            H100, 1, {},
+            "context parallel 2 (NVIDIA's published settings): 1 device cannot hold replicas of 2 (tensor × pipeline × "
+            "context parallel size); use more --num-gpus, or --engine torch",
+        ),
+        (
+            B200, 1, {"context_parallel_size": 2},
+            "--context-parallel-size 2: 1 device cannot hold replicas of 2 (tensor × pipeline × context parallel size);"
+            " change --num-gpus or a parallel size",
+        ),
+        (
+            H200, 3, {},
+            "context parallel 2 (NVIDIA's published settings): 3 devices cannot hold replicas of 2 (tensor × pipeline "
+            "× context parallel size); use --context-parallel-size 1",
+        ),
+        (
+            H100, 6, {},
+            "global batch size 128 (NVIDIA's published settings) is not a multiple of micro batch size 1 (NVIDIA's "
+            "published settings) × 3 data-parallel replicas; try --global-batch-size 129",
+        ),
+        (
+            H100, 1, {"methodology": "identical"},
+            "tensor parallel 4 (--methodology identical): 1 device cannot hold replicas of 4 (tensor × pipeline × "
+            "context parallel size); change --num-gpus or leave --methodology out",
+        ),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_a_flag_only_if_it_was_used_and_else_where_the_value_is_from(device, count, flags, complaint):
+    with pytest.raises(UsageError) as refused:
+        prepare.spec_of("llama", settings(**flags), engine=ENGINES["nemo"], machine=gpus(device, count))
+    assert str(refused.value) == complaint
 
 
 def test_logs_are_looked_for_only_where_they_can_matter():
@@ -122,7 +249,10 @@ def test_a_flag_wins_over_the_preset():
         ({"num_gpus": 0}, "--num-gpus 0"),
         ({"precision": "fp7"}, "--precision fp7"),
         ({"preset": "huge"}, "--preset huge: no preset 'huge' of llama; presets: full, tiny"),
-        ({"tensor_model_parallel_size": 2}, "--tensor-parallel-size 2: 1 device cannot hold replicas of 2"),
+        (
+            {"tensor_model_parallel_size": 2},
+            "--tensor-parallel-size 2: the torch engine supports data parallelism only; use 1$",
+        ),
     ],
 )
 def test_a_spec_that_cannot_work_names_its_flag(changes, complaint):

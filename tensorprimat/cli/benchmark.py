@@ -32,7 +32,7 @@ from tensorprimat.reports import formatting
 from tensorprimat.reports.console import print_summary
 from tensorprimat.session import as_rank, run_summary, runs
 from tensorprimat.session.alternate import AbSide, check_pair, ratio_of, run_in_turn, sides_of
-from tensorprimat.session.plan import Job, Request, check, check_facts, job_of, plan_here
+from tensorprimat.session.plan import Job, Request, check, check_facts, job_of, obstacle_of, plan_here
 from tensorprimat.session.runs import ModelOutcome, outcomes_of, within_budget
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
@@ -52,7 +52,13 @@ def benchmark(request: Request) -> int:
     if request.cluster.executor:
         machine = executors.machine_of(request.cluster, request.settings.num_gpus, machine)
         searches: Mapping[str, discover.Search] = {}
-        plan = executors.plan(request.engine, request.cluster, platform=machine.platform, models=chosen)
+        plan = executors.plan(
+            request.engine,
+            request.cluster,
+            platform=machine.platform,
+            models=chosen,
+            obstacle=obstacle_of(request.settings, machine),
+        )
     else:
         machine, searches, plan = plan_here(request, chosen, machine)
     screen.say(f"Engine: {plan.because}")

@@ -2,6 +2,7 @@
 
 TensorPrimatError               one line: where, what, what to do
 ├── UsageError            (2)   flags that are wrong, clash, or cannot work here
+│   └── DoesNotFitError   (2)   a configuration that needs more devices or memory than there are
 ├── InputError            (2)   a file that cannot be read as the expected kind
 │   ├── NotALogError      (2)   a readable file that holds no step times
 │   │   └── NoFormatError (2)   a text in which no known format recognises anything
@@ -37,6 +38,15 @@ class UsageError(TensorPrimatError):
     """A flag or an argument is wrong; the message names it."""
 
     exit_code = 2
+
+
+class DoesNotFitError(UsageError):
+    """A configuration that cannot be divided among the devices, or needs more memory than one has."""
+
+    def __init__(self, message: str, *, because: str) -> None:
+        self.because = because
+        """Phrase without a remedy, whose subject is the configuration."""
+        super().__init__(message)
 
 
 class InputError(TensorPrimatError):

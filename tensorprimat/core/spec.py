@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tensorprimat.core import settings
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.quantities import alternatives, counted
 from tensorprimat.core.records import Record
 
@@ -65,6 +65,8 @@ class RunSpec(Record):
     """Options that only one engine understands."""
     notes: tuple[str, ...] = ()
     """Remarks on the choice of the methodology's configuration; printed, and warnings of the result."""
+    origins: dict[str, str] = Field(default_factory=dict)
+    """Settings that no flag set → where their value comes from ("" to leave it out), for messages."""
 
     @property
     def data_parallel_size(self) -> int:
@@ -86,24 +88,38 @@ class RunSpec(Record):
         """Optimizer steps in all."""
         return self.warmup_steps + self.steps
 
+    @property
+    def with_methodology_flag(self) -> bool:
+        """Return True if --methodology was used."""
+        return self.methodology is not None and "methodology" not in self.origins
+
+    def named(self, *names: str) -> str:
+        """Return settings with their values for a message: flags first, then labels and where the values come from."""
+        words = [f"{settings.flag(name)} {getattr(self, name)}" for name in names if name not in self.origins]
+        words += [f"{settings.label(name)} {getattr(self, name)}" for name in names if name in self.origins]
+        origins = dict.fromkeys(filter(None, map(self.origins.get, names)))
+        return " and ".join(words) + (f" ({', '.join(origins)})" if origins else "")
+
     def check(self) -> RunSpec:
         """Return the spec itself if it can work; raises UsageError naming the flag if not."""
         check_least(self)
         devices = self.num_gpus * self.num_nodes
         if devices % self.model_parallel_size:
-            flags = ", ".join(
-                f"{settings.flag(name)} {size}" for name in settings.MODEL_PARALLEL if (size := getattr(self, name)) > 1
-            )
-            raise UsageError(
-                f"{flags}: {counted(devices, 'device')} cannot hold replicas of {self.model_parallel_size} "
-                "(tensor × pipeline × context parallel size); change --num-gpus or a parallel size"
+            sizes = self.named(*(name for name in settings.MODEL_PARALLEL if getattr(self, name) > 1))
+            other = "leave --methodology out" if self.with_methodology_flag else "a parallel size"
+            raise DoesNotFitError(
+                f"{sizes}: {counted(devices, 'device')} cannot hold replicas of {self.model_parallel_size} "
+                f"(tensor × pipeline × context parallel size); change --num-gpus or {other}",
+                because=f"has {sizes}, which needs a multiple of {self.model_parallel_size} GPUs",
             )
         per_micro_step = self.micro_batch_size * self.data_parallel_size
         if self.global_batch_size % per_micro_step:
-            raise UsageError(
-                f"--global-batch-size {self.global_batch_size} is not a multiple of --micro-batch-size "
-                f"{self.micro_batch_size} × {self.data_parallel_size} data-parallel replicas; "
-                f"try --global-batch-size {max(1, round(self.global_batch_size / per_micro_step)) * per_micro_step}"
+            batch = f"{self.named('global_batch_size')} is not a multiple of {self.named('micro_batch_size')}"
+            nearest = max(1, round(self.global_batch_size / per_micro_step)) * per_micro_step
+            raise DoesNotFitError(
+                f"{batch} × {self.data_parallel_size} data-parallel replicas; try --global-batch-size {nearest}"
+                + (" without --methodology" if self.with_methodology_flag else ""),
+                because=f"has {self.named('global_batch_size')}, which {self.data_parallel_size} replicas cannot share",
             )
         return self
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Platform
+from tensorprimat.core.settings import MODEL_PARALLEL
+from tensorprimat.core.spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +115,52 @@ def default_engine(platform: Platform) -> str:
     return "primus" if platform == "amd" else "torch"
 
 
-def _because_on_nvidia(chosen: Engine) -> str:
-    """Return one sentence: the engine that trains on an NVIDIA GPU, and the packages that other engines lack."""
-    lacking = [
-        f"{engine.title} (no {', '.join(missing)})"
-        for name in NVIDIA_ORDER[: NVIDIA_ORDER.index(chosen.name)]
-        if (missing := (engine := ENGINES[name]).missing_packages())
+Obstacle = Callable[[Engine, str], str | None]
+"""Function that returns why an engine cannot train a model on this machine's GPUs, as a phrase after the model's name;
+None if it can."""
+
+
+def in_order(
+    models: Sequence[str], obstacle: Obstacle, *, order: Sequence[str] = NVIDIA_ORDER, where: str = " on this GPU"
+) -> Plan:
+    """Return for each model the first engine that is installed and has no obstacle; the last engine needs neither.
+
+    where: end of "the NeMo engine trains". The sentence gives the reason for each engine that was passed over.
+    """
+    lacking = {name: missing for name in order[:-1] if (missing := ENGINES[name].missing_packages())}
+    candidates = [ENGINES[name] for name in order if name not in lacking]
+    engines: dict[str, Engine] = {}
+    obstacles: dict[str, list[str]] = {}
+    for model in models:
+        for engine in candidates:
+            engines[model] = engine
+            because = None if engine is candidates[-1] else obstacle(engine, model)
+            if because is None:
+                break
+            obstacles.setdefault(engine.title, []).append(f"{model} {because}")
+    chosen = {engine.name: [model for model in models if engines[model] is engine] for engine in engines.values()}
+    passed_over = order[: max(order.index(name) for name in chosen)]
+    absent = [f"{ENGINES[name].title} (no {', '.join(lacking[name])})" for name in passed_over if name in lacking]
+    parts = [
+        *(
+            f"{ENGINES[name].title} trains{' ' + ', '.join(of) if len(chosen) > 1 else ''}{where}"
+            for name, of in chosen.items()
+        ),
+        *(f"not {title}, because {', and '.join(phrases)}" for title, phrases in obstacles.items()),
+        *([f"not installed here: {', '.join(absent)}"] if absent else []),
     ]
-    return f"{chosen.title} trains on this GPU" + (f"; not installed here: {', '.join(lacking)}" if lacking else "")
+    return Plan(engines=engines, because="; ".join(parts))
+
+
+def check_model_parallel(engine: Engine, spec: RunSpec) -> None:
+    """Raise UsageError where the spec splits the model and the engine cannot."""
+    split = [name for name in MODEL_PARALLEL if getattr(spec, name) > 1]
+    if engine.tensor_parallel or not split:
+        return
+    instead = "leave --methodology out" if spec.with_methodology_flag else "use 1"
+    if spec.platform != "cpu" and spec.num_gpus * spec.num_nodes % spec.model_parallel_size == 0:
+        instead += f", or --engine {'primus' if spec.platform == 'amd' else 'nemo'}"
+    raise UsageError(f"{spec.named(*split)}: the {engine.name} engine supports data parallelism only; {instead}")
 
 
 def looks_for_logs(requested: str, platform: str) -> bool:
@@ -139,11 +179,13 @@ def choose(
     models: Sequence[str],
     with_log: Sequence[str],
     primus_models: Sequence[str] | None = None,
+    obstacle: Obstacle = lambda *_: None,
 ) -> Plan:
     """Engine by model.
 
     requested: --engine; with_log: models of which a log was found; primus_models: those that a Primus checkout here has
-    a configuration of, None where there is no checkout. Raises UsageError for an engine that does not exist.
+    a configuration of, None where there is no checkout; obstacle: asked for the engines of an NVIDIA GPU. Raises
+    UsageError for an engine that does not exist.
     """
     if requested != "auto" and requested not in ENGINES:
         raise UsageError(f"--engine {requested}: no such engine; engines: auto, {', '.join(ENGINES)}")
@@ -153,8 +195,7 @@ def choose(
         engine = ENGINES[requested]
         return _plan(engine, models, with_log if engine.reads_logs else models, f"{engine.title}, as requested")
     if platform == "nvd":
-        engine = ENGINES[default_engine(platform)]
-        return _plan(engine, models, models, _because_on_nvidia(engine))
+        return in_order(models, obstacle)
     if platform == "amd":
         because = "on ROCm, Primus logs are read; use --engine torch to train here instead"
         return _plan(ENGINES["primus"], models, with_log, because)

@@ -34,6 +34,8 @@ class Chosen:
     applies to all of them, or None."""
     skipped: str | None = None
     """The better configurations of the methodology that cannot run here, each with its reason; None for none."""
+    origin: str = "the default"
+    """Source of the values that no flag set, for messages."""
 
 
 def values(
@@ -73,7 +75,13 @@ def values(
             "leave one of the two out"
         )
     found = {**theirs, **mine, "methodology": None if clash else row.methodology}
-    return Chosen(values=found, skipped="; ".join(dict.fromkeys(skipped)) or None)
+    if name is not None:
+        origin = f"--methodology {name}"
+    elif row.source.startswith(VENDORS[platform]):
+        origin = f"{VENDORS[platform]}'s published settings"
+    else:
+        origin = f"methodology {row.methodology}"
+    return Chosen(values=found, skipped="; ".join(dict.fromkeys(skipped)) or None, origin=origin)
 
 
 def _best(

@@ -12,13 +12,13 @@ from tensorprimat.core import catalogue, megatron_memory, models, regular, train
 from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.memory_estimate import MemoryEstimate
 from tensorprimat.core.quantities import counted, listed, size
 from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import ENGINES, Engine, importable, methodology
+from tensorprimat.engines import ENGINES, Engine, check_model_parallel, importable, methodology
 from tensorprimat.engines.primus import spec as primus_spec
 
 if TYPE_CHECKING:
@@ -72,15 +72,18 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         engine=engine.name,
         platform=platform,
         gpu=machine.gpu_info,
-        obstacle=lambda row: _obstacle({**fields, **row}, engine, machine),
+        obstacle=lambda row: _obstacle({**fields, **row, "origins": dict.fromkeys(row, "")}, engine, machine),
     )
+    unset = [name for name in ("methodology", *settings_of_runs.OF_A_METHODOLOGY) if getattr(settings, name) is None]
+    origins = dict.fromkeys(unset, configured.origin)
     notes = _notes(configured, num_gpus * settings.num_nodes)
-    spec = RunSpec.model_validate({**fields, **configured.values, "notes": notes})
+    spec = RunSpec.model_validate({**fields, **configured.values, "notes": notes, "origins": origins})
     if spec.sequence_length > preset.max_position_embeddings:
         raise UsageError(
             f"--sequence-length {spec.sequence_length}: {preset.title} supports {preset.max_position_embeddings} tokens"
         )
-    spec = spec.check()
+    check_model_parallel(engine, spec)
+    spec = _divided(spec, machine)
     memory = machine.gpu_info.total_memory_gb
     if not engine.own_training or platform == "cpu" or memory is None:
         return spec
@@ -90,12 +93,51 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     return training_memory.with_resharding(spec, memory * GB)
 
 
+def obstacle(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> str | None:
+    """Return why an engine cannot train a model on this machine's GPUs, as a phrase after the model's name, or None.
+
+    None too where a flag is the reason, whose refusal names it: the engine could train without it.
+    """
+    if settings.config is not None and not engine.own_training:
+        return f"is none of {', '.join(MODELS)}"
+    if any((getattr(settings, name) or 1) > 1 for name in settings_of_runs.MODEL_PARALLEL):
+        return None
+    kept = {name: getattr(settings, name) for name in ("steps", "warmup_steps", "seed", "num_gpus", "num_nodes")}
+    because = None
+    for tried in (settings, RunSettings(**kept, config=settings.config)):
+        try:
+            check_memory(spec_of(model, tried, engine=engine, machine=machine), machine)
+        except DoesNotFitError as error:
+            because = error.because
+        except UsageError:
+            because = None
+        else:
+            return None
+    return because
+
+
+def _divided(spec: RunSpec, machine: Machine) -> RunSpec:
+    """Return the spec, checked. Where published parallel sizes are in the way, the error names what could train."""
+    try:
+        return spec.check()
+    except DoesNotFitError as error:
+        devices = spec.num_gpus * spec.num_nodes
+        theirs = [name for name in settings_of_runs.MODEL_PARALLEL if name in spec.origins and getattr(spec, name) > 1]
+        alone = spec.changed(**dict.fromkeys(theirs, 1))
+        obstructs = devices % spec.model_parallel_size > 0 == devices % alone.model_parallel_size
+        if spec.with_methodology_flag or not obstructs:
+            raise
+        try:
+            check_memory(alone, machine)
+            remedy = "use " + " ".join(f"{settings_of_runs.flag(name)} 1" for name in theirs)
+        except DoesNotFitError:
+            remedy = _otherwise(alone, machine)
+        raise DoesNotFitError(f"{str(error).rpartition('; ')[0]}; {remedy}", because=error.because) from None
+
+
 def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> str | None:
     """Return why the engine cannot run a methodology's configuration on this machine, or None."""
-    try:
-        spec = RunSpec.model_validate(fields).check()
-    except UsageError:
-        return f"cannot be divided among {counted(fields['num_gpus'] * fields['num_nodes'], 'GPU')}"
+    spec = RunSpec.model_validate(fields)
     if not engine.tensor_parallel and spec.model_parallel_size > 1:
         sizes = [
             f"{settings_of_runs.BY_NAME[name].label} {share}"
@@ -103,11 +145,13 @@ def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> st
             if (share := getattr(spec, name)) > 1
         ]
         return f"has {listed(sizes, len(sizes))}, which the {engine.name} engine lacks"
-    memory, needed = machine.gpu_info.total_memory_gb, memory_estimate(spec, machine.gpu_info.device_name)
-    if engine.own_training or memory is None or needed is None or needed.total <= memory * GB:
-        return None  # the torch engine recomputes activations until they fit
-    batch = f"at micro batch {spec.micro_batch_size} needs about {size(needed.total)}"
-    return f"{batch} on each of {spec.num_gpus * spec.num_nodes} GPUs"
+    try:
+        spec.check()
+        if not engine.own_training:  # the torch engine recomputes activations until they fit
+            check_memory(spec, machine)
+    except DoesNotFitError as error:
+        return error.because
+    return None
 
 
 def _notes(chosen: methodology.Chosen, devices: int) -> tuple[str, ...]:
@@ -220,10 +264,9 @@ def check_precision(spec: RunSpec, machine: Machine) -> None:
     if gpu is None or spec.precision not in gpu.lacks:
         return
     instead = next(precision for precision in ("bf16", "fp16", "fp32") if precision not in gpu.lacks)
-    because = f" (--methodology {spec.methodology})" if spec.methodology else ""
     raise UsageError(
-        f"--precision {spec.precision}{because}: {gpu.name} has no such matrix units; use --precision {instead}"
-        + (" without --methodology" if spec.methodology else "")
+        f"{spec.named('precision')}: {gpu.name} has no such matrix units; use --precision {instead}"
+        + (" without --methodology" if spec.with_methodology_flag else "")
     )
 
 
@@ -234,13 +277,14 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
     memory = machine.gpu_info.total_memory_gb
     if memory is None:
         return
-    _check_estimate(spec, memory * GB, machine.gpu_info.device_name)
+    _check_estimate(spec, machine, memory * GB)
     needed = least_memory_bytes(spec)
     if needed > memory * GB:
-        raise UsageError(
+        raise DoesNotFitError(
             f"{model_of(spec).title} needs at least {size(needed)} on each "
             f"of {counted(spec.num_gpus * spec.num_nodes, 'device')} for weights, gradients and optimizer, and one has "
-            f"{size(GB * memory)}; use {'--preset tiny or ' if spec.engine == 'torch' else ''}more --num-gpus"
+            f"{size(GB * memory)}; {_otherwise(spec, machine)}",
+            because=_needs(spec, needed, memory * GB),
         )
 
 
@@ -253,21 +297,40 @@ def memory_estimate(spec: RunSpec, device_name: str | None) -> MemoryEstimate | 
     return estimate
 
 
-def _check_estimate(spec: RunSpec, memory_bytes: float, device_name: str | None) -> None:
-    """Raise UsageError naming the flags that make the spec fit, where it needs more than the device has."""
-    needed, module = memory_estimate(spec, device_name), ENGINES[spec.engine].memory
+def _check_estimate(spec: RunSpec, machine: Machine, memory_bytes: float) -> None:
+    """Raise DoesNotFitError naming the flags that make the spec fit, where it needs more than the device has."""
+    needed, module = memory_estimate(spec, machine.gpu_info.device_name), ENGINES[spec.engine].memory
     if needed is None or module is None or needed.total <= memory_bytes:
         return
     fitting = importlib.import_module(module).remedies(spec, memory_bytes)
-    if spec.methodology:
+    if spec.with_methodology_flag:
         set_by_it = tuple(settings_of_runs.flag(name) for name in settings_of_runs.OF_A_METHODOLOGY)
         fitting = [f"{one} without --methodology" if one.startswith(set_by_it) else one for one in fitting]
-    otherwise = "use --preset tiny or more --num-gpus" if ENGINES[spec.engine].own_training else "use more --num-gpus"
-    raise UsageError(
-        f"{model_of(spec).title} at --micro-batch-size {spec.micro_batch_size} and "
-        f"--sequence-length {spec.sequence_length} needs about {size(needed.total)} on each device "
-        f"({describe_memory(needed)}), and one has {size(memory_bytes)}"
-        + (f"; to make it fit use {', or '.join(fitting)}" if fitting else f"; {otherwise}")
+    raise DoesNotFitError(
+        f"{model_of(spec).title} at {spec.named('micro_batch_size', 'sequence_length')} needs about "
+        f"{size(needed.total)} on each device ({describe_memory(needed)}), and one has {size(memory_bytes)}; "
+        + (f"to make it fit use {', or '.join(fitting)}" if fitting else _otherwise(spec, machine)),
+        because=_needs(spec, needed.total, memory_bytes),
+    )
+
+
+def _needs(spec: RunSpec, needed_bytes: float, memory_bytes: float) -> str:
+    """Return the memory that a spec needs, as a phrase whose subject is the spec."""
+    devices = spec.num_gpus * spec.num_nodes
+    where = f"{'each of ' if devices > 1 else ''}{counted(devices, 'GPU')} of {size(memory_bytes)}"
+    return f"at micro batch {spec.micro_batch_size} needs about {size(needed_bytes)} on {where}"
+
+
+def _otherwise(spec: RunSpec, machine: Machine) -> str:
+    """Return the remedy where no flag of the engine alone makes the spec fit."""
+    if ENGINES[spec.engine].own_training:
+        return "use --preset tiny or more --num-gpus"
+    memory = machine.gpu_info.total_memory_gb
+    one_each = dict.fromkeys(settings_of_runs.MODEL_PARALLEL, 1)
+    here = spec.changed(engine="torch", precision="bf16", micro_batch_size=1, origins={}, **one_each)
+    fits = memory is not None and training_memory.smallest_that_fits(here, memory * GB)
+    return "use more --num-gpus" + (
+        ", or --engine torch" if fits and not ENGINES[spec.engine].own_configuration else ""
     )
 
 

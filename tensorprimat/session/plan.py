@@ -12,7 +12,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.stated import UserFacts
-from tensorprimat.engines import Engine, Plan, choose, default_engine, looks_for_logs, prepare, profiling
+from tensorprimat.engines import Engine, Obstacle, Plan, choose, default_engine, looks_for_logs, prepare, profiling
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.primus import checkout as primus_checkout
@@ -120,8 +120,14 @@ def plan_here(
         models=chosen,
         with_log=[model for model, search in searches.items() if search.path],
         primus_models=primus_models,
+        obstacle=obstacle_of(request.settings, machine),
     )
     return machine, searches, plan
+
+
+def obstacle_of(settings: RunSettings, machine: Machine) -> Obstacle:
+    """Return the function that says why an engine cannot train a model on this machine with these flags."""
+    return lambda engine, model: prepare.obstacle(model, settings, engine=engine, machine=machine)
 
 
 def job_of(

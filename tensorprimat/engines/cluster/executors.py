@@ -19,12 +19,12 @@ from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.records import Record
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import ENGINES, Plan, importable, launch
+from tensorprimat.engines import Obstacle, Plan, importable, in_order, launch
 from tensorprimat.machine.platform import SPELLINGS, Machine
 
 OPTION = "executor"
 """Option of a RunSpec: the launcher of its ranks, if another machine starts them."""
-TRAINS_THERE = ("torch", "nemo")  # Megatron-Bridge's engine starts ranks of its own, and logs are read here
+TRAINS_THERE = ("nemo", "torch")  # Megatron-Bridge's engine starts ranks of its own, and logs are read here
 NODE = "node"  # a host that is not known yet
 NEMO_RUN = "pip install 'nemo_run==0.11.1' 'leptonai<0.28' (newer leptonai breaks its import)"
 WITHOUT = {
@@ -186,16 +186,15 @@ def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine
     )
 
 
-def plan(requested: str, cluster: Cluster, *, platform: str, models: Sequence[str]) -> Plan:
+def plan(
+    requested: str, cluster: Cluster, *, platform: str, models: Sequence[str], obstacle: Obstacle = lambda *_: None
+) -> Plan:
     """Return the engine that trains there. Raises UsageError for one that cannot."""
-    if requested == "auto":
-        nemo = platform == "nvd" and not ENGINES["nemo"].missing_packages()
-        engine = ENGINES["nemo" if nemo else "torch"]
-    elif requested in TRAINS_THERE:
-        engine = ENGINES[requested]
-    else:
+    if requested not in ("auto", *TRAINS_THERE):
         raise UsageError(f"--engine {requested}: not with --executor, which has {' and '.join(TRAINS_THERE)}")
-    return Plan(engines=dict.fromkeys(models, engine), because=f"{engine.title} trains, started by {cluster.executor}")
+    first = "torch" if requested == "auto" and platform != "nvd" else requested
+    order = TRAINS_THERE if first == "auto" else (first,)
+    return in_order(models, obstacle, order=order, where=f", started by {cluster.executor}")
 
 
 def describe(cluster: Cluster, nodes: int) -> str:

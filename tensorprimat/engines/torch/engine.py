@@ -26,7 +26,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.training_memory import strategy_of
-from tensorprimat.engines import failures, profiling, rendezvous
+from tensorprimat.engines import ENGINES, check_model_parallel, failures, profiling, rendezvous
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
@@ -45,16 +45,9 @@ EXPECTED_WARNINGS = (
 
 def check(spec: RunSpec, machine: Machine) -> None:
     """Raises UsageError where this engine or this machine cannot run the spec."""
+    check_model_parallel(ENGINES["torch"], spec)
     spec.check()
     model_of(spec)
-    for name in settings.MODEL_PARALLEL:
-        if (size := getattr(spec, name)) > 1:
-            other = "primus" if spec.platform == "amd" else "nemo"
-            method = f" (--methodology {spec.methodology})" if spec.methodology else ""
-            raise UsageError(
-                f"{settings.flag(name)} {size}{method}: the torch engine supports data parallelism only; "
-                f"{'leave --methodology out' if method else 'use 1'}, or --engine {other}"
-            )
     fp8.check(spec)
     if spec.master_weights and spec.precision not in ("bf16", "fp8"):
         raise UsageError(f"--master-weights {spec.master_weights}: only with --precision bf16 or fp8")
