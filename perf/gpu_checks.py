@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 from perf.parts import NotHereError
 
@@ -133,14 +134,15 @@ WAITS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select
 
 
 def sync() -> str:
-    """Check that no operation of the engine's training step makes the host wait for the GPU.
+    """Check that no operation of the engine or of its callback makes the host wait for the GPU between two steps.
 
     On a CPU, which is never waited for, operations that would wait on a GPU fail.
     """
     from lightning.pytorch import Callback
 
     from tensorprimat.core.spec import RunSpec
-    from tensorprimat.engines.torch.engine import trainer_of
+    from tensorprimat.engines import clock
+    from tensorprimat.engines.torch.engine import callback_of, trainer_of
     from tensorprimat.engines.torch.module import TrainingModule
 
     size = {"preset": "full", "sequence_length": 4096, "precision": "bf16"}
@@ -151,18 +153,34 @@ def sync() -> str:
         micro_batch_size=1, global_batch_size=2, compile=on_gpu(), recompute="full" if on_gpu() else "none", **size,
     )  # fmt: skip
 
-    with contextlib.ExitStack() as watch:
+    class BusyClock(clock.Clock):
+        """A CPU's clock that like that of a busy GPU has reached no mark, so that the callback reads no step early."""
 
-        class Watched(Callback):  # type: ignore[misc]
-            def on_train_batch_start(self, *arguments: object) -> None:
-                if arguments[-1]:  # the first step compiles, and makes the optimizer's state
-                    watch.enter_context(waits_forbidden())
+        def reached(self, mark: clock.StepMark) -> bool:  # noqa: ARG002
+            return not watched.watching
 
-            def on_train_batch_end(self, *_: object) -> None:
+    class Watched(Callback):  # type: ignore[misc]
+        watching = False
+
+        def on_train_batch_end(self, *arguments: object) -> None:
+            index = arguments[-1]
+            if index == 0:  # the first step compiles, and makes the optimizer's state
+                watch.enter_context(waits_forbidden())
+                self.watching = True
+            elif index == spec.max_steps - 1:
                 watch.close()
+                self.watching = False
 
-        trainer_of(spec, [Watched()]).fit(TrainingModule(spec))
-    return "no wait inside 2 steps of the engine" + ("" if on_gpu() else ", by the operations that would wait on a GPU")
+    watched = Watched()
+    with contextlib.ExitStack() as watch, tempfile.TemporaryDirectory() as folder:
+        if not on_gpu():
+            watch.enter_context(mock.patch.object(clock, "choose", return_value=BusyClock()))
+        module = TrainingModule(spec)
+        callbacks = [callback_of(spec, module, Path(folder) / "result.json"), watched]  # it ends its step first
+        with contextlib.redirect_stdout(sys.stderr):
+            trainer_of(spec, callbacks).fit(module)
+    steps = "no wait from the first to the last of 3 steps, callback included"
+    return steps + ("" if on_gpu() else ", by the operations that would wait on a GPU")
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from tensorprimat.cli import main  # noqa: E402
 from tensorprimat.core.result import GpuInfo  # noqa: E402
 from tensorprimat.core.spec import RunSettings  # noqa: E402
 from tensorprimat.engines import ENGINES, prepare  # noqa: E402
+from tensorprimat.engines.callback import BenchmarkCallback  # noqa: E402
 from tensorprimat.engines.torch.module import TrainingModule  # noqa: E402
 from tensorprimat.machine.platform import Machine  # noqa: E402
 
@@ -31,16 +32,20 @@ def test_the_parts_of_a_step_run_on_a_cpu(capsys):
     assert "gloo: DDP and FSDP2, loss" in printed[-1]
 
 
-def test_a_wait_in_the_training_step_of_the_engine_is_found(monkeypatch, capsys):
-    train = TrainingModule.training_step
+@pytest.mark.parametrize(
+    ("owner", "hook"), [(TrainingModule, "training_step"), (BenchmarkCallback, "on_train_batch_end")]
+)
+def test_a_wait_in_the_engine_or_in_its_callback_is_found(monkeypatch, capsys, owner, hook):
+    original = getattr(owner, hook)
 
-    def waiting(module, batch, batch_idx):
-        outcome = train(module, batch, batch_idx)
-        outcome["loss"].item()
+    def waiting(*arguments):
+        outcome = original(*arguments)
+        losses = [one["loss"] for one in (outcome, *arguments) if isinstance(one, dict)]
+        losses[0].item()
         return outcome
 
-    monkeypatch.setattr(TrainingModule, "training_step", waiting)
-    assert ladder.main(["--here", "--parts", "sync,flash"]) == 1
+    monkeypatch.setattr(owner, hook, waiting)
+    assert ladder.main(["--here", "--parts", "sync"]) == 1
     (found,) = lines(capsys)
     assert found.split()[:2] == ["FAIL", "sync"]
     assert "the host waits for the device: aten._local_scalar_dense.default" in found

@@ -84,14 +84,23 @@ def train(spec: RunSpec, result_file: Path) -> None:
     check(spec, detect(cpu=spec.platform == "cpu"))
     import torch
 
-    from tensorprimat.engines.callback import BenchmarkCallback
     from tensorprimat.engines.torch.module import TrainingModule
 
     multiply_float32_in(spec.precision)
     if spec.platform == "cpu" and spec.num_gpus > 1:  # one process has torch's own default, which OMP_NUM_THREADS sets
         torch.set_num_threads(max(1, usable_cores() // spec.num_gpus))
     module = TrainingModule(spec)
-    callback = BenchmarkCallback(
+    trainer = trainer_of(spec, [callback_of(spec, module, result_file)])
+    if _is_srun_task(spec) and "TORCHELASTIC_RUN_ID" not in os.environ and trainer.world_size > 1:
+        rendezvous.check_srun()
+    _fit(trainer, module, spec)
+
+
+def callback_of(spec: RunSpec, module: Any, result_file: Path) -> Any:
+    """Return the BenchmarkCallback of a spec, which writes the result of its one run to a file."""
+    from tensorprimat.engines.callback import BenchmarkCallback
+
+    return BenchmarkCallback(
         platform=spec.platform,
         model_name=spec.model,
         preset=module.preset.name,
@@ -102,10 +111,6 @@ def train(spec: RunSpec, result_file: Path) -> None:
         result_file=str(result_file),
         print_every=max(1, min(10, spec.max_steps // PRINTED_LINES)),
     )
-    trainer = trainer_of(spec, [callback])
-    if _is_srun_task(spec) and "TORCHELASTIC_RUN_ID" not in os.environ and trainer.world_size > 1:
-        rendezvous.check_srun()
-    _fit(trainer, module, spec)
 
 
 def trainer_of(spec: RunSpec, callbacks: list[Any]) -> Any:
