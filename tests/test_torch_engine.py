@@ -195,6 +195,8 @@ def test_rotary_frequencies_survive_the_conversion_to_bfloat16():
             "--num-gpus 16: only 8 GPUs visible",
         ),
         ({"global_batch_size": 3}, CPU, "--global-batch-size 3 is not a multiple"),
+        ({"strategy": "ddp"}, CPU, "--strategy ddp: one device needs no strategy; leave --strategy out"),
+        ({"strategy": "fsdp", "platform": "nvd"}, EIGHT_H100, "--strategy fsdp: one device needs no strategy"),
     ],
 )
 def test_an_impossible_setting_is_refused_by_its_flag(changes, machine, message):
