@@ -1,5 +1,7 @@
 """Tests of the engine chosen for a model and machine, and of requests that are refused before anything runs."""
 
+import importlib.util
+
 import pytest
 
 from tensorprimat import engines
@@ -187,6 +189,23 @@ def test_a_refusal_names_a_flag_only_if_it_was_used_and_else_where_the_value_is_
     with pytest.raises(UsageError) as refused:
         prepare.spec_of("llama", settings(**flags), engine=ENGINES["nemo"], machine=gpus(device, count))
     assert str(refused.value) == complaint
+
+
+@pytest.mark.parametrize("engine", ["nemo", "bridge"])
+def test_a_preset_that_the_engine_lacks_is_refused_before_its_batch_is_divided(engine):
+    with pytest.raises(UsageError, match=r"^--preset tiny: the .* engine trains full models only; add --engine torch"):
+        prepare.spec_of("llama", settings(preset="tiny"), engine=ENGINES[engine], machine=gpus(H100, 8))
+
+
+@pytest.mark.parametrize(
+    ("platform", "device"), [("nvd", "NVIDIA A100-SXM4-80GB"), ("amd", "AMD Instinct MI250X / MI250")]
+)
+def test_a_gpu_without_fp8_units_is_refused_before_packages_that_fp8_needs(monkeypatch, platform, device):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    gpu_info = GpuInfo(device_name=device, device_count=8, total_memory_gb=68.7)
+    machine = Machine(platform=platform, gpu_info=gpu_info, host="here")
+    with pytest.raises(UsageError, match=r"^--precision fp8: .* has no such matrix units; use --precision bf16$"):
+        prepare.check_spec(ENGINES["torch"], spec(machine, precision="fp8"), machine)
 
 
 def test_logs_are_looked_for_only_where_they_can_matter():

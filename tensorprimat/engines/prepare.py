@@ -185,9 +185,14 @@ def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> mod
     """Return the model to train. Raises UsageError if only the torch engine could train it."""
     if settings.config is None:
         try:
-            return models.find(model, name)
+            found = models.find(model, name)
         except UsageError as error:
             raise UsageError(f"--preset {name}: {error}") from error
+        if settings.preset is not None and found.name != "full" and not engine.own_training:
+            raise UsageError(
+                f"--preset {name}: {engine.title} trains full models only; add --engine torch, or leave it out"
+            )
+        return found
     if not engine.own_training:
         raise UsageError(f"--engine {engine.name}: trains {', '.join(MODELS)}; use --engine torch for a config.json")
     from tensorprimat.engines.torch import config as torch_config
@@ -240,9 +245,9 @@ def check_engine(engine: Engine) -> None:
 
 def check_spec(engine: Engine, spec: RunSpec, machine: Machine) -> None:
     """Raise UsageError where the engine, by its own `check`, or the device's memory cannot run the spec."""
+    check_precision(spec, machine)  # no package that an engine asks for gives a GPU other units
     if engine.module is not None:
         importlib.import_module(engine.module).check(spec, machine)
-    check_precision(spec, machine)
     check_window(spec, engine)
     check_memory(spec, machine)
 

@@ -43,11 +43,10 @@ def check(spec: RunSpec) -> None:
     if spec.platform == "cpu":
         raise UsageError("--precision fp8: not on a CPU; use fp32 or bf16")
     if importlib.util.find_spec(PACKAGE) is None:
-        chosen = f" (--methodology {spec.methodology})" if spec.methodology else ""
-        bf16 = "--precision bf16" + (" without --methodology" if chosen else "")
+        bf16 = "--precision bf16" + (" without --methodology" if spec.with_methodology_flag else "")
         raise UsageError(
-            f"--precision fp8{chosen}: the torch engine needs {PACKAGE}, not installed here; pip install {PACKAGE}, or "
-            f"use {bf16}, or {INSTEAD[spec.platform]}"
+            f"{spec.named('precision')}: the torch engine needs {PACKAGE}, not installed here; pip install {PACKAGE}, "
+            f"or use {bf16}, or {INSTEAD[spec.platform]}"
         )
 
 
