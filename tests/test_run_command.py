@@ -353,6 +353,7 @@ def test_ctrl_c_and_sigterm_keep_whole_runs_and_the_steps_of_the_broken_one(fold
     assert process.returncode == 1
     assert "Traceback" not in shown
     assert "run 2 of 3: interrupted; the runs before it are in output/benchmark_cpu_llama.json" in shown
+    assert "BENCHMARK INCOMPLETE - llama (tiny) on CPU" in shown
     assert len(store.load(folder / "output" / "benchmark_cpu_llama.json").runs) == 1
     (partial,) = (folder / "output" / "history").glob("*_run2.json")
     assert not store.load(partial).complete

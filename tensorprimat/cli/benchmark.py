@@ -10,6 +10,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from tensorprimat.cli.options import ended_like_ctrl_c
 from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError
-from tensorprimat.core.result import Result
 from tensorprimat.core.spec import MODELS
 from tensorprimat.engines import PRIMUS_TRAINING, default_engine
 from tensorprimat.engines.cluster import executors
@@ -100,11 +100,12 @@ def _as_rank(place: as_rank.Rank, request: Request) -> int:
         path = store.save(
             result, request.output, stamp=store.new_stamp(), default_engine=default_engine(machine.platform)
         )
-        _show_end(screen, result, path)
+    outcome = ModelOutcome(model=spec.model, result=result, path=path, error=error)
+    _show_end(screen, outcome)
     if error is not None:
         begun = f"is in {path}" if path else None
         screen.complain(f"{spec.model}: {runs.explained(error, 1, 1, kept=None, partial=begun)}")
-    outcome = ModelOutcome(model=spec.model, result=result if error is None else None, path=path, error=error)
+        outcome = replace(outcome, result=None)
     return _finish([outcome], request, screen)
 
 
@@ -153,9 +154,14 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
     return worst
 
 
-def _show_end(screen: Screen, result: Result, path: Path) -> None:
-    title = f"BENCHMARK {'COMPLETE' if result.complete else 'INCOMPLETE'} - {run_summary.what_ran(result)}"
-    screen.block(title, [*run_summary.end_rows(result), ("Saved", str(path))])
+def _show_end(screen: Screen, outcome: ModelOutcome) -> None:
+    """Print the figures of what was measured; only a benchmark whose every run ended well is called complete."""
+    result = outcome.result
+    if result is None:
+        return
+    state = "COMPLETE" if result.complete and outcome.error is None else "INCOMPLETE"
+    title = f"BENCHMARK {state} - {run_summary.what_ran(result)}"
+    screen.block(title, [*run_summary.end_rows(result), ("Saved", str(outcome.path))])
     for warning in result.warnings:
         screen.warn(warning)
 

@@ -251,11 +251,11 @@ def outcomes_of(
     request: Request,
     machine: Machine,
     observer: Observer,
-    show_end: Callable[[Result, Path], None],
+    show_end: Callable[[ModelOutcome], None],
 ) -> Iterator[ModelOutcome]:
     """Yield one model after the other; one that fails does not keep the next from running, Ctrl-C does.
 
-    show_end: is given each result and its file.
+    show_end: is called with the outcome of each model that has a result.
     """
     stamp = store.new_stamp()
     for job in jobs:
@@ -268,8 +268,8 @@ def outcomes_of(
                 outcome = _read(job, request, machine, stamp)
         except TensorPrimatError as error:
             outcome = ModelOutcome(model=job.model, error=error)
-        if outcome.result is not None and outcome.path is not None:
-            show_end(outcome.result, outcome.path)
+        if outcome.result is not None:
+            show_end(outcome)
         if outcome.error is not None:
             observer.complain(f"{job.model}: {outcome.error}")
         yield outcome
