@@ -26,9 +26,9 @@ test-docs: $(READY)    ## run the commands of the documentation's pages that tra
 test-gpu: $(READY)     ## check the torch engine on this machine's GPUs part by part, and print its MFU
 	$(PY) perf/mfu_ladder.py
 
-test-faults: $(READY)  ## damaged inputs, kills and fuzzed readers: a sample in three minutes, FULL=1 for all (docs/project/reliability.md)
+test-faults: $(READY)  ## damaged inputs, kills and fuzzed readers: a sample in a few minutes, FULL=1 for all (docs/project/reliability.md)
 	$(PY) perf/faults.py $(if $(FULL),--full)
-	$(PY) -m pytest -n 2 tests/test_fuzz.py
+	TENSORPRIMAT_TEST_EXAMPLES=5 $(PY) -m pytest -n 2 -m "fuzz or hypothesis"
 
 test-browser: $(READY)  ## drive the HTML report in a real Chromium (part of `make test` where there is one)
 	$(PY) -m pytest -m browser tests/test_browser.py

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import scratch
+from drawn import examples
 from hypothesis import given as property_given
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from tensorprimat import logs
@@ -178,7 +178,7 @@ def test_configuration_and_wall_clock_breakdowns_are_not_step_times(tmp_path, te
         read(tmp_path, text)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @property_given(
     rates=st.lists(st.floats(0.01, 1e6), min_size=2, max_size=8),
     noise=st.sampled_from(
@@ -192,7 +192,7 @@ def test_noise_and_prefixes_leave_the_planted_rates(tmp_path_factory, rates, noi
     assert result.steps.column("reported_samples_per_second").tolist() == pytest.approx(rates)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(20)
 @property_given(cut=st.integers(0, 400), inserted=st.text(max_size=20))
 def test_torn_lines_raise_nothing_but_the_tools_own_errors(cut, inserted):
     text = "\n".join(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import scratch
+from drawn import examples
 from hypothesis import given as property_given
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from tensorprimat import logs
@@ -224,7 +224,7 @@ def content(tmp_path_factory) -> bytes:
     return report(tmp_path_factory.mktemp("report") / "p.xlsx").read_bytes()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(20)
 @property_given(position=st.integers(0, 9000), junk=st.binary(max_size=30))
 def test_damaged_workbooks_raise_nothing_but_the_tools_own_errors(content, position, junk):
     damaged = content[:position] + junk + content[position + len(junk) :]
@@ -232,7 +232,7 @@ def test_damaged_workbooks_raise_nothing_but_the_tools_own_errors(content, posit
         excel.read_profile([path])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @property_given(
     xml=st.text(max_size=200), member=st.sampled_from(["xl/worksheets/sheet1.xml", "xl/workbook.xml", "xl/styles.xml"])
 )

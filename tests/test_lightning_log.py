@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scratch
+from drawn import examples
 from hypothesis import given as property_given
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from tensorprimat import logs
@@ -177,7 +177,7 @@ def test_a_rich_bar_is_read_by_its_clock_because_its_rate_is_of_the_last_moments
     assert read(tmp_path, text, name="train.log").performance_metrics.avg_step_time_seconds == pytest.approx(1.0)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(20)
 @property_given(cut=st.integers(0, 400), inserted=st.text(max_size=20), start=st.sampled_from([HEADER, "Epoch 0: "]))
 def test_torn_files_raise_nothing_but_the_tools_own_errors(cut, inserted, start):
     text = "\n".join([*rows([9.0, 10.0, 11.0]), bar(0, 200, "03:20", "1.00")]).replace(HEADER, start)

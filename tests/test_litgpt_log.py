@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import scratch
+from drawn import examples
 from hypothesis import given as property_given
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from tensorprimat import logs
@@ -176,7 +176,7 @@ def test_validation_lines_are_not_steps_and_a_nan_loss_stays_nan(tmp_path):
     assert math.isnan(steps[2].loss)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @property_given(
     times=st.lists(st.integers(1, 10**7), min_size=2, max_size=10),
     noise=st.sampled_from(
@@ -193,7 +193,7 @@ def test_noise_and_prefixes_leave_the_planted_times(tmp_path_factory, times, noi
     )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(20)
 @property_given(cut=st.integers(0, 900), inserted=st.text(max_size=20))
 def test_torn_lines_raise_nothing_but_the_tools_own_errors(cut, inserted):
     text = "\n".join([ARGUMENTS, *rows(per_step=2, steps=3, ms=250.0), TOTALS])

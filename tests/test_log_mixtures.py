@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scratch
-from hypothesis import HealthCheck, given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorprimat import logs
@@ -142,7 +143,6 @@ NOISE = (
 MARGIN = ("", "[rank0]:", "[default0]:", "0: ", "(RayActor pid=71) ")
 values = st.lists(st.integers(1000, 8999).map(lambda thousandths: thousandths / 1000), min_size=3, max_size=8)
 each_format = pytest.mark.parametrize("planted", FORMATS, ids=[planted.format for planted in FORMATS])
-calmly = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -160,7 +160,7 @@ def mixture(draw: st.DrawFn, planted: Planted, numbers: list[float]) -> str:
 
 
 @each_format
-@calmly
+@examples(10)
 @given(data=st.data())
 def test_any_mixture_of_rows_and_noise_gives_exactly_the_planted_steps(planted: Planted, data: st.DataObject) -> None:
     numbers = data.draw(values)
@@ -169,7 +169,7 @@ def test_any_mixture_of_rows_and_noise_gives_exactly_the_planted_steps(planted: 
 
 
 @each_format
-@calmly
+@examples(10)
 @given(numbers=values, cut=st.integers(1, 200))
 def test_a_truncated_log_gives_the_rows_before_the_cut(planted: Planted, numbers: list[float], cut: int) -> None:
     text = "\n".join(planted.row(planted.first + n, value) for n, value in enumerate(numbers)) + "\n"
@@ -186,7 +186,7 @@ def test_a_truncated_log_gives_the_rows_before_the_cut(planted: Planted, numbers
 
 
 @each_format
-@calmly
+@examples(10)
 @given(junk=st.binary(max_size=300), place=st.integers(0, 2000), overwrite=st.booleans())
 def test_damage_never_raises_anything_but_the_tools_own_errors(
     planted: Planted, junk: bytes, place: int, overwrite: bool
@@ -199,7 +199,7 @@ def test_damage_never_raises_anything_but_the_tools_own_errors(
 
 
 @each_format
-@calmly
+@examples(10)
 @given(
     numbers=values, which=st.integers(2, 7), other=st.integers(9001, 9999).map(lambda thousandths: thousandths / 1000)
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from test_megatron import PREFIXES, SPELLINGS, read, row
 
@@ -77,7 +78,7 @@ NOISE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20)
 @given(
     spellings=st.lists(st.sampled_from([*SPELLINGS, "2021"]), min_size=2, max_size=12),
     prefixes=st.lists(st.sampled_from(sorted(PREFIXES)), min_size=12, max_size=12),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import scratch
-from hypothesis import given, settings
+from drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorprimat.logs.format import Reading
@@ -87,7 +88,7 @@ def test_restarts_and_repetitions_equal_those_of_a_reading_line_by_line(lines: l
     assert list(zip(kept.tolist(), segment.tolist(), strict=True)) == one_by_one(index, seconds)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(10)
 @given(st.data())
 def test_line_numbers_and_events_are_right_in_dense_and_sparse_stretches(
     data: st.DataObject,

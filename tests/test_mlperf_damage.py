@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import scratch
+from drawn import examples
 from hypothesis import given as property_given
-from hypothesis import settings
 from hypothesis import strategies as st
 from job_logs import JOBS, Job
 from mlperf_journal import Journal
@@ -52,7 +52,7 @@ NOISE = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(20)
 @property_given(
     noise=st.lists(st.tuples(st.integers(0, 60), NOISE), max_size=12),
     prefix=st.sampled_from(["", "0: ", "  3: ", "[default0]:", "\x1b[32m"]),
@@ -82,7 +82,7 @@ VALUES = JSON | st.dictionaries(
 METADATA = JSON | st.dictionaries(st.sampled_from(["step", "samples_count", "status", "lr"]), JSON, max_size=3)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(20)
 @property_given(events=st.lists(st.tuples(KEYS, JSON, VALUES, METADATA), max_size=12))
 def test_nothing_but_the_tools_own_errors_escapes(events):
     documents = [

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn import examples
 from hypothesis import given as property_given
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from tensorprimat import logs
@@ -277,7 +277,7 @@ def test_a_file_that_is_still_being_written_is_read_up_to_its_truncated_record(t
     assert 2 <= len(logs.read(path).steps) < 5
 
 
-@settings(max_examples=100, deadline=None)
+@examples(20)
 @property_given(position=st.integers(0, 600), junk=st.binary(max_size=40))
 def test_damaged_files_raise_nothing_but_the_tools_own_errors(tmp_path_factory, content, position, junk):
     path = tmp_path_factory.mktemp("damaged") / "events"
