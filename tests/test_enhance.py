@@ -57,8 +57,9 @@ def results(tmp_path):
     return folder
 
 
-def enhance(*arguments):
-    return main(["enhance", *map(str, arguments)], program="compare_with_enhanced_metrics.py")
+def enhance(*arguments, picture=False):
+    words = [*map(str, arguments), *([] if picture else ["--no-plot"])]
+    return main(["enhance", *words], program="compare_with_enhanced_metrics.py")
 
 
 def written(folder):
@@ -70,7 +71,7 @@ def side(document, platform):
 
 
 def test_results_are_compared_side_by_side_and_written(results, tmp_path, capsys):
-    assert enhance(results, "--output-dir", tmp_path / "report") == 0
+    assert enhance(results, "--output-dir", tmp_path / "report", picture=True) == 0
     shown = capsys.readouterr()
     assert "Llama-3.1-8B" in shown.out
     assert "H100" in shown.out
@@ -82,6 +83,7 @@ def test_results_are_compared_side_by_side_and_written(results, tmp_path, capsys
     assert "megatron convention, 989.4 TFLOP/s (dense bf16 peak)" in report
     assert "power per GPU: nameplate" in report
     assert "power per GPU: measured" in report
+    assert {"enhanced_plot.png", "enhanced_plot.svg"} <= {path.name for path in (tmp_path / "report").iterdir()}
 
 
 def test_json_holds_flat_values_the_old_name_and_the_origin_of_each_figure(results, tmp_path):
@@ -128,7 +130,7 @@ def test_one_option_takes_several_prices(results, tmp_path):
 
 @pytest.mark.parametrize("stated", [(), ("--price", "H100=2")])
 def test_prices_of_unlike_sources_are_shown_and_give_no_winner(results, tmp_path, stated):
-    enhance(results, "--output-dir", tmp_path, *stated)
+    enhance(results, "--output-dir", tmp_path, *stated, picture=True)
     document = written(tmp_path)
     (against,) = document["returns"]
     assert against["budget_saving_usd"] is None
@@ -190,11 +192,12 @@ def test_reasons_of_missing_figures_are_reported_once(results, tmp_path, capsys)
 
 def test_untrusted_names_are_harmless_in_every_output(results, tmp_path, capsys):
     saved(results, "nvd", "H100\x1b[2J|<script>", 5.0, stamp="3", model="qwen")
-    assert enhance(results, "--output-dir", tmp_path, "--explain") == 0
+    assert enhance(results, "--output-dir", tmp_path, "--explain", picture=True) == 0
     assert "\x1b" not in capsys.readouterr().out
-    report = (tmp_path / "enhanced_report.md").read_text()
-    assert "\x1b" not in report
-    assert "<script>" not in report
+    for name in ("enhanced_report.md", "enhanced_plot.svg"):
+        text = (tmp_path / name).read_text()
+        assert "\x1b" not in text
+        assert "<script>" not in text
     assert "\x1b" not in (tmp_path / "enhanced_metrics.json").read_text()
 
 
