@@ -6,6 +6,7 @@ import ast
 import itertools
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,16 +24,22 @@ MOST_LINES = 600
 LONG_FILES: dict[str, int] = {}  # longest length so far; shorten, never raise
 
 
+@cache
+def nodes(text: str) -> list[ast.AST]:
+    """Return every node of a module; several tests look at the same files."""
+    return list(ast.walk(ast.parse(text)))
+
+
 def docstrings(text: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of every docstring."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, DOCUMENTED) and (docstring := ast.get_docstring(node)):
             yield node.body[0].lineno, docstring
 
 
 def begins_with_an_article(text: str) -> Iterator[tuple[int, str]]:
     """Yield the docstrings of functions that return something and name it without a verb."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (docstring := ast.get_docstring(node)):
             returned = ast.unparse(node.returns) if node.returns else "None"
             if returned not in ("None", "NoReturn") and re.match(r"(The|A|An|Every|All|Each|Those)\b", docstring):
@@ -41,7 +48,7 @@ def begins_with_an_article(text: str) -> Iterator[tuple[int, str]]:
 
 def notes(text: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of every string below a field or a constant, which documents it."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         body = getattr(node, "body", None)
         for target, note in itertools.pairwise(body if isinstance(body, list) else ()):
             if not isinstance(target, (ast.Assign, ast.AnnAssign)) or not isinstance(note, ast.Expr):
@@ -107,7 +114,7 @@ DIGITS = re.compile(r"[+,]*\.\d+[fge%]$")
 
 def formats_with_digits(text: str) -> list[int]:
     """Return the lines of f-strings that choose the digits of a number themselves."""
-    specs = (node.format_spec for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FormattedValue))
+    specs = (node.format_spec for node in nodes(text) if isinstance(node, ast.FormattedValue))
     return [
         spec.lineno
         for spec in specs
