@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,13 +82,14 @@ def loud_readers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def warm_python() -> Iterator[str]:
+def warm_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A program like sys.executable whose processes need not import torch, Lightning and transformers (Linux only)."""
     if not hasattr(os, "pidfd_open"):
-        yield sys.executable
-        return
-    with warm_server.started() as program:
-        yield program
+        return sys.executable
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # one server for all workers, in the folder that holds those of each
+        return warm_server.shared(folder.parent, owner=os.getppid())
+    return warm_server.shared(folder, owner=os.getpid())
 
 
 @pytest.fixture

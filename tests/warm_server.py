@@ -1,7 +1,7 @@
 """A Python with the training stack already imported, for tests that start many processes which train.
 
 Importing torch, Lightning and transformers takes 7 s of CPU time. A server imports them once; every process is then a
-fork of it. `started` gives a program that stands in for sys.executable (see warm_relay): it takes the same arguments,
+fork of it. `shared` gives a program that stands in for sys.executable (see warm_relay): it takes the same arguments,
 and ends as the fork ends. The server does not import tensorprimat, so each process imports the code that its paths
 name. The fork is no child of the program, and has a session of its own.
 """
@@ -9,11 +9,13 @@ name. The fork is no child of the program, and has a session of its own.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import importlib
 import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,10 +24,9 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 STACK = (
     "numpy", "pydantic.main", "psutil", "yaml", "torch", "torch._dynamo", "torch.profiler", "lightning.pytorch",
@@ -35,25 +36,39 @@ STACK = (
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 
 
-@contextmanager
-def started() -> Iterator[str]:
-    """Start a server, and give the path of the program that stands in for sys.executable."""
-    with tempfile.TemporaryDirectory(prefix="warm-") as folder:  # the path of a socket has at most 107 characters
-        address, program = Path(folder, "socket"), Path(folder, "python")
-        server = subprocess.Popen(
-            [sys.executable, __file__, address, str(os.getpid())],
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        program.write_text(RELAY.format(python=sys.executable, tests=str(Path(__file__).parent), address=str(address)))
-        program.chmod(0o755)
-        while not address.exists() and server.poll() is None:  # before a test, whose time may be limited, needs it
-            time.sleep(0.05)
-        try:
-            yield str(program)
-        finally:
-            server.terminate()
-            server.wait()
+_servers: list[subprocess.Popen[bytes]] = []  # those that this process started; they end with its owner
+
+
+def shared(folder: Path, owner: int) -> str:
+    """Return the program that stands in for sys.executable for all who name this folder.
+
+    The first one starts the server, which ends with the process `owner`.
+    """
+    note = folder / "warm_python"
+    with (folder / "warm_python.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not note.exists():
+            note.write_text(str(_start(owner)))
+    program = Path(note.read_text())
+    until = time.monotonic() + 120
+    while not (program.parent / "socket").exists() and time.monotonic() < until:  # before a test, whose time is limited
+        time.sleep(0.05)
+    return str(program)
+
+
+def _start(owner: int) -> Path:
+    """Start a server that ends with the process `owner`, and return its program."""
+    folder = Path(tempfile.mkdtemp(prefix="warm-"))  # the path of a socket has at most 107 characters
+    address, program = folder / "socket", folder / "python"
+    server = subprocess.Popen(
+        [sys.executable, __file__, address, str(owner)],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    _servers.append(server)
+    program.write_text(RELAY.format(python=sys.executable, tests=str(Path(__file__).parent), address=str(address)))
+    program.chmod(0o755)
+    return program
 
 
 RELAY = """#!{python} -SE
@@ -64,13 +79,12 @@ sys.exit(warm_relay.main({address!r}))
 """
 
 
-def serve(address: str, tests: int) -> None:
-    """Import the stack, then fork a process for every connection, as long as the process `tests` lives."""
+def serve(address: str, owner: int) -> NoReturn:
+    """Import the stack, then fork a process for every connection, as long as the process `owner` lives."""
+    alive = os.pidfd_open(owner)
     for module in STACK:
         with suppress(ImportError):  # a smaller environment
             importlib.import_module(module)
-    signal.signal(signal.SIGTERM, lambda *_: (_reap(), os._exit(0)))  # without taking torch down in order
-    alive = os.pidfd_open(tests)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
         server.listen(64)
@@ -81,10 +95,12 @@ def serve(address: str, tests: int) -> None:
                 _supervise(connection)
             connection.close()
             _reap()
+    shutil.rmtree(Path(address).parent, ignore_errors=True)
+    os._exit(0)  # without taking torch down in order
 
 
 def _reap() -> None:
-    """Wait for every process that has ended, so that its CPU time counts as this server's."""
+    """Wait for every process that has ended."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -92,7 +108,6 @@ def _reap() -> None:
 
 def _supervise(connection: socket.socket) -> None:
     """Fork the process that runs the request, tell its number and how it ended, and kill it if nobody listens."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     size, streams, _, _ = socket.recv_fds(connection, 8, 3)
     request = b""
     while len(request) < int.from_bytes(size, "little"):
