@@ -220,7 +220,7 @@ def test_remedies_for_memory_never_touch_the_global_batch():
 
 
 def test_a_tiny_model_trains_and_learns(tmp_path):
-    run = Run(tmp_path, spec_of(steps=20, warmup_steps=5, micro_batch_size=4, global_batch_size=8, sequence_length=128))
+    run = Run(tmp_path, spec_of(steps=20, warmup_steps=5, micro_batch_size=2, global_batch_size=4, sequence_length=64))
     code, printed, complaints = run.end()
     assert (code, complaints) == (0, [])
     result = run.result
@@ -231,9 +231,9 @@ def test_a_tiny_model_trains_and_learns(tmp_path):
     assert [step.index for step in result.steps] == list(range(1, 26))
     figures = result.performance_metrics
     assert figures.measured_steps + figures.warmup_steps_dropped == 25  # on a busy machine the warm-up can be longer
-    assert result.performance_metrics.tokens_per_step == 8 * 128
+    assert result.performance_metrics.tokens_per_step == 4 * 64
     config = result.training_config
-    assert (config.global_batch_size, config.gradient_accumulation_steps, config.sequence_length) == (8, 2, 128)
+    assert (config.global_batch_size, config.gradient_accumulation_steps, config.sequence_length) == (4, 2, 64)
     assert (config.attention_backend, config.attention_kernel, config.compile) == ("sdpa", "flash", False)
     assert (config.recompute, config.fused_kernels) == ("none", "linear cross-entropy, AdamW")
     assert {"torch", "lightning", "transformers", "python"} <= set(config.versions)
