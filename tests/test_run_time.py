@@ -27,14 +27,29 @@ def machine(name):
     return Machine(platform=platform, gpu_info=gpu, host="here")
 
 
-def specs(name):
-    expected = RunSettings(steps=20, warmup_steps=5, seed=1)
-    return {model: prepare.spec_of(model, expected, engine=ENGINES["torch"], machine=machine(name)) for model in MODELS}
+def specs(name, engine="torch", models=MODELS, **flags):
+    expected = RunSettings(steps=20, warmup_steps=5, seed=1, **flags)
+    return {model: prepare.spec_of(model, expected, engine=ENGINES[engine], machine=machine(name)) for model in models}
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_three_runs_of_every_model_on_gpus_fit_a_quarter_of_an_hour(name):
-    before, here = specs(name), machine(name)
+    fit_a_quarter_of_an_hour(specs(name), machine(name))
+
+
+def test_nemo_on_one_gpu_is_not_given_the_work_of_a_node_within_a_budget():
+    models = ("qwen", "mistral")
+    after = fit_a_quarter_of_an_hour(specs("one B200", "nemo", models), machine("one B200"))
+    assert {(spec.methodology, spec.notes) for spec in after.values()} == {(None, ())}
+    free = frozenset({"global_batch_size", "steps"})
+    for name, flags in (("eight H200", {}), ("one B200", {"methodology": "agreed"})):
+        before = specs(name, "nemo", models, **flags)
+        after = run_time.fitted(before, machine(name), runs=3, pause=30, minutes=15, free=free)
+        assert {(spec.methodology, spec.global_batch_size) for spec in after.values()} == {("agreed", 128)}
+
+
+def fit_a_quarter_of_an_hour(before, here):
+    """Check three runs of every model before and after they are fitted; return the fitted ones."""
     free = frozenset({"global_batch_size", "steps"})
     after = run_time.fitted(before, here, runs=3, pause=30, minutes=15, free=free)
     assert run_time.of_benchmark(list(before.values()), here, runs=3, pause=30) > 15 * 60
@@ -43,6 +58,7 @@ def test_three_runs_of_every_model_on_gpus_fit_a_quarter_of_an_hour(name):
         assert spec.global_batch_size == spec.micro_batch_size * spec.num_gpus
         assert run_time.FEWEST_STEPS <= spec.steps <= before[model].steps
         assert spec.gradient_accumulation_steps == 1
+    return after
 
 
 def test_the_estimate_is_flops_over_a_share_of_the_peak_and_a_start():

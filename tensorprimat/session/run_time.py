@@ -11,16 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorprimat.core import catalogue, flops
+from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.quantities import percent, rough_time
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import TERA
+from tensorprimat.engines.methodology import APPLIED_UNASKED
 from tensorprimat.machine.platform import Machine
 
 UTILISATION = 0.3  # of the dense peak: published plain PyTorch training lies above it (docs/reference/expected-mfu.md)
 START_SECONDS = 60.0  # of a fresh process: imports, building the model, compiling its layers
 FEWEST_STEPS = 5  # measured steps below which a run shows too little
-SCALED_ENGINES = ("torch",)  # the others take batch and parallelism from a vendor's recipe
+SCALED_ENGINES = ("torch",)  # the others take batch and parallelism from a vendor's recipe, which is for one node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +94,10 @@ def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str])
     if time is None or time.seconds <= share:
         return spec
     least = spec.micro_batch_size * spec.data_parallel_size
-    if "global_batch_size" in free and spec.engine in SCALED_ENGINES and spec.methodology is None:
-        spec = spec.changed(global_batch_size=min(spec.global_batch_size, least)).check()
+    below_a_node = spec.engine in APPLIED_UNASKED and spec.num_gpus * spec.num_nodes < METHODOLOGY_GPUS
+    scalable = (spec.engine in SCALED_ENGINES or below_a_node) and not spec.with_methodology_flag
+    if "global_batch_size" in free and scalable and spec.global_batch_size > least:
+        spec = spec.changed(global_batch_size=least, methodology=None, notes=()).check()
         time = of_run(spec, machine) or time
     if "steps" in free and time.seconds > share:
         steps = math.floor((share - START_SECONDS) / time.step_seconds) - spec.warmup_steps
