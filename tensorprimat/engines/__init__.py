@@ -109,7 +109,7 @@ NVIDIA_ORDER = ("nemo", "bridge", "torch")
 
 
 def default_engine(platform: Platform) -> str:
-    """Return the engine that `auto` chooses; results of another engine say so in their file name."""
+    """Return the engine whose results have no engine in their file name: the first one installed of those of `auto`."""
     if platform == "nvd":
         return next(name for name in NVIDIA_ORDER if name == "torch" or not ENGINES[name].missing_packages())
     return "primus" if platform == "amd" else "torch"
