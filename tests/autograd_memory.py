@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 @contextmanager
@@ -32,3 +35,34 @@ def kept_for_backward(
 def total_bytes(kept: dict[int, torch.UntypedStorage]) -> int:
     """Return the bytes of all storages."""
     return sum(storage.nbytes() for storage in kept.values())
+
+
+class PeakOfStorages(TorchDispatchMode):
+    """Largest sum of bytes of the storages that operations inside the block made and that were alive at once.
+
+    there: tensors from before, whose views are no new bytes.
+    """
+
+    def __init__(self, *there: torch.Tensor) -> None:
+        super().__init__()
+        self.peak_bytes, self._now = 0, 0
+        self._alive = {tensor.untyped_storage()._cdata for tensor in there}
+
+    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+        results = operation(*arguments, **(named or {}))
+        for tensor in tree_leaves(results):
+            if isinstance(tensor, torch.Tensor):
+                self._add(tensor.untyped_storage())
+        return results
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._alive:
+            self._alive.add(key)
+            self._now += size
+            self.peak_bytes = max(self.peak_bytes, self._now)
+            weakref.finalize(storage, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._alive.discard(key)
+        self._now -= size

@@ -11,11 +11,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorprimat.core import models, training_memory
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.memory_estimate import CONTEXT_BYTES
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.engines.torch import attention as torch_attention
+from tensorprimat.engines.torch import cross_entropy
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
 
@@ -118,6 +120,21 @@ def test_a_compiled_layer_keeps_what_its_partitioned_graph_hands_to_backward():
         2 * 64 * training_memory.kept_bytes_per_token(shape, width=2, compiled=True, fused_norm=False, whole_scores=0)
     )
     assert estimated == pytest.approx(counted, rel=0.1)
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
+@pytest.mark.parametrize("tokens", [1024, 8192])
+def test_the_loss_needs_the_estimated_workspace(monkeypatch, model, tokens):
+    monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", cross_entropy.LOGITS_PER_CHUNK["cuda"])
+    shape = models.find(model, "full").shape
+    with FakeTensorMode():
+        head = torch.empty((shape.vocab_size, shape.hidden_size), dtype=torch.bfloat16, requires_grad=True)
+        hidden = torch.empty((tokens, shape.hidden_size), dtype=torch.bfloat16, requires_grad=True)
+        targets = torch.zeros(tokens, dtype=torch.long)
+        with autograd_memory.PeakOfStorages(hidden, head, targets) as counted:
+            cross_entropy.linear_cross_entropy(hidden, head, targets).backward()
+    estimated = training_memory.estimate(spec(model=model, sequence_length=tokens)).workspace - CONTEXT_BYTES
+    assert estimated == pytest.approx(counted.peak_bytes, rel=0.1)
 
 
 def test_an_eight_billion_model_needs_more_than_one_h100_and_recomputation_makes_it_fit():

@@ -23,7 +23,7 @@ RECOMPUTE_STEPS = ("none", "every second layer", "full")
 """Ways to keep fewer activations, from fastest to smallest."""
 RECOMPUTE_FLAG = "--activation-checkpointing"
 ALL_RECOMPUTED = f"{RECOMPUTE_FLAG} full"
-LOSS_ROWS_BYTES = 2**28 * 8.0  # one chunk of logits: float32 likelihoods, and two copies in the compute type
+LOSS_ROWS_BYTES = 2**28 * 8.0  # one chunk of logits in float32, and their likelihoods
 
 
 def kept_bytes_per_token(

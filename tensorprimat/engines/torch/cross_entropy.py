@@ -94,7 +94,9 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
                 logits = functional.linear(part, head, offset)
                 bounded = torch.tanh(logits / soft_cap) if soft_cap else None
                 logits = logits if bounded is None else soft_cap * bounded
-                likelihood = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+                logits = logits.to(torch.float32)  # the narrower ones are freed before their likelihoods are made
+                likelihood = torch.log_softmax(logits, dim=-1)
+                del logits
                 loss -= likelihood.gather(1, target).sum()
                 of_logits = _gradient(likelihood, target)
                 if bounded is not None:
@@ -107,6 +109,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
                     torch.mm(gradient.T, part, out=weight_gradient)
                 else:
                     weight_gradient.addmm_(gradient.T, part)
+                del bounded, likelihood, of_logits, gradient  # else they live while the next rows are computed
         context.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
         context.dtypes = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
         return loss / states.shape[0]
