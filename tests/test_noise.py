@@ -6,7 +6,7 @@ import pytest
 from replay import Replay
 from test_run_command import QUICK, engine, folder, run  # noqa: F401  # fixtures
 
-from tensorprimat.cli import main
+from tensorprimat.cli import benchmark, main
 from tensorprimat.core import store
 from tensorprimat.machine import noise
 from tensorprimat.machine.device import DeviceReading, Process
@@ -70,6 +70,15 @@ def test_noise_is_a_warning_on_screen_and_in_the_result(folder, engine, monkeypa
     printed = [warning for warning in result.warnings if warning.startswith("noise:")]
     assert len(printed) == 2
     assert "after run 1 other processes use 60 %" in capsys.readouterr().out
+
+
+def test_only_the_gpus_of_the_run_are_looked_at(folder, engine, monkeypatch):  # noqa: F811, ARG001
+    looked = []
+    machine = replace(benchmark.detect(), gpu_ids=("a", "b", "c"))
+    monkeypatch.setattr(benchmark, "detect", lambda: machine)
+    monkeypatch.setattr(noise, "look", lambda ids=(): looked.append(ids) or QUIET)
+    assert run("--model", "llama", "--runs", "1", *QUICK) == 0
+    assert looked == [("a",), ("a",)]
 
 
 def test_preflight_keeps_no_figures_of_a_busy_machine_unless_requested(tmp_path, monkeypatch, capsys):

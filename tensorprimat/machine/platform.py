@@ -20,6 +20,8 @@ from tensorprimat.core.version import __version__
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from tensorprimat.core.spec import RunSpec
+
 LABELS: dict[Platform, str] = {"nvd": "CUDA", "amd": "ROCm", "cpu": "CPU"}
 """Label of a platform on the console."""
 SPELLINGS: dict[str, Platform] = {
@@ -50,6 +52,10 @@ class Machine:
     def label(self) -> str:
         """CUDA, ROCm or CPU."""
         return LABELS[self.platform]
+
+    def gpus_of(self, spec: RunSpec) -> tuple[str, ...]:
+        """Return the identities of the GPUs of this machine that a run uses: the first of the visible ones."""
+        return self.gpu_ids[: spec.num_gpus]
 
     def facts_of_a_measurement(self) -> dict[str, Any]:
         """Return machine, versions and time by the keys that the files of cells and preflights have."""

@@ -92,7 +92,7 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
                 if number > 1 or place:
                     cool_down_after_run(side.request, machine, observer)
                 observer.say(f"Run {number}{side.name}")
-                before = look_before_run(side.request, machine, observer, f"run {number}{side.name}")
+                before = look_before_run(side.request, machine.gpus_of(side.spec), observer, f"run {number}{side.name}")
                 with observer.training(f"{side.job.model} {number}{side.name}", side.spec.max_steps) as show:
                     log = side.place.kept(side.planned, f"run{number}.txt")
                     ending = launch.run(side.spec, module=side.job.module, log=log, on_line=show)
@@ -101,7 +101,7 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
             if ending.error is not None or ending.result is None:
                 return ending.error or RunError(f"run {number}{side.name} ended without a result")
             observer.say(run_summary.run_line(ending.result, number))
-            measured = with_noise(ending.result, before, machine, f"run {number}{side.name}")
+            measured = with_noise(ending.result, before, machine.gpus_of(side.spec), f"run {number}{side.name}")
             _keep(side, measured, f"{stamp}/{number}")
         results = [side.loaded.result for side in sides if side.loaded is not None]
         decision = decide(budget, results, runs=number, began=began)

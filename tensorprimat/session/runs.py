@@ -52,13 +52,14 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
     outcome = ModelOutcome(model=job.model)
     parts = [] if job.earlier is None else [job.earlier]
     began, budget = time.monotonic(), request.budget
+    gpus = machine.gpus_of(spec)
     for run in range(1, budget.most + 1):
         try:
             if run > 1:
                 cool_down_after_run(request, machine, observer)
             if budget.most > 1:
                 observer.say(f"Run {run} of {budget.most}" if budget.target is None else f"Run {run}")
-            before = look_before_run(request, machine, observer, f"run {run}")
+            before = look_before_run(request, gpus, observer, f"run {run}")
             with observer.training(f"{job.model} run {run}/{budget.most}", spec.max_steps) as show:
                 log = place.kept(planned, f"run{run}.txt")
                 elsewhere = executors.wrapping(request.cluster, place.elsewhere(planned, run))
@@ -71,7 +72,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
         if job.earlier is not None:
             place.check_append(job.earlier, ending.result)
         observer.say(run_summary.run_line(ending.result, run))
-        parts.append(with_noise(ending.result, before, machine, f"run {run}"))
+        parts.append(with_noise(ending.result, before, gpus, f"run {run}"))
         result = with_notes(with_command(pool(parts)), spec)
         decision = decide(budget, [result], runs=run, began=began)
         looks = decision.looks + (0 if job.earlier is None else job.earlier.provenance.looks)
@@ -84,21 +85,24 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
     return outcome
 
 
-def look_before_run(request: Request, machine: Machine, observer: Observer, run: str) -> noise.NoiseReading | None:
-    """Look at the machine and warn of disturbances; None where the run takes place elsewhere."""
+def look_before_run(request: Request, gpus: Sequence[str], observer: Observer, run: str) -> noise.NoiseReading | None:
+    """Look at the machine and the run's GPUs and warn of disturbances; None where the run takes place elsewhere.
+
+    gpus: identities of the GPUs that take part.
+    """
     if request.cluster.executor:
         return None
-    before = noise.look(machine.gpu_ids)
+    before = noise.look(gpus)
     for warning in noise.about(before, f"before {run}"):
         observer.warn(warning)
     return before
 
 
-def with_noise(result: Result, before: noise.NoiseReading | None, machine: Machine, run: str) -> Result:
+def with_noise(result: Result, before: noise.NoiseReading | None, gpus: Sequence[str], run: str) -> Result:
     """Return the result with a warning for all other work before or after the run, and for limits that changed."""
     if before is None:
         return result
-    after = noise.look(machine.gpu_ids)
+    after = noise.look(gpus)
     warnings = [*noise.about(before, f"before {run}"), *noise.about(after, f"after {run}")]
     warnings += noise.moved(before, after, f"during {run}")
     return result.changed(warnings=(*result.warnings, *warnings)) if warnings else result
