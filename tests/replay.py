@@ -17,6 +17,7 @@ class Replay:
         self._readings, self._next = tuple(readings), 0
 
     boundary: str | None = None
+    driver: str | None = None
 
     def glance(self) -> DeviceReading:
         return self.read()

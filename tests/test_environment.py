@@ -4,8 +4,10 @@ import json
 from importlib import metadata
 
 import pytest
+from replay import Replay
 
 from tensorprimat.machine import environment
+from tensorprimat.machine.device import DeviceReading
 
 COMMIT = "0123456789" * 4
 
@@ -67,3 +69,34 @@ def test_the_container_is_what_its_maker_states(monkeypatch, tmp_path, file, var
         stated.write_text(file)
     monkeypatch.setattr(environment, "_IMAGE_FILE", stated)
     assert environment.container(variables) == image
+
+
+def test_the_driver_and_the_communication_library_of_a_gpu_are_recorded(monkeypatch):
+    torch = pytest.importorskip("torch")
+    devices = [Replay([DeviceReading()], id=name) for name in "ab"]
+    for device in devices:
+        device.driver = "NVIDIA 580.95.05"
+    monkeypatch.setattr(environment.telemetry, "open_devices", lambda _ids: devices)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
+    assert environment.gpu_software("nvd", ["a", "b"]) == {"GPU driver": "NVIDIA 580.95.05", "NCCL": "2.27.3"}
+    assert environment.gpu_software("amd", []) == {"GPU driver": "NVIDIA 580.95.05", "RCCL": "2.27.3"}
+    assert environment.gpu_software("cpu", []) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "CUDNN_LOGLEVEL_DBG",
+        "NCCL_ALGO", "NCCL_TOPO_FILE", "NCCL_TUNER_CONFIG_FILE", "RCCL_MSCCL_ENABLE", "NVTE_FUSED_ATTN",
+        "HSA_NO_SCRATCH_RECLAIM", "GPU_MAX_HW_QUEUES", "HIPBLASLT_ALLOW_TF32", "ROCBLAS_LAYER", "MIOPEN_FIND_MODE",
+        "UCX_TLS", "FI_PROVIDER", "TRITON_HIP_USE_ASYNC_COPY", "TORCH_NCCL_HIGH_PRIORITY", "PYTORCH_CUDA_ALLOC_CONF",
+    ],
+)  # fmt: skip
+def test_a_variable_that_changes_speed_is_recorded(name):
+    assert environment.settings({name: "1"}) == {name: "1"}
+
+
+@pytest.mark.parametrize("name", ["CUDA_HOME", "NCCL_DEBUG_FILE", "TRITON_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "HOME"])
+def test_a_variable_that_only_states_a_place_is_not_recorded(name):
+    assert environment.settings({name: "1"}) == {}

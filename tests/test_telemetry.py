@@ -295,6 +295,7 @@ def nvml(**answers):
         "nvmlDeviceGetHandleByIndex": "handle",
         "nvmlDeviceGetUUID": NVML_ID.encode(),
         "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
+        "nvmlSystemGetDriverVersion": b"580.95.05",
         **answers,
     }
     module = ModuleType("pynvml")
@@ -314,6 +315,7 @@ def nvml(**answers):
 
 NVML_QUESTIONS = (
     "nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName",
+    "nvmlSystemGetDriverVersion",
     "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetEnforcedPowerLimit",
     "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates",
     "nvmlDeviceGetTemperature", "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetComputeRunningProcesses",
@@ -330,6 +332,7 @@ def test_nvml_is_read_in_si_units(monkeypatch):
     }
     monkeypatch.setitem(sys.modules, "pynvml", nvml(**answers))
     (device,) = nvidia.devices()
+    assert device.driver == "NVIDIA 580.95.05"
     reading = device.read()
     assert reading.power_watts == pytest.approx(612.345)
     assert reading.power_limit_watts == 700.0
@@ -381,6 +384,7 @@ def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
             "asic_serial": "0x5F8BC1D4E7A2A9B0",
             "market_name": "AMD Instinct MI300X",
         },
+        "amdsmi_get_gpu_driver_info": lambda _: {"driver_name": "amdgpu", "driver_version": "6.12.12"},
         "amdsmi_get_power_info": lambda _: {"current_socket_power": "N/A", "average_socket_power": 731},
         "amdsmi_get_power_cap_info": lambda _: {"power_cap": 750_000_000},
         "amdsmi_get_energy_count": lambda _: {"energy_accumulator": 1_000_000, "counter_resolution": 15.3},
@@ -398,7 +402,7 @@ def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
         setattr(smi, name, answer)
     monkeypatch.setitem(sys.modules, "amdsmi", smi)
     (device,) = amd.devices()
-    assert device.id == "5f8bc1d4e7a2a9b0"
+    assert (device.id, device.driver) == ("5f8bc1d4e7a2a9b0", "amdgpu 6.12.12")
     reading = device.read()
     assert (reading.power_watts, reading.power_limit_watts) == (731.0, pytest.approx(750.0))
     assert reading.energy_joules == pytest.approx(15.3)

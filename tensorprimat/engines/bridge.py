@@ -285,11 +285,11 @@ def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str
             **_fp8(spec),
             data="mock",
             environment=environment.settings(variables),
-            versions=environment.versions(),
+            versions={**environment.versions(), **environment.gpu_software(machine.platform, machine.gpu_ids)},
             framework="Megatron-Bridge",
             framework_version=_version(),
         ),
-        provenance=result.provenance.changed(engine="bridge", host=machine.host, gpu_ids=machine.gpu_ids),
+        provenance=result.provenance.changed(engine="bridge", host=machine.host, gpu_ids=machine.gpus_of(spec)),
     )
 
 

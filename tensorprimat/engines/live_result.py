@@ -64,7 +64,10 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
             **found,
             **declared.training_config,
             "warmup_steps": declared.warmup_steps,
-            "versions": environment.versions(),
+            "versions": {
+                **environment.versions(),
+                **environment.gpu_software(machine.platform, machine.gpu_ids),
+            },
             "environment": environment.settings(),
         }
     )

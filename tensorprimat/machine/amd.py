@@ -37,6 +37,8 @@ class AmdDevice:
         asic = self._ask("amdsmi_get_gpu_asic_info")
         self.id = str(asic.get("asic_serial", "")).lower().removeprefix("0x")
         self.name = str(asic.get("market_name", "AMD GPU"))
+        driver = self._ask("amdsmi_get_gpu_driver_info").get("driver_version")
+        self.driver: str | None = f"amdgpu {driver}" if driver and driver != "N/A" else None
         self._held: dict[str, float] = {}
         two_dies = "MI250" in self.name  # two devices to software, one board to its power meter
         self.boundary: str | None = f"{'board of two dies' if two_dies else 'socket'}, as AMD SMI counts it"

@@ -39,6 +39,8 @@ class Device(Protocol):
     name: str
     boundary: str | None
     """Description of the hardware that its power and energy include."""
+    driver: str | None
+    """Name and version of the driver, for example "NVIDIA 580.95.05"; None where it does not answer."""
 
     def read(self) -> DeviceReading:
         """Return all figures, now."""

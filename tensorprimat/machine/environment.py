@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import json
 import os
-import platform
+import platform as host_platform
 import re
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
+
+from tensorprimat.machine import telemetry
+
+if TYPE_CHECKING:
+    from tensorprimat.core.result import Platform
 
 PACKAGES = (
     "torch", "lightning", "transformers", "nemo_toolkit", "nemo_run", "megatron-core", "transformer_engine", "torchao",
     "flash-attn", "triton", "numpy",
 )  # fmt: skip
 SETTINGS = (
-    "CUDA_", "CUBLAS_", "NVIDIA_TF32", "NCCL_", "NVTE_", "HIP_", "HSA_", "ROCR_", "RCCL_", "GPU_MAX_HW_QUEUES",
-    "HIPBLASLT_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "OMP_NUM_THREADS", "MKL_",
+    "CUDA_", "CUBLAS", "CUDNN_", "NVIDIA_TF32", "NCCL_", "NVSHMEM_", "NVTE_", "HIP_", "HSA_", "ROCR_", "RCCL_",
+    "GPU_MAX_HW_QUEUES", "HIPBLASLT_", "ROCBLAS_", "MIOPEN_", "UCX_", "FI_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_",
+    "TRITON_", "OMP_NUM_THREADS", "MKL_",
 )  # fmt: skip
 """Beginnings of the names of environment variables that change how fast training runs."""
+CHOSEN_FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_FILE")
+"""Names of paths that change how fast training runs: NCCL reads its topology and its choices from these files."""
 NO_SETTINGS = ("_PATH", "_HOME", "_DIR", "_FILE", "_ROOT", "_CACHE", "_VERSION", "VISIBLE_DEVICES", "_VISIBLE_DEVICES")
 """Suffixes of names that only state a path, the release of an image, or the GPUs of a job."""
 
 
 CONTAINER = "container"
 """Key of the container among the versions."""
+GPU_DRIVER = "GPU driver"
+"""Key of the driver among the versions."""
 _IMAGE_FILE = Path("/run/.containerenv")
 _IMAGE_PATHS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 _COMMIT_DIGITS = 12
@@ -37,7 +48,7 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
     A package that was installed from a git repository has its commit after its version.
     """
-    found = {"python": platform.python_version()}
+    found = {"python": host_platform.python_version()}
     for package in packages:
         try:
             installed = metadata.distribution(package)
@@ -47,6 +58,23 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
         found[package] = installed.version + (f" (git {commit})" if commit else "")
     image = container(os.environ)
     return {**found, **({CONTAINER: image} if image else {})}
+
+
+def gpu_driver(gpu_ids: Iterable[str] = ()) -> dict[str, str]:
+    """Return the driver of these GPUs (none: of all) as the version named "GPU driver"; empty where none answers."""
+    drivers = {device.driver: None for device in telemetry.open_devices(gpu_ids) if device.driver}
+    return {GPU_DRIVER: ", ".join(drivers)} if drivers else {}
+
+
+def gpu_software(platform: Platform, gpu_ids: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the driver and of torch's NCCL or RCCL, by name; empty on a CPU. Imports torch."""
+    if platform == "cpu":
+        return {}
+    import torch
+
+    found = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
+    library = {"RCCL" if platform == "amd" else "NCCL": ".".join(str(part) for part in found)} if found else {}
+    return {**gpu_driver(gpu_ids), **library}
 
 
 def container(variables: Mapping[str, str]) -> str | None:
@@ -113,5 +141,5 @@ def settings(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(variables.items())
-        if name.startswith(SETTINGS) and not name.endswith(NO_SETTINGS)
+        if name in CHOSEN_FILES or (name.startswith(SETTINGS) and not name.endswith(NO_SETTINGS))
     }

@@ -28,6 +28,8 @@ class NvidiaDevice:
         self._nvml, self._handle = nvml, handle
         self.id = _text(nvml.nvmlDeviceGetUUID(handle))
         self.name = _text(nvml.nvmlDeviceGetName(handle))
+        driver = self._query(nvml.nvmlSystemGetDriverVersion)
+        self.driver: str | None = None if driver is None else f"NVIDIA {_text(driver)}"
 
     def _ask(self, question: str, *arguments: Any, scale: float = 1.0) -> float | None:
         """Return one number of NVML; None where this GPU or driver does not answer."""
