@@ -65,7 +65,7 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
     mfu = derive("mfu", (rate, per_token.as_input(), peak), formulas.calculate_mfu)
     if mfu.value is not None:
         remark = f"{convention} convention, {peak.value:,g} TFLOP/s ({peak.name})"
-        remark += _of_parts(result, gpu, convention, mfu.value, peak.value)
+        remark += _of_parts(result, gpu, convention, mfu.value, peak.value) + _of_packing(result, convention, mfu.value)
         if mfu.value > 1:
             remark += "; above the peak: check for a wrong sequence length, batch size, GPU count or precision"
         if stated := _stated(result):
@@ -95,6 +95,22 @@ def _of_parts(result: Result, gpu: Gpu | None, convention: str, mfu: float, peak
         f"; by parts {percent(mfu * peak / parts)} of {count(parts)} TFLOP/s (layers' matrices {ran}, output head and "
         f"attention bf16 at {wide.value:,g})"
     )
+
+
+def _of_packing(result: Result, convention: str, mfu: float) -> str:
+    """Return the range of the MFU of packed sequences, whose documents have unknown lengths; "" for others.
+
+    A token that sees only its own document costs between no attention and that of the whole sequence.
+    """
+    shape, length = result.model.shape, result.training_config.sequence_length
+    if not result.training_config.packing or not length:
+        return ""
+    attention = flops.convention_named(convention).attention(shape, length) if shape else None
+    if attention == 0:
+        return ""
+    charged = flops.charged_per_token(result, convention)
+    least = f"at least {percent(mfu * (1 - attention / charged))}" if attention and charged else "lower"
+    return f"; each packed sequence counts as one document: {least} if attention stays within documents"
 
 
 def _stated(result: Result) -> str:
