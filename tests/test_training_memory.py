@@ -47,6 +47,11 @@ class _NormOfOneKernel(torch.autograd.Function):
         context.save_for_backward(hidden, weight, hidden.new_empty((*hidden.shape[:-1], 1), dtype=torch.float32))
         return torch.empty_like(hidden)
 
+    @staticmethod
+    def backward(context, _gradient):
+        hidden, weight, _deviations = context.saved_tensors
+        return torch.empty_like(hidden), torch.empty_like(weight)
+
 
 class _FusedNorm(torch.nn.Module):
     def __init__(self, shape, eps):  # noqa: ARG002  # as torch calls its own
@@ -57,22 +62,30 @@ class _FusedNorm(torch.nn.Module):
         return _NormOfOneKernel.apply(hidden, self.weight)
 
 
-def kept_by_autograd(monkeypatch, model, *, recompute="none", fused_norm=True):
-    """Bytes of every tensor but the weights that autograd holds after the forward pass of the real model."""
+def without_window(model, **changes):
+    preset = models.find(model, "full")
+    return dataclasses.replace(preset, shape=preset.shape.model_copy(update={"sliding_window": None, **changes}))
+
+
+def network_of(monkeypatch, preset, *, length=LENGTH, recompute="none", fused_norm=True):
+    """The real model of a preset, as the torch engine builds it; within FakeTensorMode."""
     if fused_norm:
         monkeypatch.setattr(torch.nn, "RMSNorm", _FusedNorm)
     monkeypatch.setattr(torch_attention, "mask_of", lambda *_: None)  # on a GPU the window's blocks are small
-    preset = models.find(model, "full")
-    preset = dataclasses.replace(preset, shape=preset.shape.model_copy(update={"sliding_window": None}))
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        network = LanguageModel(preset, sequence_length=length)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    if recompute != "none":
+        network.recompute_activations(every=1 if recompute == "full" else 2)
+    return network.train()
+
+
+def kept_by_autograd(monkeypatch, model, **changes):
+    """Bytes of every tensor but the weights that autograd holds after the forward pass of the real model."""
     with FakeTensorMode():
-        torch.set_default_dtype(torch.bfloat16)
-        try:
-            network = LanguageModel(preset, sequence_length=LENGTH)
-        finally:
-            torch.set_default_dtype(torch.float32)
-        if recompute != "none":
-            network.recompute_activations(every=1 if recompute == "full" else 2)
-        network.train()
+        network = network_of(monkeypatch, without_window(model), **changes)
         with autograd_memory.kept_for_backward(network) as kept:
             network.hidden(torch.zeros((1, LENGTH), dtype=torch.long))
     return autograd_memory.total_bytes(kept)
@@ -134,6 +147,24 @@ def test_the_loss_needs_the_estimated_workspace(monkeypatch, model, tokens):
         with autograd_memory.PeakOfStorages(hidden, head, targets) as counted:
             cross_entropy.linear_cross_entropy(hidden, head, targets).backward()
     estimated = training_memory.estimate(spec(model=model, sequence_length=tokens)).workspace - CONTEXT_BYTES
+    assert estimated == pytest.approx(counted.peak_bytes, rel=0.1)
+
+
+@pytest.mark.parametrize("recompute", ["none", "every second layer", "full"])
+def test_a_micro_batch_needs_the_estimated_activations_and_workspace(monkeypatch, recompute):
+    monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", cross_entropy.LOGITS_PER_CHUNK["cuda"])
+    preset = without_window("llama", num_layers=4)
+    monkeypatch.setattr(training_memory, "model_of", lambda _: preset)
+    with FakeTensorMode():
+        network = network_of(monkeypatch, preset, length=8192, recompute=recompute)
+        tokens = torch.zeros((1, 8193), dtype=torch.long)
+        gradients = [torch.empty_like(weight) for weight in network.parameters()]
+        for weight, gradient in zip(network.parameters(), gradients, strict=True):
+            weight.grad = gradient  # of the micro-batch before
+        with autograd_memory.PeakOfStorages(tokens, *network.parameters(), *network.buffers(), *gradients) as counted:
+            network(tokens).backward()
+    needed = training_memory.estimate(spec(recompute=recompute))
+    estimated = needed.activations + needed.workspace - CONTEXT_BYTES
     assert estimated == pytest.approx(counted.peak_bytes, rel=0.1)
 
 
