@@ -190,7 +190,7 @@ def test_a_flag_that_contradicts_the_requested_methodology_is_refused():
             "has no entry for llama in fp16 on NVIDIA H100 80GB HBM3",
         ),
         (machine("NVIDIA H100 80GB HBM3", count=2), {"methodology": "identical"}, "2 devices .* change --num-gpus"),
-        (H100, {"methodology": "identical", "preset": "tiny"}, "leave it out with --preset tiny"),
+        (H100, {"methodology": "identical", "preset": "tiny", "engine": "torch"}, "leave it out with --preset tiny"),
         (machine("some CPU", "cpu"), {"methodology": "max", "preset": "full"}, "has no entry for llama on some CPU"),
     ],
 )  # fmt: skip
