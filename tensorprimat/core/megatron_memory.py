@@ -97,7 +97,8 @@ def of_layout(
     input_bytes = WIDTH * shape.hidden_size / layout.tensor
     here = shape.num_layers / layout.pipeline
     again = min(float(recomputed_layers), here)
-    one_layer = tokens * token_bytes if again else 0.0
+    largest_gradient = WIDTH * (2 if shape.gated_mlp else 1) * shape.ffn_hidden_size / layout.tensor  # of gate and up
+    one_layer = tokens * (largest_gradient + (token_bytes if again else 0.0))
 
     def stage(*, held: float, is_last: bool) -> MemoryEstimate:
         """Return the memory of a rank of one pipeline stage. held: micro-batches in flight."""
