@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import scripts
 
-from tensorprimat.cli import main
+from tensorprimat.cli import main, pretrain
+from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
@@ -213,3 +214,8 @@ def test_help_shows_the_defaults_of_nemos_recipes(capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "(the methodology's, or bf16)" in shown
     assert "(agreed if it has values for the GPU, else none)" in shown
+
+
+def test_help_names_the_batch_and_sequence_without_a_methodology():
+    for name, value in models.FULL_BATCH.items():
+        assert pretrain.HERE[name]["shown_default"] == f"the methodology's, or {value}"

@@ -10,7 +10,7 @@ from tensorprimat.cli.options import TO_FILE
 from tensorprimat.cli.shared_options import argument, switch, takes
 
 
-@facts.with_facts(after="folders")
+@facts.with_facts(after="folders", side="[FILE=]")
 def command(
     folders: Annotated[
         list[Path] | None,

@@ -11,11 +11,11 @@ from tensorprimat.core import settings
 if TYPE_CHECKING:
     from tensorprimat.core.statements import Statement
 
-GPU = "Name of the GPU, such as MI300X or 'NVIDIA H100', where a log or result names none."
+GPU = "Name of the GPU, such as MI300X or 'NVIDIA H100'."
 PRESET = "Size of the model; full confirms that it has its published dimensions."
 SHAPE = "Dimensions: a known model, a Hugging Face config.json, or name=d_model/d_ff/layers/heads."
 PRECISION = "Precision that ran: fp32, tf32, bf16, fp16, fp8 or fp4."
-MODEL_NAME = "Name of the model, such as llama, where a log or result has none."
+MODEL_NAME = "Name of the model, such as llama."
 OPTIONS = {
     "model_name": ("MODEL", MODEL_NAME),
     "gpu": ("NAME", GPU),
@@ -30,9 +30,14 @@ OPTIONS = {
 OF_A_LOG = OPTIONS | {"micro_batch_size": ("N", settings.option("micro_batch_size").help)}
 
 
-def with_facts(*, after: str, options: Mapping[str, tuple[str, str]] = OPTIONS) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command one option for each fact that a user can state, after a parameter."""
-    made = [option(name, list[str] | None, f"[SIDE=]{metavar}", text) for name, (metavar, text) in options.items()]
+def with_facts(
+    *, after: str, options: Mapping[str, tuple[str, str]] = OPTIONS, side: str = "[SIDE=]"
+) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command one option for each fact that a user can state, after a parameter.
+
+    side: how --help shows that a value may be for one input only.
+    """
+    made = [option(name, list[str] | None, f"{side}{metavar}", text) for name, (metavar, text) in options.items()]
     return with_options(made, after=after)
 
 

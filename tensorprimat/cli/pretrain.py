@@ -30,6 +30,9 @@ OWN = (
 HERE: dict[str, dict[str, Any]] = {
     "methodology": {"shown_default": "agreed if it has values for the GPU, else none"},
     "precision": {"help": "bf16 or fp8 (hybrid, delayed scaling).", "shown_default": "the methodology's, or bf16"},
+    "micro_batch_size": {"shown_default": "the methodology's, or 1"},
+    "global_batch_size": {"shown_default": "the methodology's, or 128"},
+    "sequence_length": {"shown_default": "the methodology's, or 8192"},
     "num_gpus": {"help": "GPUs of one node.", "shown_default": "all"},
 }
 """Options of the recipes that differ from other engines'."""

@@ -28,13 +28,14 @@ EXECUTOR = "Executor that starts the ranks, by NeMo-Run: local, slurm, skypilot,
 AB = "Run two configurations in turn and compare them: give --ab twice, each time with the flags of one."
 TARGET_CI = "Add runs until the half-width of the interval (with --ab: of the ratio) is below this, such as 1%."
 PRESET = f"{settings.option('preset').help} For a log: {facts.PRESET[0].lower()}{facts.PRESET[1:]}"
-GPU = f"{facts.GPU} With --executor: GPU of each node, or cpu."
+GPU = f"For a log. {facts.GPU} With --executor: GPU of each node, or cpu."
+NUM_GPUS = "GPUs of each node, or processes on a CPU. For a log: GPUs of the whole training."
 IN_AB_TOO = ("engine", "recompute")
 """Options besides the settings that may differ between the configurations of --ab."""
 
 
 @with_options(cluster.OPTIONS, after="gpu")
-@with_settings(after="runs", differing={"preset": {"help": PRESET}})
+@with_settings(after="runs", differing={"preset": {"help": PRESET}, "num_gpus": {"help": NUM_GPUS}})
 def command(
     context: typer.Context,
     model: Annotated[str, takes("NAME|FILE", MODEL)] = "all",
@@ -75,8 +76,8 @@ def command(
 
     On a GPU the command trains the real models (Lightning, random weights, synthetic tokens). Without a GPU, or on
     ROCm, it first searches for logs (LLAMA_LOG, QWEN_LOG, MISTRAL_LOG; training_MODEL.log, *MODEL*.log here, in
-    output/, $PRIMUS_PATH and /workspace). If it finds none, it trains tiny models of the same architectures on the CPU,
-    labelled as tiny in every output; on ROCm it trains only with --engine torch or primus.
+    output/, $PRIMUS_PATH and /workspace/{Primus,tprimat}). If it finds none, it trains tiny models of the same
+    architectures on the CPU, labelled as tiny in every output; on ROCm it trains only with --engine torch or primus.
 
     The latest result of each model is DIR/benchmark_{cuda,rocm,cpu}_MODEL.json, written after every run; all results
     are kept in DIR/history. Compare them with compare_results.py.

@@ -146,7 +146,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="num_gpus", label="GPUs", kind="count",
         option=Option(
-            flag="--num-gpus", help="GPUs, or processes on a CPU.", shown_default="all, or 1 on a CPU", least=1
+            flag="--num-gpus", help="GPUs of the whole training, or processes on a CPU.",
+            shown_default="all, or 1 on a CPU", least=1,
         ),
     ),
     Setting(
