@@ -29,7 +29,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 STACK = (
-    "numpy", "pydantic.main", "psutil", "yaml", "torch", "torch._dynamo", "torch.profiler", "lightning.pytorch",
+    "numpy", "pydantic.main", "psutil", "yaml", "typer", "rich.live", "jinja2", "scipy.special", "matplotlib.figure",
+    "matplotlib.backends.backend_agg", "torch", "torch._dynamo", "torch.profiler", "torch.distributed.run",
+    "lightning.pytorch",
     "transformers.models.llama.modeling_llama", "transformers.models.qwen2.modeling_qwen2",
     "transformers.models.mistral.modeling_mistral", "transformers.models.auto.modeling_auto",
 )  # fmt: skip
