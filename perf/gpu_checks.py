@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,12 +20,18 @@ ROOT = Path(__file__).resolve().parent.parent
 SAMPLER_SHARE = 0.05  # of the time between two samples
 CALLBACK_STEPS = 2000
 CLOCK_TOLERANCE = 0.005
+FLEX_TOLERANCE = 0.02  # relative, of BF16, whose numbers have a relative step of 0.8 %
 
 
 def on_gpu() -> bool:
     import torch
 
     return bool(torch.cuda.is_available())
+
+
+def can_compile() -> bool:
+    """Return True if torch.compile has the compiler that it needs here."""
+    return on_gpu() or any(map(shutil.which, ("c++", "g++", "clang++")))
 
 
 def workload(precision: str, **changes: object) -> object:
@@ -228,7 +235,7 @@ def events() -> str:
 
 
 def flash() -> str:
-    """Check that SDPA chooses the flash kernel for the model's attention."""
+    """Check that SDPA chooses the flash kernel for the model's attention, and FlexAttention against a dense mask."""
     import torch
 
     from tensorprimat.core.models import find
@@ -240,4 +247,37 @@ def flash() -> str:
     )
     if on_gpu() and kernel not in ("flash", "cudnn"):
         raise RuntimeError(f"the kernel is {kernel}")
-    return f"kernel {kernel}"
+    return f"kernel {kernel}; {_windowed()}"
+
+
+def _windowed() -> str:
+    """Return the difference of compiled FlexAttention and SDPA with a dense mask in Mistral's window.
+
+    A GPU computes the gradient of the queries too; a CPU has no backward pass of FlexAttention.
+    """
+    import torch
+
+    from tensorprimat.core.models import find
+    from tensorprimat.engines.torch import attention as torch_attention
+
+    if not can_compile():
+        raise NotHereError("FlexAttention needs a C++ compiler on a CPU")
+    device = torch.device("cuda" if on_gpu() else "cpu")
+    shape = find("mistral", "full" if on_gpu() else "tiny").shape
+    window, length = shape.sliding_window, 2 * shape.sliding_window
+    heads, pairs, width = shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim
+    torch.manual_seed(1)
+    made = [
+        torch.randn(1, count, length, width, dtype=torch.bfloat16, device=device) for count in (heads, pairs, pairs)
+    ]
+    found = []
+    for mask_of in (torch_attention._block_mask, torch_attention._dense_mask):
+        query = made[0].clone().requires_grad_(on_gpu())
+        output, _ = torch_attention.causal_attention(None, query, *made[1:], mask_of(length, window, device))
+        if on_gpu():
+            output.square().sum().backward()
+        found.append(torch.stack([output.transpose(1, 2), *([query.grad] if on_gpu() else [])]).detach().float())
+    difference = float((found[0] - found[1]).norm() / found[1].norm())
+    if difference > FLEX_TOLERANCE:
+        raise RuntimeError(f"FlexAttention differs from a dense mask by {difference:.2%}")
+    return f"FlexAttention with window {window} of {length} tokens differs from a dense mask by {difference:.2%}"

@@ -18,7 +18,6 @@ import argparse
 import dataclasses
 import functools
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from perf.gpu_checks import (  # noqa: E402
     callback,
+    can_compile,
     devices,
     events,
     flash,
@@ -194,11 +194,6 @@ def _timed(step: Callable[[], torch.Tensor], steps: int = 10) -> tuple[float, fl
     last = timer.mark()
     timer.synchronise()
     return timer.seconds(first, last) / steps, loss.item()
-
-
-def can_compile() -> bool:
-    """Return True if torch.compile has the compiler that it needs here."""
-    return on_gpu() or any(map(shutil.which, ("c++", "g++", "clang++")))
 
 
 def fp8() -> str:

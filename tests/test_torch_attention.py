@@ -39,12 +39,13 @@ def test_a_training_step_never_waits_for_the_device(model):
     assert not WAITS & set(operations.names)
 
 
-def captured_attention(model, sequence_length):
-    """The keyword arguments of attention in the graph that torch.compile captures of the first layer."""
+def captured_attention(model, sequence_length, operation="scaled_dot_product_attention"):
+    """The keyword arguments of an operation in the graph that torch.compile captures of the first layer."""
     found = []
 
     def backend(graph, _inputs):
-        found.extend(node.kwargs for node in graph.graph.nodes if "scaled_dot_product_attention" in str(node.target))
+        calls = [node for node in graph.graph.nodes if node.op == "call_function"]
+        found.extend(node.kwargs for node in calls if operation in str(node.target))
         return graph.forward
 
     network = LanguageModel(models.find(model, "tiny"), sequence_length=sequence_length)
@@ -108,6 +109,13 @@ def test_a_window_as_long_as_the_sequence_needs_no_mask():
     window = models.find("mistral", "tiny").shape.sliding_window
     assert captured_attention("mistral", window)[0].get("attn_mask") is None
     assert captured_attention("mistral", 2 * window)[0]["attn_mask"] is not None
+
+
+def test_a_compiled_layer_with_a_window_calls_flex_attention_once(monkeypatch):
+    monkeypatch.setattr(torch_attention, "uses_flex", lambda _device: True)
+    with torch.no_grad():  # on a CPU FlexAttention has no backward pass
+        assert len(captured_attention("mistral", 128, "flex_attention")) == 1
+        assert captured_attention("mistral", 128) == []
 
 
 @pytest.mark.parametrize("length", [32, 128])
