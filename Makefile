@@ -8,7 +8,7 @@ DOCS   := .venv-docs
 # Without a GPU the torch engine is named, so that logs of an earlier run are not read instead.
 ENGINE := $(if $(wildcard /dev/nvidiactl /dev/kfd /dev/dxg),,--engine torch)
 
-.PHONY: benchmark test test-docs test-gpu test-package test-pythons test-nemo test-slurm test-browser env nemo-env lint docs help clean test-faults
+.PHONY: benchmark test test-docs test-gpu test-ladder test-package test-pythons test-nemo test-slurm test-browser env nemo-env lint docs help clean test-faults
 
 help:           ## show this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 20
@@ -25,6 +25,9 @@ test-docs: $(READY)    ## run the commands of the documentation's pages that tra
 
 test-gpu: $(READY)     ## check the torch engine on this machine's GPUs part by part, and print its MFU
 	$(PY) perf/mfu_ladder.py
+
+test-ladder: $(READY)  ## every part of test-gpu on the CPU, with tiny models; a part that is skipped fails
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 PYTHONPATH=tests/nvml_stand_in $(PY) perf/mfu_ladder.py --no-skips
 
 test-faults: $(READY)  ## damaged inputs, kills and fuzzed readers: a sample in a few minutes, FULL=1 for all (docs/project/reliability.md)
 	$(PY) perf/faults.py $(if $(FULL),--full)

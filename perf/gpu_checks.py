@@ -8,18 +8,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest import mock
 
 from perf.parts import NotHereError
+
+if TYPE_CHECKING:
+    from tensorprimat.machine.device import Device
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 SAMPLER_SHARE = 0.05  # of the time between two samples
-CALLBACK_STEPS = 2000
 CLOCK_TOLERANCE = 0.005
+FP8_TOLERANCE = 0.05  # relative, of a loss after six steps
 FLEX_TOLERANCE = 0.02  # relative, of BF16, whose numbers have a relative step of 0.8 %
 
 
@@ -48,13 +52,7 @@ def workload(precision: str, **changes: object) -> object:
 
 def devices() -> str:
     """Check that telemetry knows each GPU by the identity that torch gives it, and that each draws power."""
-    if not on_gpu():
-        raise NotHereError("no GPU")
-    from tensorprimat.machine import telemetry
-    from tensorprimat.machine.platform import detect
-
-    ids = detect().gpu_ids
-    found = telemetry.open_devices(ids)
+    ids, found = _gpus()
     if len(found) != len(ids):
         raise RuntimeError(f"{len(found)} of {len(ids)} GPUs found by identity")
     watts = [device.glance().power_watts for device in found]
@@ -63,38 +61,52 @@ def devices() -> str:
     return f"{len(ids)} GPUs by identity, {', '.join(f'{one:.0f} W' for one in watts if one)}"
 
 
-def sampler() -> str:
-    """Return the cost of one sample of the GPUs, which must be a small share of the time between two."""
+def _gpus() -> tuple[Sequence[str], list[Device]]:
+    """Return the identities of the GPUs as torch spells them, and the devices that telemetry finds by them.
+
+    Where torch sees no GPU, those of NVML, which may be a stand-in (make test-ladder).
+    """
     from tensorprimat.machine import telemetry
-    from tensorprimat.machine.device import DeviceReading
     from tensorprimat.machine.platform import detect
 
-    sys.path.insert(0, str(ROOT / "tests"))
-    from replay import Replay
+    ids = detect().gpu_ids or [one.id.removeprefix("GPU-").lower() for one in telemetry.open_devices(())]
+    if not ids:
+        raise NotHereError("no GPU")
+    return ids, telemetry.open_devices(ids)
 
-    known = telemetry.open_devices(detect().gpu_ids) if on_gpu() else [Replay([DeviceReading(power_watts=1.0)])]
+
+def sampler() -> str:
+    """Return the cost of one sample of the GPUs, whose goal is a small share of the time between two."""
+    from tensorprimat.machine import telemetry
+
+    _, known = _gpus()
     looks = telemetry.Sampler(known)
     looks.start()
     time.sleep(2.0)
     looks.stop()
     seconds = looks.seconds_per_sample
-    if not known or seconds is None:
+    if seconds is None:
         raise RuntimeError("no device to sample")
-    if seconds > SAMPLER_SHARE * telemetry.SAMPLE_SECONDS:
-        raise RuntimeError(f"a sample takes {1e3 * seconds:.1f} ms of {1e3 * telemetry.SAMPLE_SECONDS:.0f}")
-    return f"a sample of {len(known)} devices takes {1e3 * seconds:.2f} ms, every {telemetry.SAMPLE_SECONDS:g} s"
+    goal = SAMPLER_SHARE * telemetry.SAMPLE_SECONDS
+    return (
+        f"a sample of {len(known)} devices takes {1e3 * seconds:.2f} ms, every {telemetry.SAMPLE_SECONDS:g} s, "
+        f"goal: under {1e3 * goal:g} ms, {reached(seconds < goal)}"
+    )
+
+
+def reached(is_reached: bool) -> str:
+    """Return the mark of a goal. A timing is no failure: it depends on what else the machine does."""
+    return "reached" if is_reached else "missed"
 
 
 def callback() -> str:
     """Return the cost of the callback for one step, by perf/callback_cost.py."""
-    command = [sys.executable, str(ROOT / "perf" / "callback_cost.py"), "--steps", str(CALLBACK_STEPS)]
+    command = [sys.executable, str(ROOT / "perf" / "callback_cost.py"), "--steps", "2000" if on_gpu() else "400"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout.strip():
         raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
     printed = " ".join(done.stdout.strip().splitlines()[-1].split())
-    if done.returncode:
-        raise RuntimeError(printed)
-    return f"µs per step (median, quartiles): {printed}"
+    return f"µs per step (median, quartiles): {printed}, {reached(done.returncode == 0)}"
 
 
 LIMITED = """
@@ -281,3 +293,45 @@ def _windowed() -> str:
     if difference > FLEX_TOLERANCE:
         raise RuntimeError(f"FlexAttention differs from a dense mask by {difference:.2%}")
     return f"FlexAttention with window {window} of {length} tokens differs from a dense mask by {difference:.2%}"
+
+
+def learns_in_fp8(recipes: Sequence[str]) -> list[str]:
+    """Check that a tiny model learns with FP8 products almost as in BF16; return the last loss by each recipe.
+
+    A GPU multiplies in FP8; a CPU rounds as FP8 does and multiplies in BF16.
+    """
+    plain = _losses(None)
+    found = []
+    for recipe in recipes:
+        losses = _losses(recipe)
+        apart = max(abs(one - other) / other for one, other in zip(losses, plain, strict=True))
+        if losses[-1] > losses[0] - 0.5 or apart > FP8_TOLERANCE or losses == plain:
+            raise RuntimeError(f"{recipe}: losses {losses} in FP8, {plain} in BF16")
+        found.append(f"{recipe}: loss {losses[-1]:.4f} ({plain[-1]:.4f} in BF16)")
+    return found
+
+
+def _losses(recipe: str | None) -> list[float]:
+    """Return the losses of six steps of a tiny model; recipe: of its FP8 products, None for BF16."""
+    import torch
+
+    from tensorprimat.core.models import find
+    from tensorprimat.engines.torch import fp8
+    from tensorprimat.engines.torch.model import LanguageModel
+
+    torch.manual_seed(0)
+    network = LanguageModel(find("llama", "tiny")).to(torch.bfloat16)
+    tokens = torch.randint(0, 512, (2, 33))
+    if on_gpu():
+        network, tokens = network.cuda(), tokens.cuda()
+    if recipe:
+        fp8.convert(network, recipe, emulate=not on_gpu())
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
+    found = []
+    for _ in range(6):
+        loss = network(tokens)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return found

@@ -1,4 +1,4 @@
-"""FP8 of the torch engine: conversions, and refusals with their messages."""
+"""FP8 of the torch engine: conversions, and refusals with their messages; perf/gpu_checks.py trains with torchao."""
 
 import importlib.util
 import logging
@@ -16,7 +16,6 @@ from tensorprimat.engines.torch import engine, fp8
 from tensorprimat.engines.torch.model import LanguageModel
 
 RECIPES = settings.option("fp8_recipe").choices
-TORCHAO = importlib.util.find_spec("torchao") is not None
 
 
 def spec(**changes):
@@ -128,32 +127,6 @@ def test_warnings_of_torchaos_import_are_not_printed():
         assert not logging.getLogger(name).isEnabledFor(logging.WARNING)
 
 
-@pytest.mark.skipif(not TORCHAO, reason="torchao is not installed: make env")
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_model_learns_with_emulated_fp8_products_almost_as_in_bfloat16(recipe):
-    def losses(convert):
-        torch.manual_seed(0)
-        network = LanguageModel(models.find("llama", "tiny")).to(torch.bfloat16)
-        if convert:
-            fp8.convert(network, recipe, emulate=True)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
-        tokens = torch.randint(0, 512, (2, 33))
-        found = []
-        for _ in range(6):
-            loss = network(tokens)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            found.append(float(loss.detach()))
-        return found
-
-    plain, quantised = losses(convert=False), losses(convert=True)
-    assert quantised[-1] < quantised[0] - 0.5
-    assert quantised == pytest.approx(plain, rel=0.05)
-    assert quantised != plain
-
-
 @pytest.mark.parametrize(
     ("device", "changes", "complaint"),
     [
@@ -205,14 +178,3 @@ MXFP8_MODULES = (
     "torchao", "torchao.prototype", "torchao.prototype.moe_training", "torchao.prototype.moe_training.config",
     "torchao.quantization",
 )  # fmt: skip
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not (TORCHAO and torch.cuda.is_available()), reason="needs a GPU and torchao")
-@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
-def test_fp8_products_run_on_the_gpu(recipe):
-    network = LanguageModel(models.find("llama", "tiny")).to("cuda", torch.bfloat16)
-    fp8.convert(network, recipe)
-    loss = network(torch.randint(0, 512, (2, 33), device="cuda"))
-    loss.backward()
-    assert torch.isfinite(loss)
