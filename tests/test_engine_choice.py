@@ -137,7 +137,6 @@ def test_models_with_other_engines_are_named(plan_on):
         (gpus(H100, 8), {"compile": True}, "nemo"),
         (gpus(H100, 1), {"compile": True}, "torch"),
         (gpus(H100, 8), {"num_gpus": 1}, "torch"),
-        (gpus(H100, 8), {"config": {"model_type": "llama"}}, "torch"),
     ],
     ids=str,
 )

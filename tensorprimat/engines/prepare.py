@@ -98,13 +98,11 @@ def obstacle(model: str, settings: RunSettings, *, engine: Engine, machine: Mach
 
     None too where a flag is the reason, whose refusal names it: the engine could train without it.
     """
-    if settings.config is not None and not engine.own_training:
-        return f"is none of {', '.join(MODELS)}"
     if any((getattr(settings, name) or 1) > 1 for name in settings_of_runs.MODEL_PARALLEL):
         return None
     kept = {name: getattr(settings, name) for name in ("steps", "warmup_steps", "seed", "num_gpus", "num_nodes")}
     because = None
-    for tried in (settings, RunSettings(**kept, config=settings.config)):
+    for tried in (settings, RunSettings(**kept)):
         try:
             check_memory(spec_of(model, tried, engine=engine, machine=machine), machine)
         except DoesNotFitError as error:
