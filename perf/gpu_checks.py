@@ -69,9 +69,11 @@ def _gpus() -> tuple[Sequence[str], list[Device]]:
     from tensorprimat.machine import telemetry
     from tensorprimat.machine.platform import detect
 
-    ids = detect().gpu_ids or [one.id.removeprefix("GPU-").lower() for one in telemetry.open_devices(())]
+    ids: Sequence[str] = detect().gpu_ids
+    if not on_gpu():
+        ids = [one.id.removeprefix("GPU-").lower() for one in telemetry.open_devices(())]
     if not ids:
-        raise NotHereError("no GPU")
+        raise NotHereError("torch is too old to identify its GPUs" if on_gpu() else "no GPU")
     return ids, telemetry.open_devices(ids)
 
 
