@@ -65,7 +65,7 @@ def benchmark(*flags: str) -> dict[str, object]:
         size = ["--preset", "tiny", "--sequence-length", "32", "--global-batch-size", "4"]
         if on_gpu():
             size = ["--global-batch-size", str(SEQUENCES * gpus)]
-        steps = ("10", "3") if on_gpu() else ("4", "1")
+        steps = ("8", "2") if on_gpu() else ("4", "1")
         short = ["--steps", steps[0], "--warmup-steps", steps[1], "--output", folder]
         done = subprocess.run([*command, *size, *short, *flags], capture_output=True, text=True, check=False)
     if done.returncode:
