@@ -5,8 +5,10 @@
 
 import contextlib
 import importlib.util
+import re
 import runpy
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +24,7 @@ from tensorprimat.core.spec import RunSettings  # noqa: E402
 from tensorprimat.engines import ENGINES, prepare  # noqa: E402
 from tensorprimat.engines.callback import BenchmarkCallback  # noqa: E402
 from tensorprimat.engines.torch.module import TrainingModule  # noqa: E402
+from tensorprimat.machine import nvidia  # noqa: E402
 from tensorprimat.machine.platform import Machine  # noqa: E402
 
 ladder = scripts.load("perf/mfu_ladder.py")
@@ -144,10 +147,12 @@ def test_every_part_belongs_to_one_group():
     assert sorted(names) == sorted(set(names))
 
 
-def test_the_stand_in_for_nvml_has_names_of_the_library_only():
+def test_the_stand_in_for_nvml_has_every_name_in_use_and_only_names_of_the_library():
     real = pytest.importorskip("pynvml")
     stand_in = runpy.run_path(str(scripts.ROOT / "tests" / "nvml_stand_in" / "pynvml.py"))
-    assert {name for name in stand_in if name.lower().startswith("nvml")} <= set(dir(real))
+    names = {name for name in stand_in if name.lower().startswith("nvml")}
+    used = re.findall(r"\b(?:nvmlDevice|nvmlSystem|NVML[A-Z_])\w+", Path(nvidia.__file__).read_text())
+    assert set(used) <= names <= set(dir(real))
 
 
 def test_a_part_that_does_not_exist_is_named(capsys):

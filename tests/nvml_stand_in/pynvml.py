@@ -12,6 +12,10 @@ def nvmlInit():
     pass
 
 
+def nvmlSystemGetDriverVersion():
+    return "580.95.05"
+
+
 def nvmlDeviceGetCount():
     return 2
 
