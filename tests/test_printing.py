@@ -177,7 +177,7 @@ def test_names_of_written_files_are_never_broken_on_a_terminal(monkeypatch, colu
     names = ["comparison_plot.png", "comparison_report.html", "comparison.json", "comparison.csv"]
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((columns, 24)))
     options.say_files("Written to output", names)
     lines = screen.getvalue().splitlines()
     assert len(lines) > 1
