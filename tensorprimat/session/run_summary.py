@@ -18,7 +18,8 @@ SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/
 def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: float) -> list[tuple[str, str]]:
     """Return the rows of the start block: model, device and configuration."""
     preset, sequences = model_of(spec), quantities.counted(spec.global_batch_size, "sequence")
-    processes = f"{spec.data_parallel_size} {'process' if machine.platform == 'cpu' else 'GPU'}"
+    each = "process" if machine.platform == "cpu" else "GPU" if spec.model_parallel_size == 1 else "replica"
+    processes = f"{spec.data_parallel_size} {each}"
     if spec.data_parallel_size > 1:
         processes += "es" if machine.platform == "cpu" else "s"
     repeated = f", {runs} runs with {cooldown_seconds:g} s between them" if runs > 1 else ", 1 run"
