@@ -14,9 +14,9 @@ DEFAULT_METHODOLOGY = "agreed"
 def file_stem(result: Result, *, default_engine: str | None = None) -> str:
     """Name of a result's file without ending.
 
-    default_engine: the engine that this machine would have chosen; another engine, a preset that is not the platform's
-    default, a methodology that is not the default and a training selected from a log become suffixes. None leaves the
-    engine out of the name.
+    default_engine: the first engine that is installed on this machine. Another engine, a preset that is not the
+    platform's default, a methodology that is not the default and a training selected from a log become suffixes. None
+    leaves the engine out of the name.
     """
     stack = STACK_OF_PLATFORM[result.platform]
     parts = [f"benchmark_{stack}_{_file_safe(result.model.name or 'model')}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform as host_platform
@@ -23,8 +24,8 @@ PACKAGES = (
 )  # fmt: skip
 SETTINGS = (
     "CUDA_", "CUBLAS", "CUDNN_", "NVIDIA_TF32", "NCCL_", "NVSHMEM_", "NVTE_", "HIP_", "HSA_", "ROCR_", "RCCL_",
-    "GPU_MAX_HW_QUEUES", "HIPBLASLT_", "ROCBLAS_", "MIOPEN_", "UCX_", "FI_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_",
-    "TRITON_", "OMP_NUM_THREADS", "MKL_",
+    "GPU_MAX_HW_QUEUES", "HIPBLASLT_", "ROCBLAS_", "MIOPEN_", "PRIMUS_TURBO_", "PATCH_TE_FLASH_ATTN",
+    "USE_ROCM_AITER", "UCX_", "FI_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "OMP_NUM_THREADS", "MKL_",
 )  # fmt: skip
 """Beginnings of the names of environment variables that change how fast training runs."""
 CHOSEN_FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_FILE")
@@ -70,6 +71,8 @@ def gpu_software(platform: Platform, gpu_ids: Iterable[str]) -> dict[str, str]:
     """Return the versions of the driver and of torch's NCCL or RCCL, by name; empty on a CPU. Imports torch."""
     if platform == "cpu":
         return {}
+    if importlib.util.find_spec("torch") is None:
+        return gpu_driver(gpu_ids)
     import torch
 
     found = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()

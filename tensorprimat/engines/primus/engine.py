@@ -209,7 +209,8 @@ def _read(spec: RunSpec, log: Path) -> Result:
 
 def _versions(spec: RunSpec) -> dict[str, str]:
     commit = environment.git_commit(Path(spec.options[ROOT]))
-    return {**environment.versions(), **environment.gpu_driver(), **({"Primus": f"git {commit}"} if commit else {})}
+    software = {**environment.versions(), **environment.gpu_software("amd", ())}
+    return {**software, **({"Primus": f"git {commit}"} if commit else {})}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
