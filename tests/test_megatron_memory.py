@@ -136,29 +136,32 @@ def test_fp8_without_context_parallel_is_refused_with_flags_that_make_it_fit():
         prepare.check_memory(spec(**change), H100)
 
 
-def test_a_model_with_a_window_is_not_sent_to_context_parallel():
+@pytest.mark.parametrize(("engine", "offered"), [("nemo", True), ("bridge", False)])
+def test_a_model_with_a_window_is_sent_to_context_parallel_only_where_the_engine_can_split_it(engine, offered):
     small = machine("NVIDIA H100 80GB HBM3", 60.0)
     with pytest.raises(UsageError) as refused:
-        prepare.check_memory(spec(model="mistral", precision="bf16"), small)
+        prepare.check_memory(spec(model="mistral", engine=engine, precision="bf16"), small)
     assert "--tensor-parallel-size 2" in str(refused.value)
-    assert "--context-parallel-size" not in str(refused.value)
+    assert ("--context-parallel-size" in str(refused.value)) == offered
 
 
-@pytest.mark.parametrize("engine", ["nemo", "bridge"])
-def test_context_parallel_is_refused_for_sequences_longer_than_the_window(monkeypatch, engine):
+def test_context_parallel_is_refused_for_sequences_longer_than_the_window_with_bridge_alone(monkeypatch):
     real, stand_in = importlib.import_module, types.SimpleNamespace(check=lambda *_: None)
     monkeypatch.setattr(
         importlib, "import_module", lambda name, *more: stand_in if ".engines." in name else real(name, *more)
     )
-    windowed = spec(model="mistral", engine=engine, precision="bf16", context_parallel_size=2)
+    prepare.check_spec(
+        ENGINES["nemo"], spec(model="mistral", engine="nemo", precision="bf16", context_parallel_size=2), H100
+    )
+    windowed = spec(model="mistral", engine="bridge", precision="bf16", context_parallel_size=2)
     with pytest.raises(UsageError) as refused:
-        prepare.check_spec(ENGINES[engine], windowed, H100)
+        prepare.check_spec(ENGINES["bridge"], windowed, H100)
     assert str(refused.value) == (
         "--context-parallel-size 2: Megatron Core cannot split sequences of 8192 tokens of a model with an attention "
         "window of 4096; use --tensor-parallel-size 2, or --sequence-length 4096"
     )
-    prepare.check_window(windowed.model_copy(update={"sequence_length": 4096}), ENGINES[engine])
-    prepare.check_window(windowed.model_copy(update={"model": "llama"}), ENGINES[engine])
+    prepare.check_window(windowed.model_copy(update={"sequence_length": 4096}), ENGINES["bridge"])
+    prepare.check_window(windowed.model_copy(update={"model": "llama"}), ENGINES["bridge"])
 
 
 def test_a_run_that_never_fits_names_more_gpus():

@@ -124,12 +124,15 @@ def recomputed_by_recipe(spec: RunSpec, device_name: str | None) -> int:
     return 0 if gpu is None or spec.recompute != "none" else BRIDGE_RECOMPUTES[gpu]
 
 
-def is_windowed(spec: RunSpec) -> bool:
-    """Return True if the model's attention window is shorter than the sequence.
+def forbids_context_parallel(spec: RunSpec) -> bool:
+    """Return True if the model's attention window is shorter than the sequence, and the engine cannot split it.
 
     Megatron Core splits no such sequence over context-parallel ranks by default: Transformer Engine then exchanges keys
     and values point to point, and allows no window (Megatron-LM, pull requests 1160, 2024-09, and 5597, 2026-07).
+    NeMo's Mistral exchanges attention heads instead, which allows one (cp_comm_type "a2a" of MistralConfig7B, 2.7.3).
     """
+    if spec.engine == "nemo":
+        return False
     window = models.find(spec.model, spec.preset).shape.sliding_window
     return window is not None and window < spec.sequence_length
 
@@ -158,7 +161,7 @@ def estimate(spec: RunSpec, device_name: str | None = None) -> MemoryEstimate:
 def remedies(spec: RunSpec, memory_bytes: float, *, estimate: Estimator = estimate) -> list[str]:
     """Return the flags that make the spec fit into the device's memory, each alone, the fastest first."""
     candidates: list[tuple[str, int | str]] = [
-        *(("context_parallel_size", size) for size in (() if is_windowed(spec) else (2, 4))),
+        *(("context_parallel_size", size) for size in (() if forbids_context_parallel(spec) else (2, 4))),
         *(("tensor_model_parallel_size", size) for size in (2, 4, 8)),
         ("recompute", "full"),
         *(("pipeline_model_parallel_size", size) for size in (2, 4, 8)),

@@ -252,7 +252,7 @@ def check_spec(engine: Engine, spec: RunSpec, machine: Machine) -> None:
 
 def check_window(spec: RunSpec, engine: Engine) -> None:
     """Raise UsageError where Megatron Core would split a sequence that is longer than the attention window."""
-    if spec.context_parallel_size > 1 and engine.tensor_parallel and megatron_memory.is_windowed(spec):
+    if spec.context_parallel_size > 1 and engine.tensor_parallel and megatron_memory.forbids_context_parallel(spec):
         window = model_of(spec).memory_shape.sliding_window
         raise UsageError(
             f"--context-parallel-size {spec.context_parallel_size}: Megatron Core cannot split sequences of "

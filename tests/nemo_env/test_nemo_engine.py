@@ -35,6 +35,13 @@ def test_the_collection_has_the_three_recipes():
     assert nemo.unavailable() is None
 
 
+def test_nemos_mistral_exchanges_attention_heads_so_that_context_parallel_allows_its_window():
+    from nemo.collections import llm
+
+    config = llm.mistral_7b.pretrain_recipe().model.config
+    assert (config.window_size, config.cp_comm_type) == ([4096, 0], "a2a")
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_this_tools_recipe_in_fp8_survives_serialisation_with_the_callback(model, tmp_path):
     from nemo_run.core.serialization.zlib_json import ZlibJSONSerializer
