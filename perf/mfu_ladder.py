@@ -45,7 +45,7 @@ from perf.gpu_checks import (  # noqa: E402
     sampler,
     sync,
 )  # fmt: skip
-from perf.parts import FAIL, PASS, SKIP, NotHereError, run, supervise  # noqa: E402
+from perf.parts import FAIL, PASS, SKIP, NotHereError, free_memory, run, supervise  # noqa: E402
 
 if TYPE_CHECKING:
     import torch
@@ -150,6 +150,7 @@ def graphs() -> str:
     printed = []
     for length in (512, 4096) if on_gpu() else (32,):
         torch._dynamo.reset()
+        free_memory()
         (plain, loss), (graph, other) = (_timed(_compiled_step(length, cuda_graphs=one)) for one in (False, True))
         if abs(loss - other) > 0.01 * loss:
             raise RuntimeError(f"{length} tokens: loss {loss:.4f} without graphs, {other:.4f} with them")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -38,7 +40,15 @@ def run(names: Sequence[str], parts: Mapping[str, Callable[[], str]]) -> int:
         print(_line(verdict, name, time.monotonic() - began, printed), flush=True)
         if verdict == FAIL:
             return 1
+        free_memory()
     return 0
+
+
+def free_memory() -> None:
+    """Free models that are no longer in use: an allocation that fails on a GPU starts no garbage collection."""
+    gc.collect()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.cuda.empty_cache()
 
 
 def supervise(command: Sequence[str], groups: Sequence[Sequence[str]], *, limit_seconds: float) -> dict[str, str]:

@@ -1,7 +1,10 @@
 """Parts of a script in processes of their own: one that crashes or hangs leaves the lines of the others."""
 
+import gc
 import sys
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 
@@ -76,3 +79,29 @@ def test_a_part_that_hangs_is_killed_with_its_children_at_its_limit(tmp_path, ca
     assert verdicts == {"hangs": "FAIL", "one": "PASS"}
     assert printed[0] == "timed out: killed after 2 s"
     assert not [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[-1:] == ["1234.5"]]
+
+
+def test_a_part_starts_without_the_models_of_the_one_before(monkeypatch):
+    emptied, models = [], []
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(empty_cache=lambda: emptied.append(1)))
+    )
+
+    class Model:
+        def __init__(self):
+            self.trainer = self  # a cycle, as of a model and its trainer
+
+    def trains():
+        models.append(weakref.ref(Model()))
+        return "trained"
+
+    def measures():
+        assert models[0]() is None
+        assert emptied
+        return "measured"
+
+    gc.disable()
+    try:
+        assert parts.run(["trains", "measures"], {"trains": trains, "measures": measures}) == 0
+    finally:
+        gc.enable()
