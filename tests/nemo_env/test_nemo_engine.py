@@ -38,7 +38,8 @@ def test_the_collection_has_the_three_recipes():
 def test_nemos_mistral_exchanges_attention_heads_so_that_context_parallel_allows_its_window():
     from nemo.collections import llm
 
-    config = llm.mistral_7b.pretrain_recipe().model.config
+    recipe = llm.mistral_7b.pretrain_recipe()
+    config = recipe.model.config.__fn_or_cls__(cp_comm_type=recipe.model.config.cp_comm_type)
     assert (config.window_size, config.cp_comm_type) == ([4096, 0], "a2a")
 
 
