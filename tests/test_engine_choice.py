@@ -137,11 +137,19 @@ def test_models_with_other_engines_are_named(plan_on):
         (gpus(H100, 8), {"compile": True}, "nemo"),
         (gpus(H100, 1), {"compile": True}, "torch"),
         (gpus(H100, 8), {"num_gpus": 1}, "torch"),
+        (gpus(H100, 1), {"methodology": "max"}, "nemo"),
+        (gpus(H100, 1), {"methodology": "identical"}, "nemo"),
     ],
     ids=str,
 )
 def test_a_flag_changes_the_engine_only_where_the_other_could_never_train(plan_on, machine, flags, engine):
     assert engine_names(plan_on(machine, "nemo", **flags)) == [engine]
+
+
+def test_the_reason_is_that_of_the_requested_configuration(plan_on):
+    plan = plan_on(gpus(H100, 1), "nemo", context_parallel_size=1)
+    assert engine_names(plan) == ["torch"]
+    assert "because llama at micro batch 1 needs about 198 GB on 1 GPU of 85 GB" in plan.because
 
 
 def test_ranks_that_are_started_elsewhere_follow_the_same_rule(monkeypatch):

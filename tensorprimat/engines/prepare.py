@@ -96,22 +96,24 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
 def obstacle(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> str | None:
     """Return why an engine cannot train a model on this machine's GPUs, as a phrase after the model's name, or None.
 
-    None too where a flag is the reason, whose refusal names it: the engine could train without it.
+    None too where a flag is the reason, whose refusal names it: the engine could train without it. None with a typed
+    methodology, because a "max" of another engine than the vendor's would not be the vendor's best.
     """
-    if any((getattr(settings, name) or 1) > 1 for name in settings_of_runs.MODEL_PARALLEL):
+    if settings.methodology or any((getattr(settings, name) or 1) > 1 for name in settings_of_runs.MODEL_PARALLEL):
         return None
     kept = {name: getattr(settings, name) for name in ("steps", "warmup_steps", "seed", "num_gpus", "num_nodes")}
-    because = None
+    reasons: list[str | None] = []
     for tried in (settings, RunSettings(**kept)):
         try:
             check_memory(spec_of(model, tried, engine=engine, machine=machine), machine)
         except DoesNotFitError as error:
-            because = error.because
+            reasons.append(error.because)
         except UsageError:
-            because = None
+            reasons.append(None)
         else:
             return None
-    return because
+    requested, without_flags = reasons
+    return without_flags and (requested or without_flags)
 
 
 def _divided(spec: RunSpec, machine: Machine) -> RunSpec:
