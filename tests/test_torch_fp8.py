@@ -28,13 +28,16 @@ def spec(**changes):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("platform", "helps"), [("nvd", "--engine nemo or bridge"), ("amd", "--engine primus")])
-def test_without_torchao_the_remedy_is_one_of_the_platform(monkeypatch, platform, helps):
+@pytest.mark.parametrize(
+    ("platform", "num_gpus", "helps"),
+    [("nvd", 2, ", or --engine nemo or bridge"), ("nvd", 1, ""), ("amd", 1, ", or --engine primus")],
+)
+def test_without_torchao_the_remedy_is_one_that_can_train_here(monkeypatch, platform, num_gpus, helps):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UsageError) as refused:
-        fp8.check(spec(platform=platform))
-    assert str(refused.value).endswith(f"pip install torchao, or use --precision bf16, or {helps}")
-    with pytest.raises(UsageError, match="--precision bf16 without --methodology, or"):
+        fp8.check(spec(platform=platform, num_gpus=num_gpus))
+    assert str(refused.value).endswith(f"pip install torchao, or use --precision bf16{helps}")
+    with pytest.raises(UsageError, match="--precision bf16 without --methodology"):
         fp8.check(spec(platform=platform, methodology="max"))
 
 

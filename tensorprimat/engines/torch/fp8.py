@@ -44,9 +44,10 @@ def check(spec: RunSpec) -> None:
         raise UsageError("--precision fp8: not on a CPU; use fp32 or bf16")
     if importlib.util.find_spec(PACKAGE) is None:
         bf16 = "--precision bf16" + (" without --methodology" if spec.with_methodology_flag else "")
+        alone = spec.platform == "nvd" and spec.num_gpus * spec.num_nodes == 1  # too little memory for NVIDIA's engines
         raise UsageError(
             f"{spec.named('precision')}: the torch engine needs {PACKAGE}, not installed here; pip install {PACKAGE}, "
-            f"or use {bf16}, or {INSTEAD[spec.platform]}"
+            f"or use {bf16}{'' if alone else f', or {INSTEAD[spec.platform]}'}"
         )
 
 
