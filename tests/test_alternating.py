@@ -50,6 +50,14 @@ def test_interleave_is_another_name_of_ab(capsys):
 
 
 @pytest.mark.usefixtures("machine")
+def test_the_engine_of_each_configuration_is_printed_with_the_reason_once(capsys):
+    assert run(*QUICK, "--runs", "2", *PRECISIONS) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for side in "ab":
+        assert shown.count(f"Engine of {side}: the torch engine (Lightning), as requested") == 1
+
+
+@pytest.mark.usefixtures("machine")
 def test_equal_configurations_are_compared_too(capsys):
     assert run(*QUICK, "--runs", "2", "--ab", "", "--ab", "") == 0
     assert "a and b differ in no compared setting; b / a: " in capsys.readouterr().out

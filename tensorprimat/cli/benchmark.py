@@ -207,6 +207,7 @@ def alternate(requests: Sequence[Request]) -> int:
         sides = sides_of(model, requests, machine, stamp)
         for side in sides:
             title = f"CONFIGURATION {side.name.upper()} - {runs.title_of(side.spec)} on {machine.label}"
+            screen.say(f"Engine of {side.name}: {side.because}")
             screen.block(title, runs.start_rows(side.spec, side.request, machine))
         if first.dry_run:
             continue

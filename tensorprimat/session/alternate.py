@@ -38,6 +38,8 @@ class AbSide:
     """One configuration of one model, with its measurements so far."""
 
     name: str
+    because: str
+    """Engine that was chosen, and why."""
     job: Job
     spec: RunSpec
     request: Request
@@ -72,6 +74,7 @@ def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: s
     folder = request.output / name
     return AbSide(
         name=name,
+        because=plan.because,
         job=job,
         spec=job.spec.changed(output_dir=str(folder)),
         request=request,
