@@ -12,8 +12,10 @@ from tensorprimat.core import models, settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.engines.torch import engine, fp8
 from tensorprimat.engines.torch.model import LanguageModel
+from tensorprimat.machine.platform import Machine
 
 RECIPES = settings.option("fp8_recipe").choices
 
@@ -39,6 +41,45 @@ def test_without_torchao_the_remedy_is_one_that_can_train_here(monkeypatch, plat
     assert str(refused.value).endswith(f"pip install torchao, or use --precision bf16{helps}")
     with pytest.raises(UsageError, match="--precision bf16 without --methodology"):
         fp8.check(spec(platform=platform, methodology="max"))
+
+
+GPUS = {
+    "Tesla T4": (7, 5), "NVIDIA A10": (8, 6), "NVIDIA L4": (8, 9), "NVIDIA GeForce RTX 5090": (12, 0),
+    "AMD Instinct MI100": "gfx908:sramecc+:xnack-", "AMD Instinct MI300X VF": "gfx942:sramecc+:xnack-",
+    "AMD Radeon AI PRO R9700": "gfx1201",
+}  # fmt: skip
+
+
+def seen_by_torch(monkeypatch, device):
+    """Let torch see one GPU of GPUS; return the machine that has it."""
+    amd = isinstance(GPUS[device], str)
+    major, minor = (9, 0) if amd else GPUS[device]
+    properties = types.SimpleNamespace(major=major, minor=minor, gcnArchName=GPUS[device] if amd else device)
+    monkeypatch.setattr(torch.version, "hip", "7.0" if amd else None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: device)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: properties)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())  # torchao
+    gpu_info = GpuInfo(device_name=device, device_count=1, total_memory_gb=150.0)
+    return Machine(platform="amd" if amd else "nvd", gpu_info=gpu_info, host="here")
+
+
+@pytest.mark.parametrize(
+    ("device", "instead"), [("Tesla T4", "fp16"), ("NVIDIA A10", "bf16"), ("AMD Instinct MI100", "bf16")]
+)
+def test_a_gpu_that_the_catalogue_does_not_hold_is_refused_if_it_has_no_fp8_units(monkeypatch, device, instead):
+    on = seen_by_torch(monkeypatch, device)
+    with pytest.raises(UsageError) as refused:
+        prepare.check_spec(ENGINES["torch"], spec(platform=on.platform), on)
+    assert str(refused.value) == (f"--precision fp8: {device} has no such matrix units; use --precision {instead}")
+
+
+@pytest.mark.parametrize(
+    "device", ["NVIDIA L4", "NVIDIA GeForce RTX 5090", "AMD Instinct MI300X VF", "AMD Radeon AI PRO R9700"]
+)
+def test_a_gpu_with_fp8_units_is_accepted(monkeypatch, device):
+    on = seen_by_torch(monkeypatch, device)
+    prepare.check_spec(ENGINES["torch"], spec(platform=on.platform), on)
 
 
 def test_parallel_sizes_on_amd_are_sent_to_primus():

@@ -50,6 +50,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
     model_of(spec)
     if spec.strategy != "auto" and spec.num_gpus * spec.num_nodes == 1:
         raise UsageError(f"--strategy {spec.strategy}: one device needs no strategy; leave --strategy out")
+    fp8.check_units(spec, machine.gpu_info)  # no package gives a GPU other units
     fp8.check(spec)
     if spec.master_weights and spec.precision not in ("bf16", "fp8"):
         raise UsageError(f"--master-weights {spec.master_weights}: only with --precision bf16 or fp8")

@@ -23,6 +23,12 @@ DEFAULT_RECIPE = "tensorwise"
 PACKAGE = "torchao"
 MULTIPLE = 16  # of both sides of a matrix, as FP8 matrix units require
 BLOCK = 32  # neighbours that share one scale in MXFP8, along every axis that a product sums over
+NVIDIA_UNITS = (8, 9)
+AMD_UNITS = ("gfx94", "gfx95", "gfx12")
+"""Least compute capability, and beginnings of architectures, with matrix units for FP8.
+
+torch multiplies in FP8 on the same ones (2.13, torch/testing/_internal/common_cuda.py, evaluate_platform_supports_fp8:
+of gfx12 it names gfx120)."""
 MXFP8_GPUS = ("B200", "GB200", "B300", "GB300")
 """GPUs of the catalogue that torchao trains on in MXFP8.
 
@@ -49,6 +55,32 @@ def check(spec: RunSpec) -> None:
             f"{spec.named('precision')}: the torch engine needs {PACKAGE}, not installed here; pip install {PACKAGE}, "
             f"or use {bf16}{'' if alone else f', or {INSTEAD[spec.platform]}'}"
         )
+
+
+def check_units(spec: RunSpec, gpu_info: GpuInfo) -> None:
+    """Raise UsageError where the spec's FP8 is for the GPU that torch sees, which has no matrix units for it.
+
+    The catalogue, which is asked before, does not hold every GPU.
+    """
+    if spec.precision != "fp8" or spec.platform == "cpu":
+        return
+    import torch
+
+    if not torch.cuda.is_available() or has_units() or torch.cuda.get_device_name(0) != gpu_info.device_name:
+        return
+    instead = "bf16" if torch.cuda.get_device_properties(0).major >= 8 else "fp16"  # 9 and more on AMD
+    raise UsageError(
+        f"{spec.named('precision')}: {gpu_info.device_name} has no such matrix units; use --precision {instead}"
+        + (" without --methodology" if spec.with_methodology_flag else "")
+    )
+
+
+def has_units() -> bool:
+    """Return True if the first GPU that torch sees has matrix units for FP8."""
+    import torch
+
+    gpu = torch.cuda.get_device_properties(0)
+    return gpu.gcnArchName.startswith(AMD_UNITS) if torch.version.hip else (gpu.major, gpu.minor) >= NVIDIA_UNITS
 
 
 def check_mxfp8(spec: RunSpec, gpu_info: GpuInfo) -> None:
