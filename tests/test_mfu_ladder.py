@@ -95,6 +95,7 @@ def test_benchmark_accepts_every_command_of_the_ladder_on_a_gpu(monkeypatch, cap
     monkeypatch.setattr(ladder.subprocess, "run", noted)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: device)
+    monkeypatch.setattr("tensorprimat.engines.torch.fp8.has_units", lambda: True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())  # torchao
     monkeypatch.setattr("tensorprimat.engines.torch.fp8.importable", lambda _: True)
     monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda **_: here)
@@ -110,6 +111,19 @@ def test_benchmark_accepts_every_command_of_the_ladder_on_a_gpu(monkeypatch, cap
         arguments = [*command[2:], "--dry-run"]
         arguments[arguments.index("--output") + 1] = str(tmp_path)
         assert main(["run", *arguments]) == 0, capsys.readouterr().err
+
+
+def test_fp8_is_skipped_on_a_gpu_without_units_for_it(monkeypatch, capsys):
+    monkeypatch.setattr(ladder, "on_gpu", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-80GB")
+    properties = SimpleNamespace(major=8, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(ladder, "learns_in_fp8", lambda _: 1 / 0)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())  # torchao
+    assert ladder.main(["--here", "--parts", "fp8"]) == 0
+    (line,) = lines(capsys)
+    assert line.split()[:2] == ["SKIP", "fp8"]
+    assert line.endswith("NVIDIA A100-SXM4-80GB has no matrix units for FP8")
 
 
 def _quiet(rung, *flags):
