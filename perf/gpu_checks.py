@@ -16,6 +16,8 @@ from unittest import mock
 from perf.parts import NotHereError
 
 if TYPE_CHECKING:
+    import torch
+
     from tensorprimat.machine.device import Device
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -261,22 +263,23 @@ def flash() -> str:
     )
     if on_gpu() and kernel not in ("flash", "cudnn"):
         raise RuntimeError(f"the kernel is {kernel}")
-    return f"kernel {kernel}; {_windowed()}"
+    return f"kernel {kernel}; {windowed(device)}"
 
 
-def _windowed() -> str:
-    """Return the difference of compiled FlexAttention and SDPA with a dense mask in Mistral's window.
+def windowed(device: torch.device) -> str:
+    """Return the largest difference of compiled FlexAttention and SDPA with a dense mask in Mistral's window.
 
-    A GPU computes the gradient of the queries too; a CPU has no backward pass of FlexAttention.
+    A GPU computes the gradients of queries, keys and values too; a CPU has no backward pass of FlexAttention.
     """
     import torch
 
     from tensorprimat.core.models import find
     from tensorprimat.engines.torch import attention as torch_attention
 
+    if not torch_attention.uses_flex("cuda"):
+        return "this torch has no FlexAttention, so windows have a dense mask"
     if not can_compile():
         raise NotHereError("FlexAttention needs a C++ compiler on a CPU")
-    device = torch.device("cuda" if on_gpu() else "cpu")
     shape = find("mistral", "full" if on_gpu() else "tiny").shape
     window, length = shape.sliding_window, 2 * shape.sliding_window
     heads, pairs, width = shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim
@@ -286,12 +289,14 @@ def _windowed() -> str:
     ]
     found = []
     for mask_of in (torch_attention._block_mask, torch_attention._dense_mask):
-        query = made[0].clone().requires_grad_(on_gpu())
-        output, _ = torch_attention.causal_attention(None, query, *made[1:], mask_of(length, window, device))
+        inputs = [one.clone().requires_grad_(on_gpu()) for one in made]
+        output, _ = torch_attention.causal_attention(None, *inputs, mask_of(length, window, device))
         if on_gpu():
             output.square().sum().backward()
-        found.append(torch.stack([output.transpose(1, 2), *([query.grad] if on_gpu() else [])]).detach().float())
-    difference = float((found[0] - found[1]).norm() / found[1].norm())
+        found.append([output.detach(), *(one.grad for one in inputs if one.grad is not None)])
+    difference = max(
+        float((one.float() - other.float()).norm() / other.float().norm()) for one, other in zip(*found, strict=True)
+    )
     if difference > FLEX_TOLERANCE:
         raise RuntimeError(f"FlexAttention differs from a dense mask by {difference:.2%}")
     return f"FlexAttention with window {window} of {length} tokens differs from a dense mask by {difference:.2%}"

@@ -18,11 +18,14 @@ from plausible import result as plausible_result
 torch = pytest.importorskip("torch")
 pytest.importorskip("lightning")
 
+from perf import gpu_checks  # noqa: E402
 from tensorprimat.cli import main  # noqa: E402
+from tensorprimat.core import models  # noqa: E402
 from tensorprimat.core.result import GpuInfo  # noqa: E402
 from tensorprimat.core.spec import RunSettings  # noqa: E402
 from tensorprimat.engines import ENGINES, prepare  # noqa: E402
 from tensorprimat.engines.callback import BenchmarkCallback  # noqa: E402
+from tensorprimat.engines.torch import attention  # noqa: E402
 from tensorprimat.engines.torch.module import TrainingModule  # noqa: E402
 from tensorprimat.machine import nvidia  # noqa: E402
 from tensorprimat.machine.platform import Machine  # noqa: E402
@@ -124,6 +127,35 @@ def test_fp8_is_skipped_on_a_gpu_without_units_for_it(monkeypatch, capsys):
     (line,) = lines(capsys)
     assert line.split()[:2] == ["SKIP", "fp8"]
     assert line.endswith("NVIDIA A100-SXM4-80GB has no matrix units for FP8")
+
+
+@pytest.mark.parametrize("wrong", range(3))
+def test_a_wrong_gradient_of_queries_keys_or_values_is_found(monkeypatch, wrong):
+    """As on a GPU, with the dense mask in the place of FlexAttention, whose one gradient is doubled."""
+    right, calls = attention.causal_attention, []
+
+    def doubled(module, *inputs):
+        calls.append(inputs)
+        changed = list(inputs)
+        if len(calls) == 1:
+            changed[wrong] = 2 * inputs[wrong] - inputs[wrong].detach()
+        return right(module, *changed)
+
+    monkeypatch.setattr(gpu_checks, "on_gpu", lambda: True)
+    monkeypatch.setattr(models, "find", lambda model, _, find=models.find: find(model, "tiny"))
+    monkeypatch.setattr(attention, "_block_mask", attention._dense_mask)
+    assert "differs from a dense mask by 0.00%" in gpu_checks.windowed(torch.device("cpu"))
+    monkeypatch.setattr(attention, "causal_attention", doubled)
+    with pytest.raises(RuntimeError, match=r"FlexAttention differs from a dense mask by 100\.00%"):
+        gpu_checks.windowed(torch.device("cpu"))
+
+
+def test_flash_passes_where_torch_has_no_flex_attention(monkeypatch, capsys):
+    monkeypatch.setattr(attention, "uses_flex", lambda _: False)
+    monkeypatch.setattr(attention, "_block_mask", lambda *_: 1 / 0)
+    assert ladder.main(["--here", "--parts", "flash"]) == 0
+    (line,) = lines(capsys)
+    assert line.endswith("this torch has no FlexAttention, so windows have a dense mask")
 
 
 def _quiet(rung, *flags):
