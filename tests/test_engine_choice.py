@@ -146,6 +146,14 @@ def test_a_flag_changes_the_engine_only_where_the_other_could_never_train(plan_o
     assert engine_names(plan_on(machine, "nemo", **flags)) == [engine]
 
 
+def test_the_remedy_of_a_methodology_that_does_not_fit_is_the_torch_engine_without_its_name():
+    alone = gpus(H100, 1)
+    with pytest.raises(UsageError, match=r"use more --num-gpus, or --engine torch without --methodology$"):
+        prepare.check_memory(
+            prepare.spec_of("llama", settings(methodology="max"), engine=ENGINES["bridge"], machine=alone), alone
+        )
+
+
 def test_the_reason_is_that_of_the_requested_configuration(plan_on):
     plan = plan_on(gpus(H100, 1), "nemo", context_parallel_size=1)
     assert engine_names(plan) == ["torch"]

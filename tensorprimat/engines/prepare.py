@@ -334,9 +334,9 @@ def _otherwise(spec: RunSpec, machine: Machine) -> str:
     one_each = dict.fromkeys(settings_of_runs.MODEL_PARALLEL, 1)
     here = spec.changed(engine="torch", precision="bf16", micro_batch_size=1, origins={}, **one_each)
     fits = memory is not None and training_memory.smallest_that_fits(here, memory * GB)
-    return "use more --num-gpus" + (
-        ", or --engine torch" if fits and not ENGINES[spec.engine].own_configuration else ""
-    )
+    if not fits or ENGINES[spec.engine].own_configuration:
+        return "use more --num-gpus"
+    return "use more --num-gpus, or --engine torch" + (" without --methodology" if spec.with_methodology_flag else "")
 
 
 def describe_memory(needed: MemoryEstimate) -> str:
