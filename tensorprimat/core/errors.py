@@ -43,10 +43,12 @@ class UsageError(TensorPrimatError):
 class DoesNotFitError(UsageError):
     """A configuration that cannot be divided among the devices, or needs more memory than one has."""
 
-    def __init__(self, message: str, *, because: str) -> None:
+    def __init__(self, problem: str, *, remedy: str, because: str) -> None:
+        self.problem = problem
+        """First part of the message; the remedy follows it."""
         self.because = because
         """Phrase without a remedy, whose subject is the configuration."""
-        super().__init__(message)
+        super().__init__(f"{problem}; {remedy}")
 
 
 class InputError(TensorPrimatError):

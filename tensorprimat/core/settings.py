@@ -264,15 +264,6 @@ def flag(name: str) -> str:
     return option(name).flag
 
 
-def label(name: str) -> str:
-    """Return the label of a setting for the middle of a sentence.
-
-    >>> label("context_parallel_size")
-    'context parallel'
-    """
-    return BY_NAME[name].label
-
-
 def replica_devices(record: Any) -> int:
     """Return how many devices share one replica of the model; a parallel size that is not stated counts as 1."""
     return math.prod(getattr(record, name) or 1 for name in MODEL_PARALLEL)

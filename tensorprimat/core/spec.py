@@ -96,7 +96,7 @@ class RunSpec(Record):
     def named(self, *names: str) -> str:
         """Return settings with their values for a message: flags first, then labels and where the values come from."""
         words = [f"{settings.flag(name)} {getattr(self, name)}" for name in names if name not in self.origins]
-        words += [f"{settings.label(name)} {getattr(self, name)}" for name in names if name in self.origins]
+        words += [f"{settings.BY_NAME[name].label} {getattr(self, name)}" for name in names if name in self.origins]
         origins = dict.fromkeys(filter(None, map(self.origins.get, names)))
         return " and ".join(words) + (f" ({', '.join(origins)})" if origins else "")
 
@@ -109,7 +109,8 @@ class RunSpec(Record):
             other = "leave --methodology out" if self.with_methodology_flag else "a parallel size"
             raise DoesNotFitError(
                 f"{sizes}: {counted(devices, 'device')} cannot hold replicas of {self.model_parallel_size} "
-                f"(tensor × pipeline × context parallel size); change --num-gpus or {other}",
+                f"(tensor × pipeline × context parallel size)",
+                remedy=f"change --num-gpus or {other}",
                 because=f"has {sizes}, which needs a multiple of {self.model_parallel_size} GPUs",
             )
         per_micro_step = self.micro_batch_size * self.data_parallel_size
@@ -117,7 +118,8 @@ class RunSpec(Record):
             batch = f"{self.named('global_batch_size')} is not a multiple of {self.named('micro_batch_size')}"
             nearest = max(1, round(self.global_batch_size / per_micro_step)) * per_micro_step
             raise DoesNotFitError(
-                f"{batch} × {self.data_parallel_size} data-parallel replicas; try --global-batch-size {nearest}"
+                f"{batch} × {self.data_parallel_size} data-parallel replicas",
+                remedy=f"try --global-batch-size {nearest}"
                 + (" without --methodology" if self.with_methodology_flag else ""),
                 because=f"has {self.named('global_batch_size')}, which {self.data_parallel_size} replicas cannot share",
             )

@@ -132,7 +132,7 @@ def _divided(spec: RunSpec, machine: Machine) -> RunSpec:
             remedy = "use " + " ".join(f"{settings_of_runs.flag(name)} 1" for name in theirs)
         except DoesNotFitError:
             remedy = _otherwise(alone, machine)
-        raise DoesNotFitError(f"{str(error).rpartition('; ')[0]}; {remedy}", because=error.because) from None
+        raise DoesNotFitError(error.problem, remedy=remedy, because=error.because) from None
 
 
 def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> str | None:
@@ -288,7 +288,8 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
         raise DoesNotFitError(
             f"{model_of(spec).title} needs at least {size(needed)} on each "
             f"of {counted(spec.num_gpus * spec.num_nodes, 'device')} for weights, gradients and optimizer, and one has "
-            f"{size(GB * memory)}; {_otherwise(spec, machine)}",
+            f"{size(GB * memory)}",
+            remedy=_otherwise(spec, machine),
             because=_needs(spec, needed, memory * GB),
         )
 
@@ -313,8 +314,8 @@ def _check_estimate(spec: RunSpec, machine: Machine, memory_bytes: float) -> Non
         fitting = [f"{one} without --methodology" if one.startswith(set_by_it) else one for one in fitting]
     raise DoesNotFitError(
         f"{model_of(spec).title} at {spec.named('micro_batch_size', 'sequence_length')} needs about "
-        f"{size(needed.total)} on each device ({describe_memory(needed)}), and one has {size(memory_bytes)}; "
-        + (f"to make it fit use {', or '.join(fitting)}" if fitting else _otherwise(spec, machine)),
+        f"{size(needed.total)} on each device ({describe_memory(needed)}), and one has {size(memory_bytes)}",
+        remedy=f"to make it fit use {', or '.join(fitting)}" if fitting else _otherwise(spec, machine),
         because=_needs(spec, needed.total, memory_bytes),
     )
 
