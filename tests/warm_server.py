@@ -18,7 +18,6 @@ import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -36,9 +35,6 @@ STACK = (
     "transformers.models.mistral.modeling_mistral", "transformers.models.auto.modeling_auto",
 )  # fmt: skip
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
-
-
-_servers: list[subprocess.Popen[bytes]] = []  # those that this process started; they end with its owner
 
 
 def shared(folder: Path, owner: int) -> str:
@@ -62,12 +58,13 @@ def _start(owner: int) -> Path:
     """Start a server that ends with the process `owner`, and return its program."""
     folder = Path(tempfile.mkdtemp(prefix="warm-"))  # the path of a socket has at most 107 characters
     address, program = folder / "socket", folder / "python"
-    server = subprocess.Popen(
-        [sys.executable, __file__, address, str(owner)],
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    _servers.append(server)
+    os.posix_spawn(  # nobody waits for it, of which Popen would warn
+        sys.executable,
+        [sys.executable, __file__, str(address), str(owner)],
+        {name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        file_actions=[(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1)],
+        setsid=True,
+    )
     program.write_text(RELAY.format(python=sys.executable, tests=str(Path(__file__).parent), address=str(address)))
     program.chmod(0o755)
     return program
