@@ -1,4 +1,4 @@
-"""Spliced, folded and cut logs of every format: no figure that the whole log lacks, unless a warning says so."""
+"""Spliced, folded and cut logs of every format: a figure that the whole log does not give must come with a warning."""
 
 from __future__ import annotations
 

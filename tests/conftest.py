@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,27 +36,41 @@ def shared() -> Path:
 
 
 class Settled:
-    """Leave what imports made out of every later search for unreachable objects: each search takes 0.3 s otherwise."""
+    """Leave what stays for the whole run out of every later search for unreachable objects.
 
-    modules = 0
+    Imports make a million objects: no search runs while the tests are collected, and none looks at them afterwards.
+    Nothing is left out while a test runs: Hypothesis asks who refers to an object that it has just made.
+    """
+
+    LONG_SECONDS = 0.03
+
+    def __init__(self) -> None:
+        self.begun = 0.0
+        self.was_long = False
+        gc.disable()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
-        self.settle()
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_teardown(self) -> None:
-        if len(sys.modules) > self.modules + 100:  # the test was the first that needed a large library
-            self.settle()
-
-    def settle(self) -> None:
-        self.modules = len(sys.modules)
-        gc.collect()
         gc.freeze()
+        gc.enable()
+        gc.callbacks.append(self.searched)
+
+    def searched(self, phase: str, _found: dict[str, int]) -> None:
+        """Note a long search: a test was the first to need a large library, for example."""
+        if phase == "start":
+            self.begun = time.perf_counter()
+        elif time.perf_counter() - self.begun > self.LONG_SECONDS:
+            self.was_long = True
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Leave out, between two tests, what the last long search kept."""
+        if self.was_long:
+            self.was_long = False
+            gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Settled())
+    config.pluginmanager.register(Settled(), "settled")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -8,6 +8,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from syntax import nodes
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tensorprimat"
@@ -29,7 +30,7 @@ TRAINING_ROOMS = {"machine", "engines", "micro"}
 
 def imported_by(path):
     """Every module that a file imports, wherever the import stands."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path.read_text()):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -60,7 +61,7 @@ USERS_OF_THE_PACKAGE = sorted(path for folder in ("perf", "tools") for path in (
 
 @pytest.mark.parametrize("path", USERS_OF_THE_PACKAGE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_top_level_scripts_import_names_that_the_package_has(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path.read_text()):
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("tensorprimat"):
             continue
         place = ROOT.joinpath(*node.module.split("."))
@@ -72,7 +73,7 @@ def test_top_level_scripts_import_names_that_the_package_has(path):
 
 def names_of(module):
     """The names that the top level of a module binds."""
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in nodes(module.read_text()):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -159,7 +160,7 @@ def test_a_command_parses_calls_and_prints_and_computes_nothing(path):
 
 def public_names(path):
     """Yield the classes and type aliases that a module defines for others."""
-    for node in ast.parse(path.read_text()).body:
+    for node in nodes(path.read_text())[0].body:
         if isinstance(node, ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -169,7 +170,7 @@ def public_names(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_path_is_resolved_by_a_method_that_fails_on_links_in_a_circle(path):
     """Path.resolve and Path.expanduser raise RuntimeError; core.regular.resolved and os.path.expanduser do not."""
-    called = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    called = [node.func for node in nodes(path.read_text()) if isinstance(node, ast.Call)]
     methods = [call for call in called if isinstance(call, ast.Attribute)]
     assert not [call for call in methods if call.attr == "resolve" and ast.unparse(call.value) != "names"]
     assert not [call for call in methods if call.attr == "expanduser" and ast.unparse(call.value) != "os.path"]

@@ -193,7 +193,7 @@ def test_a_bar_of_memory_is_the_peak_and_its_mark_the_average(comparison):
 
 def test_the_rows_of_a_figure_are_named_in_their_order(comparison):
     of_h200 = facts.basis_of(comparison.sides[1])
-    assert of_h200.startswith("sum of work over sum of seconds of 80 measured steps of 94 (left out: 14 warm-up); ")
+    assert of_h200.startswith("computed over 80 measured steps of 94 (left out: 14 warm-up); ")
 
 
 def test_the_page_shades_the_warm_up_of_each_side(comparison):

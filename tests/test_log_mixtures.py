@@ -160,7 +160,7 @@ def mixture(draw: st.DrawFn, planted: Planted, numbers: list[float]) -> str:
 
 
 @each_format
-@examples(10)
+@examples(5)
 @given(data=st.data())
 def test_any_mixture_of_rows_and_noise_gives_exactly_the_planted_steps(planted: Planted, data: st.DataObject) -> None:
     numbers = data.draw(values)
@@ -169,7 +169,7 @@ def test_any_mixture_of_rows_and_noise_gives_exactly_the_planted_steps(planted: 
 
 
 @each_format
-@examples(10)
+@examples(5)
 @given(numbers=values, cut=st.integers(1, 200))
 def test_a_truncated_log_gives_the_rows_before_the_cut(planted: Planted, numbers: list[float], cut: int) -> None:
     text = "\n".join(planted.row(planted.first + n, value) for n, value in enumerate(numbers)) + "\n"
@@ -186,7 +186,7 @@ def test_a_truncated_log_gives_the_rows_before_the_cut(planted: Planted, numbers
 
 
 @each_format
-@examples(10)
+@examples(5)
 @given(junk=st.binary(max_size=300), place=st.integers(0, 2000), overwrite=st.booleans())
 def test_damage_never_raises_anything_but_the_tools_own_errors(
     planted: Planted, junk: bytes, place: int, overwrite: bool
@@ -199,7 +199,7 @@ def test_damage_never_raises_anything_but_the_tools_own_errors(
 
 
 @each_format
-@examples(10)
+@examples(5)
 @given(
     numbers=values, which=st.integers(2, 7), other=st.integers(9001, 9999).map(lambda thousandths: thousandths / 1000)
 )

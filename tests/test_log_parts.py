@@ -68,7 +68,7 @@ def log_with_everything(path: Path, *, iterations: int = 700) -> Path:
 
 
 @linux_only
-@pytest.mark.parametrize(("stretch_bytes", "iterations"), [(700, 140), (5_000, 700), (40_000, 700)])
+@pytest.mark.parametrize(("stretch_bytes", "iterations"), [(700, 70), (5_000, 350), (40_000, 700)])
 def test_several_processes_read_the_same_as_one(monkeypatch, tmp_path, stretch_bytes, iterations):
     log = Log(log_with_everything(tmp_path / "train.log", iterations=iterations))
     alone = megatron.read(log)

@@ -146,7 +146,7 @@ def test_warnings_that_differ_in_numbers_alone_are_reported_once():
     )
     comparison = comparison_of(busy)
     (line,) = [line for line in notices.grouped_warnings(comparison) if ": noise: " in line]
-    assert line.endswith(": noise: before run 1 load 1.5; wait (5 more alike); before run 1 the CPU's cap changed")
+    assert line.endswith(": noise: before run 1 load 1.5; wait (5 more like this); before run 1 the CPU's cap changed")
 
 
 def test_a_tiny_ratio_and_its_interval_have_the_same_decimals():

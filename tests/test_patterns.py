@@ -11,20 +11,23 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+from syntax import nodes
 
 import tensorprimat
 from tensorprimat.logs import dialects, keyvalue
 
 LENGTH = 4000  # characters: of them, a quadratic pattern makes eight million attempts
+SHORT_LENGTH = LENGTH // 4  # is tried first: most patterns are so fast that nothing else need be measured
 SLOW_SECONDS = 0.006  # a linear one takes a tenth of it, if its own repetitions are bounded
+SUSPECT_SECONDS = SLOW_SECONDS / 40  # for the short text, where a quadratic one takes a sixteenth
 GROWTH = 9.0  # from a quarter of the text to all of it: 4 is linear, 16 quadratic
 PATIENCE_SECONDS = 0.4
 MOST_UNITS = 25  # repeated for one pattern
 ROOT = Path(tensorprimat.__file__).parent
+SOURCES = sorted(ROOT.rglob("*.py"))
 OFTEN = ("1", " ", "a", "=", ".", "-", "1,", "1.", " 1", "a 1 ", "\t", "a: 1 ", "[", '"')
 REPEATS = (code.MAX_REPEAT, code.MIN_REPEAT, getattr(code, "POSSESSIVE_REPEAT", None))
 CATEGORIES = {
@@ -54,16 +57,11 @@ def inside(value: object, depth: int = 0) -> Iterator[re.Pattern]:
             yield from inside(getattr(value, field.name, None), depth + 1)
 
 
-@cache
-def trees():
-    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(ROOT.rglob("*.py"))]
-
-
 def methods_of_names() -> dict[str, set[str]]:
     """Return by the name of a pattern the methods that the package calls on it."""
     found: dict[str, set[str]] = {}
-    for _, tree in trees():
-        for node in ast.walk(tree):
+    for path in SOURCES:
+        for node in nodes(path.read_text(encoding="utf-8")):
             if isinstance(node, ast.Attribute):
                 holder = node.value
                 name = holder.id if isinstance(holder, ast.Name) else getattr(holder, "attr", None)
@@ -81,8 +79,8 @@ def patterns() -> Iterator[tuple[str, re.Pattern, bool]]:
             tried = methods.get(name, set()) & {"match", "fullmatch"}
             for pattern in inside(value):
                 yield f"{module.__name__}.{name}", pattern, bool(tried and not used)
-    for path, tree in trees():
-        for node in ast.walk(tree):
+    for path in SOURCES:
+        for node in nodes(path.read_text(encoding="utf-8")):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
                 text = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
                 known = getattr(node.func.value, "id", "") == "re" and node.func.attr not in ("compile", "escape")
@@ -186,10 +184,10 @@ def seconds(pattern: re.Pattern, attack: tuple[str, str], length: int, *, at_sta
 def worst(pattern: re.Pattern, *, at_start: bool = False) -> str | None:
     """Return the text under which the time of a pattern grows faster than the text, or None."""
     for attack in attacks(pattern):
-        if seconds(pattern, attack, LENGTH, at_start=at_start) > SLOW_SECONDS:
+        if seconds(pattern, attack, SHORT_LENGTH, at_start=at_start) > SUSPECT_SECONDS:
             tries = [
                 (seconds(pattern, attack, LENGTH, at_start=at_start),
-                 seconds(pattern, attack, LENGTH // 4, at_start=at_start)) for _ in range(3)
+                 seconds(pattern, attack, SHORT_LENGTH, at_start=at_start)) for _ in range(3)
             ]  # fmt: skip
             long, short = (min(times) for times in zip(*tries, strict=True))
             if long >= PATIENCE_SECONDS or (long > SLOW_SECONDS and long > GROWTH * short):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import plausible
 import pytest
+from syntax import nodes
 
 from tensorprimat import cli
 from tensorprimat.cli import main, options
@@ -59,7 +60,7 @@ def test_nothing_that_a_command_prints_steers_a_terminal(words, content, tmp_pat
 
 def test_only_harmless_makes_consoles():
     for path in [*(ROOT / "tensorprimat" / "cli").glob("*.py"), *(ROOT / "tensorprimat" / "reports").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path.read_text()):
             made = isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "Console"
             assert not made or path.name == "harmless.py", f"{path.name}:{node.lineno} draws past the cleaning"
 

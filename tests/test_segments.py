@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import scratch
+from drawn import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from job_logs import JOBS, Job
@@ -221,13 +222,13 @@ def assert_nothing_is_mixed_silently(lines: Sequence[str], jobs: Sequence[Job]) 
 
 
 @pytest.mark.parametrize("name", ALL_JOBS)
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(examples(5), derandomize=True)
 @given(data=st.data())
 def test_no_two_spliced_logs_of_one_format_are_mixed_silently(name: str, data: st.DataObject) -> None:
     assert_nothing_is_mixed_silently(*data.draw(spliced(name)))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(examples(15), derandomize=True)
 @given(names=st.tuples(*[st.sampled_from(sorted(ALL_JOBS))] * 2), other_first=st.booleans(), cut=st.integers(0, 15))
 def test_no_figure_of_two_spliced_formats_mixes_the_facts_of_both(
     names: tuple[str, str], other_first: bool, cut: int

@@ -6,10 +6,10 @@ import ast
 import itertools
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+from syntax import nodes
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(
@@ -22,12 +22,6 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 QUESTION = re.compile(r"(What|Whether|How|Who|Whom|Whose|Where|Why|When|Which)\b")
 MOST_LINES = 600
 LONG_FILES: dict[str, int] = {}  # longest length so far; shorten, never raise
-
-
-@cache
-def nodes(text: str) -> list[ast.AST]:
-    """Return every node of a module; several tests look at the same files."""
-    return list(ast.walk(ast.parse(text)))
 
 
 def docstrings(text: str) -> Iterator[tuple[int, str]]:

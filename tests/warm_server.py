@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import gc
 import importlib
+import inspect
 import json
 import os
 import runpy
@@ -23,6 +25,7 @@ import tempfile
 import threading
 import time
 import traceback
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -84,6 +87,7 @@ def serve(address: str, owner: int) -> NoReturn:
     for module in STACK:
         with suppress(ImportError):  # a smaller environment
             importlib.import_module(module)
+    _settle()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
         server.listen(64)
@@ -96,6 +100,15 @@ def serve(address: str, owner: int) -> NoReturn:
             _reap()
     shutil.rmtree(Path(address).parent, ignore_errors=True)
     os._exit(0)  # without taking torch down in order
+
+
+def _settle() -> None:
+    """Do once what every fork would do again because the stack is imported."""
+    gc.collect()
+    gc.freeze()  # a search for unreachable objects looks at those of the stack no more, and copies none of their pages
+    inspect.getmodule(inspect.currentframe())  # notes the file of every module, for inspect.stack in torch.distributed
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False  # the operators of torch need not be taken down one by one
 
 
 def _reap() -> None:
@@ -140,6 +153,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     sys.executable = request["program"]
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     arguments = request["arguments"]
     unbuffered = "-u" in arguments[:1] or os.environ.get("PYTHONUNBUFFERED")
     if arguments[:1] == ["-u"]:
