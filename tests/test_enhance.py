@@ -182,6 +182,15 @@ def test_a_tiny_model_is_never_called_by_the_real_ones_name(tmp_path, capsys):
     assert "no peak FLOP/s is known for this CPU" in shown
 
 
+def test_long_names_of_sides_leave_room_for_the_names_of_figures(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for size in (1, 8):
+        split = {"micro_batch_size": size, "gradient_accumulation_steps": 16 // size}
+        saved(tmp_path, "amd", "AMD Instinct MI300X", 10.0, stamp=str(size), **split)
+    assert enhance(tmp_path) == 0
+    assert "tokens per watt-hour" in capsys.readouterr().out
+
+
 def test_reasons_of_missing_figures_are_reported_once(results, tmp_path, capsys):
     saved(results, "nvd", "NVIDIA Rubin", 5.0, stamp="3", model="qwen")
     enhance(results, "--output-dir", tmp_path)

@@ -92,6 +92,8 @@ def test_the_driver_and_the_communication_library_of_a_gpu_are_recorded(monkeypa
         "HSA_NO_SCRATCH_RECLAIM", "GPU_MAX_HW_QUEUES", "HIPBLASLT_ALLOW_TF32", "ROCBLAS_LAYER", "MIOPEN_FIND_MODE",
         "PRIMUS_TURBO_GEMM_BACKEND", "PATCH_TE_FLASH_ATTN", "UCX_TLS", "FI_PROVIDER",
         "TRITON_HIP_USE_ASYNC_COPY", "TORCH_NCCL_HIGH_PRIORITY", "PYTORCH_CUDA_ALLOC_CONF",
+        "TORCHDYNAMO_DISABLE", "AMD_SERIALIZE_KERNEL", "FLASH_ATTENTION_TRITON_AMD_ENABLE", "KMP_AFFINITY",
+        "DEBUG_CLR_GRAPH_PACKET_CAPTURE",
     ],
 )  # fmt: skip
 def test_a_variable_that_changes_speed_is_recorded(name):

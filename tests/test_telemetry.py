@@ -13,7 +13,7 @@ from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result,
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.engines import power
-from tensorprimat.machine import amd, nvidia, telemetry
+from tensorprimat.machine import nvidia, telemetry
 from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.telemetry import Sampler
 
@@ -112,6 +112,11 @@ def test_energy_of_a_step_is_the_growth_of_the_counter_over_it():
     assert found["energy_joules_per_gpu"] == pytest.approx([1000.0, 1250.0])
 
 
+@pytest.mark.parametrize("watts", [0.0, None])
+def test_a_counter_is_used_where_no_power_can_be_held_against_it(watts):
+    assert curve(watts=watts).counter_refused() is None
+
+
 def test_clock_and_throttled_time_of_a_step_are_those_of_its_moments():
     found = curve(held=(6, 7)).columns(np.array([104.0, 110.0]), np.array([4.0, 4.0]))
     assert found["clock_hertz"] == pytest.approx([1.98e9, 1.5e9])
@@ -138,12 +143,18 @@ def test_a_step_outside_of_the_sampling_has_no_energy():
 
 @pytest.mark.parametrize(
     ("joules", "why"),
-    [(lambda _: 5e6, "stood still"), (lambda second: (4e6 + 500 * second) % (4e6 + 2400), "went backwards")],
+    [
+        (lambda _: 5e6, "stood still"),
+        (lambda second: 500.0 * min(second, 8), "stood still"),
+        (lambda second: 500.0 * (second if second < 3 else max(second - 2, 3)), "stood still"),
+        (lambda second: (4e6 + 500 * second) % (4e6 + 2400), "went backwards"),
+        (lambda second: 500.0 * second + (1e6 if second > 4 else 0), "jumped"),
+    ],
 )
 def test_a_frozen_or_wrapping_counter_is_refused_and_sampling_takes_its_place(joules, why):
     sampler = curve(joules=joules)
     assert "energy_joules_per_gpu" not in sampler.columns(np.array([104.0]), np.array([2.0]))
-    (warning,) = sampler.counter_warnings()
+    (warning,) = sampler.column_warnings()
     assert why in warning
     assert "energy is from sampled power" in warning
 
@@ -151,7 +162,37 @@ def test_a_frozen_or_wrapping_counter_is_refused_and_sampling_takes_its_place(jo
 def test_a_device_without_a_counter_gives_no_energy_and_no_warning():
     sampler = curve(joules=lambda _: None)
     assert "energy_joules_per_gpu" not in sampler.columns(np.array([104.0]), np.array([2.0]))
-    assert sampler.counter_warnings() == []
+    assert sampler.column_warnings() == []
+
+
+def test_one_missing_reading_is_bridged_and_several_leave_their_steps_empty():
+    once = curve(joules=lambda second: None if second == 5 else 500.0 * second)
+    ended, seconds = np.arange(101.0, 111.0), np.ones(10)
+    assert once.columns(ended, seconds)["energy_joules_per_gpu"] == pytest.approx([500.0] * 10)
+    assert once.column_warnings() == []
+    twice = curve(joules=lambda second: None if second in (5, 6) else 500.0 * second)
+    found = twice.columns(ended, seconds)["energy_joules_per_gpu"]
+    assert np.isnan(found).tolist() == [False] * 4 + [True] * 3 + [False] * 3
+    assert twice.column_warnings() == [
+        "power_metrics: a GPU reported no energy in 2 of 11 readings; the steps of these readings have none"
+    ]
+
+
+def test_energy_that_some_steps_lack_is_that_of_sampled_power():
+    result = measured(curve(joules=lambda second: None if second in (5, 6) else 400.0 * second))
+    figures = result.power_metrics
+    assert figures.energy_joules_per_gpu == pytest.approx(500.0 * result.performance_metrics.measured_time_seconds)
+    assert figures.sampled_energy_joules_per_gpu is None
+
+
+def test_a_clock_that_one_of_two_gpus_does_not_report_is_named():
+    pair = Sampler([Replay([DeviceReading(clock_hertz=1e9)]), Replay([DeviceReading()])])
+    pair.sample()
+    pair.sample()
+    assert "clock_hertz" not in pair.columns(np.array([time.time()]), np.array([1e-9]))
+    assert pair.column_warnings() == [
+        "power_metrics: a GPU reported no clock in 2 of 2 readings; the steps of these readings have none"
+    ]
 
 
 def test_only_the_gpus_of_the_training_are_sampled(monkeypatch):
@@ -355,74 +396,3 @@ def test_without_packages_there_are_no_devices_and_no_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     assert telemetry.open_devices([]) == []
-
-
-@pytest.mark.parametrize("error", [KeyError("ROCM_PATH"), OSError("libamd_smi.so: no such file")])
-def test_an_amdsmi_that_cannot_be_imported_is_not_a_device(monkeypatch, tmp_path, capsys, error):
-    (tmp_path / "amdsmi.py").write_text(f"print('cannot find it'); raise {error!r}")
-    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert amd.devices() == []
-    assert capsys.readouterr().out == ""
-
-
-def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
-    smi = ModuleType("amdsmi")
-    smi.AmdSmiException = type("AmdSmiException", (Exception,), {})
-    smi.AmdSmiClkType = SimpleNamespace(GFX="gfx", MEM="mem")
-    smi.AmdSmiMemoryType = SimpleNamespace(VRAM="vram")
-    smi.AmdSmiTemperatureType = SimpleNamespace(HOTSPOT="hotspot")
-    smi.AmdSmiTemperatureMetric = SimpleNamespace(CURRENT="current")
-
-    def unsupported(*_):
-        raise smi.AmdSmiException
-
-    answers = {
-        "amdsmi_init": lambda: None,
-        "amdsmi_get_processor_handles": lambda: ["handle"],
-        "amdsmi_get_gpu_asic_info": lambda _: {
-            "asic_serial": "0x5F8BC1D4E7A2A9B0",
-            "market_name": "AMD Instinct MI300X",
-        },
-        "amdsmi_get_gpu_driver_info": lambda _: {"driver_name": "amdgpu", "driver_version": "6.12.12"},
-        "amdsmi_get_power_info": lambda _: {"current_socket_power": "N/A", "average_socket_power": 731},
-        "amdsmi_get_power_cap_info": lambda _: {"power_cap": 750_000_000},
-        "amdsmi_get_energy_count": lambda _: {"energy_accumulator": 1_000_000, "counter_resolution": 15.3},
-        "amdsmi_get_clock_info": lambda _, which: {"clk": 2_100 if which == "gfx" else 1_300, "max_clk": 2_100},
-        "amdsmi_get_gpu_activity": lambda _: {"gfx_activity": 88},
-        "amdsmi_get_gpu_memory_usage": lambda *_: 10**9,
-        "amdsmi_get_gpu_memory_total": unsupported,
-        "amdsmi_get_temp_metric": lambda *_: 61,
-        "amdsmi_get_gpu_process_list": lambda _: [{"pid": 5, "mem": 10**8}, "opaque handle"],
-        "amdsmi_get_gpu_metrics_info": lambda _: next(metrics),
-    }
-    counts = {"ppt_residency_acc": 100, "socket_thm_residency_acc": 7, "hbm_thm_residency_acc": "N/A"}
-    metrics = iter([counts, counts, {**counts, "ppt_residency_acc": 130}, {"throttle_status": 1}, {}])
-    for name, answer in answers.items():
-        setattr(smi, name, answer)
-    monkeypatch.setitem(sys.modules, "amdsmi", smi)
-    (device,) = amd.devices()
-    assert (device.id, device.driver) == ("5f8bc1d4e7a2a9b0", "amdgpu 6.12.12")
-    reading = device.read()
-    assert (reading.power_watts, reading.power_limit_watts) == (731.0, pytest.approx(750.0))
-    assert reading.energy_joules == pytest.approx(15.3)
-    assert reading.clock_hertz == 2.1e9
-    assert reading.temperature_celsius == 61.0
-    assert reading.processes == (Process(pid=5, memory_bytes=1e8),)
-    limits = [reading.throttled_by, *(device.read().throttled_by for _ in range(4))]
-    assert limits == [(), (), ("the power cap",), ("a limit that the driver does not name",), ()]
-    del smi.amdsmi_get_gpu_metrics_info  # a question that an older package does not know
-    assert device.read().throttled_by == ()
-
-
-def test_the_amdsmi_that_rocm_brings_is_found_in_its_folder(tmp_path, monkeypatch):
-    package = tmp_path / "share" / "amd_smi" / "amdsmi"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(
-        "class AmdSmiException(Exception): pass\ndef amdsmi_init(): raise AmdSmiException\n"
-    )
-    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
-    assert amd.devices() == []
-    assert sys.modules.pop("amdsmi").__file__ == str(package / "__init__.py")

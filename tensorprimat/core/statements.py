@@ -146,7 +146,7 @@ def _own(statements: Sequence[Statement], words: Collection[str]) -> dict[str, A
 
 
 def check_sides(statements: Sequence[Statement], words: Sequence[Collection[str]]) -> None:
-    """Raise UsageError for a fact about a side that nothing here is called by. words: names of each that was read."""
+    """Raise UsageError for a fact whose side names no file or result that was read. words: the names of each."""
     known = set().union(*words)
     for one in statements:
         if one.side is not None and one.side.casefold() not in known:

@@ -174,7 +174,7 @@ def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
 def power(measured: Steps) -> dict[str, Term]:
     """Return mean power and energy of a GPU over the measured rows."""
     drawn = combined(measured, "power_watts_per_gpu")  # watts × seconds are joules: the same ratio of sums
-    joules, time = total(measured.column("energy_joules_per_gpu") * measured.column("covers")), time_of(measured)
+    joules, time = _whole(measured, "energy_joules_per_gpu"), time_of(measured)
     found = {} if drawn is None else {"avg_power_watts_per_gpu": drawn}
     sampled = None
     if drawn is not None and time:
@@ -198,7 +198,7 @@ def power(measured: Steps) -> dict[str, Term]:
             "highest mean of a measured step, of the hottest GPU",
             f"{fixed(hottest, 1)} °C of {len(measured)} rows",
         )
-    held = total(measured.column("throttled_seconds") * measured.column("covers"))
+    held = _whole(measured, "throttled_seconds")
     if held is not None:
         found["throttled_seconds"] = _term(
             held,
@@ -206,6 +206,12 @@ def power(measured: Steps) -> dict[str, Term]:
             f"{significant(held, 6)} s of {len(measured)} rows",
         )
     return found
+
+
+def _whole(measured: Steps, name: str) -> float | None:
+    """Return the sum of an amount per step over the rows; None where a row lacks it: a part is not the sum."""
+    amounts = measured.column(name) * measured.column("covers")
+    return float(amounts.sum()) if len(amounts) and np.isfinite(amounts).all() else None
 
 
 def reported(measured: Steps) -> dict[str, Term]:

@@ -18,6 +18,9 @@ from tensorprimat.machine.device import Device, DeviceReading, Process
 MEGA = 1e6
 MICRO = 1e-6
 
+ABSENT = (2**16 - 1, 2**32 - 1, 2**64 - 1)
+"""Largest numbers of gpu_metrics' fields: the driver fills a field that this GPU does not have with ones."""
+
 # amdgpu's gpu_metrics 1.6 and later (MI300): how long each limit has held the clock down, in counts that only grow.
 # AMD SMI's own amdsmi_get_violation_status waits a tenth of a second between two looks at the same counts.
 THROTTLING = {
@@ -88,7 +91,7 @@ class AmdDevice:
         counts = {name: count for name in THROTTLING if (count := _number(metrics, name)) is not None}
         grown = tuple(THROTTLING[name] for name, count in counts.items() if count > self._held.get(name, count))
         self._held = counts
-        held_now = not counts and metrics.get("throttle_status") not in (None, "N/A", 0)  # MI200 and before: a flag
+        held_now = not counts and bool(_number(metrics, "throttle_status"))  # MI200 and before: flags
         return ("a limit that the driver does not name",) if held_now else grown
 
     def _processes(self) -> tuple[Process, ...]:
@@ -101,9 +104,10 @@ class AmdDevice:
 
 
 def _number(answer: Mapping[str, Any], *names: str) -> float | None:
-    """Return the first of some keys that holds a number; AMD SMI writes "N/A" where it has none."""
+    """Return the first of some keys that holds a number; AMD SMI writes "N/A" or one of ABSENT where it has none."""
     values = (answer.get(name) for name in names)
-    return next((float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)), None)
+    numbers = (v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool))
+    return next((float(v) for v in numbers if v not in ABSENT), None)
 
 
 def _product(*factors: float | None) -> float | None:

@@ -25,9 +25,12 @@ PACKAGES = (
 SETTINGS = (
     "CUDA_", "CUBLAS", "CUDNN_", "NVIDIA_TF32", "NCCL_", "NVSHMEM_", "NVTE_", "HIP_", "HSA_", "ROCR_", "RCCL_",
     "GPU_MAX_HW_QUEUES", "HIPBLASLT_", "ROCBLAS_", "MIOPEN_", "PRIMUS_TURBO_", "PATCH_TE_FLASH_ATTN",
-    "USE_ROCM_AITER", "UCX_", "FI_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_", "OMP_NUM_THREADS", "MKL_",
+    "USE_ROCM_AITER", "UCX_", "FI_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_",
+    "FLASH_ATTENTION_", "AMD_", "DEBUG_CLR_", "OMP_NUM_THREADS", "KMP_", "MKL_",
 )  # fmt: skip
 """Beginnings of the names of environment variables that change how fast training runs."""
+COMPILING_OFF = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
+"""Variables that at "1" make torch.compile return what it is given."""
 CHOSEN_FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_FILE")
 """Names of paths that change how fast training runs: NCCL reads its topology and its choices from these files."""
 NO_SETTINGS = ("_PATH", "_HOME", "_DIR", "_FILE", "_ROOT", "_CACHE", "_VERSION", "VISIBLE_DEVICES", "_VISIBLE_DEVICES")
@@ -132,6 +135,11 @@ def git_commit(folder: Path) -> str | None:
         return None
     line = next((line for line in packed.splitlines() if line.endswith(f" {reference}")), "")
     return _digits(line)
+
+
+def compiling_disabled(variables: Mapping[str, str] = os.environ) -> str | None:
+    """Return the environment variable that turns torch.compile off, as "NAME=1"; None where it compiles."""
+    return next((f"{name}=1" for name in COMPILING_OFF if variables.get(name) == "1"), None)
 
 
 def _digits(text: str) -> str | None:

@@ -9,6 +9,8 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -17,7 +19,15 @@ from tensorprimat.machine import amd, nvidia
 from tensorprimat.machine.device import Device, DeviceReading, Process
 
 SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; more samples add no information
-COUNTER_PATIENCE_SECONDS = 2.0  # counters are renewed several times a second
+COUNTER_PATIENCE_SECONDS = 1.0  # counters are renewed several times a second
+MOST_ABOVE_POWER = 2.0  # growth of a counter per power × time: sampled power is a mean, and misses short peaks
+MOST_MISSING = 1  # readings in a row that a figure may lack: drivers time out now and then
+FIGURES: dict[str, tuple[str, Callable[..., FloatArray]]] = {
+    "energy_joules": ("energy", np.mean),
+    "clock_hertz": ("clock", np.mean),
+    "temperature_celsius": ("temperature", np.max),
+}
+"""Figure of a reading → its name in warnings, and how the devices' values become one."""
 NEAREST_SAMPLE_SECONDS = 1.0  # a step shorter than the sampling interval takes the nearest sample if it is this near
 
 
@@ -135,49 +145,57 @@ class Sampler:
 
         energy_joules_per_gpu from the devices' counters, clock_hertz, temperature_celsius of the hottest device, and
         throttled_seconds by the share of the readings in which the clock of a device was reduced. A column that the
-        devices do not report is left out.
+        devices do not report is left out; a row in which several readings in a row are missing is nan.
         """
         if len(self._looks) < 2:
             return {}
-        times = np.array([moment for moment, _ in self._looks])
-        known = np.isfinite(ended_at) & (ended_at - seconds >= times[0]) & (ended_at <= times[-1])
-
-        def between(running: FloatArray) -> FloatArray:
-            """Return the growth of a running sum over each row."""
-            grown = np.interp(ended_at, times, running) - np.interp(ended_at - seconds, times, running)
-            return np.where(known, grown, np.nan)
-
+        figures = {figure: self._looked(figure) for figure in FIGURES}
         found = {}
-        if self.counter_refused() is None and (energy := self._looked("energy_joules", np.mean)) is not None:
-            found["energy_joules_per_gpu"] = between(energy)
-        if (clock := self._looked("clock_hertz", np.mean)) is not None:
-            found["clock_hertz"] = between(_running_integral(times, clock)) / seconds
-        if (hottest := self._looked("temperature_celsius", np.max)) is not None:
-            found["temperature_celsius"] = between(_running_integral(times, hottest)) / seconds
+        if self.counter_refused() is None and (energy := figures["energy_joules"]) is not None:
+            found["energy_joules_per_gpu"] = energy.growth(ended_at, seconds)
+        for figure in ("clock_hertz", "temperature_celsius"):
+            if (level := figures[figure]) is not None:
+                found[figure] = level.integral().growth(ended_at, seconds) / seconds
+        times = np.array([moment for moment, _ in self._looks])
         held = np.array([any(one.throttled_by for one in looks) for _, looks in self._looks], float)
-        found["throttled_seconds"] = between(_running_integral(times, held))
+        found["throttled_seconds"] = _Series(times, held, np.zeros(len(times) - 1)).integral().growth(ended_at, seconds)
         return found
 
-    def _looked(self, figure: str, over_devices: Callable[..., FloatArray]) -> FloatArray | None:
-        """Return a figure of every reading, its mean or maximum over the devices; None where a device lacks it once."""
-        rows = [[getattr(one, figure) for one in looks] for _, looks in self._looks]
-        if not rows or any(value is None for row in rows for value in row):
+    def _looked(self, figure: str) -> _Series | None:
+        """Return a figure over time, its mean or maximum over the devices; None where it is known less than twice.
+
+        A reading that one device lacks is left out. The series has a gap where several in a row are.
+        """
+        rows = self._values(figure)
+        whole = np.flatnonzero(np.isfinite(rows).all(axis=1))
+        if len(whole) < 2:
             return None
-        return over_devices(np.array(rows, float), axis=1)
+        times = np.array([self._looks[number][0] for number in whole])
+        lost = np.where(np.diff(whole) > 1 + MOST_MISSING, np.diff(times), 0.0)
+        return _Series(times, FIGURES[figure][1](rows[whole], axis=1), lost)
+
+    def _values(self, figure: str) -> FloatArray:
+        """Return a figure of every reading, (readings, devices), nan where a device did not report it."""
+        rows = [[getattr(one, figure) for one in looks] for _, looks in self._looks]
+        return np.array(rows, float).reshape(len(rows), len(self._devices))
 
     def counter_refused(self) -> str | None:
         """Return the reason why the energy counters cannot be used; None where they can, or where there are none."""
-        for number in range(len(self._devices)):
-            looks = [(moment, one[number]) for moment, one in self._looks]
-            counts = [reading.energy_joules for _, reading in looks]
-            if any(count is None for count in counts) or len(counts) < 2:
-                continue
-            growth = np.diff(np.array(counts, float))
+        times = np.array([moment for moment, _ in self._looks])
+        for joules, watts in zip(self._values("energy_joules").T, self._values("power_watts").T, strict=True):
+            known = np.isfinite(joules)
+            growth = np.diff(joules[known])
             if (growth < 0).any():
                 return "it went backwards: it wrapped, or the driver was reset"
-            busy = any((reading.power_watts or 0) > 0 for _, reading in looks)
-            if busy and looks[-1][0] - looks[0][0] >= COUNTER_PATIENCE_SECONDS and not growth.any():
-                return "it stood still while the device drew power"
+            drawn = np.max(watts[watts > 0], initial=0.0) or np.inf  # a device without a power reading has no limit
+            if (growth > MOST_ABOVE_POWER * drawn * (np.diff(times[known]) + COUNTER_PATIENCE_SECONDS)).any():
+                return "it jumped by more than the device can have drawn"
+            moments, busy = times[known], np.nan_to_num(watts[known]) > 0
+            changes = np.flatnonzero(np.concatenate([[True], growth > 0, [True]]))
+            for first, following in pairwise(changes):  # readings of one value
+                stood = moments[first:following][busy[first:following]]
+                if len(stood) and stood[-1] - stood[0] >= COUNTER_PATIENCE_SECONDS:
+                    return "it stood still while the device drew power"
         return None
 
     def warnings(self) -> list[str]:
@@ -186,16 +204,52 @@ class Sampler:
             f"clock: reduced by {why} in {count} of {self._samples} samples"
             for why, count in sorted(self._throttled.items())
         ]
-        return held + self.counter_warnings()
+        return held + self.column_warnings()
 
-    def counter_warnings(self) -> list[str]:
-        """Return the warning about an energy counter that cannot be used, if any."""
-        refused = self.counter_refused()
-        if refused is None:
-            return []
-        return [f"power_metrics: the device's energy counter is not used ({refused}); energy is from sampled power"]
+    def column_warnings(self) -> list[str]:
+        """Return the warnings about an energy counter that cannot be used and about figures with missing readings."""
+        refused, found = self.counter_refused(), []
+        if refused is not None:
+            found.append(
+                f"power_metrics: the device's energy counter is not used ({refused}); energy is from sampled power"
+            )
+        for figure, (name, _) in FIGURES.items():
+            known = np.isfinite(self._values(figure))
+            series = self._looked(figure)
+            ends_known = series is not None and known[[0, -1]].all()
+            if known.any() and not (series is not None and ends_known and not series.lost.any()):
+                missing = int((~known.all(axis=1)).sum())
+                found.append(
+                    f"power_metrics: a GPU reported no {name} in {missing} of {len(known)} readings; "
+                    "the steps of these readings have none"
+                )
+        return found
 
 
-def _running_integral(times: FloatArray, values: FloatArray) -> FloatArray:
-    """Return the integral of a figure from the first moment on, each value holding until the next."""
-    return np.concatenate([[0.0], np.cumsum(values[:-1] * np.diff(times))])
+@dataclass(frozen=True)
+class _Series:
+    """A figure over time, without the readings in which a device did not report it."""
+
+    times: FloatArray
+    values: FloatArray
+    lost: FloatArray
+    """Seconds from each reading to the next in which several readings are missing, otherwise 0."""
+
+    def integral(self) -> _Series:
+        """Return the running integral, each value holding until the next."""
+        return replace(self, values=_running(self.values[:-1] * np.diff(self.times)))
+
+    def growth(self, ended_at: FloatArray, seconds: FloatArray) -> FloatArray:
+        """Return the growth of a running sum over rows; nan outside of the readings and where several are missing."""
+        start = ended_at - seconds
+        inside = np.isfinite(ended_at) & (start >= self.times[0]) & (ended_at <= self.times[-1])
+
+        def grown(running: FloatArray) -> FloatArray:
+            return np.interp(ended_at, self.times, running) - np.interp(start, self.times, running)
+
+        return np.where(inside & ~(grown(_running(self.lost)) > 0), grown(self.values), np.nan)
+
+
+def _running(steps: FloatArray) -> FloatArray:
+    """Return the sum up to each moment, 0 at the first."""
+    return np.concatenate([[0.0], np.cumsum(steps)])
