@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 
@@ -51,7 +51,7 @@ class PeakOfStorages(TorchDispatchMode):
     def __torch_dispatch__(self, operation, types, arguments=(), named=None):
         results = operation(*arguments, **(named or {}))
         for tensor in tree_leaves(results):
-            if isinstance(tensor, torch.Tensor):
+            if isinstance(tensor, torch.Tensor) and not is_traceable_wrapper_subclass(tensor):  # DTensor: no memory
                 self._add(tensor.untyped_storage())
         return results
 

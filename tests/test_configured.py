@@ -1,6 +1,7 @@
 """`--model config.json`: what is read, refused, shrunk to a CPU's size, and trained."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -143,7 +144,15 @@ def test_the_tiny_shape_keeps_what_the_architecture_has():
         ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "multimodal"),
         ({"model_type": "llama", "hidden_size": "wide"}, "refuses the configuration"),
         ({"model_type": "llama", "num_hidden_layers": 0}, "num_hidden_layers: must be a whole number above 0"),
-        ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok: 9 of 8 experts"),
+        (
+            {"model_type": "qwen3", "num_key_value_heads": 3},
+            "num_key_value_heads: 3 does not divide 32 attention heads",
+        ),
+        ({"model_type": "qwen3", "vocab_size": 1}, "vocab_size: must be at least 2"),
+        ({"model_type": "qwen3", "hidden_act": "soft"}, "hidden_act: transformers .* has no 'soft'"),
+        ({"model_type": "llama", "rope_scaling": {"rope_type": "long", "factor": 2.0}}, "rope_type: .* no 'long'"),
+        ({"model_type": "qwen3", "rms_norm_eps": "small"}, "refuses|cannot build"),
+        ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok: 9 is more than the 8 experts"),
     ],
 )
 def test_a_file_that_is_not_a_model_is_refused_in_one_line(tmp_path, content, printed):
@@ -165,6 +174,23 @@ def test_an_architecture_that_this_transformers_lacks_is_named_with_its_version(
     monkeypatch.setattr(transformers, "CONFIG_MAPPING", {"llama": None})
     with pytest.raises(UsageError, match=rf"transformers {transformers.__version__} has no architecture 'gpt_oss'"):
         torch_config.read(str(written(tmp_path, {"model_type": "gpt_oss"})))
+
+
+@pytest.mark.parametrize("fault", ["table of attentions", "own mask"])
+def test_classes_that_take_no_attention_of_others_are_refused_with_their_version(tmp_path, monkeypatch, fault):
+    import transformers
+
+    def built(_):
+        if fault == "own mask":
+            return SimpleNamespace(model=SimpleNamespace(_update_causal_mask=print))
+        raise KeyError("tensorprimat_causal_sdpa")
+
+    monkeypatch.setattr(torch_model, "causal_model", built)
+    version = transformers.__version__
+    with pytest.raises(
+        UsageError, match=rf"transformers {version} cannot build the model \(its attention .* newer one"
+    ):
+        torch_config.read(str(written(tmp_path, {"model_type": "olmoe"})))
 
 
 def test_only_the_torch_engine_trains_a_configuration():
@@ -200,7 +226,7 @@ def test_sequences_are_as_long_as_the_model_allows_where_no_flag_sets_them(kind,
 def test_attention_that_no_sdpa_kernel_computes_goes_elsewhere():
     assert torch_model.attention_of("gpt_oss", "sdpa", "cuda") == "flex_attention"
     assert torch_model.attention_of("gemma2", "sdpa", "cpu") == "eager"
-    assert torch_model.attention_of("llama4_text", "sdpa", "cuda") == "sdpa"
+    assert torch_model.attention_of("llama4_text", "sdpa", "cuda") == "tensorprimat_causal_sdpa"
     assert torch_model.attention_of("qwen3", "sdpa", "cuda") == "tensorprimat_causal_sdpa"
 
 

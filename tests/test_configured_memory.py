@@ -58,6 +58,16 @@ def test_a_compiled_layer_is_counted_in_the_graph_that_it_hands_to_backward(kind
     assert counted / formula == pytest.approx(ratio, rel=0.02)
 
 
+@pytest.mark.parametrize("fused_norm", [True, False])
+def test_an_eager_layer_is_counted_with_the_norm_of_the_gpu(fused_norm):
+    model = torch_config.model("llama", completed("llama"), "tiny")
+    counted = torch_memory.kept_bytes_per_token(model, precision="bf16", compiled=False, fused_norm=fused_norm)
+    formula = training_memory.kept_bytes_per_token(
+        model.memory_shape, width=2, compiled=False, fused_norm=fused_norm, whole_scores=0
+    )
+    assert counted == pytest.approx(formula, rel=0.02)
+
+
 def test_a_model_that_torch_cannot_count_is_estimated_by_its_shape_with_a_note(monkeypatch):
     counted = spec_of("mixtral", preset="tiny", num_gpus=1)
     assert "shape alone" not in run_summary.memory(counted, H200)

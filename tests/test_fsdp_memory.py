@@ -1,8 +1,12 @@
 """FSDP of the torch engine: gathered weights are kept where they fit, and each layer is gathered one ahead."""
 
+import dataclasses
+
+import autograd_memory
 import pytest
 import torch
 import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tensorprimat.analysis.memory import SHARDED_BY_REPLICAS
 from tensorprimat.core import models, training_memory
@@ -65,3 +69,27 @@ def test_layers_keep_or_free_their_weights_and_gather_the_next(mesh, reshard):
     assert (set(gathered) == {"UNSHARDED"}) == (not reshard)
     loss.backward()
     assert torch.isfinite(loss)
+
+
+def test_splitting_holds_one_whole_layer_at_a_time():
+    """Each rank of eight, which a whole model of a hundred layers would not fit."""
+    preset = models.find("llama", "tiny")
+    preset = dataclasses.replace(preset, shape=preset.shape.model_copy(update={"num_layers": 12}))
+    torch.manual_seed(1)
+    whole = LanguageModel(preset)
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=8)
+    try:
+        torch.manual_seed(1)
+        network = LanguageModel(preset, layers_later=True)
+        later = sum(parameter.nbytes for parameter in network.parameters() if parameter.is_meta)
+        with autograd_memory.PeakOfStorages(*network.parameters()) as counted:
+            network.shard(torch.distributed.device_mesh.init_device_mesh("cpu", (8,)))
+    finally:
+        dist.destroy_process_group()
+    layers = sum(parameter.nbytes for parameter in whole.decoder.layers.parameters())
+    assert later == pytest.approx(layers, rel=0.01), "norms aside"
+    shares = sum(parameter.nbytes for parameter in whole.parameters()) / 8
+    assert counted.peak_bytes < shares + 1.5 * layers / 12
+    for (name, ours), theirs in zip(network.named_parameters(), whole.parameters(), strict=True):
+        part = theirs.chunk(8)[1]
+        torch.testing.assert_close(ours.to_local(), part, msg=name)

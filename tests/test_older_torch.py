@@ -8,6 +8,7 @@ from torch.nn import functional
 from tensorprimat.core import models
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.torch import attention as torch_attention
+from tensorprimat.engines.torch import model as torch_model
 from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm
 from tensorprimat.engines.torch.module import TrainingModule
 
@@ -37,10 +38,12 @@ def test_torch_2_4_repeats_keys_and_values_instead_of_grouping_queries(monkeypat
     assert found in ("flash", "math")
 
 
-def test_torch_2_4_masks_a_window_without_flex_attention(monkeypatch):
+def test_torch_2_4_masks_a_window_and_computes_soft_caps_without_flex_attention(monkeypatch):
     assert torch_attention.uses_flex("cuda")
+    assert torch_model.attention_of("gemma2", "sdpa", "cuda") == "flex_attention"
     monkeypatch.setattr(torch_attention.importlib.util, "find_spec", lambda _: None)
     assert not torch_attention.uses_flex("cuda")
+    assert torch_model.attention_of("gemma2", "sdpa", "cuda") == "eager"
 
 
 @pytest.fixture

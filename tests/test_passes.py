@@ -12,6 +12,7 @@ from tensorprimat.core import micro_result, models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.result import GpuInfo
+from tensorprimat.core.units import GB
 from tensorprimat.engines import clock as clocks
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import grid, memory, passes
@@ -315,7 +316,7 @@ def test_an_unknown_size_lists_the_known_ones():
 
 
 def test_a_label_names_one_size_only():
-    with pytest.raises(UsageError, match="there are 2 sizes, and a label names one"):
+    with pytest.raises(UsageError, match="labels one size, and there are 2; leave it out"):
         grid.cells(grid.GridOptions(model_size="small,medium", label="both"))
 
 
@@ -335,11 +336,17 @@ def test_a_memory_limit_is_kept_and_lifted_again():
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    large = spec(batch_size=4096, memory_limit_gb=0.9, pass_name="forward-backward")
+    large = spec(batch_size=4096, memory_limit_gb=memory.used_bytes() / GB + 0.5, pass_name="forward-backward")
     cell = passes.measure(large)
     assert (cell.status, cell.trial_times_ms) == ("oom", ())
     assert cell.peak_memory_gb > 0
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+@pytest.mark.skipif(not memory._STATUS.exists(), reason="RLIMIT_DATA counts memory on Linux only")
+def test_a_memory_limit_below_what_the_process_uses_is_refused(capsys):
+    assert run("--pass", "train", "--memory-limit", "0.01") == 2
+    assert "--memory-limit 0.01: the process already uses " in capsys.readouterr().err
 
 
 def test_a_step_that_fails_is_a_row_and_an_exit_code(capsys, monkeypatch):

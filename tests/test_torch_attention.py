@@ -1,14 +1,14 @@
 """Attention of the torch engine: no mask tensor, no wait for the device, the kernel by its name."""
 
-import sys
-import types
-
 import pytest
 import torch
+from architectures import tiny
 from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprimat.core import models
+from tensorprimat.core.families import FAMILIES
+from tensorprimat.core.spec import MODELS
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import model as torch_model
 from tensorprimat.engines.torch.model import LanguageModel
@@ -29,14 +29,23 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
-def test_a_training_step_never_waits_for_the_device(model):
-    network = LanguageModel(models.find(model, "tiny"), sequence_length=128)
-    tokens = torch.randint(0, 1000, (2, 129))
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("model", ["qwen", *FAMILIES])
+def test_a_training_step_never_waits_for_the_device(model, attention):
+    preset = models.find(model, "tiny") if model in MODELS else tiny(model)
+    network = LanguageModel(preset, attention=attention, sequence_length=100)
     with Operations() as operations:
-        network(tokens).backward()
+        network(torch.randint(0, 1000, (1, 101))).backward()  # longer than the window of 64
     assert len(operations.names) > 100
     assert not WAITS & set(operations.names)
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss", "llama4_text"])
+def test_a_mask_of_each_kind_of_layer_is_built_once(kind):
+    network = LanguageModel(tiny(kind))
+    first, second = (network._mask(torch.zeros(2, 100, dtype=torch.long)) for _ in range(2))
+    assert first.keys() == set(network.causal.config.layer_types)
+    assert all(first[name] is second[name] for name in first)
 
 
 def captured_attention(model, sequence_length, operation="scaled_dot_product_attention"):
@@ -163,11 +172,3 @@ def test_the_recorded_kernel_is_the_one_that_torch_chooses(allowed):
             shape, batch=1, sequence_length=64, dtype=torch.float32, device=torch.device("cpu")
         )
     assert chosen == {SDPBackend.MATH: "math", SDPBackend.FLASH_ATTENTION: "flash"}[allowed]
-
-
-def test_an_older_transformers_keeps_its_own_attention(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", types.ModuleType("transformers"))
-    assert torch_attention.register() is None
-    monkeypatch.undo()
-    monkeypatch.setattr(torch_attention, "register", lambda: None)
-    assert torch_model.configuration(models.find("llama", "tiny"))._attn_implementation == "sdpa"

@@ -7,6 +7,7 @@ import types
 
 import pytest
 import torch
+from architectures import completed
 
 from tensorprimat.core import models, settings
 from tensorprimat.core.errors import UsageError
@@ -30,17 +31,48 @@ def spec(**changes):
     )  # fmt: skip
 
 
+H100, GB200 = ("nvd", "NVIDIA H100 80GB HBM3", 85.0), ("nvd", "NVIDIA GB200", 198.0)
+MI300X = ("amd", "AMD Instinct MI300X", 206.1)
+
+
+def machine(platform, device, memory_gb, count):
+    gpu_info = GpuInfo(device_name=device, device_count=count, total_memory_gb=memory_gb)
+    return Machine(platform=platform, gpu_info=gpu_info, host="here")
+
+
 @pytest.mark.parametrize(
-    ("platform", "num_gpus", "helps"),
-    [("nvd", 2, ", or --engine nemo or bridge"), ("nvd", 1, ""), ("amd", 1, ", or --engine primus")],
-)
-def test_without_torchao_the_remedy_is_one_that_can_train_here(monkeypatch, platform, num_gpus, helps):
+    ("gpu", "count", "model", "helps"),
+    [
+        (H100, 8, "llama", ", or --engine nemo or bridge"), (H100, 2, "llama", ""), (H100, 1, "llama", ""),
+        (GB200, 1, "llama", ""), (GB200, 1, "mistral", ", or --engine nemo or bridge"),
+        (MI300X, 1, "llama", ", or --engine primus"), (MI300X, 1, "mistral", ""),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_without_torchao_the_remedy_names_the_engines_that_can_train_here(monkeypatch, gpu, count, model, helps):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    here = machine(*gpu, count)
+    planned = spec(platform=gpu[0], num_gpus=count, model=model, preset="full", global_batch_size=16)
     with pytest.raises(UsageError) as refused:
-        fp8.check(spec(platform=platform, num_gpus=num_gpus))
+        prepare.check_spec(ENGINES["torch"], planned, here)
     assert str(refused.value).endswith(f"pip install torchao, or use --precision bf16{helps}")
+    with pytest.raises(UsageError, match=r"--precision bf16$"):
+        engine.check_packages(planned.changed(preset="tiny"), here)
     with pytest.raises(UsageError, match="--precision bf16 without --methodology"):
-        fp8.check(spec(platform=platform, methodology="max"))
+        engine.check_packages(planned.changed(methodology="max"), here)
+
+
+def test_packages_of_this_machine_do_not_matter_to_ranks_in_a_container(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    here = machine(*H100, 8)
+    for changes in ({}, {"precision": "bf16", "attention_backend": "flash"}):
+        planned = spec(num_gpus=8, preset="full", global_batch_size=16, **changes)
+        with pytest.raises(UsageError, match="not installed"):
+            prepare.check_spec(ENGINES["torch"], planned, here)
+        prepare.check_spec(ENGINES["torch"], planned, here, packages=False)
+    old = machine("nvd", "NVIDIA A100-SXM4-80GB", 85.1, 8)
+    with pytest.raises(UsageError, match="has no FP8 matrix units"):
+        prepare.check_spec(ENGINES["torch"], spec(num_gpus=8, global_batch_size=16), old, packages=False)
 
 
 GPUS = {
@@ -71,7 +103,7 @@ def test_a_gpu_that_the_catalogue_does_not_hold_is_refused_if_it_has_no_fp8_unit
     on = seen_by_torch(monkeypatch, device)
     with pytest.raises(UsageError) as refused:
         prepare.check_spec(ENGINES["torch"], spec(platform=on.platform), on)
-    assert str(refused.value) == (f"--precision fp8: {device} has no such matrix units; use --precision {instead}")
+    assert str(refused.value) == (f"--precision fp8: {device} has no FP8 matrix units; use --precision {instead}")
 
 
 @pytest.mark.parametrize(
@@ -137,32 +169,41 @@ def test_every_linear_layer_but_the_head_is_converted(monkeypatch):
     network = LanguageModel(models.find("llama", "tiny"))
     before = sum(isinstance(part, torch.nn.Linear) for part in network.decoder.layers.modules())
     requested = stand_in(monkeypatch)
-    assert fp8.convert(network, "rowwise") == before
+    assert fp8.convert(network.decoder.layers, "rowwise") == before
     assert set(requested) == {"rowwise"}
     assert type(network.causal.lm_head) is torch.nn.Linear
 
 
-def test_a_layer_is_converted_only_if_both_of_its_sides_fit(monkeypatch):
+@pytest.mark.parametrize("recipe", ["tensorwise", "mxfp8"])
+@pytest.mark.parametrize("size", [(17, 17), (32, 20), (20, 32)])
+def test_a_model_with_a_layer_that_does_not_fit_the_units_is_refused(recipe, size):
     network = LanguageModel(models.find("llama", "tiny"))
-    sizes = [(16, 32), (32, 20), (20, 16), (20, 20)]
-    for layer in network.decoder.layers:
-        layer.mlp = torch.nn.Sequential(*(torch.nn.Linear(*size, bias=False) for size in sizes))
-    stand_in(monkeypatch)
-    fp8.convert(network, "tensorwise")
-    for layer in network.decoder.layers:
-        assert [type(part).__name__ for part in layer.mlp] == ["Float8Linear", "Linear", "Linear", "Linear"]
+    network.decoder.layers[1].mlp.up_proj = torch.nn.Linear(*size, bias=False)
+    with pytest.raises(UsageError, match=r"multiples of (16|32); mlp.up_proj.weight .* use --precision bf16$"):
+        fp8.convert(network.decoder.layers, recipe)
 
 
-def test_a_model_whose_layers_do_not_fit_the_units_is_refused(monkeypatch):
-    network = LanguageModel(models.find("llama", "tiny"))
-    for layer in network.decoder.layers:
-        for parent in list(layer.modules()):
-            for name, part in list(parent.named_children()):
-                if isinstance(part, torch.nn.Linear):
-                    setattr(parent, name, torch.nn.Linear(17, 17, bias=False))
-    stand_in(monkeypatch)
-    with pytest.raises(UsageError, match="multiples of 16; use --precision bf16"):
-        fp8.convert(network, "tensorwise")
+@pytest.mark.parametrize("preset", models.PRESETS, ids=lambda preset: f"{preset.model}-{preset.name}")
+def test_every_matrix_of_the_layers_of_a_built_in_model_is_converted(preset):
+    with torch.device("meta"):
+        network = LanguageModel(preset)
+    for multiple in (fp8.MULTIPLE, fp8.BLOCK):
+        fp8.check_sides(network.decoder.layers, multiple)
+
+
+@pytest.mark.parametrize(("kind", "left"), [("mixtral", "mlp.gate.weight"), ("cohere", None), ("qwen3", None)])
+def test_a_model_with_experts_is_refused_before_it_trains_in_fp8(monkeypatch, kind, left):
+    """Its routed experts would multiply in bf16 under the peak of FP8."""
+    monkeypatch.setattr(fp8, "check_units", lambda *_: None)
+    planned = spec(model=kind, config=completed(kind), preset="full")
+    if left is None:
+        engine.check(planned, machine(*H100, 1))
+        return
+    with pytest.raises(UsageError, match=f"^--precision fp8: torchao converts .*{left} .*use --precision bf16$"):
+        engine.check(planned, machine(*H100, 1))
+    with pytest.raises(UsageError, match=r"bf16 without --methodology$"):
+        engine.check(planned.changed(methodology="max"), machine(*H100, 1))
+    engine.check(planned.changed(precision="bf16"), machine(*H100, 1))
 
 
 def test_warnings_of_torchaos_import_are_not_printed():
@@ -176,10 +217,14 @@ def test_warnings_of_torchaos_import_are_not_printed():
     [
         ("NVIDIA H100 80GB HBM3", {}, "in MXFP8 on B200, GB200, B300, GB300, not on H100 SXM; use --fp8-recipe tensor"),
         ("AMD Instinct MI355X", {"platform": "amd"}, "not on MI355X; use --fp8-recipe tensorwise or rowwise"),
-        ("NVIDIA B200", {"sequence_length": 33, "micro_batch_size": 1}, "33 tokens of a micro-batch do not divide"),
+        (
+            "NVIDIA B200",
+            {"sequence_length": 33, "micro_batch_size": 1},
+            "33 tokens of a micro-batch are not a multiple",
+        ),
     ],
 )
-def test_mxfp8_is_refused_in_one_line_where_torchao_has_it_not(monkeypatch, device, changes, complaint):
+def test_mxfp8_is_refused_in_one_line_where_it_cannot_run(monkeypatch, device, changes, complaint):
     monkeypatch.setattr(fp8, "importable", lambda _: True)
     with pytest.raises(UsageError) as refused:
         fp8.check_mxfp8(spec(fp8_recipe="mxfp8", **changes), GpuInfo(device_name=device))
@@ -189,19 +234,20 @@ def test_mxfp8_is_refused_in_one_line_where_torchao_has_it_not(monkeypatch, devi
 
 def test_mxfp8_needs_a_torchao_that_has_it(monkeypatch):
     blackwell = GpuInfo(device_name="NVIDIA B200")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())  # torchao
     monkeypatch.setattr(fp8, "importable", lambda _: False)
-    with pytest.raises(UsageError, match="no MXFP8 training; pip install -U torchao, or use --fp8-recipe tensorwise"):
-        fp8.check_mxfp8(spec(fp8_recipe="mxfp8"), blackwell)
-    monkeypatch.setattr(fp8, "importable", lambda name: name == fp8.MXFP8_CONFIG)
     fp8.check_mxfp8(spec(fp8_recipe="mxfp8"), blackwell)
+    with pytest.raises(UsageError, match="no MXFP8 training; pip install -U torchao, or use --fp8-recipe tensorwise"):
+        fp8.check_packages(spec(fp8_recipe="mxfp8"), [])
+    fp8.check_packages(spec(), [])
+    monkeypatch.setattr(fp8, "importable", lambda name: name == fp8.MXFP8_CONFIG)
+    fp8.check_packages(spec(fp8_recipe="mxfp8"), [])
     fp8.check_mxfp8(spec(), GpuInfo(device_name="NVIDIA H100 80GB HBM3"))
     assert engine._declared(spec(fp8_recipe="mxfp8"))["fp8_recipe"] == "mxfp8"
 
 
-def test_mxfp8_takes_the_layers_whose_sides_are_multiples_of_a_block(monkeypatch):
+def test_mxfp8_takes_every_linear_layer_but_the_head(monkeypatch):
     network = LanguageModel(models.find("llama", "tiny"))
-    for layer in network.decoder.layers:
-        layer.mlp = torch.nn.Sequential(*(torch.nn.Linear(*size, bias=False) for size in ((32, 64), (48, 32))))
     wrapped, recipes = [], []
     modules = {name: types.ModuleType(name) for name in MXFP8_MODULES}
     config, quantization = modules["torchao.prototype.moe_training.config"], modules["torchao.quantization"]
@@ -210,11 +256,10 @@ def test_mxfp8_takes_the_layers_whose_sides_are_multiples_of_a_block(monkeypatch
     quantization.quantize_ = lambda part, *_, **__: wrapped.append((part.in_features, part.out_features))
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    count = fp8.convert(network, "mxfp8")
+    count = fp8.convert(network.decoder.layers, "mxfp8")
     assert recipes == ["real"]
-    assert count == len(wrapped) == len(network.decoder.layers) * 5, "four of attention, one of two of the MLP"
-    assert (48, 32) not in wrapped
-    fp8.convert(network, "mxfp8", emulate=True)
+    assert count == len(wrapped) == len(network.decoder.layers) * 7, "four of attention, three of the MLP"
+    fp8.convert(network.decoder.layers, "mxfp8", emulate=True)
     assert recipes[-1] == "emulated"
 
 

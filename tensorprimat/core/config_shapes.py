@@ -46,7 +46,7 @@ def of_config(config: Config) -> ModelShape:
         raise UsageError(f"model_type {kind!r} is unknown")
     mixture = next((key for key in MIXTURE_KEYS if config.get(key)), None)
     if mixture and FAMILIES[decoder.kind].experts is None:
-        raise UsageError(f"{mixture} states experts, which a {kind} does not have")
+        raise UsageError(f"{mixture}: a {kind} model has no experts")
     return of_decoder(decoder, config)
 
 

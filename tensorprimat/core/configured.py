@@ -174,12 +174,12 @@ def tiny(config: Config) -> dict[str, Any]:
             small[name] = max(64, 16 * round(ratio * small["hidden_size"] / 16))
     if isinstance(active := config.get("num_experts_per_tok"), int):
         small["num_experts_per_tok"] = min(active, 2)
-    _shorten(small, config)
+    shorten(small, config)
     _plain_rope(small)
     return small
 
 
-def _shorten(small: dict[str, Any], config: Config) -> None:
+def shorten(small: dict[str, Any], config: Config) -> None:
     """Leave as many layers as show each kind of layer that the model has, and at least four where it has them."""
     count = int(config["num_hidden_layers"])
     types = config.get("layer_types")

@@ -54,7 +54,7 @@ class Layer:
 
     @property
     def parameters(self) -> int:
-        """Return parameters of the layer, all experts included."""
+        """Return the parameters of the layer, all experts included."""
         routed = self.experts * (self.expert_weights + self.expert_vectors)
         return self.attention_weights + self.mlp_weights + self.vectors + routed
 
@@ -79,7 +79,7 @@ class Decoder:
 
     @property
     def parameters(self) -> int:
-        """Return parameters of the model; tied embeddings count once."""
+        """Return the parameters of the model; tied embeddings count once."""
         heads = (1 if self.tied_embeddings else 2) * self.embedding_weights
         return heads + self.vectors + sum(layer.parameters for layer in self.layers)
 
@@ -132,13 +132,14 @@ def pairs(length: int, *, window: int | None = None, chunk: int | None = None) -
 
 
 MOST_LAYERS = 10_000
+LEAST_VOCABULARY = 2  # of one token alone there is nothing to predict
 
 
 def decoder_of(config: Config) -> Decoder | None:
     """Return the numbers of a model by its configuration; None for an architecture not in FAMILIES.
 
     config: entries of a config.json, or of transformers' configuration object. Raises UsageError naming an entry that
-    is missing or cannot be.
+    is missing or impossible.
     """
     kind = str(config.get("model_type"))
     family = FAMILIES.get(kind)
@@ -149,6 +150,8 @@ def decoder_of(config: Config) -> Decoder | None:
     layers = whole(config, "num_hidden_layers")
     if layers > MOST_LAYERS:
         raise UsageError(f"num_hidden_layers: {layers:,} is more than {MOST_LAYERS:,}")
+    if vocabulary < LEAST_VOCABULARY:
+        raise UsageError(f"vocab_size: must be at least {LEAST_VOCABULARY}")
     tied = config.get("tie_word_embeddings")
     return Decoder(
         kind=kind,
@@ -174,6 +177,8 @@ def _grouped(config: Config, family: Family) -> dict[str, Any]:
     """Attention with queries in groups that share keys and values."""
     hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
     pairs_of_heads = whole(config, "num_key_value_heads", default=heads)
+    if heads % pairs_of_heads:
+        raise UsageError(f"num_key_value_heads: {pairs_of_heads} does not divide {heads} attention heads")
     size = whole(config, "head_dim", default=hidden // heads)
     queries, keys = heads * size, pairs_of_heads * size
     stated = config.get("qkv_bias", config.get("attention_bias")) if family.qkv_bias is None else family.qkv_bias
@@ -234,7 +239,7 @@ def _experts(config: Config, family: Family) -> dict[str, Any]:
     experts = whole(config, "n_routed_experts", "num_local_experts", "num_experts")
     active = whole(config, "num_experts_per_tok")
     if active > experts:
-        raise UsageError(f"num_experts_per_tok: {active} of {experts} experts")
+        raise UsageError(f"num_experts_per_tok: {active} is more than the {experts} experts")
     shared = inner * (count(config, "n_shared_experts") + family.chunked)  # one in Llama 4
     gate = 0
     if width := count(config, "shared_expert_intermediate_size"):  # weighted by a gate of one output

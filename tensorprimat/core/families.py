@@ -1,8 +1,8 @@
 """Architectures that the `model_type` of a config.json names: the features of their layers that the file leaves open.
 
-Names and defaults are those of transformers' configuration classes. A file as a publisher wrote it may lack entries.
-Then the class's default counts, as where transformers builds the model from that file; a missing main size (width,
-layers, heads, vocabulary, number of experts) is an error.
+Names and defaults are those of transformers' configuration classes. A publisher's file may lack entries. They
+get the default of the class, as transformers gives them when it builds the model from the file; a missing main size
+(width, layers, heads, vocabulary, number of experts) is an error.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Family:
 
 
 def whole(config: Config, *names: str, default: int | None = None) -> int:
-    """Return the first of some entries that is there. Raises UsageError where none is, or it is no positive number."""
+    """Return the first entry that is present. Raises UsageError if none is, or if it is not a positive whole number."""
     for name in names:
         value = config.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -77,7 +77,7 @@ def whole(config: Config, *names: str, default: int | None = None) -> int:
 
 
 def count(config: Config, name: str) -> int:
-    """Return an entry that may be 0, and is where it is absent. Raises UsageError where it is no such number."""
+    """Return an entry that may be 0, or 0 if it is absent. Raises UsageError if it is not a whole number from 0."""
     return whole(config, name) if config.get(name) else 0
 
 

@@ -19,6 +19,8 @@ from tensorprimat.core.units import NUMBER_BYTES
 COUNTED = "kept_bytes_per_token"
 """Option of a spec: bytes that one layer keeps of one token, counted in the model's own layers (engines/torch/memory).
 A formula for built-in models takes its place where it is absent."""
+UNFUSED_NORM = "unfused_norm"
+"""Option of a spec: this torch has no single kernel for RMS norm, so that an uncompiled norm keeps more."""
 RECOMPUTE_STEPS = ("none", "every second layer", "full")
 """Ways to keep fewer activations, from fastest to smallest."""
 RECOMPUTE_FLAG = "--activation-checkpointing"
@@ -27,7 +29,7 @@ LOSS_ROWS_BYTES = 2**28 * 8.0  # one chunk of logits in float32, and their likel
 
 
 def kept_bytes_per_token(
-    shape: ModelShape, *, width: int, compiled: bool, fused_norm: bool, whole_scores: int
+    shape: ModelShape, *, width: int, compiled: bool, fused_norm: bool, whole_scores: int, quantised: int = 0
 ) -> float:
     """Return the bytes that autograd keeps of one token in one decoder layer.
 
@@ -35,6 +37,8 @@ def kept_bytes_per_token(
     rotated queries, keys, values and the attention's output, gate, up, their product and, uncompiled, the activated
     gate. In float32: the norms' inverse deviations and the attention's log-sums. Without a fused norm autograd keeps
     the norm's input and its quotient in float32. whole_scores: tokens whose scores are kept whole (eager attention).
+    quantised: copies in FP8 of the attention's output, 0 without FP8. A compiled layer keeps them, and computes the
+    norms' outputs and the MLP's product again, which it would only quantise; an eager layer keeps what bf16 keeps.
     """
     hidden, feed_forward = shape.hidden_size, shape.ffn_hidden_size
     queries = shape.num_attention_heads * shape.head_dim
@@ -45,7 +49,10 @@ def kept_bytes_per_token(
     if not (fused_norm or compiled):
         numbers -= 2 * hidden
         in_float32 += 4 * hidden
-    return float(numbers * width + in_float32 * 4 + _scores(shape, width, whole_scores))
+    if quantised and compiled:
+        numbers -= 2 * hidden + feed_forward
+    in_fp8 = quantised * queries if compiled else 0
+    return float(numbers * width + in_float32 * 4 + in_fp8 + _scores(shape, width, whole_scores))
 
 
 def _scores(shape: ModelShape, width: int, whole: int) -> int:
@@ -53,7 +60,7 @@ def _scores(shape: ModelShape, width: int, whole: int) -> int:
     return shape.num_attention_heads * whole * (4 + (width if width < 4 else 0))
 
 
-def estimate(spec: RunSpec, _device_name: str | None = None, *, fused_norm: bool = True) -> MemoryEstimate:
+def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
     """Return the peak memory of the torch engine on one device, when backward of the first micro-batch begins."""
     model = model_of(spec)
     shape, parameters = model.memory_shape, model.parameters
@@ -67,7 +74,12 @@ def estimate(spec: RunSpec, _device_name: str | None = None, *, fused_norm: bool
         of_token = float(spec.options[COUNTED]) + _scores(shape, width, whole_scores)
     else:
         of_token = kept_bytes_per_token(
-            shape, width=width, compiled=spec.compile, fused_norm=fused_norm, whole_scores=whole_scores
+            shape,
+            width=width,
+            compiled=spec.compile,
+            fused_norm=UNFUSED_NORM not in spec.options,
+            whole_scores=whole_scores,
+            quantised=(2 if spec.fp8_recipe == "mxfp8" else 1) if spec.precision == "fp8" else 0,  # along both axes
         )
     layer = tokens * of_token
     layer_input = tokens * shape.hidden_size * width
@@ -109,13 +121,20 @@ def strategy_of(spec: RunSpec) -> str:
     return "fsdp" if large else "ddp"
 
 
+ROOM_TO_CHOOSE = 0.92
+"""Share of the memory that an estimate, which is good to 10 %, may reach before more is recomputed by itself."""
+
+
 def smallest_that_fits(spec: RunSpec, memory_bytes: float) -> RunSpec | None:
-    """Return the spec with the least recomputation that fits into the device's memory; None where none does."""
-    for recompute in RECOMPUTE_STEPS:
-        candidate = spec.changed(recompute=recompute)
-        if estimate(candidate).total <= memory_bytes:
+    """Return the spec with the least recomputation that leaves room in the device's memory.
+
+    With full recomputation the estimate may reach all of the memory; None where it needs more.
+    """
+    candidates = [spec.changed(recompute=recompute) for recompute in RECOMPUTE_STEPS]
+    for candidate in candidates:
+        if estimate(candidate).total <= ROOM_TO_CHOOSE * memory_bytes:
             return candidate
-    return None
+    return candidates[-1] if estimate(candidates[-1]).total <= memory_bytes else None
 
 
 ROOM_TO_KEEP = 0.85

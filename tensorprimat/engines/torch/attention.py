@@ -3,8 +3,8 @@
 transformers builds a mask in every forward pass: in eager mode it compares positions on the host, which makes the GPU
 wait once per micro-batch; under torch.compile it is a dense boolean tensor, which rules out the flash kernels and
 repeats the key-value heads. Training on full sequences needs neither: `causal_attention` is registered without a mask
-function, so that transformers builds no mask, and states causality itself. A sliding window has a mask of its own
-(`mask_of`), which the model hands to transformers ready-made.
+function, so that transformers builds no mask, and states causality itself. Windows, chunks and other attentions need a
+mask (`mask_of`), which the model hands to transformers ready-made.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from tensorprimat.core.result import ModelShape
 
 CAUSAL_SDPA = "tensorprimat_causal_sdpa"
 """The name under which transformers knows `causal_attention`."""
+EAGER = "eager"
+FLEX_ATTENTION = "flex_attention"
+"""transformers' names of attention by plain products and by FlexAttention."""
 FLEX = "flex"
 HAS_GROUPED_QUERIES = "enable_gqa" in (scaled_dot_product_attention.__doc__ or "")
 """False before torch 2.5, whose SDPA needs as many key-value heads as query heads."""
@@ -28,12 +31,10 @@ _KERNELS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 """torch.nn.attention.SDPBackend by number."""
 
 
-def register() -> str | None:
-    """Register `causal_attention` with transformers and return its name; None where transformers is too old for it."""
-    try:
-        from transformers import AttentionInterface
-    except ImportError:  # before 4.50: its own sdpa computes the same, with the mask
-        return None
+def register() -> str:
+    """Register `causal_attention` with transformers and return its name."""
+    from transformers import AttentionInterface
+
     AttentionInterface.register(CAUSAL_SDPA, causal_attention)
     return CAUSAL_SDPA
 
@@ -87,30 +88,61 @@ def uses_flex(device_type: str) -> bool:
     return device_type == "cuda" and importlib.util.find_spec("torch.nn.attention.flex_attention") is not None
 
 
-def mask_of(window: int | None, length: int, device: torch.device) -> Any:
-    """Return the mask of `causal_attention` for a sliding window, built once per length; None without a window.
+def mask_of(
+    window: int | None,
+    length: int,
+    device: torch.device,
+    *,
+    chunk: int | None = None,
+    attention: str = CAUSAL_SDPA,
+    dtype: torch.dtype = torch.float32,
+) -> Any:
+    """Return the mask of a kind of layer for an attention by transformers' name of it, built once per length.
 
-    A query sees the last `window` tokens, itself included. On a GPU the mask is FlexAttention's BlockMask, elsewhere a
-    boolean tensor, (1, 1, length, length), True where a query sees a key.
+    A query sees itself and the tokens before it: the last `window` of them, or those of its chunk of the sequence.
+    `causal_attention` needs a mask for a window or chunk only: FlexAttention's BlockMask on a GPU, elsewhere a boolean
+    tensor, (1, 1, length, length), True where a query sees a key. FLEX_ATTENTION always takes a BlockMask, and EAGER a
+    tensor of `dtype` that is added to the scores. Other attentions get None.
     """
-    if window is None or window >= length:
+    window = None if window is None or window >= length else window
+    chunk = None if chunk is None or chunk >= length else chunk
+    if attention == EAGER:
+        return _added_mask(length, window, device, chunk, dtype)
+    if attention == FLEX_ATTENTION:
+        return _block_mask(length, window, device, chunk)
+    if attention != CAUSAL_SDPA or (window is None and chunk is None):
         return None
-    return _block_mask(length, window, device) if uses_flex(device.type) else _dense_mask(length, window, device)
+    return (_block_mask if uses_flex(device.type) else _dense_mask)(length, window, device, chunk)
+
+
+def _sees(query: torch.Tensor, key: torch.Tensor, window: int | None, chunk: int | None) -> torch.Tensor:
+    """Return True where a query at a position sees the key at another."""
+    seen = query >= key
+    if window is not None:
+        seen = seen & (query - key < window)
+    return seen if chunk is None else seen & (query // chunk == key // chunk)
 
 
 @cache
-def _dense_mask(length: int, window: int, device: torch.device) -> torch.Tensor:
+def _dense_mask(length: int, window: int | None, device: torch.device, chunk: int | None = None) -> torch.Tensor:
     position = torch.arange(length, device=device)
-    distance = position[:, None] - position[None, :]
-    return ((distance >= 0) & (distance < window))[None, None]
+    return _sees(position[:, None], position[None, :], window, chunk)[None, None]
 
 
 @cache
-def _block_mask(length: int, window: int, device: torch.device) -> Any:
+def _added_mask(
+    length: int, window: int | None, device: torch.device, chunk: int | None, dtype: torch.dtype
+) -> torch.Tensor:
+    hidden = ~_dense_mask(length, window, device, chunk)
+    return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
+
+
+@cache
+def _block_mask(length: int, window: int | None, device: torch.device, chunk: int | None = None) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
     def sees(_batch: Any, _head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return (query >= key) & (query - key < window)
+        return _sees(query, key, window, chunk)
 
     return create_block_mask(sees, B=None, H=None, Q_LEN=length, KV_LEN=length, device=device)
 

@@ -47,7 +47,43 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
         decoders.decoder_of(config)
     except UsageError as error:
         raise UsageError(f"--model {text}: {error}") from error
+    _check_classes(text, config)
     return _name(entries, path), config
+
+
+def _check_classes(text: str, config: dict[str, Any]) -> None:
+    """Raise UsageError in one line where transformers' classes cannot be built; nothing without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return
+    import transformers
+
+    from tensorprimat.engines.torch import model as torch_model
+
+    who = f"transformers {transformers.__version__}"
+    try:
+        torch_model.check_classes(config)
+    except _refusals() as error:
+        value = error.args[0] if isinstance(error, KeyError) and error.args else None
+        if entry := _entry_of(value, config):
+            raise UsageError(f"--model {text}: {entry}: {who} has no {value!r}") from error
+        raise UsageError(f"--model {text}: {who} cannot build the model ({_sentence(error)})") from error
+
+
+def _entry_of(value: Any, entries: dict[str, Any], before: str = "") -> str | None:
+    """Return the name of the entry with a value, as "rope_parameters.rope_type" within another; None without one."""
+    for name, found in entries.items():
+        if isinstance(found, dict):
+            if inner := _entry_of(value, found, f"{before}{name}."):
+                return inner
+        elif isinstance(value, str) and found == value:
+            return before + name
+    return None
+
+
+def _sentence(error: BaseException) -> str:
+    """Return the last line of an error's message, or its name."""
+    last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+    return last[0].strip()
 
 
 def _name(entries: dict[str, Any], path: Path) -> str:
@@ -80,8 +116,7 @@ def completed(text: str, kind: str, entries: dict[str, Any]) -> dict[str, Any]:
             warnings.simplefilter("ignore")
             full = transformers.AutoConfig.for_model(kind, **settings).to_dict()
     except _refusals() as error:
-        first = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        raise UsageError(f"--model {text}: transformers refuses the configuration ({first[0].strip()})") from error
+        raise UsageError(f"--model {text}: transformers refuses the configuration ({_sentence(error)})") from error
     complete = {name: value for name, value in full.items() if name not in _NOT_OF_TRAINING}
     try:
         plain = json.loads(json.dumps({**complete, "model_type": kind}))
@@ -95,7 +130,7 @@ def _refusals() -> tuple[type[BaseException], ...]:
     from huggingface_hub import errors
 
     refusal = getattr(errors, "StrictDataclassError", None)
-    plain = (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError)
+    plain = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError)
     return (*plain, refusal) if isinstance(refusal, type) else plain
 
 

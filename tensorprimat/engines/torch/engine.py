@@ -24,10 +24,20 @@ from tensorprimat.core import settings
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.processes import usable_cores
-from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.core.training_memory import strategy_of
-from tensorprimat.engines import ENGINES, check_model_parallel, failures, profiling, rendezvous
+from tensorprimat.engines import (
+    ENGINES,
+    VENDOR_ENGINES,
+    Engine,
+    check_model_parallel,
+    failures,
+    prepare,
+    profiling,
+    rendezvous,
+)
 from tensorprimat.engines.entry import parser_of, run_spec
+from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
@@ -44,18 +54,19 @@ EXPECTED_WARNINGS = (
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
-    """Raises UsageError where this engine or this machine cannot run the spec."""
+    """Raises UsageError where this engine or this machine cannot run the spec, whatever packages are installed."""
     check_model_parallel(ENGINES["torch"], spec)
     spec.check()
     model_of(spec)
     if spec.strategy != "auto" and spec.num_gpus * spec.num_nodes == 1:
         raise UsageError(f"--strategy {spec.strategy}: one device needs no strategy; leave --strategy out")
+    if spec.compile and (switch := environment.compiling_disabled()):
+        raise UsageError(f"--compile: {switch} turns torch.compile off; unset it, or leave --compile out")
     fp8.check_units(spec, machine.gpu_info)  # no package gives a GPU other units
     fp8.check(spec)
+    fp8.check_layers(spec)
     if spec.master_weights and spec.precision not in ("bf16", "fp8"):
         raise UsageError(f"--master-weights {spec.master_weights}: only with --precision bf16 or fp8")
-    if spec.attention_backend == "flash" and importlib.util.find_spec("flash_attn") is None:
-        raise UsageError("--attention flash: the package flash-attn is not installed; use sdpa")
     if spec.platform == "cpu":
         if spec.precision in ("fp16", "tf32"):
             raise UsageError(f"--precision {spec.precision}: not on a CPU; use fp32 or bf16")
@@ -68,6 +79,36 @@ def check(spec: RunSpec, machine: Machine) -> None:
     if spec.num_gpus > visible:
         raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} GPU{'s' * (visible != 1)} visible here")
     fp8.check_mxfp8(spec, machine.gpu_info)
+
+
+def check_packages(spec: RunSpec, machine: Machine) -> None:
+    """Raises UsageError where a package that the spec needs is not installed in this Python."""
+    vendors = VENDOR_ENGINES[spec.platform] if spec.precision == "fp8" else ()
+    fp8.check_packages(spec, [name for name in vendors if _could_train(spec, ENGINES[name], machine)])
+    if spec.attention_backend == "flash" and importlib.util.find_spec("flash_attn") is None:
+        raise UsageError("--attention flash: the package flash-attn is not installed; use sdpa")
+
+
+def _could_train(spec: RunSpec, engine: Engine, machine: Machine) -> bool:
+    """Return True if another engine could train the spec's model in its precision on as many GPUs, if installed."""
+    if spec.config is not None or spec.preset != "full":
+        return False
+    if engine.own_configuration:
+        return spec.model in primus_checkout.STEMS
+    settings = RunSettings(
+        steps=spec.steps,
+        warmup_steps=spec.warmup_steps,
+        seed=spec.seed,
+        num_gpus=spec.num_gpus,
+        num_nodes=spec.num_nodes,
+        precision=spec.precision,
+        methodology=spec.methodology if spec.with_methodology_flag else None,
+    )
+    try:
+        prepare.check_memory(prepare.spec_of(spec.model, settings, engine=engine, machine=machine), machine)
+    except UsageError:
+        return False
+    return True
 
 
 def lightning_precision(spec: RunSpec) -> str:
@@ -84,7 +125,9 @@ def lightning_precision(spec: RunSpec) -> str:
 def train(spec: RunSpec, result_file: Path) -> None:
     """One run. Raises UsageError before training, RunError or OutOfMemoryError after it; those leave a result file."""
     _prepare_process(spec)
-    check(spec, detect(cpu=spec.platform == "cpu"))
+    machine = detect(cpu=spec.platform == "cpu")
+    check(spec, machine)
+    check_packages(spec, machine)
     import torch
 
     from tensorprimat.engines.torch.module import TrainingModule

@@ -2,18 +2,21 @@
 
 Weights stay in bfloat16 and each product quantises its operands to E4M3 (or E5M2) with dynamic scales: one for a tensor
 (`tensorwise`, the fastest), one for a row (`rowwise`), or one power of two for 32 neighbours (`mxfp8`, which Blackwell
-multiplies by itself). Embedding, attention scores, norms and the head stay as they are. torchao chooses AMD's E4M3 on
-the MI300 series by itself.
+multiplies by itself). Every matrix of the layers is converted, or the model is refused. Embedding, attention scores,
+norms and the head stay as they are. torchao chooses AMD's E4M3 on the MI300 series by itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.core import catalogue
+from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import importable
@@ -36,24 +39,33 @@ Its kernels need compute capability 10 (torchao 0.18, prototype/mx_formats/kerne
 release (pytorch/ao, pull request 4275 of 2026-04-14)."""
 MXFP8_CONFIG = "torchao.prototype.moe_training.config"
 """Module of torchao's MXFP8 training; torchao 0.18 has it."""
-INSTEAD = {"nvd": "--engine nemo or bridge", "amd": "--engine primus"}
-"""By platform: the engine that trains in FP8 without torchao."""
 
 
 def check(spec: RunSpec) -> None:
-    """Raise UsageError with a remedy for the platform where the spec's FP8 cannot run here."""
-    if spec.precision != "fp8":
-        if spec.fp8_recipe is not None:
-            raise UsageError(f"--fp8-recipe {spec.fp8_recipe}: only with --precision fp8")
-        return
-    if spec.platform == "cpu":
+    """Raise UsageError where the spec's settings of FP8 contradict each other."""
+    if spec.precision != "fp8" and spec.fp8_recipe is not None:
+        raise UsageError(f"--fp8-recipe {spec.fp8_recipe}: only with --precision fp8")
+    if spec.precision == "fp8" and spec.platform == "cpu":
         raise UsageError("--precision fp8: not on a CPU; use fp32 or bf16")
+
+
+def check_packages(spec: RunSpec, others: Sequence[str]) -> None:
+    """Raise UsageError where torchao, or its part for the recipe, is not installed.
+
+    others: engines that could train this in FP8 without it.
+    """
+    if spec.precision != "fp8":
+        return
     if importlib.util.find_spec(PACKAGE) is None:
         bf16 = "--precision bf16" + (" without --methodology" if spec.with_methodology_flag else "")
-        alone = spec.platform == "nvd" and spec.num_gpus * spec.num_nodes == 1  # too little memory for NVIDIA's engines
         raise UsageError(
             f"{spec.named('precision')}: the torch engine needs {PACKAGE}, not installed here; pip install {PACKAGE}, "
-            f"or use {bf16}{'' if alone else f', or {INSTEAD[spec.platform]}'}"
+            f"or use {bf16}{f', or --engine {alternatives(others)}' if others else ''}"
+        )
+    if spec.fp8_recipe == MXFP8 and not importable(MXFP8_CONFIG):
+        raise UsageError(
+            f"--fp8-recipe mxfp8: the torchao that is installed has no MXFP8 training; pip install -U {PACKAGE}, or "
+            "use --fp8-recipe tensorwise or rowwise"
         )
 
 
@@ -70,7 +82,7 @@ def check_units(spec: RunSpec, gpu_info: GpuInfo) -> None:
         return
     instead = "bf16" if torch.cuda.get_device_properties(0).major >= 8 else "fp16"  # 9 and more on AMD
     raise UsageError(
-        f"{spec.named('precision')}: {gpu_info.device_name} has no such matrix units; use --precision {instead}"
+        f"{spec.named('precision')}: {gpu_info.device_name} has no FP8 matrix units; use --precision {instead}"
         + (" without --methodology" if spec.with_methodology_flag else "")
     )
 
@@ -87,21 +99,17 @@ def check_mxfp8(spec: RunSpec, gpu_info: GpuInfo) -> None:
     """Raise UsageError where the spec's MXFP8 cannot run on this GPU, or with this batch."""
     if spec.fp8_recipe != MXFP8:
         return
-    instead = "use --fp8-recipe tensorwise or rowwise"
     gpu = catalogue.find_gpu(gpu_info.device_name, gpu_info.total_memory_gb)
     if gpu is not None and gpu.name not in MXFP8_GPUS:
         raise UsageError(
-            f"--fp8-recipe mxfp8: torchao trains in MXFP8 on {', '.join(MXFP8_GPUS)}, not on {gpu.name}; {instead}"
-        )
-    if not importable(MXFP8_CONFIG):
-        raise UsageError(
-            f"--fp8-recipe mxfp8: the torchao that is installed has no MXFP8 training; pip install -U {PACKAGE}, or "
-            f"{instead}"
+            f"--fp8-recipe mxfp8: torchao trains in MXFP8 on {', '.join(MXFP8_GPUS)}, not on {gpu.name}; "
+            "use --fp8-recipe tensorwise or rowwise"
         )
     tokens = spec.micro_batch_size * spec.sequence_length
     if tokens % BLOCK:
         raise UsageError(
-            f"--fp8-recipe mxfp8: {tokens} tokens of a micro-batch do not divide by {BLOCK}; change --sequence-length"
+            f"--fp8-recipe mxfp8: the {tokens} tokens of a micro-batch are not a multiple of {BLOCK}; "
+            "change --sequence-length"
         )
 
 
@@ -110,34 +118,73 @@ def recipe_of(spec: RunSpec) -> str | None:
     return (spec.fp8_recipe or DEFAULT_RECIPE) if spec.precision == "fp8" else None
 
 
-def convert(network: Any, recipe: str, *, emulate: bool = False) -> int:
-    """Replace the linear layers of the network's decoder layers by FP8 ones; return how many.
+def check_layers(spec: RunSpec) -> None:
+    """Raise UsageError where torchao would not convert every matrix in the layers of the spec's configured model.
+
+    Every matrix of the built-in models is converted; an environment without torch checks when it trains.
+    """
+    if spec.precision != "fp8" or spec.config is None or not importable("torch"):
+        return
+    import torch
+
+    from tensorprimat.engines.torch.model import LanguageModel
+
+    with torch.device("meta"):
+        network = LanguageModel(model_of(spec))
+    named = spec.named("precision")
+    check_sides(
+        network.decoder.layers, _multiple(spec.fp8_recipe), named, " without --methodology" * spec.with_methodology_flag
+    )
+
+
+def convert(layers: Sequence[Any], recipe: str, *, emulate: bool = False) -> int:
+    """Replace the linear layers of decoder layers by FP8 ones; return how many.
 
     emulate: quantise, and multiply in the wider type, which runs on any device and says nothing about speed. Raises
-    UsageError where no layer can be converted.
+    UsageError where a matrix of the layers cannot be converted: the peak of FP8 is then no denominator of the MFU.
     """
-    converted = _to_mxfp8(network, emulate=emulate) if recipe == MXFP8 else _to_float8(network, recipe, emulate=emulate)
-    if not converted:
-        multiple = BLOCK if recipe == MXFP8 else MULTIPLE
+    check_sides(layers, _multiple(recipe))
+    return _to_mxfp8(layers, emulate=emulate) if recipe == MXFP8 else _to_float8(layers, recipe, emulate=emulate)
+
+
+def _multiple(recipe: str | None) -> int:
+    return BLOCK if recipe == MXFP8 else MULTIPLE
+
+
+def check_sides(layers: Sequence[Any], multiple: int, named: str = "--precision fp8", suffix: str = "") -> None:
+    """Raise UsageError naming a matrix of decoder layers that is in no linear layer with fitting sides.
+
+    Routed experts are parameters of three dimensions, which torchao leaves as they are.
+    """
+    import torch
+
+    left = [
+        f"{path}.{name}"
+        for layer in layers
+        for path, part in layer.named_modules()
+        for name, parameter in part.named_parameters(recurse=False)
+        if parameter.ndim > 1 and not type(part).__name__.endswith("Norm")  # Command R norms each head by its own row
+        if not (isinstance(part, torch.nn.Linear) and _fits(part, multiple))
+    ]
+    if left:
         raise UsageError(
-            f"--precision fp8: no linear layer of this model has sides that are multiples of {multiple}; "
-            "use --precision bf16"
+            f"{named}: torchao converts linear layers with sides that are multiples of {multiple}; {left[0]} of this "
+            f"model would stay in bf16, and an MFU of fp8 would be wrong; use --precision bf16{suffix}"
         )
-    return converted
 
 
-def _to_float8(network: Any, recipe: str, *, emulate: bool) -> int:
+def _to_float8(layers: Sequence[Any], recipe: str, *, emulate: bool) -> int:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     config = Float8LinearConfig.from_recipe_name(recipe)
     if emulate:
         config = dataclasses.replace(config, emulate=True)
-    for layer in network.decoder.layers:
+    for layer in layers:
         convert_to_float8_training(layer, config=config, module_filter_fn=lambda part, _: _fits(part, MULTIPLE))
-    return sum(type(part).__name__ == "Float8Linear" for part in network.modules())
+    return sum(type(part).__name__ == "Float8Linear" for layer in layers for part in layer.modules())
 
 
-def _to_mxfp8(network: Any, *, emulate: bool) -> int:
+def _to_mxfp8(layers: Sequence[Any], *, emulate: bool) -> int:
     """Wrap the weights of the layers' products; the layers and the names of their weights stay."""
     import torch
     from torchao.prototype.moe_training.config import MXFP8TrainingOpConfig, MXFP8TrainingRecipe
@@ -145,9 +192,7 @@ def _to_mxfp8(network: Any, *, emulate: bool) -> int:
 
     name = "MXFP8_EMULATED_RCEIL" if emulate else "MXFP8_RCEIL"
     config = MXFP8TrainingOpConfig.from_recipe(MXFP8TrainingRecipe[name])
-    chosen = [
-        part for part in network.decoder.layers.modules() if isinstance(part, torch.nn.Linear) and _fits(part, BLOCK)
-    ]
+    chosen = [part for layer in layers for part in layer.modules() if isinstance(part, torch.nn.Linear)]
     for part in chosen:
         quantize_(part, config, filter_fn=lambda module, _: isinstance(module, torch.nn.Linear))
     return len(chosen)

@@ -7,6 +7,7 @@ as autograd records them.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -15,7 +16,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorprimat.core.configured import ConfiguredModel
+from tensorprimat.engines import importable
 from tensorprimat.engines.torch import attention as torch_attention
+from tensorprimat.engines.torch import fp8
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import COMPUTE_DTYPES
 
@@ -26,9 +29,12 @@ COUNTED_ATTENTION = "tensorprimat_counted_attention"
 """Name of the attention that keeps the same tensors as a kernel on a GPU: its operands, its output and the sums."""
 
 
-def kept_bytes_per_token(model: ConfiguredModel, *, precision: str, compiled: bool) -> float:
+def kept_bytes_per_token(
+    model: ConfiguredModel, *, precision: str, compiled: bool, fused_norm: bool = False, recipe: str | None = None
+) -> float:
     """Return the bytes that one layer, the mean of all, keeps of one token for backward.
 
+    fused_norm: the GPU has one kernel for RMS norm. recipe: of FP8; counted as bf16 where torchao is not installed.
     Raises RuntimeError where torch cannot run or compile the model with such tensors.
     """
     kinds, dtype = model.decoder.layers, COMPUTE_DTYPES[precision]
@@ -43,7 +49,11 @@ def kept_bytes_per_token(model: ConfiguredModel, *, precision: str, compiled: bo
         finally:
             torch.set_default_dtype(before)
         _use_kernels(network)
+        if fused_norm and not compiled:
+            fuse_norms(network)
         network.decoder.layers = network.decoder.layers[:needed]
+        if recipe and importable(fp8.PACKAGE):
+            fp8.convert(network.decoder.layers, recipe, emulate=True)
         counted = (_by_partition if compiled else _by_autograd)(network, length)
     of_kind = {kind: counted[index] for index, kind in reversed(list(enumerate(kinds[:needed])))}
     layer_input = model.decoder.hidden_size * dtype.itemsize
@@ -56,6 +66,29 @@ def _use_kernels(network: LanguageModel) -> None:
 
     AttentionInterface.register(COUNTED_ATTENTION, _attention)
     network.causal.config._attn_implementation = COUNTED_ATTENTION
+
+
+class _NormOfOneKernel(torch.autograd.Function):  # type: ignore[misc]
+    """An RMS norm that keeps what torch's kernel keeps on a GPU: its input and one inverse deviation of each token."""
+
+    @staticmethod
+    def forward(context: Any, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Keep the tensors and return one like the input, without values."""
+        context.save_for_backward(hidden, weight, hidden.new_empty((*hidden.shape[:-1], 1), dtype=torch.float32))
+        return torch.empty_like(hidden)
+
+    @staticmethod
+    def backward(context: Any, _gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return gradients without values."""
+        hidden, weight, _deviations = context.saved_tensors
+        return torch.empty_like(hidden), torch.empty_like(weight)
+
+
+def fuse_norms(network: nn.Module) -> None:
+    """Let torch's RMS norms keep what its kernel on a GPU keeps, whatever this machine has."""
+    for norm in network.modules():
+        if isinstance(norm, nn.RMSNorm):
+            norm.forward = functools.partial(lambda weight, hidden: _NormOfOneKernel.apply(hidden, weight), norm.weight)
 
 
 def _attention(

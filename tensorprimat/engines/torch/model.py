@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from tensorprimat.core import configured
 from tensorprimat.core.configured import ConfiguredModel
 from tensorprimat.core.models import Preset
 from tensorprimat.engines.torch import attention as torch_attention
@@ -27,14 +31,12 @@ _HOMES = {
 }
 """Family → package and class prefix in transformers. The ladder of sizes has Llama's architecture."""
 
-ATTENTION = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
-"""--attention → its name in transformers."""
-OWN_MASKS = {"gemma2": "attention scores have a soft cap", "gpt_oss": "attention has sinks", "llama4_text": "chunks"}
-"""Architectures whose attention `torch_attention.causal_attention` does not compute, with
-the feature that prevents it: transformers' own attention runs, with its masks."""
+ATTENTION = {"eager": torch_attention.EAGER, "flash": "flash_attention_2"}
+"""--attention, where it is not sdpa → its name in transformers."""
 _LOUD_AT_IMPORT = ("torchao", "torch.utils._pytree")
 """Loggers that warn of kernels for other GPUs and of torchao's older calls when transformers imports torchao."""
 _WITHOUT_SDPA = ("gemma2", "gpt_oss")
+"""Architectures whose scores have a soft cap or sinks, which no SDPA kernel computes."""
 LEARNING_RATE = 3e-4  # Llama 2 7B, table 1 of arXiv:2307.09288
 _BETAS = (0.9, 0.95)  # as there
 _WEIGHT_DECAY = 0.1
@@ -71,64 +73,133 @@ def configuration(preset: Preset, *, attention: str = "sdpa", sequence_length: i
         pad_token_id=None,
         bos_token_id=None,
         eos_token_id=None,
-        attn_implementation=(torch_attention.register() if attention == "sdpa" else None) or ATTENTION[attention],
+        attn_implementation=attention_of(preset.model, attention, torch.get_default_device().type),
         **particular,
     )
 
 
 def attention_of(kind: str, attention: str, device_type: str) -> str:
-    """Return transformers' name of the attention that a configured model runs with.
+    """Return transformers' name of the attention that a model runs with.
 
-    Soft caps and sinks are in no SDPA kernel: FlexAttention computes them on a GPU, plain products on a CPU.
+    Soft caps and sinks are in no SDPA kernel: FlexAttention computes them on a GPU, plain products on a CPU and in a
+    torch without FlexAttention.
     """
-    if attention == "sdpa" and kind in _WITHOUT_SDPA:
-        return "flex_attention" if device_type == "cuda" else "eager"
-    own = torch_attention.register() if attention == "sdpa" and kind not in OWN_MASKS else None
-    return own or ATTENTION[attention]
+    if attention != "sdpa":
+        return ATTENTION[attention]
+    if kind in _WITHOUT_SDPA:
+        return torch_attention.FLEX_ATTENTION if torch_attention.uses_flex(device_type) else torch_attention.EAGER
+    return torch_attention.register()
 
 
-def _configured_model(model: ConfiguredModel, attention: str, sequence_length: int | None) -> Any:
-    """Return transformers' causal language model of a configuration, with random weights."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+def check_classes(config: Mapping[str, Any]) -> None:
+    """Build the model of a complete configuration, with one layer of each kind, and without memory.
 
-    config = AutoConfig.for_model(**model.config)
-    config.max_position_embeddings = max(model.max_position_embeddings, sequence_length or 0)
-    config._attn_implementation = attention_of(model.decoder.kind, attention, torch.get_default_device().type)
-    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)
+    Raises what transformers raises where an entry has a value that its classes do not know, and RuntimeError where
+    they do not take an attention of others: those of some mixtures before transformers 5.
+    """
+    few = dict(config)
+    configured.shorten(few, config)
+    too_old = RuntimeError("its attention cannot be replaced in this version; install a newer one")
+    try:
+        with torch.device("meta"):
+            causal = causal_model(configured.configured("", few, "full"))
+    except KeyError as error:
+        if error.args != (torch_attention.CAUSAL_SDPA,):
+            raise
+        raise too_old from error
+    if hasattr(causal.model, "_update_causal_mask"):  # a class that builds its own mask, whatever attention runs
+        raise too_old
 
 
 def causal_model(
     preset: Preset | ConfiguredModel, *, attention: str = "sdpa", sequence_length: int | None = None
 ) -> Any:
     """Return the transformers causal language model of a preset, with random weights."""
+    kind, config = _class_of(preset, attention, sequence_length)
+    return kind(config)
+
+
+def _class_of(preset: Preset | ConfiguredModel, attention: str, sequence_length: int | None) -> tuple[Any, Any]:
+    """Return transformers' class of a causal language model, and the configuration that builds the preset's."""
     for name in _LOUD_AT_IMPORT:
         logging.getLogger(name).setLevel(logging.ERROR)
     if isinstance(preset, ConfiguredModel):
-        return _configured_model(preset, attention, sequence_length)
+        return _configured_class(preset, attention, sequence_length)
     config = configuration(preset, attention=attention, sequence_length=sequence_length)
     package, prefix = _HOMES[preset.model]
     module = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
-    return getattr(module, f"{prefix}ForCausalLM")(config)
+    return getattr(module, f"{prefix}ForCausalLM"), config
+
+
+def _configured_class(model: ConfiguredModel, attention: str, sequence_length: int | None) -> tuple[Any, Any]:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+
+    config = AutoConfig.for_model(**model.config)
+    config.max_position_embeddings = max(model.max_position_embeddings, sequence_length or 0)
+    config._attn_implementation = attention_of(model.decoder.kind, attention, torch.get_default_device().type)
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config
+
+
+@contextmanager
+def _layers_on_meta(kind: Any) -> Iterator[None]:
+    """Let transformers build the decoder layers of a model class without memory."""
+    module = sys.modules[kind.__module__]
+    originals = {layer: layer.__init__ for name in kind._no_split_modules if (layer := getattr(module, name, None))}
+
+    def on_meta(build: Any) -> Any:
+        def build_on_meta(*arguments: Any, **more: Any) -> None:
+            with torch.device("meta"):
+                build(*arguments, **more)
+
+        return build_on_meta
+
+    try:
+        for layer, build in originals.items():
+            layer.__init__ = on_meta(build)
+        yield
+    finally:
+        for layer, build in originals.items():
+            layer.__init__ = build
 
 
 class LanguageModel(nn.Module):  # type: ignore[misc]
     """A causal language model that returns its loss; the logits of the whole batch never exist."""
 
     def __init__(
-        self, preset: Preset | ConfiguredModel, *, attention: str = "sdpa", sequence_length: int | None = None
+        self,
+        preset: Preset | ConfiguredModel,
+        *,
+        attention: str = "sdpa",
+        sequence_length: int | None = None,
+        layers_later: bool = False,
     ) -> None:
+        """Build a preset; layers_later: `shard` builds the layers, so that no device ever holds the whole model."""
         super().__init__()
-        self.causal = causal_model(preset, attention=attention, sequence_length=sequence_length)
-        own_attention = self.causal.config._attn_implementation == torch_attention.CAUSAL_SDPA
-        self._windows = _windows(preset) if own_attention else None  # transformers' own attention builds its own mask
+        kind, config = _class_of(preset, attention, sequence_length)
+        with _layers_on_meta(kind):
+            self.causal = kind(config)
+        self._reaches = _reaches(preset)
         _fuse_norms(self.causal)
-        self._rotary = [
-            (part, name, buffer.float())
-            for part in self.causal.modules()
-            for name, buffer in part.named_buffers(recurse=False)
-            if name.endswith("inv_freq")  # one of each kind of layer in Gemma 3
-        ]
+        self._rotary = _rotary_of(self.causal)
+        if not layers_later:
+            for _ in self._built_layers():
+                pass
+
+    def _built_layers(self) -> Iterator[nn.Module]:
+        """Yield each decoder layer; one without memory is built first, with random weights, on the default device.
+
+        One process draws the same weights in the same order as the ranks that split each layer as soon as it exists.
+        """
+        layers = self.decoder.layers
+        for index, layer in enumerate(layers):
+            if any(parameter.is_meta for parameter in layer.parameters()):
+                layers[index] = type(layer)(self.decoder.config, index)
+                with torch.no_grad():
+                    layers[index].apply(self.causal._initialize_weights)
+                _fuse_norms(layers[index])
+                self._rotary += _rotary_of(layers[index])
+            yield layers[index]
 
     @property
     def decoder(self) -> Any:
@@ -149,13 +220,21 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         )
 
     def _mask(self, tokens: torch.Tensor) -> Any:
-        """Return the attention mask that the model takes: one, or one of each kind of layer."""
-        if not isinstance(self._windows, dict):
-            return torch_attention.mask_of(self._windows, tokens.shape[1], tokens.device)
-        return {
-            kind: torch_attention.mask_of(window, tokens.shape[1], tokens.device)
-            for kind, window in self._windows.items()
-        }
+        """Return the attention mask that the model takes: one, or one of each kind of layer.
+
+        None with the package flash-attn, whose kernels take causality and window as numbers.
+        """
+        attention = self.causal.config._attn_implementation
+        if attention == ATTENTION["flash"]:
+            return None
+        masks: dict[str | None, Any] = {
+            kind: torch_attention.mask_of(
+                window, tokens.shape[1], tokens.device, chunk=chunk, attention=attention,
+                dtype=self.decoder.embed_tokens.weight.dtype,
+            )
+            for kind, (window, chunk) in self._reaches.items()
+        }  # fmt: skip
+        return masks.get(None, masks)
 
     def hidden(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the last hidden states, (sequences × length, hidden size); tokens: (sequences, length)."""
@@ -186,36 +265,40 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         for layer in self.decoder.layers:
             layer.compile(dynamic=False, options={"triton.cudagraphs": True} if cuda_graphs else None)
 
-    def shard(self, mesh: DeviceMesh, *, reshard: bool = True) -> None:
-        """Split the parameters over the data-parallel ranks (FSDP2), layer by layer, each gathered one layer ahead.
+    def shard(
+        self, mesh: DeviceMesh, *, reshard: bool = True, convert: Callable[[list[nn.Module]], object] | None = None
+    ) -> None:
+        """Build the layers one by one and split each over the data-parallel ranks (FSDP2), gathered one layer ahead.
 
-        reshard: free a layer's gathered weights after forward; False keeps them for backward.
+        reshard: free a layer's gathered weights after forward; False keeps them for backward. convert: a change of
+        layers before they are split.
         """
         try:
             from torch.distributed.fsdp import fully_shard
         except ImportError:  # torch 2.4 and 2.5 have it under its earlier name
             from torch.distributed._composable.fsdp import fully_shard
 
-        layers = list(self.decoder.layers)
-        for layer in layers:
+        for layer in self._built_layers():
+            if convert is not None:
+                convert([layer])
             fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
+        layers = list(self.decoder.layers)
         fully_shard(self, mesh=mesh)
         for layer, following in pairwise(layers):
             if hasattr(layer, "set_modules_to_forward_prefetch"):  # from torch 2.5 on
                 layer.set_modules_to_forward_prefetch([following])
                 following.set_modules_to_backward_prefetch([layer])
         if mesh.device_type == "cuda":
-            torch.cuda.empty_cache()  # the whole model is freed, and must not count as reserved
+            torch.cuda.empty_cache()  # what whole layers took is free, and must not count as reserved
 
 
-def _windows(preset: Preset | ConfiguredModel) -> int | dict[str, int | None] | None:
-    """Return the sliding window, or one for each kind of layer where the layers of the model are of several kinds."""
+def _reaches(preset: Preset | ConfiguredModel) -> dict[str | None, tuple[int | None, int | None]]:
+    """Return window and chunk of each kind of layer; that of None where the model does not name kinds."""
     if not isinstance(preset, ConfiguredModel):
-        return preset.shape.sliding_window
-    kinds, layers = preset.config.get("layer_types"), preset.decoder.layers
-    if not kinds:
-        return layers[0].window
-    return {kind: layer.window for kind, layer in zip(kinds, layers, strict=True)}
+        return {None: (preset.shape.sliding_window, None)}
+    layers = preset.decoder.layers
+    kinds = preset.config.get("layer_types") or [None] * len(layers)
+    return {kind: (layer.window, layer.chunk) for kind, layer in zip(kinds, layers, strict=True)}
 
 
 def adamw(model: nn.Module, *, fused: bool, learning_rate: float = LEARNING_RATE) -> torch.optim.AdamW:
@@ -234,6 +317,16 @@ def has_fused_norm(device_type: str) -> bool:
     if device_type != "cuda" or not hasattr(torch.ops.aten, "_fused_rms_norm"):
         return False
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_rms_norm", "CUDA"))
+
+
+def _rotary_of(model: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
+    """Return the rotary frequencies of a model in float32, with the modules and the names that they belong to."""
+    return [
+        (part, name, buffer.float())
+        for part in model.modules()
+        for name, buffer in part.named_buffers(recurse=False)
+        if name.endswith("inv_freq") and not buffer.is_meta  # one of each kind of layer in Gemma 3
+    ]
 
 
 def _fuse_norms(model: nn.Module) -> None:

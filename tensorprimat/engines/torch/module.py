@@ -8,6 +8,7 @@ accumulation.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from tensorprimat.engines.torch.model import LEARNING_RATE, LanguageModel, adamw
 LEARNING_RATES = {"tiny": 3e-3}
 """By preset, where the usual one of a 7B model would take too long to be seen learning in a few dozen steps."""
 GRADIENT_CLIP = 1.0
-OTHER_KERNELS = {"eager": "math", "flex_attention": "flex"}
+OTHER_KERNELS = {torch_attention.EAGER: "math", torch_attention.FLEX_ATTENTION: torch_attention.FLEX}
 """transformers' name of an attention that SDPA does not compute → its kernel."""
 COMPUTE_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
                   "fp8": torch.bfloat16}  # fmt: skip
@@ -61,18 +62,23 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             return
         spec = self._spec
         torch.manual_seed(spec.seed)
+        recipe = fp8.recipe_of(spec)
+        convert = partial(fp8.convert, recipe=recipe) if recipe else None
         with self.trainer.strategy.root_device:  # not on the host, where 8 billion random numbers take a minute
             self.network = LanguageModel(
-                self.preset, attention=spec.attention_backend or "sdpa", sequence_length=spec.sequence_length
+                self.preset,
+                attention=spec.attention_backend or "sdpa",
+                sequence_length=spec.sequence_length,
+                layers_later=self.device_mesh is not None,
             )
-        if recipe := fp8.recipe_of(spec):
-            fp8.convert(self.network, recipe)
+            if self.device_mesh is not None:
+                self.network.shard(self.device_mesh["data_parallel"], reshard=spec.reshard, convert=convert)
+            elif convert is not None:
+                convert(self.network.decoder.layers)
         if spec.recompute != "none":
             self.network.recompute_activations(every=1 if spec.recompute == "full" else 2)
         if spec.compile:
             self.network.compile_layers()
-        if self.device_mesh is not None:
-            self.network.shard(self.device_mesh["data_parallel"], reshard=spec.reshard)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         return adamw(self, learning_rate=self.learning_rate, fused=self._has_fused_adamw)
