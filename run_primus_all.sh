@@ -11,7 +11,7 @@
 #
 # PRIMUS_PATH       the checkout (default /workspace/Primus)
 # PRIMUS_GPU_MODEL  MI300X, MI325X, MI355X … (default: as rocm-smi, amd-smi or rocminfo report)
-# TRAIN_ITERS       iterations in all (default 10; 50 and more give a narrow interval)
+# TRAIN_ITERS       iterations of a run, warm-up included (default 10; take 50 or more, and --runs 3 for an interval)
 # LLAMA_CONFIG, QWEN_CONFIG  a Primus configuration of your own instead of the one for this GPU
 # HF_TOKEN          for the tokenizer of Llama 3.1, which Primus fetches
 #

@@ -10,6 +10,7 @@ import time
 import fake_primus
 import pytest
 
+from tensorprimat import engines
 from tensorprimat.cli import main
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
@@ -19,6 +20,7 @@ from tensorprimat.engines.cluster import executors, slurm
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.cluster.job_log import Console, Tail
 from tensorprimat.engines.nemo import engine as nemo
+from tensorprimat.engines.torch import fp8
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append
 
@@ -55,7 +57,7 @@ def run(tmp_path, monkeypatch, capfd):
         (("--executor", "kubernetes", "--container-image", "i"), "--executor kubernetes: needs --volume-claim as well"),
         (("--executor", "skypilot"), "--executor skypilot: needs --gpu as well"),
         (("--executor", "slurm", "--output", "my results"), "NeMo-Run cannot work in a path with spaces or /nemo_run"),
-        (("--executor", "slurm", "--engine", "logs"), "--engine logs: not with --executor, which has nemo and torch"),
+        (("--executor", "slurm", "--engine", "logs"), "--engine logs: --executor supports only nemo and torch"),
         (("--executor", "slurm", "--engine", "torch", "--profile", "torch"), "--profile torch: not with --executor"),
         (("--executor", "slurm", "--gpu", "H10000"), "--gpu H10000: not in the catalogue"),
         (("--executor", "slurm", "--gpu", "H100"), "--gpu H100: give --num-gpus too"),
@@ -99,6 +101,53 @@ def test_nodes_have_the_gpu_of_the_flag_or_else_that_of_this_machine():
     assert (node.platform, node.gpu_info.device_count) == ("nvd", 8)
     assert executors.machine_of(Cluster(executor="slurm", gpu="MI300X"), 8, HERE).platform == "amd"
     assert executors.machine_of(Cluster(executor="slurm", gpu="cpu"), None, node).platform == "cpu"
+
+
+H100 = ("--gpu", "H100", "--num-gpus", "8", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (
+            ("--executor", "slurm", "--container-image", "nvcr.io/nvidia/nemo:25.09"),
+            "--container-image nvcr.io/nvidia/nemo:25.09: this machine cannot see which engines it contains; add "
+            "--engine nemo or torch",
+        ),
+        (
+            ("--executor", "skypilot", "--engine", "nemo"),
+            "--engine nemo: needs an image on --executor skypilot; add --container-image",
+        ),
+        (
+            ("--executor", "slurm", "--engine", "torch", "--precision", "fp8"),
+            "--precision fp8: the torch engine needs torchao, not installed here",
+        ),
+    ],
+)
+def test_an_engine_that_this_machine_cannot_see_is_not_chosen_by_its_packages(run, monkeypatch, flags, complaint):
+    monkeypatch.setattr(fp8.importlib.util, "find_spec", lambda name: None if name == "torchao" else object())
+    code, _, printed = run(*flags, *H100)
+    assert code == 2
+    assert complaint in printed
+
+
+@pytest.mark.parametrize(
+    ("flags", "engine"),
+    [
+        (("slurm", "--container-image", "image:1", "--engine", "torch", "--precision", "fp8"), "torch"),
+        (("slurm", "--container-image", "image:1", "--engine", "torch", "--attention", "flash"), "torch"),
+        (("slurm", "--container-image", "image:1", "--engine", "nemo"), "nemo"),
+        (("skypilot",), "torch"),
+        (("skypilot", "--precision", "fp8"), "torch"),
+    ],
+)
+def test_packages_of_this_machine_do_not_matter_to_ranks_that_have_their_own(run, monkeypatch, flags, engine):
+    sent = []
+    monkeypatch.setattr(engines, "importable", lambda name: name.startswith("nemo") != (engine == "nemo"))
+    monkeypatch.setattr(fp8.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(executors, "script", lambda spec, *_, **__: sent.append(spec) or "")
+    code, _, printed = run("--executor", *flags, *H100)
+    assert (code, [one.engine for one in sent]) == (0, [engine]), printed
 
 
 def spec(**changes):

@@ -1,10 +1,13 @@
 """Tests of the engine chosen for a model and machine, and of requests that are refused before anything runs."""
 
 import importlib.util
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from tensorprimat import engines
+from tensorprimat.core.data_files import tomllib
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
@@ -13,6 +16,7 @@ from tensorprimat.engines.cluster import executors
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session.plan import obstacle_of
 
+ROOT = Path(__file__).parents[1]
 CPU = Machine(platform="cpu", gpu_info=GpuInfo(device_count=1, total_memory_gb=16.0), host="here")
 EIGHT_GPUS = Machine(platform="nvd", gpu_info=GpuInfo(device_count=8, total_memory_gb=85.0), host="here")
 
@@ -219,7 +223,7 @@ def test_a_gpu_without_fp8_units_is_refused_before_packages_that_fp8_needs(monke
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     gpu_info = GpuInfo(device_name=device, device_count=8, total_memory_gb=68.7)
     machine = Machine(platform=platform, gpu_info=gpu_info, host="here")
-    with pytest.raises(UsageError, match=r"^--precision fp8: .* has no such matrix units; use --precision bf16$"):
+    with pytest.raises(UsageError, match=r"^--precision fp8: .* has no FP8 matrix units; use --precision bf16$"):
         prepare.check_spec(ENGINES["torch"], spec(machine, precision="fp8"), machine)
 
 
@@ -243,6 +247,35 @@ def test_an_engine_that_lacks_its_packages_names_them_and_the_remedy(monkeypatch
         UsageError, match="the torch engine needs lightning, transformers, not installed here; pip install"
     ):
         prepare.check_engine(ENGINES["torch"])
+
+
+@pytest.mark.parametrize("name", ["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"])
+def test_a_run_that_a_variable_keeps_from_compiling_is_recorded_as_uncompiled(monkeypatch, name):
+    assert spec(EIGHT_GPUS).compile
+    monkeypatch.setenv(name, "1")
+    quiet = spec(EIGHT_GPUS)
+    assert not quiet.compile
+    assert quiet.notes == (f"compile: {name}=1 turns torch.compile off, so the layers run uncompiled; unset it",)
+    assert (spec().notes, spec(EIGHT_GPUS, compile=False).notes) == ((), ())
+    with pytest.raises(UsageError, match=f"--compile: {name}=1 turns torch.compile off; unset it, or leave --compile"):
+        prepare.check_spec(ENGINES["torch"], spec(EIGHT_GPUS, compile=True), EIGHT_GPUS)
+
+
+@pytest.mark.parametrize("version", ["4.52.4", "4.46.0", "3.5"])
+def test_a_transformers_that_ignores_a_layers_recompute_is_refused_with_its_version(monkeypatch, version):
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: version if name == "transformers" else real(name))
+    needed = rf"the torch engine needs transformers 4.53 or newer \({version} is installed\); pip install"
+    with pytest.raises(UsageError, match=needed):
+        prepare.check_engine(ENGINES["torch"])
+    monkeypatch.setattr(metadata, "version", lambda name: "4.53.0.dev0" if name == "transformers" else real(name))
+    prepare.check_engine(ENGINES["torch"])
+
+
+def test_the_oldest_versions_of_an_engine_are_those_that_are_installed_with_it():
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["torch"]
+    oldest = ENGINES["torch"].oldest
+    assert sorted(extra) == sorted(f"{name}>={major}.{minor}" for name, (major, minor) in oldest.items())
 
 
 def test_a_package_below_a_missing_one_is_not_importable():

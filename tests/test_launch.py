@@ -149,7 +149,7 @@ def test_exit_code_2_of_the_engine_is_a_usage_error(run):
 
 def test_success_without_a_result_is_a_failure(run):
     ending, _ = run("pass")
-    assert "without a whole result" in str(ending.error)
+    assert "without a complete result" in str(ending.error)
 
 
 def test_a_worker_that_outlives_its_leader_is_not_waited_for(run):

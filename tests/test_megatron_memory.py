@@ -145,11 +145,17 @@ def test_a_model_with_a_window_is_sent_to_context_parallel_only_where_the_engine
     assert ("--context-parallel-size" in str(refused.value)) == offered
 
 
-def test_context_parallel_is_refused_for_sequences_longer_than_the_window_with_bridge_alone(monkeypatch):
+@pytest.fixture
+def no_engine(monkeypatch):
+    """Leave out the checks of the engine itself."""
     real, stand_in = importlib.import_module, types.SimpleNamespace(check=lambda *_: None)
     monkeypatch.setattr(
         importlib, "import_module", lambda name, *more: stand_in if ".engines." in name else real(name, *more)
     )
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_context_parallel_is_refused_for_sequences_longer_than_the_window_with_bridge_alone():
     prepare.check_spec(
         ENGINES["nemo"], spec(model="mistral", engine="nemo", precision="bf16", context_parallel_size=2), H100
     )
@@ -162,6 +168,48 @@ def test_context_parallel_is_refused_for_sequences_longer_than_the_window_with_b
     )
     prepare.check_window(windowed.model_copy(update={"sequence_length": 4096}), ENGINES["bridge"])
     prepare.check_window(windowed.model_copy(update={"model": "llama"}), ENGINES["bridge"])
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "complaint"),
+    [
+        (
+            "nemo", {"model": "mistral", "tensor_model_parallel_size": 4, "context_parallel_size": 4},
+            "--tensor-parallel-size 4 and --context-parallel-size 4: Megatron Core cannot divide the 8 key-value heads "
+            "of Mistral-7B-v0.1 evenly; tensor parallel × context parallel must be 1, 2, 4 or 8",
+        ),
+        (
+            "nemo", {"model": "qwen", "tensor_model_parallel_size": 8},
+            "--tensor-parallel-size 8: Megatron Core cannot divide the 4 key-value heads of Qwen2.5-7B evenly; tensor "
+            "parallel must be 1, 2 or 4",
+        ),
+        (
+            "bridge", {"model": "qwen", "pipeline_model_parallel_size": 8},
+            "--pipeline-parallel-size 8: Megatron Core cannot divide the 28 layers of Qwen2.5-7B evenly; pipeline "
+            "parallel must be 1, 2, 4, 7, 14 or 28",
+        ),
+        ("nemo", {"model": "mistral", "tensor_model_parallel_size": 4, "context_parallel_size": 2}, None),
+        ("nemo", {"model": "llama", "tensor_model_parallel_size": 4, "context_parallel_size": 4}, None),
+        ("bridge", {"model": "mistral", "context_parallel_size": 16, "sequence_length": 4096}, None),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("no_engine")
+def test_parallel_sizes_that_do_not_divide_the_model_are_refused(engine, changes, complaint):
+    uneven = spec(engine=engine, precision="bf16", num_gpus=16, **changes)
+    if complaint is None:
+        prepare.check_spec(ENGINES[engine], uneven, H100)
+        return
+    with pytest.raises(UsageError) as refused:
+        prepare.check_spec(ENGINES[engine], uneven, H100)
+    assert str(refused.value) == complaint
+
+
+@pytest.mark.parametrize(
+    ("tensor", "offered"), [(2, "--context-parallel-size 2"), (8, "--activation-checkpointing full")]
+)
+def test_no_remedy_divides_heads_unevenly(tensor, offered):
+    on_32 = spec(model="mistral", precision="bf16", num_gpus=32, tensor_model_parallel_size=tensor)
+    assert megatron_memory.remedies(on_32, 0.9 * megatron_memory.estimate(on_32).total)[0] == offered
 
 
 def test_a_run_that_never_fits_names_more_gpus():

@@ -14,7 +14,8 @@ from tensorprimat.core.spec import RunSettings
 from tensorprimat.core.store import Loaded
 from tensorprimat.engines import ENGINES, methodology, prepare
 from tensorprimat.machine.platform import Machine
-from tensorprimat.session import run_summary
+from tensorprimat.reports import notices
+from tensorprimat.session import run_summary, runs
 
 
 def machine(name, platform="nvd", count=8, memory_gb=85.0):
@@ -103,12 +104,44 @@ def test_max_is_the_published_configuration_of_that_engine_and_gpu(name, memory_
 def test_the_torch_engine_uses_the_best_configuration_that_it_can_run_and_names_the_skipped_ones():
     made = spec(H100, engine="torch", methodology="max")
     assert configuration(made) == ("fp8", 1, 1, 1, 128, 8192), "NVIDIA's for H100 in FP8 needs no context parallelism"
-    assert made.notes == ()
+    assert len(made.notes) == 1, "no configuration is skipped"
     made = spec(H100, "qwen", engine="torch", methodology="max")
     assert configuration(made) == ("bf16", 1, 1, 1, 128, 8192)
-    [note] = made.notes
+    _, note = made.notes
     assert "because bf16 has context parallel 2, which the torch engine lacks" in note
     assert ("Note", note) in run_summary.start_rows(made, H100, runs=1, cooldown_seconds=0)
+
+
+@pytest.mark.parametrize("name", ["agreed", "max"])
+@pytest.mark.parametrize(
+    ("on", "own"),
+    [(H100, "NVIDIA's own software (--engine nemo or bridge)"), (MI300X, "AMD's own software (--engine primus)")],
+    ids=["nvd", "amd"],
+)
+def test_a_methodology_on_the_torch_engine_states_that_kernels_and_environment_are_not_the_vendors(on, own, name):
+    made = spec(on, engine="torch", methodology=name)
+    assert made.notes == (
+        f"methodology {name}: sets batch, sequence, precision and parallelism only; kernels and environment variables "
+        f"are those of the torch engine, so the rate is not that of {own}",
+    )
+    assert ("Note", made.notes[0]) in run_summary.start_rows(made, on, runs=1, cooldown_seconds=0)
+    assert runs.with_notes(side("h100", name).result, made).warnings[-1] == made.notes[0]
+    if on is H100:
+        assert spec(on, methodology=name).notes == ()
+
+
+def test_a_comparison_of_one_methodology_on_two_engines_names_the_engines_and_the_note():
+    made = spec(H100, engine="torch", methodology="max")
+    ours, theirs = of_values("h100", "max", precision="fp8"), of_values("h100", "max", precision="fp8")
+    ours, theirs = (
+        Loaded(
+            path=Path(f"{engine}.json"), result=runs.with_provenance(runs.with_notes(item.result, run), engine=engine)
+        )
+        for item, engine, run in ((ours, "torch", made), (theirs, "nemo", spec(H100, methodology="max")))
+    )
+    (pair,) = (comparison := compare([ours, theirs])).pairs
+    assert ("engine", ("torch", "nemo")) in [(one.field, one.values) for one in pair.fairness.differences]
+    assert made.notes[0] in str(notices.grouped_warnings(comparison))
 
 
 @pytest.mark.parametrize(("methodology", "precision"), [("max", "bf16"), ("identical", None)])
@@ -181,9 +214,9 @@ def test_a_flag_that_contradicts_the_requested_methodology_is_refused():
         (H100, {"methodology": "best"}, "--methodology best: must be agreed, max, identical or classic"),
         (
             A100, {"methodology": "classic"},
-            r"precision fp8 \(--methodology classic\): A100 .*has no such matrix units; use --precision bf16",
+            r"precision fp8 \(--methodology classic\): A100 .*has no FP8 matrix units; use --precision bf16",
         ),
-        (A100, {"precision": "fp8"}, "--precision fp8: A100 .*has no such matrix units; use --precision bf16"),
+        (A100, {"precision": "fp8"}, "--precision fp8: A100 .*has no FP8 matrix units; use --precision bf16"),
         (A100, {"methodology": "max"}, "has no entry for llama on NVIDIA A100-SXM4-80GB; it knows H100 SXM"),
         (
             H100, {"methodology": "max", "precision": "fp16"},
@@ -228,7 +261,7 @@ def test_sides_of_different_methodologies_are_not_compared():
     assert "methodology identical" in pair.baseline.label
 
 
-def test_two_vendors_best_of_other_batches_name_the_methodology_that_compares():
+def test_max_of_two_vendors_with_unequal_batches_names_the_methodology_that_compares():
     def with_work(machine, batch, length):
         item = side(machine, "max")
         config = item.result.training_config.model_copy(update={"global_batch_size": batch, "sequence_length": length})

@@ -71,7 +71,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def engine(tmp_path, monkeypatch):
+def engine(tmp_path, monkeypatch, warm):  # noqa: ARG001  its processes are forks of the warm Python
     """Put a few lines of Python in the place of the torch engine's process."""
     row = engines.ENGINES["torch"]
     monkeypatch.setitem(
@@ -432,7 +432,7 @@ def read_all(terminal):
 def test_the_shell_wrapper_writes_into_its_own_folder_and_passes_flags_on(tmp_path):
     dry = [ROOT / "run_benchmark.sh", "llama", "2", "--engine", "torch", "--dry-run"]
     # Without .venv the script takes python3.
-    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    path = {**os.environ, "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"}
     shown = subprocess.run(dry, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=path)
     assert shown.returncode == 0, shown.stderr
     assert "2 runs" in shown.stdout

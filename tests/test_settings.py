@@ -28,6 +28,12 @@ def test_every_setting_with_an_option_is_a_field_of_the_users_choice_and_of_the_
     assert chosen <= set(RunSpec.model_fields)
 
 
+def test_parallel_sizes_name_every_engine_that_has_them():
+    having = [engine.name for engine in ENGINES.values() if engine.tensor_parallel]
+    for name in settings.MODEL_PARALLEL:
+        assert settings.option(name).engine == f"engines {', '.join(having[:-1])} and {having[-1]}"
+
+
 def test_the_choices_of_methodology_are_those_of_the_catalogue():
     known = {row.methodology for row in configurations.methodologies()}
     assert set(settings.option("methodology").choices) == known

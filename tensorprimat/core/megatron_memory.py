@@ -10,6 +10,7 @@ Transformer Models (arXiv:2205.05198, 2022), section 4.1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -137,6 +138,26 @@ def forbids_context_parallel(spec: RunSpec) -> bool:
     return window is not None and window < spec.sequence_length
 
 
+def uneven_split(spec: RunSpec) -> tuple[tuple[str, ...], str, int] | None:
+    """Return the parallel sizes by which Megatron Core cannot divide the model, what they divide, and its number.
+
+    Megatron Core 0.15 divides key-value heads by the tensor parallel size and layers by the pipeline's. Transformer
+    Engine divides the heads by the context parallel size, too, where ranks exchange heads (see
+    `forbids_context_parallel`).
+    """
+    shape = models.find(spec.model, spec.preset).shape
+    exchanges_heads = spec.engine == "nemo" and shape.sliding_window is not None and spec.context_parallel_size > 1
+    by_heads = ("tensor_model_parallel_size", *(("context_parallel_size",) if exchanges_heads else ()))
+    by_layers = ("pipeline_model_parallel_size",)
+    for names, what, count in (
+        (by_heads, "key-value heads", shape.num_key_value_heads),
+        (by_layers, "layers", shape.num_layers),
+    ):
+        if count % math.prod(getattr(spec, name) for name in names):
+            return tuple(name for name in names if getattr(spec, name) > 1), what, count
+    return None
+
+
 def estimate(spec: RunSpec, device_name: str | None = None) -> MemoryEstimate:
     """Return the memory of one device for a spec of NeMo or Megatron-Bridge with NVIDIA's performance settings."""
     shape = models.find(spec.model, spec.preset).shape
@@ -177,12 +198,9 @@ def remedies(spec: RunSpec, memory_bytes: float, *, estimate: Estimator = estima
 
 
 def _fits(spec: RunSpec, memory_bytes: float, estimate: Estimator) -> bool:
-    shape = models.find(spec.model, spec.preset).shape
-    heads, layers = shape.num_key_value_heads, shape.num_layers
-    splits = (heads % spec.tensor_model_parallel_size, layers % spec.pipeline_model_parallel_size)
     try:
         spec.check()
     except UsageError:
         return False
-    needed = None if any(splits) else estimate(spec)
+    needed = None if uneven_split(spec) else estimate(spec)
     return needed is not None and needed.total <= memory_bytes

@@ -88,7 +88,8 @@ _METHODOLOGY_OR_ONE = "the methodology's, or 1"
 
 def _parallel(name: str, label: str, symbol: str, flag: str | None = None, among: str = "") -> Setting:
     option = None if flag is None else Option(
-        flag=flag, help=f"GPUs among which {among} split.", shown_default=_METHODOLOGY_OR_ONE, engine="NeMo", least=1
+        flag=flag, help=f"GPUs among which {among} split.", shown_default=_METHODOLOGY_OR_ONE, least=1,
+        engine="engines nemo, bridge and primus",
     )  # fmt: skip
     applies: Applies = "where stated" if symbol in ("EP", "VPP") else "always"  # few trainings have any
     return Setting(name=name, label=label, kind="count", symbol=symbol, option=option, applies=applies)
@@ -200,7 +201,7 @@ SETTINGS: tuple[Setting, ...] = (
         name="recompute", label="recompute", kind="word",
         option=Option(
             flag="--activation-checkpointing", metavar="HOW", type=str, choices=("none", "selective", "full"),
-            help="Recompute activations in the backward pass: none, selective (every second layer) or full.",
+            help="Activations to recompute: none, selective (torch engine: every second layer) or full.",
             shown_default="torch engine: what fits; else none",
         ),
     ),

@@ -35,7 +35,7 @@ class RunSpec(Record):
     sequence_length: int
     precision: settings.Precision
     num_gpus: int
-    """Processes: one per GPU, or per gloo process on a CPU."""
+    """Processes on each node: one per GPU, or gloo processes on a CPU."""
     num_nodes: int = 1
     tensor_model_parallel_size: int = 1
     pipeline_model_parallel_size: int = 1

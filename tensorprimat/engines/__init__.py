@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from importlib import metadata
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Platform
@@ -23,6 +25,8 @@ class Engine:
     """Module that a fresh process runs (see engines/launch); None for an engine that reads logs."""
     packages: tuple[str, ...] = ()
     """Import names without which it cannot start."""
+    oldest: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Package → its oldest version that trains as the engine records it."""
     own_training: bool = False
     """The training loop is the project's own: it takes model configuration files, tiny presets and flags of the loop
     (--compile, --attention, …)."""
@@ -44,6 +48,19 @@ class Engine:
         """Return those of the engine's packages that this Python lacks, without importing any."""
         return tuple(name for name in self.packages if not importable(name))
 
+    def outdated_packages(self) -> tuple[str, ...]:
+        """Return a phrase for each package that is too old for the engine, without importing any."""
+        found = []
+        for name, (major, minor) in self.oldest.items():
+            try:
+                version = metadata.version(name)
+            except metadata.PackageNotFoundError:  # a folder on PYTHONPATH has no version
+                continue
+            numbers = re.match(r"(\d+)\.(\d+)", version)
+            if numbers and (int(numbers[1]), int(numbers[2])) < (major, minor):
+                found.append(f"{name} {major}.{minor} or newer ({version} is installed)")
+        return tuple(found)
+
 
 ENGINES = {
     engine.name: engine
@@ -55,7 +72,8 @@ ENGINES = {
             title="the torch engine (Lightning)",
             module="tensorprimat.engines.torch.engine",
             packages=("torch", "lightning", "transformers"),
-            install="pip install torch lightning transformers",
+            oldest={"torch": (2, 4), "lightning": (2, 4), "transformers": (4, 53)},  # 4.52 ignores a layer's recompute
+            install="pip install torch lightning 'transformers>=4.53'",
         ),
         Engine(
             name="nemo",
@@ -108,6 +126,10 @@ NVIDIA_ORDER = ("nemo", "bridge", "torch")
 """Engines that `auto` tries on an NVIDIA GPU: NVIDIA's own first; its newer images carry Megatron-Bridge only."""
 
 
+VENDOR_ENGINES = {"nvd": ("nemo", "bridge"), "amd": ("primus",)}
+"""By platform: the vendor's own engines, for messages."""
+
+
 def default_engine(platform: Platform) -> str:
     """Return the engine whose results have no engine in their file name: the first one installed of those of `auto`."""
     if platform == "nvd":
@@ -123,9 +145,9 @@ None if it can."""
 def in_order(
     models: Sequence[str], obstacle: Obstacle, *, order: Sequence[str] = NVIDIA_ORDER, where: str = " on this GPU"
 ) -> Plan:
-    """Return for each model the first engine that is installed and has no obstacle; the last engine needs neither.
+    """Return for each model the first engine that is installed and has no obstacle, else the last one of the order.
 
-    where: end of "the NeMo engine trains". The sentence gives the reason for each engine that was passed over.
+    where: words after "the NeMo engine trains" in the sentence, which also says why each earlier engine is not used.
     """
     lacking = {name: missing for name in order[:-1] if (missing := ENGINES[name].missing_packages())}
     candidates = [ENGINES[name] for name in order if name not in lacking]
@@ -181,10 +203,10 @@ def choose(
     primus_models: Sequence[str] | None = None,
     obstacle: Obstacle = lambda *_: None,
 ) -> Plan:
-    """Engine by model.
+    """Return the engine for each model.
 
     requested: --engine; with_log: models of which a log was found; primus_models: those that a Primus checkout here has
-    a configuration of, None where there is no checkout; obstacle: asked for the engines of an NVIDIA GPU. Raises
+    a configuration of, None where there is no checkout; obstacle: used on an NVIDIA GPU only, see `in_order`. Raises
     UsageError for an engine that does not exist.
     """
     if requested != "auto" and requested not in ENGINES:

@@ -278,7 +278,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         steps = recorder.steps if recorder else Steps({})
         if self._sampler is not None:
             self._sampler.stop()
-            warnings = [*warnings, *self._sampler.counter_warnings(), *power.unmeasured(described, self._sampler)]
+            warnings = [*warnings, *self._sampler.column_warnings(), *power.unmeasured(described, self._sampler)]
             described, steps = power.with_telemetry(described, steps, self._sampler)
         self.result = live_result.finish(described, steps, memory=memory, ended_by=ended_by, warnings=warnings)
         if self._sampler is not None:

@@ -212,5 +212,5 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
     if code < 0:
         return RunError(f"the training process died of {signal.Signals(-code).name}: {last}{kept}")
     if code == 0:
-        return RunError(f"the training process ended without a whole result: {last}{kept}")
+        return RunError(f"the training process ended without a complete result: {last}{kept}")
     return RunError(f"{last}{kept}")

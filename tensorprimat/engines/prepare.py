@@ -14,12 +14,13 @@ from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.memory_estimate import MemoryEstimate
-from tensorprimat.core.quantities import counted, listed, size
+from tensorprimat.core.quantities import alternatives, counted, listed, size
 from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import ENGINES, Engine, check_model_parallel, importable, methodology
+from tensorprimat.engines import ENGINES, VENDOR_ENGINES, Engine, check_model_parallel, importable, methodology
 from tensorprimat.engines.primus import spec as primus_spec
+from tensorprimat.machine import environment
 
 if TYPE_CHECKING:
     from tensorprimat.machine.platform import Machine
@@ -35,8 +36,10 @@ LEAST_BYTES_PER_PARAMETER = 8  # weights, gradients and both moments of AdamW, i
 
 
 def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> RunSpec:
-    """Return one run of a model on this machine, checked: the methodology's, else the preset's values: the real shape
-    in bf16 on all GPUs, or the tiny one in fp32 on one process of a CPU. Raises UsageError naming the flag.
+    """Return one run of a model on this machine, checked. Raises UsageError naming the flag.
+
+    A value without a flag is that of the methodology, else of the preset: on GPUs the full model in bf16 on all of
+    them, on a CPU the tiny one in fp32 in one process.
     """
     settings.check()
     _check_torch_flags(settings, engine)
@@ -49,6 +52,8 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     num_gpus = default if settings.num_gpus is None else settings.num_gpus
     if platform != "cpu" and num_gpus > devices:
         raise UsageError(f"--num-gpus {num_gpus}: this machine has {devices}")
+    compiles = engine.own_training and platform != "cpu"
+    uncompiled = environment.compiling_disabled() if compiles and settings.compile is None else None
     fields = {
         "micro_batch_size": preset.micro_batch_size,
         "global_batch_size": _default_batch(preset, engine, num_gpus * settings.num_nodes),
@@ -60,7 +65,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "engine": engine.name,
         "num_gpus": num_gpus,
         "recompute": _recompute(settings.recompute, engine),
-        "compile": (engine.own_training and platform != "cpu") if settings.compile is None else settings.compile,
+        "compile": (compiles and not uncompiled) if settings.compile is None else settings.compile,
         "platform": platform,
         **{name: getattr(settings, name) for name in AS_CHOSEN},
     }
@@ -76,7 +81,9 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     )
     unset = [name for name in ("methodology", *settings_of_runs.OF_A_METHODOLOGY) if getattr(settings, name) is None]
     origins = dict.fromkeys(unset, configured.origin)
-    notes = _notes(configured, num_gpus * settings.num_nodes)
+    notes = _notes(configured, engine, platform, num_gpus * settings.num_nodes)
+    if uncompiled:
+        notes = (*notes, f"compile: {uncompiled} turns torch.compile off, so the layers run uncompiled; unset it")
     spec = RunSpec.model_validate({**fields, **configured.values, "notes": notes, "origins": origins})
     if spec.sequence_length > preset.max_position_embeddings:
         raise UsageError(
@@ -96,8 +103,8 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
 def obstacle(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> str | None:
     """Return why an engine cannot train a model on this machine's GPUs, as a phrase after the model's name, or None.
 
-    None too where a flag is the reason, whose refusal names it: the engine could train without it. None with a typed
-    methodology, because a "max" of another engine than the vendor's would not be the vendor's best.
+    Also None where the engine could train without the user's flags: the refusal then names the flag. Also None with
+    --methodology or a parallel size by flag: another engine's "max" would not be the vendor's best.
     """
     if settings.methodology or any((getattr(settings, name) or 1) > 1 for name in settings_of_runs.MODEL_PARALLEL):
         return None
@@ -154,29 +161,47 @@ def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> st
     return None
 
 
-def _notes(chosen: methodology.Chosen, devices: int) -> tuple[str, ...]:
-    """Return notes on the methodology: skipped configurations, and that its values are for 8 GPUs."""
+def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: int) -> tuple[str, ...]:
+    """Return notes on the methodology: another engine's kernels, skipped configurations, values for 8 GPUs."""
     name = chosen.values["methodology"]
     if name is None:
         return ()
-    unused = f"methodology {name}: its first configuration is not used, because {chosen.skipped}"
-    skipped = [unused] if chosen.skipped else []
-    if devices == METHODOLOGY_GPUS:
-        return tuple(skipped)
-    batch, gpus = chosen.values["global_batch_size"], counted(devices, "GPU")
-    other = f"{gpus} with the same global batch of {batch} can have another rate per GPU (--num-gpus)"
-    return (*skipped, f"methodology {name}: its values are for {METHODOLOGY_GPUS} GPUs; {other}")
+    notes = []
+    if engine.own_training:
+        notes.append(
+            f"methodology {name}: sets batch, sequence, precision and parallelism only; kernels and environment "
+            "variables are those of the torch engine, so the rate is not that of "
+            f"{methodology.VENDORS[platform]}'s own software (--engine {alternatives(VENDOR_ENGINES[platform])})"
+        )
+    if chosen.skipped:
+        notes.append(f"methodology {name}: its first configuration is not used, because {chosen.skipped}")
+    if devices != METHODOLOGY_GPUS:
+        batch, gpus = chosen.values["global_batch_size"], counted(devices, "GPU")
+        other = f"{gpus} with the same global batch of {batch} can have another rate per GPU (--num-gpus)"
+        notes.append(f"methodology {name}: its values are for {METHODOLOGY_GPUS} GPUs; {other}")
+    return tuple(notes)
 
 
 def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredModel) -> RunSpec:
-    """Return the spec with the bytes that a layer of a configured model keeps; as it is where torch cannot count."""
-    if not isinstance(preset, ConfiguredModel) or not importable("torch"):
+    """Return the spec with what an estimate cannot read from it; as it is where torch cannot count or is not here.
+
+    These are the bytes that a layer of a configured model keeps, and whether an uncompiled norm is one kernel.
+    """
+    if (spec.compile and not isinstance(preset, ConfiguredModel)) or not importable("torch"):
         return spec
-    from tensorprimat.engines.torch import memory
+    from tensorprimat.engines.torch.model import has_fused_norm
+
+    fused_norm = has_fused_norm("cuda")
+    if not isinstance(preset, ConfiguredModel):
+        unfused = {} if fused_norm else {training_memory.UNFUSED_NORM: "yes"}
+        return spec.changed(options={**spec.options, **unfused})
+    from tensorprimat.engines.torch import fp8, memory
 
     try:
-        kept = memory.kept_bytes_per_token(preset, precision=spec.precision, compiled=spec.compile)
-    except RuntimeError:  # the estimate states that it uses the shape alone
+        kept = memory.kept_bytes_per_token(
+            preset, precision=spec.precision, compiled=spec.compile, fused_norm=fused_norm, recipe=fp8.recipe_of(spec)
+        )
+    except (RuntimeError, UsageError, ImportError):  # the estimate says so; FP8 that torchao lacks is refused later
         return spec
     return spec.changed(options={**spec.options, training_memory.COUNTED: str(round(kept))})
 
@@ -238,18 +263,40 @@ def least_memory_bytes(spec: RunSpec) -> float:
 
 
 def check_engine(engine: Engine) -> None:
-    """Raise UsageError where the engine cannot be imported."""
+    """Raise UsageError where the engine cannot be imported, or has a package that is too old."""
     if missing := engine.missing_packages():
         raise UsageError(f"the {engine.name} engine needs {', '.join(missing)}, not installed here; {engine.install}")
+    if outdated := engine.outdated_packages():
+        raise UsageError(f"the {engine.name} engine needs {', '.join(outdated)}; {engine.install}")
 
 
-def check_spec(engine: Engine, spec: RunSpec, machine: Machine) -> None:
-    """Raise UsageError where the engine, by its own `check`, or the device's memory cannot run the spec."""
+def check_spec(engine: Engine, spec: RunSpec, machine: Machine, *, packages: bool = True) -> None:
+    """Raise UsageError where the engine, by its own checks, or the device's memory cannot run the spec.
+
+    packages: this Python trains; False if a container does, whose packages the engine checks there.
+    """
     check_precision(spec, machine)  # no package that an engine asks for gives a GPU other units
     if engine.module is not None:
-        importlib.import_module(engine.module).check(spec, machine)
+        module = importlib.import_module(engine.module)
+        module.check(spec, machine)
+        if packages and engine.own_training:
+            module.check_packages(spec, machine)
     check_window(spec, engine)
+    check_split(spec, engine)
     check_memory(spec, machine)
+
+
+def check_split(spec: RunSpec, engine: Engine) -> None:
+    """Raise UsageError where Megatron Core could not give every rank the same share of the model."""
+    if not engine.tensor_parallel or engine.own_configuration or (uneven := megatron_memory.uneven_split(spec)) is None:
+        return
+    sizes, what, count = uneven
+    share = " × ".join(settings_of_runs.BY_NAME[name].label for name in sizes)
+    possible = [str(size) for size in range(1, count + 1) if count % size == 0]
+    raise UsageError(
+        f"{spec.named(*sizes)}: Megatron Core cannot divide the {count} {what} of {model_of(spec).title} evenly; "
+        f"{share} must be {alternatives(possible)}"
+    )
 
 
 def check_window(spec: RunSpec, engine: Engine) -> None:
@@ -270,7 +317,7 @@ def check_precision(spec: RunSpec, machine: Machine) -> None:
         return
     instead = next(precision for precision in ("bf16", "fp16", "fp32") if precision not in gpu.lacks)
     raise UsageError(
-        f"{spec.named('precision')}: {gpu.name} has no such matrix units; use --precision {instead}"
+        f"{spec.named('precision')}: {gpu.name} has no {spec.precision.upper()} matrix units; use --precision {instead}"
         + (" without --methodology" if spec.with_methodology_flag else "")
     )
 

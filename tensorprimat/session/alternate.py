@@ -17,7 +17,7 @@ from tensorprimat.core.summary import pool
 from tensorprimat.engines import default_engine, launch
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append, run_summary
-from tensorprimat.session.budget import CONFIDENCE, decide
+from tensorprimat.session.budget import CONFIDENCE, Decision, decide
 from tensorprimat.session.observer import Observer
 from tensorprimat.session.plan import Job, Request, check, job_of, plan_here
 from tensorprimat.session.runs import (
@@ -112,7 +112,7 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
             observer.say(decision.sentence)
         if decision.done:
             for side in sides:
-                _save(side, looks=decision.looks)
+                _save(side, decision)
             return None
     return None
 
@@ -123,8 +123,10 @@ def _keep(side: AbSide, result: Result, pair: str) -> None:
     _save(side)
 
 
-def _save(side: AbSide, looks: int = 1) -> None:
-    result = with_provenance(with_notes(with_command(pool(side.parts)), side.spec), looks=looks)
+def _save(side: AbSide, decision: Decision | None = None) -> None:
+    result = with_notes(with_command(pool(side.parts)), side.spec)
+    if decision is not None:
+        result = decision.noted(with_provenance(result, looks=decision.looks))
     side.loaded = Loaded(path=side.place.save(result), result=result)
 
 

@@ -59,6 +59,12 @@ class Decision:
     looks: int = 1
     """Number of looks at the interval."""
     sentence: str | None = None
+    cut: bool = False
+    """A limit ended the benchmark before its number of runs or its target was reached."""
+
+    def noted(self, result: Result) -> Result:
+        """Return the result with a warning if a limit ended its runs."""
+        return result.changed(warnings=(*result.warnings, self.sentence)) if self.cut and self.sentence else result
 
 
 def half_width(results: Sequence[Result], look: int) -> float | None:
@@ -95,6 +101,7 @@ def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float
     if spent:
         return Decision(
             done=True,
+            cut=True,
             looks=look,
             sentence=f"Stopped by {spent}; {reached or f'{runs} runs give no interval'}, target {goal}",
         )
@@ -107,6 +114,7 @@ def _within_minutes(budget: Budget, runs: int, spent: float) -> Decision:
         return Decision(done=runs >= budget.runs)
     return Decision(
         done=True,
+        cut=True,
         sentence=f"Stopped by --budget-minutes after {runs} of {budget.runs} runs: another would exceed "
         f"{significant(budget.minutes, 3)} minutes for this model",
     )

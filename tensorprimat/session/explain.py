@@ -109,7 +109,7 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
         names = [name for record in sections.values() for name in record.model_fields if name != _REPORTED]
         near = get_close_matches(field, names, n=5, cutoff=0.4) or ["tokens_per_second_per_gpu", "global_batch_size"]
         raise UsageError(
-            f"--explain {field}: no such figure or setting; known are the keys of a result's {', '.join(sections)}, "
+            f"--explain {field}: no such figure or setting; name a key of a result's {', '.join(sections)}, "
             f"such as {', '.join(near)}"
         )
     values = result.performance_metrics.reported if section == _REPORTED else getattr(result, section)

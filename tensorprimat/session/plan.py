@@ -90,7 +90,7 @@ def check_facts(request: Request, jobs: Sequence[Job]) -> None:
 
 
 def check(request: Request) -> None:
-    """Flags that no engine and no reader could work with."""
+    """Raise UsageError for flags that no engine and no reader could work with."""
     if request.settings.config is None and request.model not in (*MODELS, "all"):
         raise UsageError(f"--model {request.model}: no such model; models: {', '.join(MODELS)}, all")
     if request.runs < 1:
@@ -133,13 +133,14 @@ def obstacle_of(settings: RunSettings, machine: Machine) -> Obstacle:
 def job_of(
     model: str, engine: Engine | None, search: discover.Search | None, request: Request, machine: Machine
 ) -> Job:
-    """Raises TensorPrimatError where the engine could not run this model here."""
+    """Return the work for one model. Raises TensorPrimatError where the engine could not run it here."""
     if engine is None or engine.reads_logs:
         if request.append:
             raise UsageError("--append adds runs that are trained here; give --engine torch too, or leave it out")
         return Job(model=model, engine=engine, search=search)
     elsewhere = request.cluster.executor
-    if request.cluster.container_image is None:  # an image has packages of its own
+    packages = not request.cluster.own_packages  # otherwise the ranks check theirs
+    if packages:
         prepare.check_engine(engine)
     spec = prepare.spec_of(model, request.settings, engine=engine, machine=machine)
     spec = spec.changed(output_dir=str(request.output))  # where an engine keeps its own logs
@@ -151,7 +152,7 @@ def job_of(
             raise UsageError(f"--profile {request.profile}: not with --executor {elsewhere}; profile on one machine")
         if request.runs > 1 or request.append:
             raise UsageError(f"--profile {request.profile}: profiles one run; leave --runs and --append out")
-    prepare.check_spec(engine, spec, machine)
+    prepare.check_spec(engine, spec, machine, packages=packages)
     earlier = None
     if request.append:
         planned = appending.planned_result(spec, machine)

@@ -78,13 +78,27 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def measure(device: str, *, quick: bool, on_part: OnPart) -> tuple[Preflight, list[str]] | None:
+def _check_share(least_share: float | None, devices: int, device_name: str | None) -> None:
+    """Raise UsageError where there is nothing that a share could refer to."""
+    if least_share is not None and not records.has_reference(devices, device_name):
+        raise UsageError(
+            "--fail-below: there is one device here and no published rate of it to compare with; leave it out, or "
+            "measure several devices"
+        )
+
+
+def measure(
+    device: str, *, quick: bool, on_part: OnPart, least_share: float | None = None
+) -> tuple[Preflight, list[str]] | None:
     """Measure this machine; return the record and a sentence for everything that disturbed it.
 
-    None on every rank but the first, which alone has the whole. Raises UsageError for a device that is not there.
+    None on every rank but the first, which alone has the whole. Raises UsageError for a device that is not there,
+    and for a least_share that nothing could be compared with.
     """
     machine = platform.detect(cpu=device == "cpu")
     chosen = device_of(device, machine)
+    here = 1 if chosen == "cpu" else machine.gpu_info.device_count or 1
+    _check_share(least_share, max(here, world_size()), machine.gpu_info.device_name)
     from tensorprimat.micro import preflight
 
     is_first = int(os.environ.get("RANK", "0")) == 0
@@ -107,9 +121,10 @@ def run(
 ) -> Outcome | None:
     """Measure this machine and keep the record; None on every rank but the first.
 
-    keep_noisy: keep it although the machine was busy. least_share: of the median GPU that each GPU must reach.
+    keep_noisy: keep it although the machine was busy. least_share: of the median GPU that each GPU must reach;
+    of the best published product where there is one GPU.
     """
-    measured = measure(device, quick=quick, on_part=on_part)
+    measured = measure(device, quick=quick, on_part=on_part, least_share=least_share)
     if measured is None:
         return None
     found, disturbed = measured
@@ -170,6 +185,7 @@ def run_on_cluster(
     on_line: Callable[[str], None],
 ) -> Outcome:
     """Measure every node in one job and keep the record. Raises RunError where the job fails."""
+    _check_share(least_share, spec.num_gpus * spec.num_nodes, cluster.gpu)
     folder = place.folder / "cluster" / f"preflight_{store.new_stamp()}"
     with processes.scratch_folder() as scratch:
         spec_file, result_file, stderr_file = (scratch / name for name in ("spec.json", "result.json", "stderr"))

@@ -22,6 +22,9 @@ from tensorprimat.machine.platform import Machine
 UTILISATION = 0.3  # of the dense peak: published plain PyTorch training lies above it (docs/reference/expected-mfu.md)
 START_SECONDS = 60.0  # of a fresh process: imports, building the model, compiling its layers
 FEWEST_STEPS = 5  # measured steps below which a run shows too little
+FEWEST_WARMUP_STEPS = 2  # the first compiles and allocates; the result says if the measured ones still settle
+FITTED = {"global_batch_size": "batch", "steps": "steps", "warmup_steps": "warm-up steps"}
+"""Settings that a budget reduces → label."""
 SCALED_ENGINES = ("torch",)  # the others take batch and parallelism from a vendor's recipe, which is for one node
 
 
@@ -62,30 +65,90 @@ def of_benchmark(specs: Sequence[RunSpec], machine: Machine, *, runs: int, pause
     return runs * math.fsum(known) + (runs - 1) * len(specs) * pause
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Specs that fit a budget, and how many runs of each."""
+
+    specs: Mapping[str, RunSpec]
+    """By model."""
+    runs: int
+    """Runs of each model that are estimated to fit, at least 1."""
+    minutes_for_all: float | None
+    """Estimated minutes of as many runs as requested, each as short as it may be; None without a peak."""
+
+
 def fitted(
     specs: Mapping[str, RunSpec], machine: Machine, *, runs: int, pause: float, minutes: float, free: frozenset[str]
-) -> dict[str, RunSpec]:
-    """Return the specs, with batch size and steps reduced (unless a flag sets them) until the benchmark fits.
+) -> Fit:
+    """Return the specs, with batch size, steps and warm-up reduced (unless a flag sets them) until the benchmark fits.
 
-    free: `global_batch_size`, `steps` where they may change. The batch has two sizes only, the default and one micro
-    batch on each GPU, so that two machines are likely to choose the same; then steps are left out, at least
-    FEWEST_STEPS stay. A spec that fits, or whose time cannot be estimated, is returned as it is.
+    free: `global_batch_size`, `steps`, `warmup_steps` where they may change. The batch has two sizes only, the default
+    and one micro batch on each GPU, so that two machines are likely to choose the same; then measured steps are left
+    out, at least FEWEST_STEPS stay, then warm-up. Runs are left out last: their scatter makes the interval. A spec that
+    fits, or whose time cannot be estimated, is returned as it is.
     """
-    share = (60 * minutes - (runs - 1) * len(specs) * pause) / (runs * len(specs)) if specs else 0.0
-    return {name: _fitted(spec, machine, share, free) for name, spec in specs.items()}
+
+    def within(share: float) -> dict[str, RunSpec]:
+        return {name: _fitted(spec, machine, share, free) for name, spec in specs.items()}
+
+    least = of_benchmark(list(within(0.0).values()), machine, runs=runs, pause=pause)
+    for fewer in range(runs, 0, -1):
+        found = within((60 * minutes - (fewer - 1) * len(specs) * pause) / (fewer * max(1, len(specs))))
+        total = of_benchmark(list(found.values()), machine, runs=fewer, pause=pause)
+        if total is None or total <= 60 * minutes:
+            break
+    return Fit(specs=found, runs=fewer, minutes_for_all=None if least is None else least / 60)
 
 
-def sentence(specs: Sequence[RunSpec], machine: Machine, *, runs: int, pause: float) -> str:
-    """Return the estimate of a benchmark in one sentence, or why there is none."""
-    total, one = of_benchmark(specs, machine, runs=runs, pause=pause), of_run(specs[0], machine) if specs else None
+def with_note(before: RunSpec, after: RunSpec, minutes: float) -> RunSpec:
+    """Return the fitted spec with a note on what was reduced, if anything was."""
+    reduced = [
+        f"{label} {getattr(after, name)} instead of {getattr(before, name)}"
+        for name, label in FITTED.items()
+        if getattr(after, name) != getattr(before, name)
+    ]
+    if not reduced:
+        return after
+    other_work = before.global_batch_size != after.global_batch_size
+    note = f"--budget-minutes {minutes:g}: {', '.join(reduced)}" + (
+        "; compare only results of one batch size, or set it with --global-batch-size" if other_work else ""
+    )
+    return after.changed(notes=(*after.notes, note))
+
+
+def sentence(
+    specs: Sequence[RunSpec],
+    machine: Machine,
+    *,
+    runs: int,
+    pause: float,
+    minutes: float | None = None,
+    fit: Fit | None = None,
+) -> str:
+    """Return the estimate of a benchmark in one sentence, or why there is none.
+
+    runs: as requested. minutes, fit: the budget and what fits it; the sentence then says what does not.
+    """
+    planned = runs if fit is None else fit.runs
+    total, one = of_benchmark(specs, machine, runs=planned, pause=pause), of_run(specs[0], machine) if specs else None
     if total is None or one is None:
         return f"Time: no estimate, no peak is known for {machine.gpu_info.device_name or 'this device'}."
-    count = runs * len(specs)
+    count = planned * len(specs)
+    some = f" of {runs * len(specs)}" if planned < runs else ""
     steps = "/".join(dict.fromkeys(f"{spec.max_steps}" for spec in specs))
-    pauses = f", {pause:g} s between runs" if runs > 1 and pause else ""
-    return (
-        f"Estimated time: {rough_time(total)} for {count} run{'s' if count > 1 else ''} of {steps} steps "
+    pauses = f", {pause:g} s between runs" if planned > 1 and pause else ""
+    estimate = (
+        f"Estimated time: {rough_time(total)} for {count}{some} run{'s' if count > 1 or some else ''} of {steps} steps "
         f"({one.because}{pauses}); not measured."
+    )
+    if minutes is None or fit is None or fit.minutes_for_all is None or (total <= 60 * minutes and not some):
+        return estimate
+    over = f" That is {rough_time(total - 60 * minutes)} more than --budget-minutes {minutes:g}."
+    one_model = ", or --model for one model" if len(specs) > 1 else ""
+    whole = "all runs" if some else "this"
+    return (
+        f"{estimate}{over if total > 60 * minutes else ''} For {whole} use --budget-minutes "
+        f"{math.ceil(fit.minutes_for_all)}{one_model}."
     )
 
 
@@ -99,10 +162,13 @@ def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str])
     if "global_batch_size" in free and scalable and spec.global_batch_size > least:
         spec = spec.changed(global_batch_size=least, methodology=None, notes=()).check()
         time = of_run(spec, machine) or time
-    if "steps" in free and time.seconds > share:
-        steps = math.floor((share - START_SECONDS) / time.step_seconds) - spec.warmup_steps
-        spec = spec.changed(steps=min(spec.steps, max(FEWEST_STEPS, steps)))
-    return spec
+    fewest = {
+        "steps": min(spec.steps, FEWEST_STEPS) if "steps" in free else spec.steps,
+        "warmup_steps": min(spec.warmup_steps, FEWEST_WARMUP_STEPS) if "warmup_steps" in free else spec.warmup_steps,
+    }
+    most = math.floor((share - START_SECONDS) / time.step_seconds)  # of both
+    warmup = min(spec.warmup_steps, max(fewest["warmup_steps"], most - fewest["steps"]))
+    return spec.changed(warmup_steps=warmup, steps=min(spec.steps, max(fewest["steps"], most - warmup)))
 
 
 def _flops_per_token(spec: RunSpec) -> float:

@@ -76,7 +76,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
         result = with_notes(with_command(pool(parts)), spec)
         decision = decide(budget, [result], runs=run, began=began)
         looks = decision.looks + (0 if job.earlier is None else job.earlier.provenance.looks)
-        result = with_provenance(result, looks=looks)
+        result = decision.noted(with_provenance(result, looks=looks))
         outcome = replace(outcome, result=result, path=place.save(result))
         if decision.sentence:
             observer.say(decision.sentence)
@@ -228,25 +228,20 @@ def with_command(result: Result) -> Result:
 def within_budget(request: Request, jobs: list[Job], machine: Machine, observer: Observer) -> tuple[Request, list[Job]]:
     """Print the estimated time of the trainings, fitted to --budget-minutes, and return the fitted request and jobs."""
     specs = {job.model: job.spec for job in jobs if job.spec is not None}
-    budget, pause = request.budget, cooldown_of(request, machine)
+    budget, pause, fit = request.budget, cooldown_of(request, machine), None
     if not specs or budget.target is not None:
         return request, jobs
     if budget.minutes is not None:
-        typed = {*request.typed, *(("steps", "global_batch_size") if request.append else ())}
-        free = frozenset({"global_batch_size", "steps"} - typed)
-        fitted = run_time.fitted(specs, machine, runs=request.runs, pause=pause, minutes=budget.minutes, free=free)
-        for model, spec in fitted.items():
-            if spec != (was := specs[model]):
-                observer.say(
-                    f"{model}: batch {spec.global_batch_size} (default {was.global_batch_size}), {spec.steps} measured "
-                    f"steps (default {was.steps}) by --budget-minutes {budget.minutes:g}; compare only "
-                    "results of one batch size, or set it with --global-batch-size"
-                )
-        specs = fitted
+        free = frozenset() if request.append else frozenset(run_time.FITTED) - request.typed
+        fit = run_time.fitted(specs, machine, runs=request.runs, pause=pause, minutes=budget.minutes, free=free)
+        specs = {model: run_time.with_note(specs[model], spec, budget.minutes) for model, spec in fit.specs.items()}
         jobs = [replace(job, spec=specs[job.model]) if job.spec is not None else job for job in jobs]
         request = replace(request, budget=replace(budget, minutes=budget.minutes / len(specs)))
     if machine.platform != "cpu":
-        observer.say(run_time.sentence(list(specs.values()), machine, runs=request.runs, pause=pause))
+        told = run_time.sentence(
+            list(specs.values()), machine, runs=request.runs, pause=pause, minutes=budget.minutes, fit=fit
+        )
+        observer.say(told)
     return request, jobs
 
 

@@ -17,7 +17,7 @@ ENDING = (
 
 @contextlib.contextmanager
 def refusals(image: str | None) -> Iterator[None]:
-    """Raise RunError where the daemon refuses."""
+    """Turn an error of the Docker daemon into a RunError."""
     import docker.errors
 
     try:

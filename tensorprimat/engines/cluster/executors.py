@@ -56,6 +56,11 @@ class Cluster(Record):
     volume_claim: str | None = None
 
     @property
+    def own_packages(self) -> bool:
+        """Return True if ranks use the packages of an image or a rented machine, which are not known here."""
+        return self.container_image is not None or self.executor == "skypilot"
+
+    @property
     def flags_used(self) -> dict[str, object]:
         """Return the flags that were given, by name."""
         return {name: value for name, value in self.model_dump(exclude={"executor"}).items() if value}
@@ -177,7 +182,7 @@ def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine
         known = ", ".join(gpu.name for gpu in catalogue.gpus())
         raise UsageError(f"--gpu {cluster.gpu}: not in the catalogue; it has {known}, and cpu")
     if num_gpus is None:
-        raise UsageError(f"--gpu {cluster.gpu}: give --num-gpus too, how many each node has")
+        raise UsageError(f"--gpu {cluster.gpu}: give --num-gpus too, the GPUs of each node")
     memory = [gpu.memory_gb.value for gpu in kinds if gpu.memory_gb is not None and gpu.memory_gb.value is not None]
     return Machine(
         platform=SPELLINGS[kinds[0].vendor.lower()],
@@ -191,8 +196,18 @@ def plan(
 ) -> Plan:
     """Return the engine that trains there. Raises UsageError for one that cannot."""
     if requested not in ("auto", *TRAINS_THERE):
-        raise UsageError(f"--engine {requested}: not with --executor, which has {' and '.join(TRAINS_THERE)}")
+        raise UsageError(f"--engine {requested}: --executor supports only {' and '.join(TRAINS_THERE)}")
     first = "torch" if requested == "auto" and platform != "nvd" else requested
+    bare = cluster.own_packages and cluster.container_image is None  # it gets the torch engine's packages, see nemo_run
+    if bare and requested == "nemo":
+        raise UsageError(f"--engine nemo: needs an image on --executor {cluster.executor}; add --container-image")
+    if first == "auto" and bare:
+        first = "torch"
+    elif first == "auto" and cluster.own_packages:
+        raise UsageError(
+            f"--container-image {cluster.container_image}: this machine cannot see which engines it contains; add "
+            f"--engine {' or '.join(TRAINS_THERE)}"
+        )
     order = TRAINS_THERE if first == "auto" else (first,)
     return in_order(models, obstacle, order=order, where=f", started by {cluster.executor}")
 

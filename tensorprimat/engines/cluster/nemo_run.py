@@ -24,6 +24,7 @@ AS_IT_COMES = {"PYTHONUNBUFFERED": "1"}
 JOB_NAME_PREFIX = "tensorprimat."
 PIP_INSTALL = "pip install torch lightning transformers numpy scipy pydantic psutil pyyaml"
 """Installation of the torch engine's imports on a bare cloud machine. An image is expected to have its own."""
+FOR_FP8 = " torchao"
 
 
 def place_of(cluster: Cluster, folder: Path) -> str:
@@ -104,7 +105,9 @@ def _skypilot(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
         num_nodes=spec.num_nodes,
         infra=cluster.infra,
         file_mounts={**mounts, PLACES["skypilot"]: str(folder)},
-        setup="" if image else PIP_INSTALL,
+        setup=""
+        if image
+        else " ".join([PIP_INSTALL, *([FOR_FP8] if getattr(spec, "precision", None) == "fp8" else [])]),
         env_vars=dict(AS_IT_COMES),
         autodown=True,
         idle_minutes_to_autostop=IDLE_MINUTES,

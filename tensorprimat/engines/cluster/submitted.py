@@ -5,8 +5,8 @@
 
 Precedes an engine's command (`executors.wrapping`) and behaves like the engine: its console lines on
 stdout, all other output of the job and NeMo-Run on stderr, a result file, exit code 0, or 1 with one line. Ctrl-C
-and SIGTERM cancel the job, because without its launcher nothing would collect the result. engines/slurm reads the state
-of a Slurm job, because NeMo-Run needs an accounting database for it. Everything of the job is kept in DIR.
+and SIGTERM cancel the job, because without its launcher nothing would collect the result. engines/cluster/slurm reads
+the state of a Slurm job, because NeMo-Run needs an accounting database for it. All files of the job are kept in DIR.
 """
 
 from __future__ import annotations

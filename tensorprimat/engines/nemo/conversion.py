@@ -97,7 +97,8 @@ def check_room(needed: Needs, output: Path) -> list[str]:
     available = psutil.virtual_memory().available
     if available < needed.memory_bytes:
         warnings.append(
-            f"memory: {size(needed.memory_bytes)} are needed and {size(available)} are available; it may be killed"
+            f"memory: {size(needed.memory_bytes)} are needed and {size(available)} are available; "
+            "the conversion may be killed"
         )
     return warnings
 
@@ -119,7 +120,8 @@ def convert(model: str, source: str, output: Path, *, overwrite: bool = False) -
         raise UsageError(f"{reason}; conversion needs NeMo 2.1 to 2.7: make nemo-env, or NVIDIA's image")
     if importlib.util.find_spec(LAYERS_OF) is None:
         raise UsageError(
-            "Transformer Engine is not installed, and NeMo's importers know only its layers; convert in NVIDIA's image"
+            "Transformer Engine is not installed, and NeMo's importers support only its layers; "
+            "convert in NVIDIA's image"
         )
     if output.exists() and not overwrite:
         raise UsageError(f"--output {output}: exists; give --overwrite or another folder")

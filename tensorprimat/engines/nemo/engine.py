@@ -64,9 +64,9 @@ def check(spec: RunSpec, machine: Machine) -> None:
             f"--preset {spec.preset}: NeMo has recipes for the full models only; try benchmark.py --engine torch"
         )
     if spec.strategy != "auto":
-        raise UsageError(f"--strategy {spec.strategy}: NeMo always uses Megatron's; leave the flag out")
+        raise UsageError(f"--strategy {spec.strategy}: NeMo always uses its Megatron strategy; leave the flag out")
     if spec.seed != NEMO_SEED:
-        raise UsageError(f"--seed {spec.seed}: NeMo 2 always starts from {NEMO_SEED}; leave the flag out")
+        raise UsageError(f"--seed {spec.seed}: NeMo 2 always uses seed {NEMO_SEED}; leave the flag out")
     if spec.num_nodes > 1 and executors.OPTION not in spec.options and not started_by_launcher():
         raise UsageError(
             f"--num-nodes {spec.num_nodes}: start the script with srun or torchrun on every node, "

@@ -21,7 +21,7 @@ from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import count
 
-PLACEHOLDER = re.compile(r"\$\{([^:{}$]{1,200})(?::([^}]{0,1000}))?\}")
+PLACEHOLDER = re.compile(r"\$\{([^:{}$]{1,200})(?::([^}]{0,300}))?\}")
 NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 PRESETS = Path("primus", "configs")
 PARENTS = ("extends", "bases", "includes")

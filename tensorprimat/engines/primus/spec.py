@@ -141,8 +141,8 @@ def check(spec: RunSpec, machine: Machine) -> None:
     warm_up = sets.whole("lr_warmup_iters") or 0
     if sets.settings.get("lr_decay_iters") is None and spec.max_steps <= warm_up:
         raise UsageError(
-            f"{spec.max_steps} iterations: the configuration raises its learning rate for {warm_up}, and Megatron "
-            f"refuses to end before; use more (TRAIN_ITERS={warm_up + 10}, --steps {warm_up + 10})"
+            f"{spec.max_steps} iterations: the learning rate of the configuration warms up for {warm_up}, and "
+            f"Megatron refuses a shorter training; use more (TRAIN_ITERS={warm_up + 10}, --steps {warm_up + 10})"
         )
 
 
@@ -151,8 +151,8 @@ def advice(spec: RunSpec) -> list[str]:
     warnings = []
     if spec.max_steps < SHORT_RUN:
         warnings.append(
-            f"{spec.model}: {spec.max_steps} iterations leave few to measure, so intervals will be wide; raise them "
-            "with TRAIN_ITERS=50 (run_primus_*.sh) or --steps 50 (benchmark.py)"
+            f"{spec.model}: {spec.max_steps} iterations leave few to measure; raise them with TRAIN_ITERS=50 "
+            "(run_primus_*.sh) or --steps 50 (benchmark.py), and add --runs 3 for an interval"
         )
     sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
     tokenizer = str(sets.settings.get("tokenizer_model", ""))
