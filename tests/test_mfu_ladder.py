@@ -20,14 +20,15 @@ pytest.importorskip("lightning")
 
 from perf import gpu_checks  # noqa: E402
 from tensorprimat.cli import main  # noqa: E402
-from tensorprimat.core import models  # noqa: E402
+from tensorprimat.core import configured, models  # noqa: E402
 from tensorprimat.core.result import GpuInfo  # noqa: E402
 from tensorprimat.core.spec import RunSettings  # noqa: E402
 from tensorprimat.engines import ENGINES, prepare  # noqa: E402
 from tensorprimat.engines.callback import BenchmarkCallback  # noqa: E402
 from tensorprimat.engines.torch import attention  # noqa: E402
+from tensorprimat.engines.torch import config as torch_config  # noqa: E402
 from tensorprimat.engines.torch.module import TrainingModule  # noqa: E402
-from tensorprimat.machine import nvidia  # noqa: E402
+from tensorprimat.machine import nvidia, platform  # noqa: E402
 from tensorprimat.machine.platform import Machine  # noqa: E402
 
 ladder = scripts.load("perf/mfu_ladder.py")
@@ -116,6 +117,30 @@ def test_benchmark_accepts_every_command_of_the_ladder_on_a_gpu(monkeypatch, cap
         assert main(["run", *arguments]) == 0, capsys.readouterr().err
 
 
+def test_no_rung_recomputes_on_a_gpu_of_80_gb(monkeypatch):
+    """Recomputed layers are a quarter of the work that MFU does not count: the goal could not be reached."""
+    gpu = GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=1, total_memory_gb=85.0)
+    here = Machine(platform="nvd", gpu_info=gpu, host="here")
+    planned = []
+
+    def noted(command, **_):
+        name, config = torch_config.read(command[command.index("--model") + 1])
+        for changes in ({"compile": False}, {"compile": True}):
+            wanted = RunSettings(steps=8, warmup_steps=2, seed=1, global_batch_size=4, config=config, **changes)
+            planned.append(prepare.spec_of(name, wanted, engine=ENGINES["torch"], machine=here))
+        raise RuntimeError("noted")
+
+    monkeypatch.setattr(ladder, "on_gpu", lambda: True)
+    monkeypatch.setattr(platform, "detect", lambda: here)
+    monkeypatch.setattr(ladder.subprocess, "run", noted)
+    with pytest.raises(RuntimeError, match="noted"):
+        ladder.compiled()
+    assert [(one.recompute, one.model, one.sequence_length) for one in planned] == 2 * [
+        ("none", "llama-16-layers", 8192)
+    ]
+    assert configured.model_of(planned[0]).parameters == 4_540_469_248
+
+
 def test_fp8_is_skipped_on_a_gpu_without_units_for_it(monkeypatch, capsys):
     monkeypatch.setattr(ladder, "on_gpu", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-80GB")
@@ -171,6 +196,7 @@ def test_a_rung_states_its_goals_and_whether_they_are_reached(monkeypatch, secon
     monkeypatch.setattr(ladder, "benchmark", lambda *_: made.model_dump(mode="json"))
     monkeypatch.setattr(ladder, "best_product", lambda _: 800e12)
     printed = ladder.compiled()
+    assert printed.startswith("llama of 8,030,261,248 parameters, recomputation none, ")
     assert f"goal 60% {outcome}" in printed
     assert f"of the best matrix product, goal 75% {outcome}" in printed
 

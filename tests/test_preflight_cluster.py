@@ -11,7 +11,7 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core import preflight as records
-from tensorprimat.core.preflight import DeviceCheck, Preflight, PreflightSpec
+from tensorprimat.core.preflight import DeviceCheck, MatrixRate, Preflight, PreflightSpec
 from tensorprimat.engines.cluster import executors
 from tensorprimat.session import preflight
 
@@ -85,6 +85,35 @@ def test_every_node_has_a_row_and_a_slow_one_fails_the_command_by_name(cluster, 
     assert "Slurm job 7 is submitted" in err
     [kept] = (tmp_path / "output" / "preflight").iterdir()
     assert (records.load(kept).world_size, records.load(kept).collective_backend) == (2, "gloo")
+
+
+def alone(rate):
+    """A preflight of one H100."""
+    row = MatrixRate(
+        precision="bf16", size=8192, best_flops_per_second=rate, typical_flops_per_second=rate,
+        achieved_flops_per_second=8e14,
+    )  # fmt: skip
+    check = DeviceCheck(index=0, host="node1", flops_per_second=rate)
+    return Preflight(
+        platform="nvd", device="cuda", host="node1", timestamp="2026-01-02", matmul=(row,), devices=(check,)
+    )
+
+
+def test_one_gpu_is_compared_with_the_best_published_product():
+    [printed] = alone(4e14).below(0.9)
+    assert printed == "node1: the GPU reaches 50.0 % of the best published bf16 product, less than 90 %"
+    assert alone(7.9e14).below(0.9) == ()
+    [printed] = alone(7.9e14).changed(matmul=()).below(0.9)
+    assert printed == "node1: no bf16 product was measured that could be compared with the published one"
+
+
+@pytest.mark.parametrize("executor", [(), ("--executor", "slurm", "--partition", "cpu")])
+def test_a_share_of_nothing_is_refused_before_anything_is_measured(cluster, capsys, executor):
+    cluster(1.0)
+    assert main(["preflight", "--device", "cpu", "--quick", *executor, "--fail-below", "90%"]) == 2
+    assert "--fail-below: there is one device here and no published rate of it" in capsys.readouterr().err
+    assert records.has_reference(1, "NVIDIA H100 80GB HBM3")
+    assert records.has_reference(2, None)
 
 
 def test_nodes_of_one_speed_pass(cluster, tmp_path, capsys):

@@ -18,8 +18,9 @@ from tensorprimat.core import footprint, micro_result
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.core.result import GpuInfo
+from tensorprimat.core.units import GB
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import grid, isolated, passes, sweep
+from tensorprimat.micro import grid, isolated, memory, passes, sweep
 from tensorprimat.micro.estimate import best_rate
 from tensorprimat.micro.matmul import DTYPES
 from tensorprimat.micro.workload import Network
@@ -211,7 +212,8 @@ def test_fit_can_be_requested_later(tmp_path):
 def test_real_memory_that_runs_out_is_a_row(tmp_path, capsys):
     if not Path("/proc/self/status").exists():
         pytest.skip("RLIMIT_DATA counts memory on Linux only")
-    limited = ["--context-length", "64", "--batch-size", "3000", "--memory-limit", "0.8", "--in-process"]
+    limit = f"{memory.used_bytes() / GB + 0.5:.2f}"
+    limited = ["--context-length", "64", "--batch-size", "3000", "--memory-limit", limit, "--in-process"]
     command = ["sweep", *QUICK[:4], *limited, "--warmup-steps", "0", "--trials", "1", "--device", "cpu"]
     before = torch.get_num_threads()
     torch.set_num_threads(1)

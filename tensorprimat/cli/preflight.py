@@ -28,7 +28,11 @@ def command(
         bool, switch("--keep-noisy", "Keep the figures although the machine was busy or its limits changed.")
     ] = False,
     fail_below: Annotated[
-        str | None, takes("PERCENT", "Fail if a GPU reaches less than this share of the median GPU.")
+        str | None,
+        takes(
+            "PERCENT",
+            "Fail if a GPU reaches less than this share of the median GPU (one GPU: of the best published product).",
+        ),
     ] = None,
     executor: Annotated[str | None, takes("HOW", EXECUTOR)] = None,
     nodes: Annotated[int, takes("N", "Nodes to measure (with --executor).")] = 1,

@@ -15,13 +15,15 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from tensorprimat.core import regular
+from tensorprimat.core import catalogue, regular
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.records import Count, Figure, Record, first_fault
 
 LARGEST_BYTES = 2**24  # a record has some kilobytes
+COMPARED = "bf16"
+"""Precision in which a GPU without others is compared with the catalogue."""
 FOLDER = "preflight"
 """Of an output folder: where preflights are kept."""
 
@@ -166,9 +168,12 @@ class Preflight(Record):
         return "processes" if self.device == "cpu" else "GPUs"
 
     def below(self, share: float) -> tuple[str, ...]:
-        """Return a sentence for each GPU that reaches less than a share of the median GPU of all nodes."""
-        if not self.devices:
-            return ()
+        """Return a sentence for each GPU that reaches less than a share of the median GPU of all nodes.
+
+        A GPU without others is compared with the best published product of its kind.
+        """
+        if len(self.devices) < 2:
+            return self._below_published(share)
         middle = _median(self.devices)
         return tuple(
             f"{check.host or self.host}: {self.unit.lower()} {check.index} reaches "
@@ -178,9 +183,28 @@ class Preflight(Record):
             if check.flops_per_second < share * middle
         )
 
+    def _below_published(self, share: float) -> tuple[str, ...]:
+        rows = [row for row in self.matmul if row.precision == COMPARED and row.achieved_flops_per_second]
+        if not rows:
+            return (f"{self.host}: no {COMPARED} product was measured that could be compared with the published one",)
+        reached = max(row.best_flops_per_second / (row.achieved_flops_per_second or 1) for row in rows)
+        if reached >= share:
+            return ()
+        return (
+            f"{self.host}: the {self.unit} reaches {percent(reached, 1)} of the best published {COMPARED} product, "
+            f"less than {100 * share:g} %",
+        )
+
     def fits(self, *, platform: str | None, device_name: str | None, host: str | None) -> bool:
         """Return True if another record describes this machine."""
         return (self.platform, self.device_name, self.host) == (platform, device_name, host)
+
+
+def has_reference(devices: int, device_name: str | None) -> bool:
+    """Return True if `below` can compare: with other devices, or one with the best published product of its kind."""
+    gpu = catalogue.find_gpu(device_name)
+    published = gpu.achievable_tflops.get(COMPARED) if gpu else None
+    return devices > 1 or bool(published and published.value)
 
 
 def _median(checks: Sequence[DeviceCheck]) -> float:

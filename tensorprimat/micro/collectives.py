@@ -22,8 +22,8 @@ from tensorprimat.micro import matmul
 SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**10, 2**16, 2**20, 2**24, 2**26, 2**28, 2**30)}
 REPEATS = 5
 SMALL_BYTES, CALLS_OF_SMALL = 2**22, 20  # one call of a small message is over before its launch is
-_TYPE = {"cpu": torch.float32, "cuda": torch.bfloat16}
-"""Gradients are reduced in bf16 on GPUs."""
+TYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16, torch.float32)}
+"""Types of the numbers that are summed: trainings reduce gradients in either. The other collectives have the first."""
 
 # torch 2.13 renamed both, and warns of the old names.
 _GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -66,31 +66,36 @@ def measure(device: torch.device, processes: int) -> list[Collective]:
     """Return every collective at every size; nothing where there is one process only."""
     if processes == 1:
         return []
-    return [_timed(kind, size, device, processes) for size in SIZES[device.type] for kind in _KINDS]
+    return [
+        _timed(kind, dtype, size, device, processes)
+        for size in SIZES[device.type]
+        for kind in _KINDS
+        for dtype in TYPES[device.type][: None if kind == "all_reduce" else 1]
+    ]
 
 
-def _all_reduce(size: int, device: torch.device, _processes: int) -> Work:
+def _all_reduce(size: int, dtype: torch.dtype, device: torch.device, _processes: int) -> Work:
     """Return the sum as training does: a maximum would keep the switches' own reduction (NVLink SHARP) off."""
-    fresh = torch.randn(size // _TYPE[device.type].itemsize, device=device).to(_TYPE[device.type])
+    fresh = torch.randn(size // dtype.itemsize, device=device).to(dtype)
     values = fresh.clone()
     return lambda: dist.all_reduce(values, op=dist.ReduceOp.SUM), lambda: values.copy_(fresh)
 
 
-def _all_gather(size: int, device: torch.device, processes: int) -> Work:
-    count, dtype = size // _TYPE[device.type].itemsize // processes, _TYPE[device.type]
+def _all_gather(size: int, dtype: torch.dtype, device: torch.device, processes: int) -> Work:
+    count = size // dtype.itemsize // processes
     whole = torch.empty(count * processes, device=device, dtype=dtype)
     part = torch.randn(count, device=device).to(dtype)
     return lambda: _GATHER(whole, part), lambda: None
 
 
-def _reduce_scatter(size: int, device: torch.device, processes: int) -> Work:
-    count, dtype = size // _TYPE[device.type].itemsize // processes, _TYPE[device.type]
+def _reduce_scatter(size: int, dtype: torch.dtype, device: torch.device, processes: int) -> Work:
+    count = size // dtype.itemsize // processes
     whole = torch.randn(count * processes, device=device).to(dtype)
     part = torch.empty(count, device=device, dtype=dtype)
     return lambda: _SCATTER(part, whole), lambda: None
 
 
-_KINDS: dict[CollectiveKind, tuple[Callable[[int, torch.device, int], Work], int]] = {
+_KINDS: dict[CollectiveKind, tuple[Callable[[int, torch.dtype, torch.device, int], Work], int]] = {
     "all_reduce": (_all_reduce, 2),
     "all_gather": (_all_gather, 1),
     "reduce_scatter": (_reduce_scatter, 1),
@@ -98,9 +103,9 @@ _KINDS: dict[CollectiveKind, tuple[Callable[[int, torch.device, int], Work], int
 """Function of each collective, and how often each link carries the message (times (n−1)/n)."""
 
 
-def _timed(kind: CollectiveKind, size: int, device: torch.device, processes: int) -> Collective:
+def _timed(kind: CollectiveKind, dtype: torch.dtype, size: int, device: torch.device, processes: int) -> Collective:
     prepare, passes = _KINDS[kind]
-    work, refill = prepare(size, device, processes)
+    work, refill = prepare(size, dtype, device, processes)
     work()
     calls = CALLS_OF_SMALL if size < SMALL_BYTES else 1
     seconds = []
@@ -118,7 +123,7 @@ def _timed(kind: CollectiveKind, size: int, device: torch.device, processes: int
     median = statistics.median(seconds)
     return Collective(
         kind=kind,
-        dtype=str(_TYPE[device.type]).removeprefix("torch."),
+        dtype=str(dtype).removeprefix("torch."),
         size_bytes=size,
         seconds=median,
         bus_bytes_per_second=size / median * passes * (processes - 1) / processes,

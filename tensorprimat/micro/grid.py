@@ -149,7 +149,7 @@ def sizes(options: GridOptions) -> list[Size]:
         found = found or [small]
     if options.label is not None:
         if len(found) > 1:
-            raise UsageError(f"--label {options.label}: there are {len(found)} sizes, and a label names one")
+            raise UsageError(f"--label {options.label}: labels one size, and there are {len(found)}; leave it out")
         found = [replace(found[0], model_size=options.label)]
     if options.vocab_size is not None:
         found = [replace(size, vocab=options.vocab_size) for size in found]

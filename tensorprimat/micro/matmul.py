@@ -42,7 +42,8 @@ def intervals(work: Callable[[], object], device: torch.device, *, repeats: int 
 def rate(size: int, precision: str, device: torch.device, *, repeats: int = REPEATS) -> tuple[float, float]:
     """Return the best and median FLOP/s of a product of two square matrices.
 
-    fp8: E4M3 operands with one scale each and a BF16 result, as tensorwise FP8 training multiplies.
+    fp8: E4M3 operands with one scale each and a BF16 result, as tensorwise FP8 training multiplies in backward. Its
+    forward product sums with `use_fast_accum` in torchao; this product does not, so training can exceed the rate.
     """
     before = torch.get_float32_matmul_precision()
     multiply_float32_in(precision)

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import size
 from tensorprimat.core.units import GB
 from tensorprimat.engines.memory import host_peak_bytes
 
@@ -54,6 +56,8 @@ def free_bytes() -> float:
 def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
     """Let the process use no more than this; on a CPU without a limit, no more than is free. Otherwise the system kills
     the process when memory runs out, perhaps with others, and the measurements are lost.
+
+    Raises UsageError on a CPU where the process already uses the limit: Python itself crashes without any memory.
     """
     if device_type == "cuda":
         import torch
@@ -61,9 +65,11 @@ def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
         if limit_gb is not None:
             total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gb * GB / total))
-        yield
-        if limit_gb is not None:
-            torch.cuda.set_per_process_memory_fraction(1.0)
+        try:
+            yield
+        finally:
+            if limit_gb is not None:
+                torch.cuda.set_per_process_memory_fraction(1.0)
         return
     try:
         import resource
@@ -71,14 +77,20 @@ def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
         yield
         return
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = free_bytes() * HEADROOM if limit_gb is None else limit_gb * GB
-    in_use = (_status_bytes("VmData") or 0.0) if limit_gb is None else 0.0
-    allowed = int(limit + in_use)
+    in_use = used_bytes()
+    if limit_gb is not None and limit_gb * GB <= in_use:
+        raise UsageError(f"--memory-limit {limit_gb:g}: the process already uses {size(in_use)}; raise the limit")
+    allowed = int(free_bytes() * HEADROOM + in_use if limit_gb is None else limit_gb * GB)
     resource.setrlimit(resource.RLIMIT_DATA, (allowed if hard < 0 else min(allowed, hard), hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
+def used_bytes() -> float:
+    """Return what RLIMIT_DATA counts: the memory that this process has reserved for data; 0 if not on Linux."""
+    return _status_bytes("VmData") or 0.0
 
 
 def _status_bytes(name: str) -> float | None:

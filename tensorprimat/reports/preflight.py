@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tensorprimat.core import quantities
 from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, NodeRate, Preflight
+from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.reports.tables import Cell, Table, figure, table_of, text
 
@@ -75,12 +76,13 @@ def _bandwidth(found: Preflight) -> Table:
 def _collectives(found: Preflight) -> Table:
     columns: dict[str, Callable[[Collective], Cell]] = {
         "Collective": lambda row: text(row.kind.replace("_", "-")),
+        "Type": lambda row: text(PRECISION_OF_DTYPE.get(row.dtype or "", row.dtype)),
         "Message": lambda row: text(_size(row.size_bytes)),
         "Time": lambda row: figure(row.seconds, quantities.seconds),
         "Bus, GB/s": lambda row: _giga(row.bus_bytes_per_second),
     }
     title = f"Exchange between {found.world_size} processes ({found.collective_backend})"
-    return table_of("collectives", title, found.collectives, columns, words=("Collective",))
+    return table_of("collectives", title, found.collectives, columns, words=("Collective", "Type"))
 
 
 def _devices(found: Preflight) -> Table:
