@@ -125,8 +125,8 @@ percentile bootstrap.
 
 With two runs on each side the variation is hardly known, so the intervals are wide and rarely find 2 %. Where several
 hosts take part, each host counts once, because runs on one host resemble each other. Where all printed times are equal,
-the interval is at least as wide as their rounding requires; the equal sides of that row print equal times, so it always
-contains 1.
+the interval is at least as wide as their rounding requires. In the row with 2 decimals both sides print the same times,
+so the interval always contains 1.
 
 With few rows, the end of a gradual warm-up is uncertain. Of all decay times that fit about as well as the best, the
 tool assumes the one with the largest remaining drift, so it often gives no verdict. If the whole curve shows a decay
@@ -139,9 +139,9 @@ Several verdicts at once; all sides are equally fast, except in the gate:
 
 ## The gate
 
-A gate that tolerates a slowdown of {limit} %. It passes if the whole interval is within the limit, fails if the whole
-interval is beyond it, and is undecided otherwise. A candidate that is slower by just the limit should rarely get either
-decision: about 2.5 % pass and 2.5 % fail.
+The gate of this table tolerates a slowdown of {limit} %. It passes if the whole interval is within the limit, fails if
+the whole interval is beyond it, and is undecided otherwise. A candidate that is slower by just the limit should rarely
+get either decision: about 2.5 % pass and 2.5 % fail.
 
 {
         table(

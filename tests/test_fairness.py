@@ -13,7 +13,7 @@ from tensorprimat.analysis.impossible import impossible
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.metrics import measure
 from tensorprimat.analysis.rates import NORMALISED_BY, TIME_TO_TRAIN
-from tensorprimat.core import flops
+from tensorprimat.core import flops, models
 from tensorprimat.core.identity import FIELDS, signature
 from tensorprimat.core.result import Model, ModelShape, Reported
 from tensorprimat.core.shape_parts import Experts, LatentAttention
@@ -191,6 +191,13 @@ def test_another_problem_has_no_ratio_and_one_remedy(other, reason, remedy):
     assert remedy in fairness.remedy
     assert fairness.sentence.endswith(fairness.remedy)
     assert not {"faster", "slower"} & set(fairness.sentence.split())
+
+
+def test_models_of_one_name_differ_by_their_shapes():
+    tiny = with_model(result("h100"), preset=None, shape=models.find("llama", "tiny").shape)
+    fairness = judge(tiny, with_model(result("mi300x"), preset=None, shape=None))
+    assert "different model shapes" in fairness.sentence
+    assert "different models" not in fairness.sentence
 
 
 def test_packed_sequences_against_padded_ones_are_another_problem():

@@ -106,9 +106,23 @@ def test_gpus_without_a_common_task_are_refused_with_the_tasks_of_each():
         mlperf_compare.compare([entry("A", "X", 100), entry("B", "Y", 80, gpus=16)], "A", "B")
 
 
+def test_a_refusal_names_the_round_only_where_another_round_can_help():
+    entries = [entry("A", "X", 100), entry("B", "Y", 80, gpus=16)]
+    with pytest.raises(UsageError, match=r"in one round \(A: .*; choose rounds with GPU@ROUND"):
+        mlperf_compare.compare(entries, "A", "B")
+    with pytest.raises(UsageError, match=r"number of GPUs \(A@v9.1: .*16\)$"):
+        mlperf_compare.compare(entries, "A@v9.1", "B@v9.1")
+
+
+def test_a_gpu_of_open_entries_alone_is_refused_as_such():
+    entries = [entry("A", "X", 100, division="open"), entry("B", "Y", 80, division="open")]
+    with pytest.raises(UsageError, match="A: no closed entry of this GPU; there are none"):
+        mlperf_compare.compare(entries, "A", "B")
+
+
 def test_a_gpu_is_not_compared_with_itself(capsys):
     assert main(["mlperf", "compare", "B200", "NVIDIA B200"]) == 2
-    assert "are the same entries; GPU@ROUND names a round" in capsys.readouterr().err
+    assert "are the same entries; choose a round with GPU@ROUND" in capsys.readouterr().err
 
 
 def test_the_newest_round_that_holds_both_is_compared_unless_a_round_is_named():

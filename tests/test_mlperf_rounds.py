@@ -190,7 +190,7 @@ def test_an_imported_library_is_listed_with_every_named_field(tmp_path, capsys):
 
 def test_a_file_that_is_not_a_library_is_refused_with_its_line(tmp_path):
     path = tmp_path / "lib.jsonl"
-    for text, shown in (("", "not JSON"), ("{}", "no library"), ('{"format":"x"}\n', "no library")):
+    for text, shown in (("", "not JSON"), ("{}", "not a library"), ('{"format":"x"}\n', "not a library")):
         path.write_text(text)
         with pytest.raises(InputError, match=shown):
             mlperf_library.load(path)

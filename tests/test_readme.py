@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tensorprimat.core.spec import MODELS
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
@@ -37,6 +39,23 @@ def test_every_script_of_the_readme_and_docs_exists_and_knows_its_flags(script, 
 @pytest.mark.parametrize(("command", "flags"), COMMANDS, ids=lambda value: value or "bare")
 def test_every_command_of_the_readme_and_docs_exists_and_knows_its_flags(command, flags):
     assert unknown_flags(["-m", "tensorprimat", command], flags) == []
+
+
+SET_BY_OTHERS = {
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"),  # torchrun
+    *("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_ID", "SLURMD_NODENAME"),
+    *("PATH", "PYTHONPATH", "COMP_WORDS", "_TYPER_COMPLETE_ARGS"),  # the shell
+    *("HF_HUB_OFFLINE", "HIPBLASLT_ALLOW_TF32", "PYTORCH_CUDA_ALLOC_CONF"),  # this program, unless they are set
+    *("PYDANTIC_DISABLE_PLUGINS", "NEMORUN_HOME"),  # this program
+}
+
+
+def test_every_environment_variable_that_the_program_reads_is_documented():
+    text = "\n".join(path.read_text() for path in (ROOT / "tensorprimat").rglob("*.py"))
+    read = set(re.findall(r"environ(?:\.get|\.setdefault)?[(\[]\"(\w+)\"", text))
+    read |= {f"{model.upper()}_{ending}" for model in MODELS for ending in ("LOG", "CONFIG")}
+    read |= set(re.findall(r"\{([A-Z_]{6,}):-", "".join(path.read_text() for path in ROOT.glob("*.sh"))))
+    assert read - SET_BY_OTHERS - set(re.findall(r"`(\w+)`", PAGES["reference/environment.md"])) == set()
 
 
 def unknown_flags(program, flags):

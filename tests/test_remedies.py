@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from syntax import nodes
 from test_stated_commands import bare
 
 from tensorprimat.cli import COMMANDS, main
@@ -42,6 +43,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "session/alternate.py": ("run",),
     "session/roofline.py": ("aggregate",),
     "session/runs.py": ("run",),
+    "session/run_time.py": ("run",),
     "session/append.py": ("run",),
     "cli/benchmark.py": ("run",),
     "session/run_summary.py": ("run", "extract"),
@@ -71,6 +73,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "engines/prepare.py": TRAINING,
     "micro/advice.py": ("sweep",),
     "micro/grid.py": ("sweep",),
+    "micro/memory.py": ("passes", "sweep"),
     "micro/passes.py": CELLS,
     "micro/sweep.py": ("sweep",),
     "micro/tokens.py": ("passes", "sweep"),
@@ -159,10 +162,10 @@ def _is_text(node):
 
 def texts(path):
     """Every string of a module that is no docstring; an f-string as one text, with {} for what is filled in."""
-    tree = ast.parse(path.read_text())
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
-    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    every = nodes(path.read_text())
+    inside = {id(part) for node in every if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    documented = {id(node.value) for node in every if isinstance(node, ast.Expr)}
+    for node in every:
         if isinstance(node, ast.FormattedValue):  # {' or --preset tiny' if … else ''}
             yield from (part.value for part in ast.walk(node.value) if _is_text(part))
         elif isinstance(node, ast.JoinedStr):

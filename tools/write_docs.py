@@ -128,9 +128,9 @@ def _field_notes(record: type) -> dict[str, str]:
 RESULT_HEAD = """# Result file
 
 A result is one JSON file per benchmark, `benchmark_{cuda,rocm,cpu}_{model}.json`. It holds every step, so that all
-figures can be computed again. null means that nothing was measured; `warnings` gives the reason. A key that ends in
-`_gb` counts 10⁹ bytes, one that ends in `_seconds` counts seconds. The formal definition is
-[result.schema.json](../result.schema.json). Written by `tools/write_docs.py` from the records.
+figures can be computed again. null (None in Python and in the tables below) means that nothing was measured; `warnings`
+gives the reason. A key that ends in `_gb` counts 10⁹ bytes, one that ends in `_seconds` counts seconds. The formal
+definition is [result.schema.json](../result.schema.json). Written by `tools/write_docs.py` from the records.
 
 ```json
 {

@@ -173,7 +173,10 @@ def _pass_of(row: MicroRow) -> str:
 
 
 def pivot(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str) -> Pivot:
-    """Raises UsageError naming the flag for a column that no cell has, or values that are not numbers."""
+    """Return the means of one column by two others.
+
+    Raises UsageError naming the flag for a column that no cell has, or values that are not numbers.
+    """
     for flag, name in (("--rows", rows), ("--columns", columns), ("--values", values)):
         _column(name, all_rows, flag)
     if not any(is_figure(row.get(values)) for row in all_rows):
@@ -286,7 +289,7 @@ class SizeScaling:
 
 
 def scalings(rows: Sequence[MicroRow], axis: str) -> list[SizeScaling]:
-    """Return one per group of cells that differ in the axis alone. axis: num_parameters or context_length."""
+    """Return the growth in each group of cells that differ in one axis. axis: num_parameters or context_length."""
     varied = {"num_parameters": ("model_size", "d_model", "d_ff", "num_layers", "num_heads"), "context_length": ()}[
         axis
     ]

@@ -59,11 +59,11 @@ class Economics:
 def economics(loaded: Sequence[Loaded], assumptions: MetricChoices) -> Economics:
     """Return derived figures of every result, model by model.
 
-    Raises UsageError for an unknown FLOPs convention, InputError where no result may enter.
+    Raises UsageError for an unknown FLOPs convention, InputError where no result can be used.
     """
     items, warnings = usable(loaded)
     if not items:
-        raise InputError("no result to look at" + (f" ({'; '.join(warnings)})" if warnings else ""))
+        raise InputError("no result can be used" + (f" ({'; '.join(warnings)})" if warnings else ""))
     by_model: dict[str, list[Loaded]] = {}
     for item in items:
         by_model.setdefault(model_of(item.result), []).append(item)

@@ -41,7 +41,7 @@ def figure(result: Result, metric: str) -> float | None:
 
 
 def counted_runs(group: Group, metric: str) -> list[int]:
-    """Return the places of the runs that a figure counts: all; of a time to train, those that reached the target."""
+    """Return the indices of the runs that a figure counts: all, or of a time to train those that reached the target."""
     places = range(len(group.runs))
     if metric != TIME_TO_TRAIN:
         return list(places)

@@ -205,8 +205,9 @@ def _unstated_shape(pair: Sequence[Result]) -> tuple[str | None, str | None]:
             return f"the model shape is not stated and {name}", _WITH_SHAPE
         shapes.append(BY_KEY["shape"].read(result.changed(model=result.model.changed(shape=shape))))
     if len(set(shapes)) > 1:
-        names = " against ".join(result.model.name or "unnamed model" for result in pair)
-        return f"different models ({names})", _REMEDIES["model"]
+        names = [result.model.name or "unnamed model" for result in pair]
+        different = f"models ({' against '.join(names)})" if len(set(names)) > 1 else "model shapes"
+        return f"different {different}", _REMEDIES["model"]
     return "model shape", None
 
 

@@ -100,7 +100,10 @@ def gate(
     candidates = _by_model(candidate, "candidate", notes)
     missing = [model for model in bases if model not in candidates]
     if missing:
-        raise InputError(f"the candidate has no complete result of {', '.join(missing)}, which the baseline has")
+        raise InputError(
+            f"the candidate has no complete result of {', '.join(missing)}, which the baseline has",
+            remedy="add one, or leave the model out of the baseline",
+        )
     checks: list[Check] = []
     pairs = {model: compare_groups(base, candidates[model], assumed) for model, base in bases.items()}
     levels = _levels_of_failure(list(pairs.values()), limits.slowdown, assumed)

@@ -22,7 +22,7 @@ class EntryChoice:
 
 
 def choose(library: Library, choice: EntryChoice) -> tuple[Entry, ...]:
-    """Return the entries that meet every condition. Raises UsageError, which lists the entries, where none is left."""
+    """Return the entries that meet every condition. Raises UsageError naming a flag without a match."""
     left = library.entries
     conditions: tuple[tuple[str, str, object], ...] = (
         ("--round", "round", choice.round and f"v{choice.round.removeprefix('v')}"),
@@ -40,7 +40,7 @@ def choose(library: Library, choice: EntryChoice) -> tuple[Entry, ...]:
             kept = tuple(entry for entry in left if _same(getattr(entry, name), value))
         if not kept:
             there = sorted({getattr(entry, name) for entry in left} - {None})
-            raise UsageError(f"{flag} {value}: no such entry; there are {', '.join(map(str, there)) or 'none'}")
+            raise UsageError(f"{flag} {value}: no entry matches; entries have {', '.join(map(str, there)) or 'none'}")
         left = kept
     return left
 

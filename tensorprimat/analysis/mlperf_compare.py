@@ -124,25 +124,27 @@ def compare(entries: Sequence[Entry], first: str, second: str) -> tuple[TaskComp
     rounds_named = any("@" in name for name in (first, second))
     if {one.name for one in sides[0]} == {one.name for one in sides[1]}:
         raise UsageError(
-            f"{first} and {second} are the same entries; GPU@ROUND names a round, and one GPU alone shows its scaling"
+            f"{first} and {second} are the same entries; choose a round with GPU@ROUND, or name one GPU for its scaling"
         )
     found = [one for task in shared if (one := _compare(sides, task, same_round=not rounds_named)) is not None]
     if not found:
         places = "; ".join(f"{name}: {_where(some)}" for name, some in zip((first, second), sides, strict=True))
-        raise UsageError(
-            f"{first} and {second} share no benchmark, number of GPUs and round ({places}); GPU@ROUND names a round"
-        )
+        in_one, remedy = ("", "") if rounds_named else (" in one round", "; choose rounds with GPU@ROUND")
+        task = f"the same benchmark and number of GPUs{in_one}"
+        raise UsageError(f"{first} and {second} have no scores on {task} ({places}){remedy}")
     return tuple(found)
 
 
 def _entries_of(entries: Sequence[Entry], name: str) -> tuple[Entry, ...]:
     gpu, _, round = name.partition("@")
-    chosen = tuple(one for one in entries if not round or one.round == f"v{round.removeprefix('v')}")
+    chosen = tuple(
+        one for one in entries if one.is_closed and (not round or one.round == f"v{round.removeprefix('v')}")
+    )
     found = of_gpu(chosen, gpu)
     if not found:
         there = sorted({one.gpu for one in chosen if one.gpu})
-        raise UsageError(f"{name}: no entry of this GPU; there are {', '.join(there) or 'none'}")
-    return tuple(one for one in found if one.is_closed)
+        raise UsageError(f"{name}: no closed entry of this GPU; there are {', '.join(there) or 'none'}")
+    return found
 
 
 def _tasks(entries: Sequence[Entry]) -> list[Task]:

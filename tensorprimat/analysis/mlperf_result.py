@@ -60,13 +60,14 @@ def _parallel_sizes(entry: Entry) -> dict[str, Any]:
 def result_of(entry: Entry) -> Result:
     """Return an entry as a result: a row of training per run that reached the target, set-up and evaluation left out.
 
-    Raises InputError where the logs do not state batch, samples or training time.
+    Raises InputError where no such run states batch, samples and training time.
     """
     runs = [run for run in entry.runs if run.succeeded and run.training_seconds and run.samples]
     batch = entry.global_batch_size
     if not runs or not batch:
         raise InputError(
-            f"mlperf:{entry.name}: its logs do not state batch, samples and training time, so the rate is unknown"
+            f"mlperf:{entry.name}: no run that reached the target states batch, samples and training time, "
+            "so the rate is unknown; choose another entry"
         )
     steps, facts = [], []
     for number, run in enumerate(runs):

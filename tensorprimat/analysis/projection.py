@@ -193,10 +193,10 @@ def project(
         raise UsageError("--gpus: must be a number of GPUs to project to")
     count, rate = result.training_config.num_gpus, result.performance_metrics.tokens_per_second_per_gpu
     if not count or not rate:
-        raise InputError("states no number of GPUs or no tokens/s/GPU", path=path)
+        raise InputError("does not state both the number of GPUs and tokens/s/GPU, which a projection needs", path=path)
     device = result.gpu_info.device_name or "unknown GPU"
     if gpu is not None and catalogue.find_gpu(gpu) != catalogue.find_gpu(device):
-        raise UsageError(f"--gpu {gpu}: the result is of {device}; a projection stays on its GPU")
+        raise UsageError(f"--gpu {gpu}: the result is of {device}; only this GPU can be projected")
     exponent, validation = exponent_for(found, benchmark, gpus / count)
     middle, low, high = (rounded(rate * factor * count / gpus) or math.nan for factor in exponent.factor(gpus / count))
     trained = result.model.name

@@ -77,7 +77,8 @@ def choose(library: Library, choice: EntryChoice, parts: Sequence[str] = ()) -> 
     if parts:
         found = tuple(one for one in found if any(part.casefold() in one.name.casefold() for part in parts))
     if not found:
-        raise UsageError(f"{' '.join(parts)}: no baseline has this in its name; without it, all are listed")
+        remedy = "`tprimat mlperf list --published` prints all names"
+        raise UsageError(f"{' or '.join(parts)}: no baseline has this in its name; {remedy}")
     return found
 
 

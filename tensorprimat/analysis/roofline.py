@@ -51,7 +51,7 @@ class Ceiling:
 
 
 def ceilings(found: Preflight) -> list[Ceiling]:
-    """Return one per precision that was measured."""
+    """Return one ceiling for each precision that was measured."""
     bandwidth = found.memory_bytes_per_second()
     if bandwidth is None:
         return []

@@ -32,7 +32,9 @@ STRICT = "Print a ratio only where model, shape, sequence length and global batc
 BASELINE = "Side that is the denominator of every ratio: its name, or part of the name; by default the first side."
 ASSUME_RUN_CV = "Assume that single runs vary by this much, such as 2%, and base the verdict on it."
 
-ASSUME_HOST_CV = "Assume that machines vary by this much, such as 1%, and widen intervals of one machine by it."
+ASSUME_HOST_CV = (
+    "Assume that machines vary by this much, such as 1%, and widen the interval of a side with one machine."
+)
 
 
 @facts.with_facts(after="warmup")

@@ -34,7 +34,7 @@ OF_METRICS = (
 @with_options(OF_METRICS, after="results")
 def command(
     results: Annotated[
-        list[Path] | None, argument("[RESULT]...", "Result files, or folders of them.", show_default=PLACES)
+        list[Path] | None, argument("RESULT", "Result files, or folders of them.", show_default=PLACES)
     ] = None,
     output_dir: Annotated[Path, takes("DIR|FILE", f"Folder for enhanced_*{TO_FILE}")] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
@@ -94,7 +94,8 @@ def command(
     else:
         from tensorprimat.reports import harmless
 
-        enhanced.show(content, harmless.console(highlight=False).print, explain=explain)
+        screen = harmless.console(highlight=False)
+        enhanced.show(content, screen.print, width=screen.width, explain=explain)
     say_files(f"Written to {output_dir}", list(files))
     return 0
 

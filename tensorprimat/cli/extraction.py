@@ -53,7 +53,7 @@ def extract(
     check_sides(stated, [words_of_file(Path(path)) for path in paths])
     if follow:
         if len(paths) != 1 or paths[0] == logs.STDIN:
-            raise UsageError("--follow watches one file")
+            raise UsageError("--follow watches one file; name one log, which is not standard input")
         _show_growth(follow_log(Path(paths[0]), stated, format))
     refused: list[TensorPrimatError] = []
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tensorprimat.cli.options import named_file, refuse_file, say_each, say_files, writable_folder
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
+from tensorprimat.core.quantities import counted
 
 if TYPE_CHECKING:
     from tensorprimat.core.store import Loaded
@@ -21,7 +22,7 @@ OUTPUT_DIR = "Folder for history.*; a name that ends in .csv, .png or .svg is a 
 def command(
     results: Annotated[
         list[Path] | None,
-        argument("[RESULT]...", "Result files, or folders with their history/.", show_default="output"),
+        argument("RESULT", "Result files, or folders with their history/.", show_default="output"),
     ] = None,
     metric: Annotated[str, takes("NAME", "Metric to show.")] = "tokens_per_second_per_gpu",
     model: Annotated[str | None, takes("MODEL", "Show only this model.")] = None,
@@ -67,7 +68,8 @@ def command(
         raise UsageError(f"--model {model}: no result of that model here")
     all_series, left_out = history(loaded, metric=metric)
     if left_out:
-        print(f"{len(left_out)} results left out: unfinished, repeated, or without this metric", file=sys.stderr)
+        number = counted(len(left_out), "result")
+        print(f"{number} left out: unfinished, repeated, or without this metric", file=sys.stderr)
     folder = file.parent if file else writable_folder("--output-dir", output_dir)
     files: dict[str, str | bytes] = {"history.csv": render_csv(all_series)}
     if not no_plot and (file is None or file.suffix.lower() in PICTURES):

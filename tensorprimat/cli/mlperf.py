@@ -22,7 +22,7 @@ def command(
     names: Annotated[
         list[str] | None,
         argument(
-            "[NAME]...", "import: the round's folder; list, show: parts of names; compare: one GPU or two, or vendors."
+            "NAME", "import: the round's folder; list, show: parts of names; compare: one GPU or two, or vendors."
         ),
     ] = None,
     round: Annotated[str | None, takes("VERSION", "The round, such as v5.1.", "--round")] = None,

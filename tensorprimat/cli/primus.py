@@ -16,7 +16,7 @@ UNSET = "not set"
 
 def command(
     config: Annotated[
-        Path | None, argument("[CONFIG]", "A Primus experiment file.", show_default="those for this GPU")
+        Path | None, argument("CONFIG", "A Primus experiment file.", show_default="those for this GPU")
     ] = None,
     model: Annotated[str | None, takes("MODEL", "llama or qwen.", show_default="by the file's name")] = None,
     precision: Annotated[
@@ -83,7 +83,7 @@ def _nvidia_side(methodology: str, model: str | None, gpu: str) -> Configuration
         methodology, model=model, platform="nvd", gpu=known.name if known else None
     )
     if known is None:
-        raise UsageError(f"--gpu {gpu}: no such GPU in the catalogue; H100 SXM, H200 SXM, B200 …")
+        raise UsageError(f"--gpu {gpu}: not in the catalogue; it has H100 SXM, H200 SXM, B200 …")
     return rows[0] if rows else None
 
 

@@ -63,8 +63,8 @@ def command(
         float | None,
         takes(
             "MIN",
-            "Time limit for all runs: reduces batch and steps unless a flag sets them, and starts no run that would "
-            "end after it. With --target-ci: time limit of each model, after which no run starts.",
+            "Time limit for all runs: reduces batch, steps and warm-up unless a flag sets them, and starts no run that "
+            "would end after it. With --target-ci: time limit of each model, after which no run starts.",
         ),
     ] = None,
     append: Annotated[bool, switch("--append", "Add the runs to the latest result.")] = False,
@@ -139,7 +139,7 @@ def _model(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
     from tensorprimat.engines.torch import config as torch_config
 
     if engine not in ("auto", "torch"):
-        raise UsageError(f"--engine {engine}: knows {', '.join(MODELS)}; for --model {text} use --engine torch")
+        raise UsageError(f"--engine {engine}: trains {', '.join(MODELS)}; for --model {text} use --engine torch")
     return torch_config.read(text)
 
 

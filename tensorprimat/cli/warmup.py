@@ -37,8 +37,9 @@ def command(
 ) -> int:
     """Find the number of warm-up steps that is enough for one model on this device.
 
-    Each number of warm-up steps is tried in a fresh process; the table shows mean, deviation and CV of the trials for
-    each count, and two or three sentences state the cost of the first step and the count from which the CV is stable.
+    The study takes one size, one precision and one kind of attention. Each number of warm-up steps is tried in a fresh
+    process; the table shows mean, deviation and CV of the trials for each count, and two or three sentences state the
+    cost of the first step and the count from which the CV is stable.
 
     \b
     Examples:

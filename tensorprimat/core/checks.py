@@ -211,8 +211,8 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[str]:
             warnings.append(f"steps: {where}step time keeps drifting; {_DRIFTING}")
         if selection.declared_steps is not None:
             warnings.append(
-                f"steps: {where}step time settles {selection.dropped_steps} steps in, later than the declared warm-up "
-                f"of {selection.declared_steps}; the steps between are not measured "
+                f"steps: {where}step time settles after {selection.dropped_steps} steps, later than the declared "
+                f"warm-up of {selection.declared_steps}; the steps between are not measured "
                 f"(benchmark.py --warmup-steps {selection.dropped_steps} declares them)"
             )
         if selection.excluded_steps:
@@ -228,7 +228,7 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[str]:
             warnings.append(f"steps: {where}no step remains after warm-up, so none is measured")
         elif len(selection.rows) < 10:
             rows = "1 measured row" if len(selection.rows) == 1 else f"{len(selection.rows)} measured rows"
-            warnings.append(f"steps: {where}only {rows}; no interval is possible")
+            warnings.append(f"steps: {where}only {rows}, too few for an interval of this run alone")
     return warnings
 
 

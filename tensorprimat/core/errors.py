@@ -12,7 +12,7 @@ TensorPrimatError               one line: where, what, what to do
 └── RunError              (1)   training started, or should have, and did not finish
     └── OutOfMemoryError  (1)   the device's memory was not enough
 
-The command line prints the message as one line on stderr and exits with `exit_code`; nothing else is caught there.
+The command line prints the message as one line on stderr and exits with `exit_code`.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def peak_of_parts(
 
 
 def charged_per_token(result: Result, convention: str = DEFAULT_CONVENTION) -> int | None:
-    """Return the training FLOPs of one token of a result, or None without shape or length, or where they depend.
+    """Return the training FLOPs of one token of a result; None if shape, length or cost of frozen layers is unknown.
 
     A frozen matrix has no weight gradient: with LoRA adapters in every layer it costs 4 FLOPs per weight instead of 6.
     The cost with other frozen layers depends on which ones are frozen, so it is None.

@@ -200,7 +200,7 @@ def signature(result: Result, *, context: bool = True) -> tuple[str | None, ...]
     """Return platform, device and every identifying field: equal for runs of one benchmark; two unknown values are
     equal.
 
-    context: take versions, timer and limits into it too; without them only the engine of the context counts.
+    context: include versions, timer and limits; False includes only the engine of these.
     """
     return (result.platform, *(field.read(result) for field in _fields(context)))
 
@@ -211,9 +211,9 @@ def _fields(context: bool) -> list[Field]:
 
 
 def differing(one: Result, other: Result, *, unknown_equal: bool = False, context: bool = True) -> list[Field]:
-    """Return the fields that make two results two benchmarks; an empty list for runs of one.
+    """Return the fields in which two results differ, so that they are not runs of one benchmark; empty if they are.
 
-    unknown_equal: take a fact that only one of them states as equal, as among files that the user put on one side.
+    unknown_equal: a fact that only one of them states counts as equal, as among files that the user put on one side.
     """
     read = ((field, field.read(one), field.read(other)) for field in _fields(context))
     return [f for f, ours, theirs in read if ours != theirs and not (unknown_equal and None in (ours, theirs))]

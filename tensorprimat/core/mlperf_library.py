@@ -123,10 +123,14 @@ def parse(text: str, *, name: Path | str) -> Library:
     head = _document(lines[0] if lines else "", name, 1)
     if head.get("format") != FORMAT:
         raise InputError(
-            "no library of MLPerf results", path=name, remedy="tprimat mlperf import FOLDER --output FILE writes one"
+            "not a library of MLPerf results", path=name, remedy="tprimat mlperf import FOLDER --output FILE writes one"
         )
     if head.get("version") != VERSION:
-        raise InputError(f"version {head.get('version')!r} of the library, not {VERSION}", path=name)
+        raise InputError(
+            f"version {head.get('version')!r} of the library, but this program reads {VERSION}",
+            path=name,
+            remedy="write it again with tprimat mlperf import",
+        )
     entries = []
     for number, line in enumerate(lines[1:], start=2):
         document = _document(line, name, number)
@@ -134,7 +138,7 @@ def parse(text: str, *, name: Path | str) -> Library:
             entries.append(_entry(document))
         except (TypeError, ValueError, AttributeError, KeyError) as error:
             raise InputError(
-                f"no entry of a library ({type(error).__name__}: {error})", path=name, line=number
+                f"not an entry of a library of MLPerf results ({type(error).__name__}: {error})", path=name, line=number
             ) from error
     return Library(entries=tuple(entries), sources=tuple(head.get("sources") or ()))
 

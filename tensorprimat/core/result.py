@@ -134,8 +134,8 @@ class ModelShape(Record):
     windowed_layers: int | None = Field(default=None, ge=0)
     """Layers with the sliding window; None means all."""
     multi_token_layers: int | None = Field(default=None, ge=0)
-    """Modules that predict later tokens (DeepSeek-V3, arXiv:2412.19437, section 2.2): each is a layer like the last,
-    a projection of two hidden states onto one, and another pass through the output head."""
+    """Modules that predict later tokens (DeepSeek-V3, arXiv:2412.19437, section 2.2): each adds a layer like the
+    model's last one, a projection of two hidden states onto one, and another pass through the output head."""
     experts: Experts | None = None
     """Mixture of experts; None means that every layer has one MLP."""
     latent_attention: LatentAttention | None = None
@@ -236,7 +236,7 @@ class PerformanceMetrics(RoundedRecord):
     """Sequences per second of all GPUs together."""
     samples_per_second_per_gpu: Figure = None
     tokens_per_step: Figure = None
-    """Mean over the measured steps; a warning names the range where they differ."""
+    """Mean over the measured steps; if they differ, a warning names the range."""
     basis: Literal["step_times", "reported_rates", "reported_means"] | None = None
     """Basis of the rates: step times, rates that the framework printed, or means of a run without known steps."""
     reported: Reported = Field(default_factory=Reported)

@@ -69,7 +69,8 @@ def save(
     """Write a result as the latest of its benchmark and into history; an incomplete one into history alone.
 
     stamp: `new_stamp()` of this invocation; saving again under the same stamp replaces this invocation's own files.
-    written: files that this invocation wrote, none of which is replaced; then only a result of the same log is.
+    written: files that this invocation wrote, when it reads logs: none of them is replaced, nor any other file but the
+    result of the same log.
     Returns the file that now holds the result. Raises OSError where the folder cannot be written.
     """
     latest = _place(result, folder, default_engine=default_engine, written=written)

@@ -6,10 +6,10 @@ Runs of one benchmark warm up alike, so their mean curve shows a ramp with 1/√
 2. The mean curve of the runs (logarithms, each run relative to its own level): `find_steady` again. A run starts at
    the later of both.
 3. An exponential decay is fitted to the rest of the mean curve. Where it is significant, after allowing for the
-   autocorrelation of the rows, the warm-up of several runs is cut further, up to half of the rows. Its rest
-   is the drift, which analysis adds to the interval: of all decay times that fit about as well as the best, the one
-   that leaves most. Where the whole curve shows a decay and more than a quarter of the rows are cut, it counts even if
-   it is not significant: too few rows are left to show it.
+   autocorrelation of the rows, the warm-up of several runs is cut further, up to half of the rows. What
+   the cut leaves of the decay is the drift, which analysis adds to the interval. Of all decay times that fit about as
+   well as the best, the one that leaves most is used. Where the whole curve shows a decay and more than a quarter of
+   the rows are cut, it counts even if it is not significant: too few rows are left to show it.
 
 A side is unsettled where the mean curve has a shift or a decay of more than MATERIAL that no cut removes and that
 the runs show one by one (Student's t over the runs): slow noise of single runs is not a drift of all.

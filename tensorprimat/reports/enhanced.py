@@ -189,7 +189,7 @@ def tables(content: Economics, model: str) -> Iterator[tuple[Table, tuple[str, .
 def convention_sentence(content: Economics) -> str:
     """Return the sentence that names the FLOPs convention, without which an MFU has no meaning."""
     used = CONVENTIONS[content.assumptions.convention.lower()]
-    return f"FLOPs convention {used.name}: {used.formula} ({used.used_by})"
+    return f"FLOPs convention {used.name}: {used.formula}; used by {used.used_by}"
 
 
 def render_markdown(content: Economics, *, picture: str | None = None) -> str:
@@ -223,8 +223,8 @@ def render_markdown(content: Economics, *, picture: str | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def show(content: Economics, write: Callable[[Any], None], *, explain: bool) -> None:
-    """Everything for a terminal, part by part. write: prints one rich renderable."""
+def show(content: Economics, write: Callable[[Any], None], *, width: int, explain: bool) -> None:
+    """Write everything for a terminal of so many columns, part by part. write: prints one rich renderable."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -233,7 +233,7 @@ def show(content: Economics, write: Callable[[Any], None], *, explain: bool) -> 
         write(console.safe(side_heading(sides), "bold"))
         for table, sentences in tables(content, model):
             write(Padding(console.safe(table.title, "bold"), (1, 0, 0, 2)))
-            write(Padding(console.table(table), (0, 0, 0, 2)))
+            write(Padding(console.fitting(table, width=width - console.INDENT), (0, 0, 0, console.INDENT)))
             for sentence in sentences:
                 write(Padding(console.safe(f"• {sentence}", "dim"), (0, 0, 0, 2)))
         if explain:

@@ -49,13 +49,9 @@ def basis_of(side: Side) -> str:
         )
         if number
     ]
-    how = (
-        "the framework's own rates, combined by work"
-        if figures.basis == "reported_rates"
-        else "sum of work over sum of seconds"
-    )
+    how = "from the framework's own rates" if figures.basis == "reported_rates" else "computed"
     excluded = f" (left out: {', '.join(left_out)})" if left_out else ""
-    return f"{how} of {measured}{excluded}; {source_of(side)}"
+    return f"{how} over {measured}{excluded}; {source_of(side)}"
 
 
 def _gpu_info(label: str, field: str, form: Callable[[Any], str] = str) -> SideRow:

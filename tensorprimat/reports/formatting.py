@@ -218,7 +218,7 @@ def _few_runs(pair: Pair) -> str | None:
 
 def sides_by(comparison: Comparison) -> str:
     """Return the criterion that separates the sides, for a heading."""
-    return "sides named by the user" if comparison.by == "argument" else f"sides by {comparison.by}"
+    return "sides as given" if comparison.by == "argument" else f"sides by {comparison.by}"
 
 
 def condition_of(pair: Pair) -> str:

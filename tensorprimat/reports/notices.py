@@ -52,13 +52,13 @@ def _without_repetitions(sentences: Sequence[str]) -> list[str]:
     """Return the first sentence of each kind, with the number of others that differ from it in numbers alone.
 
     >>> _without_repetitions(["before run 1 load 5.4", "after run 1 load 7.3", "run 2 drifts"])
-    ['before run 1 load 5.4 (1 more alike)', 'run 2 drifts']
+    ['before run 1 load 5.4 (1 more like this)', 'run 2 drifts']
     """
     kinds: dict[str, list[str]] = {}
     for sentence in dict.fromkeys(sentences):
         kind = re.sub(r"\d[\d.,]*", "#", sentence)
         kinds.setdefault(re.sub(r"^after run", "before run", kind), []).append(sentence)
-    return [first + (f" ({len(others)} more alike)" if others else "") for first, *others in kinds.values()]
+    return [first + (f" ({len(others)} more like this)" if others else "") for first, *others in kinds.values()]
 
 
 _SUBJECTS = {"memory_metrics": "memory", "gpu_info": "GPU", "training_config": "settings"}

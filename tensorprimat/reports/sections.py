@@ -266,7 +266,7 @@ def alone(pair: Pair) -> str | None:
         if rate.value is not None:
             share = f", {quantities.percent(mfu.value)} of its own peak ({mfu.remark})" if mfu.value is not None else ""
             clauses.append(f"{side.label} {quantities.rate(rate.value)} model TFLOP/s per GPU{share}")
-    return f"Use of each side's own device: {'; '.join(clauses)}" if clauses else None
+    return f"Each side on its own device: {'; '.join(clauses)}" if clauses else None
 
 
 def runs(sides: Sequence[Side]) -> Table:
