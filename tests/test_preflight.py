@@ -1,36 +1,23 @@
 """Tests of tprimat preflight: a machine's best performance, stored per machine, with warnings."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from preflights import made
 from replay import Replay
 
-from tensorprimat.analysis import roofline
-from tensorprimat.analysis.metrics import MetricChoices, measure
 from tensorprimat.cli import main
-from tensorprimat.core import flops, micro_result, models
 from tensorprimat.core import preflight as records
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.micro_result import MicroResult
-from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, Preflight
-from tensorprimat.core.provenance import Provenance
-from tensorprimat.core.quantities import UNMEASURED
-from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.preflight import DeviceCheck
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import collectives, estimate, matmul, preflight
-from tensorprimat.reports.plots import canvas
-from tensorprimat.reports.plots import micro as cell_plots
 from tensorprimat.reports.preflight import tables
 
-ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
 LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")
 
@@ -44,26 +31,6 @@ def short(monkeypatch):
     monkeypatch.setattr(preflight, "LAUNCHES", 10)
 
 
-def made(**changed):
-    values = {
-        "platform": "nvd", "device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "host": "node1",
-        "timestamp": "2026-01-02T03:04:05+00:00",
-        "matmul": (
-            MatrixRate(precision="bf16", size=4096, best_flops_per_second=6e14, typical_flops_per_second=5.9e14,
-                       peak_flops_per_second=989.4e12),
-            MatrixRate(precision="bf16", size=8192, best_flops_per_second=7e14, typical_flops_per_second=6.8e14,
-                       peak_flops_per_second=989.4e12),
-        ),
-        "bandwidth": (
-            Bandwidth(kind="copy", size_bytes=2**31, best_bytes_per_second=2.8e12, typical_bytes_per_second=2.7e12,
-                      peak_bytes_per_second=3.35e12),
-            Bandwidth(kind="host_to_device", size_bytes=2**28, best_bytes_per_second=5e12,
-                      typical_bytes_per_second=5e10),
-        ),
-    }  # fmt: skip
-    return Preflight(**{**values, **changed})
-
-
 def test_a_cpu_is_measured_in_every_part_that_it_has():
     parts = []
     found = preflight.measure(LAPTOP, "cpu", quick=True, on_part=parts.append)
@@ -72,21 +39,6 @@ def test_a_cpu_is_measured_in_every_part_that_it_has():
     assert all(0 < row.typical_flops_per_second <= row.best_flops_per_second for row in found.matmul)
     assert (found.launch_seconds > 0, found.collectives, found.devices) == (True, (), ())
     assert parts == ["matrix products", "memory", "launches"]
-
-
-def test_an_interval_covers_more_calls_of_short_work():
-    calls = []
-    seconds = matmul.intervals(lambda: calls.append(1), CPU, repeats=3)
-    assert len(seconds) == 3
-    assert len(calls) > 5
-
-
-def test_matrices_are_random_never_zeros(monkeypatch):
-    seen = []
-    multiply = torch.mm
-    monkeypatch.setattr(torch, "mm", lambda left, right, out: (seen.append(left), multiply(left, right, out=out)))
-    matmul.rate(32, "fp32", CPU)
-    assert seen[0].std() > 0.5
 
 
 def test_a_preflight_is_kept_per_machine_and_found_again(tmp_path):
@@ -214,196 +166,6 @@ def test_a_device_that_is_not_there_is_one_line(device, says, tmp_path, capsys):
     assert says in line
 
 
-def test_one_process_measures_no_exchange(monkeypatch):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with collectives.group(CPU) as (backend, processes):
-        assert (backend, processes) == (None, 1)
-        assert collectives.measure(CPU, processes) == []
-
-
-@pytest.mark.usefixtures("warm")
-def test_two_processes_measure_their_exchange():
-    script = (
-        "import json, torch\n"
-        "from tensorprimat.micro import collectives\n"
-        "collectives.SIZES = {'cpu': (4096,)}\n"
-        "reduce, sums = collectives.dist.all_reduce, {}\n"
-        "def reduced(values, op):\n"
-        "    before = values.clone()\n"
-        "    reduce(values, op=op)\n"
-        "    sums[str(values.dtype)] = sums.get(str(values.dtype), True) and torch.equal(values, 2 * before)\n"
-        "collectives.dist.all_reduce = reduced\n"
-        "torch.manual_seed(0)\n"
-        "with collectives.group(torch.device('cpu')) as (backend, processes):\n"
-        "    found = collectives.measure(torch.device('cpu'), processes)\n"
-        "    ranks = collectives.gathered(collectives.rank(), processes)\n"
-        "print(json.dumps([[one.model_dump() for one in found], backend, processes, ranks, sums]))\n"
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", script],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    found, backend, processes, ranks, sums = json.loads(outputs[0])
-    assert (backend, processes, ranks) == ("gloo", 2, [0, 1])
-    assert [(one["kind"], one["dtype"], one["size_bytes"]) for one in found] == [
-        ("all_reduce", "float32", 4096), ("all_reduce", "bfloat16", 4096),
-        ("all_gather", "float32", 4096), ("reduce_scatter", "float32", 4096),
-    ]  # fmt: skip
-    assert sums == {"torch.float32": True, "torch.bfloat16": True, "torch.float64": False}, "times: the slowest counts"
-    assert all(one["seconds"] > 0 and one["bus_bytes_per_second"] > 0 for one in found)
-
-
-def test_bus_bandwidth_counts_what_a_link_carries():
-    found = Collective(kind="all_reduce", dtype="bfloat16", size_bytes=2**20, seconds=1.0, bus_bytes_per_second=2**20)
-    table = tables(made(collectives=(found,), world_size=2, collective_backend="nccl"))[2]
-    assert table.title == "Exchange between 2 processes (nccl)"
-    assert [cell.text for cell in table.rows[0]] == ["all-reduce", "bf16", "1 MiB", "1.000 s", "0.001049"]
-    older = tables(made(collectives=(found.changed(dtype=None),), world_size=2, collective_backend="nccl"))[2]
-    assert older.rows[0][1].text == UNMEASURED
-
-
-def trained(**changed):
-    return Result(
-        platform="nvd",
-        gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", total_memory_gb=85.0),
-        model=Model(name="llama", preset="full", shape=models.find("llama").shape),
-        training_config=TrainingConfig(
-            sequence_length=8192, micro_batch_size=1, gradient_accumulation_steps=4, precision="bf16", num_gpus=1
-        ),
-        performance_metrics=PerformanceMetrics(tokens_per_second_per_gpu=8000.0, avg_step_time_seconds=1.0),
-        provenance=Provenance(host="node1"),
-        **changed,
-    )
-
-
-def test_a_result_is_compared_with_the_preflight_of_its_own_machine():
-    found = measure(trained(), MetricChoices(preflights=[made()]))
-    assert found["achievable_fraction"].value == pytest.approx(found["model_tflops_per_gpu"].value / 700)
-    source = [one.source for one in found["achievable_fraction"].inputs if "matrix rate" in one.name]
-    assert source == ["preflight of node1, 2026-01-02T03:04:05+00:00"]
-
-
-def test_another_machines_preflight_is_not_used_for_a_result():
-    found = measure(trained(), MetricChoices(preflights=[made(host="node2")]))
-    assert all("preflight" not in (one.source or "") for one in found["achievable_fraction"].inputs)
-
-
-def test_the_roof_is_the_lower_of_bandwidth_and_matrix_rate():
-    (roof,) = roofline.ceilings(made())
-    assert roof.at(1.0) == 2.8e12
-    assert roof.at(1e6) == 7e14
-    assert roof.at(roof.ridge) == pytest.approx(7e14)
-
-
-def test_a_training_result_has_a_point_under_the_roof():
-    point = roofline.of_result(trained())
-    assert point.flops_per_second == pytest.approx(8000 * 51_470_401_536)
-    once = roofline.of_result(
-        trained().model_copy(
-            update={"training_config": trained().training_config.model_copy(update={"gradient_accumulation_steps": 1})}
-        )
-    )
-    assert point.intensity > once.intensity > roofline.ceilings(made())[0].ridge
-
-
-def test_a_shape_of_no_published_model_counts_by_its_own_dimensions():
-    shape = trained().model.shape.model_copy(update={"vocab_size": 32_000})
-    other = trained().model_copy(update={"model": Model(name="own", shape=shape)})
-    assert roofline.of_result(other).flops_per_second == pytest.approx(8000 * flops.per_token(shape, 8192))
-
-
-def test_a_result_of_unknown_shape_has_no_place():
-    assert roofline.of_result(trained().model_copy(update={"model": Model(name="llama")})) is None
-
-
-def test_the_roofline_is_a_picture():
-    points = [roofline.of_result(trained())]
-    image = canvas.picture(cell_plots.roofline(roofline.ceilings(made()), points, machine="an H100"))
-    assert image.startswith(b"\x89PNG")
-
-
-def test_a_roofline_without_a_preflight_names_the_remedy(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    cell = MicroResult(
-        model_size="s", d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab=100, context_length=8, batch_size=1,
-        pass_name="train", precision="fp32", num_warmups=0, num_trials=1, trial_times_ms=(1.0,), platform="cpu",
-    )  # fmt: skip
-    micro_result.save(micro_result.with_figures(cell), tmp_path / "cells" / cell.file_name)
-    assert main(["aggregate", "cells", "--roofline", "roof.png"]) == 2
-    assert "run tprimat preflight there first" in capsys.readouterr().err
-
-
-def test_all_reduce_sums_and_small_messages_are_timed_over_many_calls(monkeypatch):
-    requested = []
-    monkeypatch.setattr(collectives.dist, "all_reduce", lambda _values, op: requested.append(op))
-    monkeypatch.setattr(collectives.dist, "barrier", lambda: None)
-    found = collectives._timed("all_reduce", torch.float32, 4096, CPU, 2)
-    sums = requested.count(collectives.dist.ReduceOp.SUM)
-    assert sums == 1 + collectives.REPEATS * collectives.CALLS_OF_SMALL
-    assert requested.count(collectives.dist.ReduceOp.MAX) == collectives.REPEATS  # of the times, over the processes
-    assert 0 < found.seconds < 0.01
-
-
-# FP8, and what others reached
-
-
-def test_fp8_products_are_e4m3_with_a_scale_each_and_give_bf16(monkeypatch):
-    requested = []
-    real = torch._scaled_mm
-
-    def noting(left, right, **options):
-        requested.append((left.dtype, right.dtype, options["out_dtype"], bool((left.float() == 0).all())))
-        return real(left, right, **options)
-
-    monkeypatch.setattr(torch, "_scaled_mm", noting)
-    best, typical = matmul.rate(64, "fp8", CPU, repeats=2)
-    assert 0 < typical <= best
-    assert set(requested) == {(torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16, False)}
-
-
-@pytest.mark.parametrize(("arch", "kind"), [("gfx942:sramecc+", "fnuz"), ("gfx950:sramecc+", "fn"), ("", "fn")])
-def test_the_fp8_type_is_that_of_the_matrix_units(monkeypatch, arch, kind):
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: type("P", (), {"gcnArchName": arch})())
-    assert matmul.fp8_type(torch.device("cuda", 0)) == getattr(torch, f"float8_e4m3{kind}")
-
-
-@pytest.mark.parametrize(
-    ("device", "measured"),
-    [("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", False), ("NVIDIA X1", False)],
-)
-def test_fp8_is_measured_where_the_gpu_is_known_to_have_it(monkeypatch, device, measured):
-    monkeypatch.setattr(matmul, "rate", lambda *_, **__: (5e14, 4e14))
-    gpu = preflight.catalogue.find_gpu(device)
-    rows = preflight.matrix_rates(torch.device("cuda", 0), (4096,), gpu)
-    assert ("fp8" in {row.precision for row in rows}) == measured
-
-
-def test_products_are_shown_with_the_best_that_others_measured_and_its_source(monkeypatch):
-    monkeypatch.setattr(matmul, "rate", lambda *_, **__: (7e14, 6e14))
-    gpu = preflight.catalogue.find_gpu("NVIDIA H100 80GB HBM3")
-    rows = preflight.matrix_rates(torch.device("cuda", 0), (8192,), gpu)
-    [bf16] = [row for row in rows if row.precision == "bf16"]
-    assert bf16.achieved_flops_per_second == gpu.achievable_tflops["bf16"].value * 1e12
-    matrix = tables(made(matmul=tuple(rows)))[0]
-    assert "stas00/ml-engineering" in matrix.note
-    assert f"{gpu.achievable_tflops['bf16'].value:,.1f}" in {row[4].text for row in matrix.rows}
-
-
-# Nodes
-
-
 def nodes_of(slow=5e14):
     return tuple(
         DeviceCheck(index=gpu, host=f"node{node}", flops_per_second=slow if (node, gpu) == (2, 3) else 7e14)
@@ -449,13 +211,3 @@ def test_a_node_is_compared_with_the_median_gpu_not_the_best():
     [first, second] = made(devices=tuple(devices)).below(0.9)
     assert "node0: gpu 0 reaches 71.4 %" in first
     assert "gpu 1 reaches 85.7 %" in second
-
-
-def test_memory_bandwidth_counts_every_array_that_is_read_or_written(monkeypatch):
-    monkeypatch.setattr(matmul, "intervals", lambda *_: [2.0, 1.0, 4.0])
-    size = 2**16
-    rates = preflight.memory_rates(CPU, size, None)
-    assert {row.kind: row.best_bytes_per_second for row in rates} == {"copy": 2 * size, "read": size, "triad": 3 * size}
-    assert {row.kind: row.typical_bytes_per_second for row in rates} == {
-        "copy": size, "read": size / 2, "triad": 1.5 * size,
-    }  # fmt: skip

@@ -1,0 +1,110 @@
+"""Results and cells against the limits that a preflight measured."""
+
+import pytest
+import torch
+from preflights import made
+
+from tensorprimat.analysis import roofline
+from tensorprimat.analysis.metrics import MetricChoices, measure
+from tensorprimat.cli import main
+from tensorprimat.core import flops, micro_result, models
+from tensorprimat.core.micro_result import MicroResult
+from tensorprimat.core.provenance import Provenance
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.reports.plots import canvas
+from tensorprimat.reports.plots import micro as cell_plots
+
+CPU = torch.device("cpu")
+
+
+def trained(**changed):
+    return Result(
+        platform="nvd",
+        gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", total_memory_gb=85.0),
+        model=Model(name="llama", preset="full", shape=models.find("llama").shape),
+        training_config=TrainingConfig(
+            sequence_length=8192, micro_batch_size=1, gradient_accumulation_steps=4, precision="bf16", num_gpus=1
+        ),
+        performance_metrics=PerformanceMetrics(tokens_per_second_per_gpu=8000.0, avg_step_time_seconds=1.0),
+        provenance=Provenance(host="node1"),
+        **changed,
+    )
+
+
+def test_a_result_is_compared_with_the_preflight_of_its_own_machine():
+    found = measure(trained(), MetricChoices(preflights=[made()]))
+    assert found["achievable_fraction"].value == pytest.approx(found["model_tflops_per_gpu"].value / 700)
+    source = [one.source for one in found["achievable_fraction"].inputs if "matrix rate" in one.name]
+    assert source == ["preflight of node1, 2026-01-02T03:04:05+00:00"]
+
+
+def test_another_machines_preflight_is_not_used_for_a_result():
+    found = measure(trained(), MetricChoices(preflights=[made(host="node2")]))
+    assert all("preflight" not in (one.source or "") for one in found["achievable_fraction"].inputs)
+
+
+def test_the_roof_is_the_lower_of_bandwidth_and_matrix_rate():
+    (roof,) = roofline.ceilings(made())
+    assert roof.at(1.0) == 2.8e12
+    assert roof.at(1e6) == 7e14
+    assert roof.at(roof.ridge) == pytest.approx(7e14)
+
+
+def test_a_training_result_has_a_point_under_the_roof():
+    point = roofline.of_result(trained())
+    assert point.flops_per_second == pytest.approx(8000 * 51_470_401_536)
+    once = roofline.of_result(
+        trained().model_copy(
+            update={"training_config": trained().training_config.model_copy(update={"gradient_accumulation_steps": 1})}
+        )
+    )
+    assert point.intensity > once.intensity > roofline.ceilings(made())[0].ridge
+
+
+def test_a_training_whose_norm_is_several_kernels_moves_more_bytes():
+    def intensity(**configuration):
+        config = trained().training_config.model_copy(update=configuration)
+        return roofline.of_result(trained().model_copy(update={"training_config": config})).intensity
+
+    unfused, fused = "linear cross-entropy, AdamW", "RMS norm, linear cross-entropy, AdamW"
+    assert intensity(fused_kernels=unfused) < intensity(fused_kernels=fused) == intensity()
+    compiled = [intensity(fused_kernels=kernels, compile=True) for kernels in (unfused, fused)]
+    assert compiled[0] == compiled[1] > intensity()
+
+
+def test_a_cell_moves_the_bytes_of_the_norm_that_it_recorded():
+    cell = MicroResult(
+        model_size="s", d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab=100, context_length=64, batch_size=1,
+        pass_name="train", precision="bf16", num_warmups=0, num_trials=1, trial_times_ms=(1.0,), platform="nvd",
+        device="cuda",
+    )  # fmt: skip
+    cells = [micro_result.with_figures(cell.changed(fused_norm=fused)) for fused in (None, True, False)]
+    earlier, fused, unfused = (point.intensity for point in roofline.of_cells(cells))
+    assert unfused < fused == earlier
+
+
+def test_a_shape_of_no_published_model_counts_by_its_own_dimensions():
+    shape = trained().model.shape.model_copy(update={"vocab_size": 32_000})
+    other = trained().model_copy(update={"model": Model(name="own", shape=shape)})
+    assert roofline.of_result(other).flops_per_second == pytest.approx(8000 * flops.per_token(shape, 8192))
+
+
+def test_a_result_of_unknown_shape_has_no_place():
+    assert roofline.of_result(trained().model_copy(update={"model": Model(name="llama")})) is None
+
+
+def test_the_roofline_is_a_picture():
+    points = [roofline.of_result(trained())]
+    image = canvas.picture(cell_plots.roofline(roofline.ceilings(made()), points, machine="an H100"))
+    assert image.startswith(b"\x89PNG")
+
+
+def test_a_roofline_without_a_preflight_names_the_remedy(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cell = MicroResult(
+        model_size="s", d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab=100, context_length=8, batch_size=1,
+        pass_name="train", precision="fp32", num_warmups=0, num_trials=1, trial_times_ms=(1.0,), platform="cpu",
+    )  # fmt: skip
+    micro_result.save(micro_result.with_figures(cell), tmp_path / "cells" / cell.file_name)
+    assert main(["aggregate", "cells", "--roofline", "roof.png"]) == 2
+    assert "run tprimat preflight there first" in capsys.readouterr().err
