@@ -195,6 +195,7 @@ def test_a_cell_survives_its_file(tmp_path):
     loaded = micro_result.load(micro_result.save(cell, tmp_path / "cell.json"))
     assert loaded.spec == cell.spec
     assert loaded.trial_times_ms == cell.trial_times_ms
+    assert loaded.fused_norm is cell.fused_norm is False, "no kernel of a CPU"
 
 
 def test_all_selects_every_pass(capsys):

@@ -21,7 +21,7 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import grid, isolated, memory, passes, sweep
-from tensorprimat.micro.estimate import best_rate
+from tensorprimat.micro.estimate import best_rate, estimate
 from tensorprimat.micro.matmul import DTYPES
 from tensorprimat.micro.workload import Network
 from tensorprimat.reports import micro_tables as reports
@@ -291,12 +291,24 @@ def test_the_memory_estimate_counts_what_autograd_keeps(attention, precision, pr
     with autograd_memory.kept_for_backward(network) as kept:
         network.decoder(input_ids=torch.randint(0, 50, (2, 64)), use_cache=False)
     logits = spec.tokens * spec.vocab * 8
-    estimated = footprint.activation_bytes(footprint.of_cell(spec)) - logits
+    estimated = footprint.activation_bytes(footprint.of_cell(spec, fused_norm=False)) - logits
     assert estimated == pytest.approx(autograd_memory.total_bytes(kept), rel=0.1)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_memory_estimate_of_a_gpu_knows_whether_torch_fuses_the_norm(monkeypatch, compiled):
+    cell = specs(device="cuda", precision="bf16", compile=compiled)[0]
+    needed = []
+    for fused in (True, False):
+        monkeypatch.setattr("tensorprimat.engines.torch.model.has_fused_norm", lambda _, fused=fused: fused)
+        needed.append(estimate(cell, flops_per_second=None).memory_gb * GB)
+    more = cell.tokens * cell.num_layers * (4 * 4 - 2 * 2) * cell.d_model  # four numbers of float32 for two of bf16
+    assert needed[1] - needed[0] == pytest.approx(0 if compiled else more, abs=1)
+
+
 def test_optimizer_state_is_in_the_estimate_of_training_only():
-    one = {name: footprint.state_bytes(footprint.of_cell(specs(pass_name=name)[0])) for name in micro_result.PASSES}
+    steps = {name: footprint.of_cell(specs(pass_name=name)[0], fused_norm=False) for name in micro_result.PASSES}
+    one = {name: footprint.state_bytes(step) for name, step in steps.items()}
     assert one["train"] == 2 * one["forward-backward"] == 4 * one["forward"]
 
 

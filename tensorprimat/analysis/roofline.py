@@ -15,6 +15,8 @@ from tensorprimat.core.micro_result import PRECISIONS, MicroResult
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.result import Result
 
+FUSED_NORM = "RMS norm"  # among a result's fused kernels, which only the torch engine lists
+
 
 @dataclass(frozen=True, kw_only=True)
 class RooflinePoint:
@@ -70,13 +72,18 @@ def of_cells(cells: Sequence[MicroResult]) -> list[RooflinePoint]:
             model=cell.model_size,
             work=cell.pass_name,
             size=f"{cell.context_length}×{cell.batch_size}",
-            intensity=cell.step_flops / moved_bytes(of_cell(cell)),
+            intensity=cell.step_flops / moved_bytes(of_cell(cell, fused_norm=_fused_norm(cell))),
             flops_per_second=cell.flops_per_second,
             precision=cell.precision,
         )
         for cell in cells
         if cell.flops_per_second
     ]
+
+
+def _fused_norm(cell: MicroResult) -> bool:
+    """Return True if the cell's RMS norm was one kernel, which moves least; assumed of a GPU where it is not known."""
+    return cell.device != "cpu" if cell.fused_norm is None else cell.fused_norm
 
 
 def of_result(result: Result) -> RooflinePoint | None:
@@ -98,6 +105,8 @@ def of_result(result: Result) -> RooflinePoint | None:
         sequence_length=length,
         pass_name="train",
         precision=precision,
+        compiled=bool(config.compile),
+        fused_norm=config.fused_kernels is None or FUSED_NORM in config.fused_kernels,
         optimizer_steps=1 / accumulated,
     )
     of_token = flops.per_token(shape, length)

@@ -27,7 +27,7 @@ class StepWork:
     precision: str
     autocast: bool = False
     compiled: bool = False
-    fused_norm: bool = True
+    fused_norm: bool
     """RMS norm is one kernel."""
     whole_scores: bool = False
     """Attention keeps the scores of all pairs (eager)."""
@@ -45,8 +45,8 @@ class StepWork:
         return models.parameters(self.shape)
 
 
-def of_cell(spec: CellSpec) -> StepWork:
-    """Return the step that a cell times."""
+def of_cell(spec: CellSpec, *, fused_norm: bool) -> StepWork:
+    """Return the step that a cell times. fused_norm: torch has one kernel for RMS norm on the cell's device."""
     return StepWork(
         shape=spec.shape,
         tokens=spec.tokens,
@@ -55,7 +55,7 @@ def of_cell(spec: CellSpec) -> StepWork:
         precision=spec.precision,
         autocast=spec.autocast,
         compiled=spec.compile,
-        fused_norm=spec.device != "cpu",
+        fused_norm=fused_norm,
         whole_scores=spec.attention == "eager",
     )
 

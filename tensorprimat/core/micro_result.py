@@ -232,6 +232,8 @@ class MicroResult(CellSpec, RoundedRecord):
     timestamp: str | None = None
     loss: str | None = None
     """Computation of the loss, if it changes the split of times."""
+    fused_norm: bool | None = None
+    """RMS norm ran as one kernel of torch; None in files from before this key."""
     warnings: tuple[str, ...] = ()
     """Advice that follows from the data, one sentence each, beginning with its subject."""
 

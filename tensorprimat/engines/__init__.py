@@ -234,6 +234,18 @@ def _plan(engine: Engine, models: Sequence[str], available: Sequence[str], becau
     return Plan(engines={model: engine if model in available else None for model in models}, because=because)
 
 
+def fuses_norm(device_type: str) -> bool:
+    """Return True if torch has one kernel for RMS norm on this kind of device; assumed of a GPU where torch is missing.
+
+    Estimates ask here, so that they and the training agree.
+    """
+    if not importable("torch"):
+        return device_type != "cpu"
+    from tensorprimat.engines.torch import model
+
+    return model.has_fused_norm(device_type)
+
+
 def importable(name: str) -> bool:
     """Return True if `import name` would find a module. Parents of a dotted name are imported to find out."""
     try:

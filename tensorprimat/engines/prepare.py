@@ -18,7 +18,15 @@ from tensorprimat.core.quantities import alternatives, counted, listed, size
 from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import ENGINES, VENDOR_ENGINES, Engine, check_model_parallel, importable, methodology
+from tensorprimat.engines import (
+    ENGINES,
+    VENDOR_ENGINES,
+    Engine,
+    check_model_parallel,
+    fuses_norm,
+    importable,
+    methodology,
+)
 from tensorprimat.engines.primus import spec as primus_spec
 from tensorprimat.machine import environment
 
@@ -189,9 +197,7 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
     """
     if (spec.compile and not isinstance(preset, ConfiguredModel)) or not importable("torch"):
         return spec
-    from tensorprimat.engines.torch.model import has_fused_norm
-
-    fused_norm = has_fused_norm("cuda")
+    fused_norm = fuses_norm("cuda")
     if not isinstance(preset, ConfiguredModel):
         unfused = {} if fused_norm else {training_memory.UNFUSED_NORM: "yes"}
         return spec.changed(options={**spec.options, **unfused})

@@ -14,6 +14,7 @@ from tensorprimat.core.footprint import activation_bytes, of_cell, state_bytes
 from tensorprimat.core.micro_result import CellSpec
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.units import GB, TERA
+from tensorprimat.engines import fuses_norm
 from tensorprimat.machine.platform import Machine, detect
 
 PROCESS_BYTES = 0.4e9  # resident memory of a process with torch and transformers; a GPU's allocator does not count it
@@ -43,7 +44,7 @@ def estimate(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate
     flops_per_second: the best matrix rate of the device at this precision, measured or nameplate; without it, time is
     None.
     """
-    step = of_cell(spec)
+    step = of_cell(spec, fused_norm=fuses_norm(spec.device.partition(":")[0]))
     held = state_bytes(step) + activation_bytes(step) + (PROCESS_BYTES if spec.device == "cpu" else 0)
     steps = spec.num_warmups + spec.num_trials * spec.num_steps
     work = steps * spec.step_flops / (flops_per_second * UTILISATION) if flops_per_second else None

@@ -90,13 +90,14 @@ class Times:
         self.trials: list[float] = []
         self.parts: dict[str, list[float]] = {}
         self.loss: str | None = None
+        self.fused_norm: bool | None = None
 
 
 def _run(spec: CellSpec, times: Times) -> None:
     from tensorprimat.micro.workload import Workload
 
     workload = Workload(spec)
-    times.loss = workload.loss
+    times.loss, times.fused_norm = workload.loss, workload.fused_norm
     times.parts = {part: [] for part in workload.parts}
     clock = clocks.choose(workload.device.type, sync=False)
     with without_collection():
@@ -166,4 +167,5 @@ def _cell(spec: CellSpec, machine: Machine, times: Times) -> MicroResult:
         warmup_times_ms=tuple(times.warmups),
         **machine.facts_of_a_measurement(),
         loss=times.loss,
+        fused_norm=times.fused_norm,
     )

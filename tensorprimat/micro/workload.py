@@ -13,7 +13,7 @@ from torch.nn import functional
 from tensorprimat.core.footprint import LARGEST_LOGITS
 from tensorprimat.core.micro_result import CellSpec
 from tensorprimat.engines.torch.cross_entropy import cross_entropy, linear_cross_entropy
-from tensorprimat.engines.torch.model import LanguageModel, adamw
+from tensorprimat.engines.torch.model import LanguageModel, adamw, has_fused_norm
 from tensorprimat.machine.platform import multiply_float32_in
 from tensorprimat.micro import tokens
 from tensorprimat.micro.matmul import DTYPES
@@ -116,6 +116,11 @@ class Workload:
         """Return a description of the loss computation."""
         in_pieces = pieces(self.spec.tokens, self.spec.vocab)
         return "linear cross-entropy in pieces, gradients in forward" if in_pieces else "cross-entropy of all logits"
+
+    @property
+    def fused_norm(self) -> bool:
+        """Return True if RMS norm is one kernel."""
+        return has_fused_norm(self.device.type)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if not self.spec.autocast:
