@@ -1,10 +1,11 @@
 """TensorPrimat: how fast, how efficiently and at what cost an accelerator trains a language model, with evidence.
 
-    from tensorprimat import BenchmarkCallback, read
+    from tensorprimat import BenchmarkCallback, compare, read
 
 `BenchmarkCallback` measures any Lightning or NeMo training, `read` turns a training log or a result file into a
-`Result`, `load_cells` gives the measurements of `tprimat passes` and `sweep` as a data frame, and `detect_platform`
-names the platform of this machine. Each is imported when it is first used, so that reading needs no torch.
+`Result`, `compare` compares results with statistics, `load_cells` gives the measurements of `tprimat passes` and
+`sweep` as a data frame, and `detect_platform` names the platform of this machine. Each is imported when it is first
+used, so that reading needs no torch.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from tensorprimat.engines.callback import BenchmarkCallback
     from tensorprimat.logs import read
     from tensorprimat.machine.platform import detect as detect_platform
+    from tensorprimat.session.compare import compare_sides as compare
 
-__all__ = ["BenchmarkCallback", "Result", "__version__", "detect_platform", "load_cells", "read"]
+__all__ = ["BenchmarkCallback", "Result", "__version__", "compare", "detect_platform", "load_cells", "read"]
 
 _HOMES = {
     "BenchmarkCallback": ("tensorprimat.engines.callback", "BenchmarkCallback"),
     "Result": ("tensorprimat.core.result", "Result"),
+    "compare": ("tensorprimat.session.compare", "compare_sides"),
     "detect_platform": ("tensorprimat.machine.platform", "detect"),
     "read": ("tensorprimat.logs", "read"),
 }

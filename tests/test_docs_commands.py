@@ -19,12 +19,16 @@ from tensorprimat.core import store
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-BLOCK = re.compile(r"(<!-- needs [^>]*-->\n)?```(?:bash|console)\n(.*?)```", re.S)
+BLOCK = re.compile(r"(<!-- needs [^>]*-->\n)?```(bash|console|python)\n(.*?)```", re.S)
 
 
 def script_of(page: str) -> str:
-    """Return the unmarked bash blocks of a page as one script."""
-    return "\n".join(block for mark, block in BLOCK.findall(page) if not mark)
+    """Return the unmarked blocks of commands and of Python of a page as one script."""
+    return "\n".join(
+        f"python3 - <<'PYTHON'\n{block}PYTHON\n" if language == "python" else block
+        for mark, language, block in BLOCK.findall(page)
+        if not mark
+    )
 
 
 SCRIPTS = {
@@ -92,8 +96,9 @@ def test_every_unmarked_command_of_a_page_runs(page, prepared, tmp_path):
 
 
 def test_marked_blocks_are_left_out_and_others_are_kept():
-    page = "<!-- needs a GPU -->\n```bash\nfirst\n```\n\n```bash\nsecond\n```\n```text\nthird\n```\n"
-    assert script_of(page) == "second\n"
+    commands = "<!-- needs a GPU -->\n```bash\nfirst\n```\n\n```bash\nsecond\n```\n"
+    page = commands + "```text\nthird\n```\n```python\nfourth\n```\n"
+    assert script_of(page) == "second\n\npython3 - <<'PYTHON'\nfourth\nPYTHON\n"
 
 
 def test_every_page_is_in_the_navigation_of_the_site():

@@ -1,5 +1,6 @@
 """The package as others depend on it: what it exports, and what a wheel of it holds."""
 
+import json
 import re
 import subprocess
 import sys
@@ -9,7 +10,12 @@ from pathlib import Path
 import pytest
 
 import tensorprimat
+from tensorprimat.cli import main
 from tensorprimat.core.data_files import tomllib
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.stated import UserFacts
+from tensorprimat.core.store import save
+from tensorprimat.reports.json import render
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -42,18 +48,50 @@ def test_extras_name_what_each_part_needs():
     assert {"torch", "nemo", "logs", "amd", "nvidia", "all"} <= set(PROJECT["optional-dependencies"])
 
 
-def test_read_takes_a_result_file_and_a_log(tmp_path):
-    log = tmp_path / "train.log"
-    log.write_text(
+def megatron_log(path: Path, seconds: int) -> Path:
+    """Write a Megatron log of 29 steps that take so long each."""
+    path.write_text(
         "".join(
-            f" [2026-01-16 07:32:{i:02d}] iteration {i:8d}/{40:8d} | consumed samples: {i * 8:12d} | "
-            "elapsed time per iteration (ms): 1000.0 | global batch size:     8 | lm loss: 1.0E+01 |\n"
-            for i in range(1, 41)
+            f" [2026-01-16 07:{32 + i * seconds // 60}:{i * seconds % 60:02d}] iteration {i:8d}/{29:8d} | "
+            f"consumed samples: {i * 8:12d} | elapsed time per iteration (ms): {1000.0 * seconds} | "
+            "global batch size:     8 | lm loss: 1.0E+01 |\n"
+            for i in range(1, 30)
         )
     )
-    result = tensorprimat.read(log)
+    return path
+
+
+def test_read_takes_a_result_file_and_a_log(tmp_path):
+    result = tensorprimat.read(megatron_log(tmp_path / "train.log", 1))
     assert isinstance(result, tensorprimat.Result)
     assert result.performance_metrics.avg_step_time_seconds == 1.0
+    stored = save(result, tmp_path, stamp="20260116_073200_000000")
+    assert tensorprimat.read(stored).performance_metrics == result.performance_metrics
+
+
+def test_compare_takes_results_paths_and_named_sides(tmp_path):
+    facts = UserFacts(model_name="llama3-8b", gpu="H100", sequence_length=2048, num_gpus=8)
+    logs = [megatron_log(tmp_path / f"{seconds}.log", seconds) for seconds in (1, 2, 3)]
+    fast, slow, slower = (tensorprimat.read(log, facts=facts) for log in logs)
+    of_results = tensorprimat.compare(slow, fast)
+    assert [side.label for side in of_results.sides] == ["result 1", "result 2"]
+    assert of_results.pairs[0].ratio.estimate.value == pytest.approx(2)
+    named = tensorprimat.compare({"old": [slow, slower], "new": logs[0]}, baseline="new")
+    assert [(side.label, len(side.files)) for side in named.sides] == [("old", 2), ("new", 1)]
+    assert [(pair.baseline.label, pair.candidate.label) for pair in named.pairs] == [("new", "old")]
+
+
+def test_compare_and_the_command_give_the_same_ratios(tmp_path, capsys):
+    slow, fast = (megatron_log(tmp_path / f"{name}.log", seconds) for name, seconds in (("slow", 2), ("fast", 1)))
+    assert main(["compare", str(slow), str(fast), "--json", "--no-plot", "--output-dir", str(tmp_path / "report")]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    computed = json.loads(render(tensorprimat.compare(slow, str(fast))))
+    assert {**computed, "generated_at": None} == {**printed, "generated_at": None}
+
+
+def test_compare_without_a_side_is_refused():
+    with pytest.raises(UsageError, match="no sides"):
+        tensorprimat.compare()
 
 
 def test_the_changelog_begins_with_the_packages_version_and_goes_back_from_there():

@@ -44,12 +44,24 @@ def read(
     segment: int | None = None,
     cited: bool = False,
 ) -> Result:
-    """Return one log (or standard input, `-`) as a Result with every figure computed.
+    """Return one log or result file as a Result with every figure computed.
 
-    facts: facts that override the log, as flags do; format: name of a format, instead of detection; segment: number of
-    the training to read, in a log with several; cited: put the lines that state settings into provenance.citations.
-    Raises NotALogError for a file without a measured step and without a reported rate, ContradictionError where the
-    log's own clock contradicts its rows, InputError for a file that cannot be read, UsageError for an unknown format.
+    Args:
+        path: Log or result file; `-` is standard input.
+        facts: Facts that override the log, as flags do.
+        format: Name of a log format, instead of detection.
+        segment: Number of the training to read, in a log with several.
+        cited: Put the lines that state settings into provenance.citations.
+
+    Returns:
+        Figures in SI units; None where the log measured nothing, with a reason.
+
+    Raises:
+        NotALogError: The file has neither a measured step nor a reported rate.
+        ContradictionError: The log's own clock contradicts its rows.
+        InputError: The file cannot be read.
+        UsageError: No format has this name.
+
     """
     return _read(path, facts, format, segment=segment, cited=cited)[0]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core import store
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
+from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded, Read
 from tensorprimat.core.summary import summarise
 from tensorprimat.logs.text import Log
@@ -26,6 +27,8 @@ class Argument:
 
     path: Path
     name: str | None = None
+    result: Result | None = field(default=None, repr=False)
+    """Result that a program already holds; the path is then only its label."""
 
 
 def parse(words: Sequence[str]) -> list[Argument]:
@@ -66,7 +69,7 @@ def load(
     refused: list[InputError] = []
     for argument, side in zip(arguments, sides, strict=True):
         try:
-            found, odd = _read(argument.path, one_side=side is not None, read=read)
+            found, odd = _read(argument, one_side=side is not None, read=read)
         except InputError as error:
             refused.append(error)
             if (
@@ -121,7 +124,10 @@ def _named(loaded: Sequence[Loaded], unnamed: set[str | None]) -> list[Loaded]:
     return [replace(item, side=titles.get(item.side, item.side)) for item in loaded]
 
 
-def _read(path: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
+def _read(argument: Argument, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
+    path = argument.path
+    if argument.result is not None:
+        return [Loaded(path=path, result=argument.result)], []
     if str(path) == logs.STDIN:
         return _of_logs([logs.STDIN], one_side=one_side)
     if path.is_dir():
