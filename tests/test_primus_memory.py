@@ -9,7 +9,7 @@ from tensorprimat.core.spec import RunSettings
 from tensorprimat.core.units import GB
 from tensorprimat.engines import PRIMUS_TRAINING, prepare
 from tensorprimat.machine.platform import Machine
-from tensorprimat.session import run_summary
+from tensorprimat.session import run_summary, run_time
 
 MEGATRON = ("use_distributed_optimizer: true", "cross_entropy_loss_fusion: true", "sequence_parallel: true")
 """Settings of Primus' presets and of its configurations of dense models."""
@@ -142,3 +142,17 @@ def test_the_plan_shows_the_estimate(needs):
         "about 144 GB on each GPU: weights, gradients and optimizer 60.2 GB, activations 78.4 GB, workspace 5.2 GB"
     )
     assert estimate((spec, node)).total / GB == pytest.approx(144, rel=0.01)
+
+
+def test_the_time_counts_the_layers_that_the_configuration_recomputes(needs):
+    every = "recompute_granularity: full"
+
+    def share(*overrides, **flags):
+        return prepare.recomputed_share(needs(*overrides, **flags)[0], None)
+
+    assert [share(), share(every), share(recompute="full")] == [0, 1, 1]
+    assert share(every, "recompute_method: block", "recompute_num_layers: 16") == 0.5
+    of_parts = "recompute_granularity: selective\n      recompute_modules: [mlp]"
+    assert share(of_parts) is None
+    spec, node = needs(of_parts)
+    assert ", recomputation unknown and not counted, " in run_time.sentence([spec], node, runs=1, pause=0)

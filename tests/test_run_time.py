@@ -119,10 +119,10 @@ def told(name, engine, minutes, **flags):
 def test_runs_that_do_not_fit_are_not_counted_and_the_sentence_names_the_minutes_of_all():
     fit, sentence = told("one A100", "torch", 15)
     assert (fit.runs, fit.specs["llama"].warmup_steps) == (2, 5), "with two runs no warm-up is left out"
-    assert sentence.startswith("Estimated time: 15 min for 6 of 9 runs of 16/18 steps")
-    assert sentence.endswith(" For all runs use --budget-minutes 17, or --model for one model.")
-    fit, sentence = told("one A100", "torch", 17)
-    assert (fit.runs, {(spec.steps, spec.warmup_steps) for spec in fit.specs.values()}) == (3, {(5, 2), (5, 3)})
+    assert sentence.startswith("Estimated time: 15 min for 6 of 9 runs of 12/13 steps")
+    assert sentence.endswith(" For all runs use --budget-minutes 18, or --model for one model.")
+    fit, sentence = told("one A100", "torch", 18)
+    assert (fit.runs, {(spec.steps, spec.warmup_steps) for spec in fit.specs.values()}) == (3, {(5, 2)})
     assert "--budget-minutes" not in sentence
 
 
@@ -148,7 +148,60 @@ def test_the_estimate_is_flops_over_a_share_of_the_peak_and_a_start():
     one = run_time.of_run(spec, here)
     assert one.step_seconds == pytest.approx(16 * 8192 * 51470401536 / (989.4e12 * run_time.UTILISATION), rel=1e-3)
     assert one.seconds == pytest.approx(run_time.START_SECONDS + 25 * one.step_seconds)
-    assert "H200" in one.because
+    assert (one.gpu, one.recomputed) == ("H200 SXM", 0.0)
+
+
+@pytest.mark.parametrize(("flag", "share"), [("none", 0), ("selective", 0.5), ("full", 1)])
+def test_recomputed_layers_take_their_forward_pass_again(flag, share):
+    """Llama 3.1 8B at 8192 tokens: a third of 51.47 GFLOP per token, less 2 × 128,256 × 4,096 of the output head."""
+    [spec], here = specs("one H200", models=["llama"], recompute=flag).values(), machine("one H200")
+    again = 51_470_401_536 / 3 - 2 * 128_256 * 4_096
+    work = 16 * 8192 * (51_470_401_536 + share * again)
+    one = run_time.of_run(spec, here)
+    assert one.step_seconds == pytest.approx(work / (989.4e12 * run_time.UTILISATION), rel=1e-6)
+    told = {
+        "none": "",
+        "selective": ", forward pass of 50 % of the layers twice",
+        "full": ", forward pass of all layers twice",
+    }
+    assert run_time.sentence([spec], here, runs=1, pause=0).partition(" (")[2] == (
+        f"30 % of the dense BF16 peak of H200 SXM{told[flag]}, 60 s to start a run); not measured."
+    )
+
+
+def test_the_layers_of_a_configuration_are_recomputed_without_its_output_head():
+    here = machine("one H200")
+    config = {
+        "model_type": "gpt_oss", "hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 4, "head_dim": 64,
+        "num_attention_heads": 8, "num_key_value_heads": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "vocab_size": 50_000, "max_position_embeddings": 4096, "sliding_window": 128, "tie_word_embeddings": False,
+    }  # fmt: skip
+    once, twice = (
+        run_time.of_run(specs("one H200", models=["own"], config=config, recompute=flag)["own"], here).step_seconds
+        for flag in ("none", "full")
+    )
+    whole = prepare.model_of(specs("one H200", models=["own"], config=config)["own"]).decoder.flops_per_token([4096])
+    assert twice / once == pytest.approx(1 + (whole / 3 - 2 * 50_000 * 512) / whole)
+
+
+def test_the_grounds_of_an_estimate_hold_for_every_model():
+    here = machine("one H200")
+    llama = specs("one H200", models=["llama"], recompute="full")["llama"]
+    qwen = specs("one H200", models=["qwen"], precision="fp8")["qwen"]
+    grounds = run_time.sentence([llama, qwen], here, runs=1, pause=0).partition(" (")[2]
+    assert grounds == (
+        "30 % of the dense BF16 or FP8 peak of H200 SXM, forward pass of all layers of llama twice, "
+        "60 s to start a run); not measured."
+    )
+
+
+def test_the_layers_that_a_vendors_recipe_recomputes_take_longer():
+    """Megatron-Bridge's FP8 recipe of Llama 3 8B on eight H100 or H200 recomputes 5 of 32 layers."""
+    here = machine("eight H200")
+    spec = specs("eight H200", "bridge", ["llama"], precision="fp8")["llama"]
+    assert prepare.recomputed_share(spec, "NVIDIA H200") == 5 / 32
+    assert "forward pass of 16 % of the layers twice" in run_time.sentence([spec], here, runs=1, pause=0)
+    assert prepare.recomputed_share(spec.changed(num_gpus=4), "NVIDIA H200") == 0
 
 
 def test_settings_by_flag_and_settings_that_fit_are_not_changed():

@@ -125,6 +125,13 @@ def recomputed_by_recipe(spec: RunSpec, device_name: str | None) -> int:
     return 0 if gpu is None or spec.recompute != "none" else BRIDGE_RECOMPUTES[gpu]
 
 
+def recomputed_share(spec: RunSpec, device_name: str | None = None) -> float:
+    """Return the share of the layers whose forward pass runs again in backward, by flag or by NVIDIA's recipe."""
+    if spec.recompute == "full":
+        return 1.0
+    return recomputed_by_recipe(spec, device_name) / models.find(spec.model, spec.preset).shape.num_layers
+
+
 def forbids_context_parallel(spec: RunSpec) -> bool:
     """Return True if the model's attention window is shorter than the sequence, and the engine cannot split it.
 

@@ -83,7 +83,7 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
         )
     layer = tokens * of_token
     layer_input = tokens * shape.hidden_size * width
-    kept_whole = {"none": 1.0, "every second layer": 0.5, "full": 0.0}[spec.recompute]
+    kept_whole = 1.0 - recomputed_share(spec)
     activations = shape.num_layers * (kept_whole * layer + (1 - kept_whole) * layer_input) + 2 * layer_input
     layer_weights = model.matrix_parameters - models.embedding_parameters(shape)
     casts = width * layer_weights * kept_whole if is_cast else 0.0
@@ -99,6 +99,11 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
         activations=activations + casts,
         workspace=max(loss, recomputed) + gathered + CONTEXT_BYTES,
     )
+
+
+def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float:
+    """Return the share of the layers whose forward pass runs again in backward."""
+    return {"none": 0.0, "every second layer": 0.5, "full": 1.0}[spec.recompute]
 
 
 def is_sharded(spec: RunSpec) -> bool:

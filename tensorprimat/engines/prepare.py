@@ -356,6 +356,15 @@ def memory_estimate(spec: RunSpec, device_name: str | None) -> MemoryEstimate | 
     return estimate
 
 
+def recomputed_share(spec: RunSpec, device_name: str | None) -> float | None:
+    """Return the share of the layers whose forward pass runs again in backward; None where it is not known."""
+    module = ENGINES[spec.engine].memory
+    if module is None:
+        return None
+    share: float | None = importlib.import_module(module).recomputed_share(spec, device_name)
+    return share
+
+
 def _check_estimate(spec: RunSpec, machine: Machine, memory_bytes: float) -> None:
     """Raise DoesNotFitError naming the flags that make the spec fit, where it needs more than the device has."""
     needed, module = memory_estimate(spec, machine.gpu_info.device_name), ENGINES[spec.engine].memory

@@ -1,7 +1,7 @@
 """Time that a benchmark takes, estimated before it runs, and specs that fit a number of minutes.
 
-The estimate is FLOPs over a share of the GPU's dense peak. It only distinguishes minutes from hours, and it is printed
-as an estimate. A device without a known peak has none.
+The estimate is FLOPs, those of recomputed layers included, over a share of the GPU's dense peak. It only distinguishes
+minutes from hours, and it is printed as an estimate. A device without a known peak has none.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorprimat.core import catalogue, flops
+from tensorprimat.core import catalogue, flops, models
 from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
-from tensorprimat.core.quantities import percent, rough_time
+from tensorprimat.core.quantities import alternatives, percent, rough_time
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import TERA
+from tensorprimat.engines import prepare
 from tensorprimat.engines.methodology import APPLIED_UNASKED
 from tensorprimat.machine.platform import Machine
 
@@ -35,8 +36,10 @@ class RunTime:
     step_seconds: float
     seconds: float
     """The whole process, warm-up included."""
-    because: str
-    """Grounds of the estimate: share of the peak, GPU, time to start."""
+    gpu: str
+    """Name of the GPU in the catalogue, whose dense peak the estimate takes a share of."""
+    recomputed: float | None
+    """Share of the layers whose forward pass is counted twice; None where it is not known, and counted once."""
 
 
 def of_run(spec: RunSpec, machine: Machine) -> RunTime | None:
@@ -46,13 +49,12 @@ def of_run(spec: RunSpec, machine: Machine) -> RunTime | None:
     if gpu is None or peak is None or not peak.value or spec.platform == "cpu":
         return None
     devices = spec.num_gpus * spec.num_nodes
-    work = _flops_per_token(spec) * spec.global_batch_size * spec.sequence_length
+    recomputed = prepare.recomputed_share(spec, machine.gpu_info.device_name)
+    of_token, again = _flops_per_token(spec)
+    work = (of_token + (recomputed or 0.0) * again) * spec.global_batch_size * spec.sequence_length
     step = work / (devices * peak.value * TERA * UTILISATION)
     return RunTime(
-        step_seconds=step,
-        seconds=START_SECONDS + spec.max_steps * step,
-        because=f"{percent(UTILISATION)} of the dense {spec.precision.upper()} peak of {gpu.name}, "
-        f"{START_SECONDS:g} s to start a run",
+        step_seconds=step, seconds=START_SECONDS + spec.max_steps * step, gpu=gpu.name, recomputed=recomputed
     )
 
 
@@ -130,8 +132,8 @@ def sentence(
     runs: as requested. minutes, fit: the budget and what fits it; the sentence then says what does not.
     """
     planned = runs if fit is None else fit.runs
-    total, one = of_benchmark(specs, machine, runs=planned, pause=pause), of_run(specs[0], machine) if specs else None
-    if total is None or one is None:
+    total = of_benchmark(specs, machine, runs=planned, pause=pause)
+    if total is None:
         return f"Time: no estimate, no peak is known for {machine.gpu_info.device_name or 'this device'}."
     count = planned * len(specs)
     some = f" of {runs * len(specs)}" if planned < runs else ""
@@ -139,7 +141,7 @@ def sentence(
     pauses = f", {pause:g} s between runs" if planned > 1 and pause else ""
     estimate = (
         f"Estimated time: {rough_time(total)} for {count}{some} run{'s' if count > 1 or some else ''} of {steps} steps "
-        f"({one.because}{pauses}); not measured."
+        f"({_grounds(specs, machine)}{pauses}); not measured."
     )
     if minutes is None or fit is None or fit.minutes_for_all is None or (total <= 60 * minutes and not some):
         return estimate
@@ -150,6 +152,26 @@ def sentence(
         f"{estimate}{over if total > 60 * minutes else ''} For {whole} use --budget-minutes "
         f"{math.ceil(fit.minutes_for_all)}{one_model}."
     )
+
+
+def _grounds(specs: Sequence[RunSpec], machine: Machine) -> str:
+    """Return the assumptions of an estimate: share of the peak, GPU, recomputed layers, time to start."""
+    times = [(spec, time) for spec in specs if (time := of_run(spec, machine)) is not None]
+    precisions = alternatives(list(dict.fromkeys(spec.precision.upper() for spec, _ in times)))
+    gpu = times[0][1].gpu  # all specs run on one machine
+    models_of: dict[float | None, list[str]] = {}
+    for spec, time in times:
+        models_of.setdefault(time.recomputed, []).append(spec.model)
+    twice = []
+    for share, named in models_of.items():
+        of_models = f" of {', '.join(named)}" if len(models_of) > 1 else ""
+        if share is None:
+            twice.append(f"recomputation{of_models} unknown and not counted")
+        elif share:
+            layers = "all layers" if share == 1 else f"{percent(share, 0)} of the layers"
+            twice.append(f"forward pass of {layers}{of_models} twice")
+    peak = f"{percent(UTILISATION, 0)} of the dense {precisions} peak of {gpu}"
+    return ", ".join([peak, *twice, f"{START_SECONDS:g} s to start a run"])
 
 
 def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str]) -> RunSpec:
@@ -171,8 +193,11 @@ def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str])
     return spec.changed(warmup_steps=warmup, steps=min(spec.steps, max(fewest["steps"], most - warmup)))
 
 
-def _flops_per_token(spec: RunSpec) -> float:
+def _flops_per_token(spec: RunSpec) -> tuple[float, float]:
+    """Return the training FLOPs of one token, and those of a forward pass of all layers, without the output head."""
     model = model_of(spec)
     if isinstance(model, ConfiguredModel):
-        return model.decoder.flops_per_token([spec.sequence_length])
-    return flops.per_token(model.shape, spec.sequence_length)
+        whole, head = model.decoder.flops_per_token([spec.sequence_length]), model.decoder.embedding_weights
+    else:
+        whole, head = flops.per_token(model.shape, spec.sequence_length), models.embedding_parameters(model.shape)
+    return whole, whole / 3 - 2 * head

@@ -64,6 +64,18 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate |
     )
 
 
+def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float | None:
+    """Return the share of the layers whose forward pass runs again in backward, by the configuration that will run.
+
+    None where it is not known: parts of layers are recomputed, or the shape is not the model's.
+    """
+    configured = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
+    again, shape = _recomputed_layers({**configured.settings, **changes(spec)}), confirmed_shape(spec)
+    if configured.missing_presets or again is None or shape is None:
+        return None
+    return min(1.0, again * spec.pipeline_model_parallel_size / shape.num_layers)
+
+
 def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
     """Return the flags that make the spec fit into the device's memory, each alone, the fastest first."""
     return megatron_memory.remedies(spec, memory_bytes, estimate=estimate)
