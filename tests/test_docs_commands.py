@@ -1,4 +1,4 @@
-"""Every command of README and docs/ runs: the unmarked bash blocks of a page are one script in a prepared folder.
+"""Every command of README and docs/ runs: a page's unmarked bash and Python blocks are one script.
 
 A block that needs a GPU, a cluster or the network is marked by a comment before it: <!-- needs a GPU -->.
 """
@@ -6,6 +6,7 @@ A block that needs a GPU, a cluster or the network is marked by a comment before
 from __future__ import annotations
 
 import gzip
+import importlib
 import os
 import re
 import shutil
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import plausible
 import pytest
+import typer
 
+from tensorprimat.cli import COMMANDS, earlier
 from tensorprimat.core import store
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +39,7 @@ SCRIPTS = {
     for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
     if (script := script_of(path.read_text()))
 }
-TRAINING = ("docs/tutorial.md", "docs/how-to/own-model.md")
+TRAINING = ("docs/tutorial.md", "docs/how-to/own-model.md", "docs/how-to/inside-a-step.md")
 """Pages whose commands train for a minute: `make test-docs`."""
 
 
@@ -99,6 +102,50 @@ def test_marked_blocks_are_left_out_and_others_are_kept():
     commands = "<!-- needs a GPU -->\n```bash\nfirst\n```\n\n```bash\nsecond\n```\n"
     page = commands + "```text\nthird\n```\n```python\nfourth\n```\n"
     assert script_of(page) == "second\n\npython3 - <<'PYTHON'\nfourth\nPYTHON\n"
+
+
+INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+TYPED = re.compile(r"(?:\btprimat|-m tensorprimat|^(?:\./|python3 )?(?=\w+\.(?:py|sh)\b)) ?(\w+)(?:\.py|\.sh)?\b(.*)")
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(DOCS.rglob("*.md"))
+
+
+def options_of(command: str) -> set[str]:
+    """Return every spelling of the options of a command."""
+    app = typer.Typer(add_completion=False)
+    app.command(command)(importlib.import_module(f"tensorprimat.cli.{command}").command)
+    parameters = typer.main.get_command(app).params
+    return {"--help", "--debug"}.union(*((*one.opts, *one.secondary_opts) for one in parameters))
+
+
+def unknown_in(text: str) -> list[str]:
+    """Return the commands and options of a command within a sentence that do not exist."""
+    found = TYPED.search(text)
+    if not found or (" " not in text and "." in text):  # a script's name alone
+        return []
+    name, rest = found.groups()
+    command = name if name in COMMANDS else earlier.command_of(name)
+    if command is None:
+        return [] if " " not in text.removeprefix("python3 ") else [name]
+    flags = re.findall(r"(?<![\w-])--[a-z][a-z_-]*", rest)
+    known = options_of(command)
+    return [flag for flag in flags if flag not in known and f"--{earlier.option_of(command, flag[2:])}" not in known]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_within_sentences_have_options_that_exist(page):
+    commands = INLINE.findall(page.read_text())
+    assert not {command: unknown for command in commands if (unknown := unknown_in(command))}
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("tprimat run --steps 3 --wide", ["--wide"]), ("./benchmark.py --model llama", []), ("tprimat runn", ["runn"]),
+        ("torchrun --nproc-per-node 8 -m tensorprimat preflight --slow", ["--slow"]), ("write_docs.py", []),
+    ],
+)  # fmt: skip
+def test_an_option_that_does_not_exist_is_found(text, unknown):
+    assert unknown_in(text) == unknown
 
 
 def test_every_page_is_in_the_navigation_of_the_site():
