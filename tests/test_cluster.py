@@ -2,10 +2,12 @@
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import fake_primus
 import pytest
@@ -148,6 +150,28 @@ def test_packages_of_this_machine_do_not_matter_to_ranks_that_have_their_own(run
     monkeypatch.setattr(executors, "script", lambda spec, *_, **__: sent.append(spec) or "")
     code, _, printed = run("--executor", *flags, *H100)
     assert (code, [one.engine for one in sent]) == (0, [engine]), printed
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["login node with NeMo", "without"])
+@pytest.mark.parametrize(
+    ("flags", "stem"),
+    [
+        (("slurm", "--container-image", "image:1", "--engine", "torch"), "benchmark_cuda_llama_torch"),
+        (("slurm", "--container-image", "image:1", "--engine", "nemo"), "benchmark_cuda_llama"),
+        (("skypilot",), "benchmark_cuda_llama"),
+    ],
+)
+def test_a_result_of_an_image_has_the_same_name_whatever_the_login_node_has(run, monkeypatch, flags, stem, installed):
+    folders = []
+
+    def sent(_spec, *, wrapping, **_):
+        folders.append(Path(wrapping[wrapping.index("--folder") + 1]).name)
+        return launch.Ending(result=None, error=RunError("the job failed"))
+
+    monkeypatch.setattr(engines, "importable", lambda name: installed or not name.startswith("nemo"))
+    monkeypatch.setattr(launch, "run", sent)
+    code, _, printed = run("--executor", *flags, "--gpu", "H100", "--num-gpus", "8")
+    assert (code, [re.sub(r"_\d{8}_\d{6}_\d+_run1", "", name) for name in folders]) == (1, [stem]), printed
 
 
 def spec(**changes):

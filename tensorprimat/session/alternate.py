@@ -14,7 +14,8 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool
-from tensorprimat.engines import default_engine, launch
+from tensorprimat.engines import launch
+from tensorprimat.engines.cluster import executors
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append, run_summary
 from tensorprimat.session.budget import CONFIDENCE, Decision, decide
@@ -78,7 +79,9 @@ def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: s
         job=job,
         spec=job.spec.changed(output_dir=str(folder)),
         request=request,
-        place=Place(folder=folder, stamp=stamp, default_engine=default_engine(machine.platform)),
+        place=Place(
+            folder=folder, stamp=stamp, default_engine=executors.default_engine(request.cluster, machine.platform)
+        ),
         planned=append.planned_result(job.spec, machine),
     )
 

@@ -12,7 +12,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.stated import UserFacts
-from tensorprimat.engines import Engine, Obstacle, Plan, choose, default_engine, looks_for_logs, prepare, profiling
+from tensorprimat.engines import Engine, Obstacle, Plan, choose, looks_for_logs, prepare, profiling
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.primus import checkout as primus_checkout
@@ -158,5 +158,7 @@ def job_of(
         planned = appending.planned_result(spec, machine)
         if request.cluster.gpu:  # a catalogue's name for it, not yet the driver's
             planned = planned.changed(gpu_info=GpuInfo())
-        earlier = appending.latest(planned, request.output, default_engine=default_engine(machine.platform))
+        earlier = appending.latest(
+            planned, request.output, default_engine=executors.default_engine(request.cluster, machine.platform)
+        )
     return Job(model=model, engine=engine, spec=spec, earlier=earlier)

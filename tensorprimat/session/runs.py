@@ -19,7 +19,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.settings import OF_A_LOG
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
-from tensorprimat.engines import default_engine, launch, methodology, profiling
+from tensorprimat.engines import launch, methodology, profiling
 from tensorprimat.engines.cluster import executors
 from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
@@ -45,7 +45,8 @@ class ModelOutcome:
 def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer: Observer, stamp: str) -> ModelOutcome:
     """Return every run of one model, saved as it ends."""
     planned = append.planned_result(spec, machine)
-    place = Place(folder=request.output, stamp=stamp, default_engine=default_engine(machine.platform))
+    default = executors.default_engine(request.cluster, machine.platform)
+    place = Place(folder=request.output, stamp=stamp, default_engine=default)
     observer.block(f"BENCHMARK START - {title_of(spec)} on {machine.label}", start_rows(spec, request, machine))
     if request.profile is not None:
         return _profile(job, spec, request.profile, place, planned, observer)

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorprimat import engines
 from tensorprimat.core import catalogue, processes, regular
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.records import Record
-from tensorprimat.core.result import GpuInfo
+from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import Obstacle, Plan, importable, in_order, launch
 from tensorprimat.machine.platform import SPELLINGS, Machine
@@ -210,6 +211,17 @@ def plan(
         )
     order = TRAINS_THERE if first == "auto" else (first,)
     return in_order(models, obstacle, order=order, where=f", started by {cluster.executor}")
+
+
+def default_engine(cluster: Cluster, platform: Platform) -> str:
+    """Return the engine whose results have no engine in their file name.
+
+    It is the first one installed here, but of an image or a rented machine the first one that `plan` can choose, so
+    that a job's result has one name whatever this machine has installed.
+    """
+    if platform != "nvd" or not cluster.own_packages:
+        return engines.default_engine(platform)
+    return TRAINS_THERE[0] if cluster.container_image is not None else "torch"
 
 
 def describe(cluster: Cluster, nodes: int) -> str:
