@@ -170,10 +170,9 @@ def files_page() -> str:
     parts = ["# Files\n\nEvery file and its purpose. Written by `tools/write_docs.py`.\n"]
     for folder in ("", *FOLDERS):
         files = sorted(path for path in (ROOT / folder).glob("*") if path.suffix in COMMENTS and path.is_file())
-        sentences = [(path.name, _first_sentence(path)) for path in files]
-        width = max(len(name) for name, _ in sentences) + 2
-        lines = [f"{name:<{width}}{sentence}".rstrip() for name, sentence in sentences if sentence]
-        parts.append(f"## {folder or 'At the top'}\n\n```text\n" + "\n".join(lines) + "\n```\n")
+        sentences = [(path.name, _first_sentence(path).replace("|", r"\|")) for path in files]
+        rows = [f"| `{name}` | {sentence} |" for name, sentence in sentences if sentence]
+        parts.append(f"## {folder or 'At the top'}\n\n| file | purpose |\n|---|---|\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
 
 
