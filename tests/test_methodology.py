@@ -107,7 +107,7 @@ def test_the_torch_engine_uses_the_best_configuration_that_it_can_run_and_names_
     assert len(made.notes) == 1, "no configuration is skipped"
     made = spec(H100, "qwen", engine="torch", methodology="max")
     assert configuration(made) == ("bf16", 1, 1, 1, 128, 8192)
-    _, note = made.notes
+    _, _unpublished, note = made.notes
     assert "because bf16 has context parallel 2, which the torch engine lacks" in note
     assert ("Note", note) in run_summary.start_rows(made, H100, runs=1, cooldown_seconds=0)
 
@@ -148,6 +148,36 @@ def test_a_comparison_of_one_methodology_on_two_engines_names_the_engines_and_th
 def test_a_methodology_that_the_torch_engine_cannot_run_at_all_is_refused_by_its_name(methodology, precision):
     with pytest.raises(UsageError, match=rf"\(--methodology {methodology}\): .*leave --methodology out, or --engine"):
         spec(H100, engine="torch", methodology=methodology, precision=precision)
+
+
+@pytest.mark.parametrize("engine", ["nemo", "bridge"])
+@pytest.mark.parametrize(
+    ("on", "model", "values"),
+    [
+        (H100, "qwen", "those of Llama 3 8B in BF16 on H100"),
+        (machine("NVIDIA H200", memory_gb=150.8), "qwen", "a choice of this project"),
+        (H100, "mistral", "a choice of this project"),
+        (H100, "llama", None),
+    ],
+)
+def test_values_that_no_vendor_publishes_are_named_at_the_start_and_in_the_result(on, model, values, engine):
+    for name in ("agreed", "max"):
+        made = spec(on, model, engine, methodology=name)
+        unpublished = f"no configuration of this model published by NVIDIA was found; the values are {values}"
+        expected = () if values is None else (f"methodology {name}: {unpublished}",)
+        assert made.notes == expected
+        rows = run_summary.start_rows(made, on, runs=1, cooldown_seconds=0)
+        assert tuple(text for title, text in rows if title == "Note") == expected
+        measured = plausible_result("h100")
+        assert runs.with_notes(measured, made).warnings == (*measured.warnings, *expected)
+    assert spec(on, model, engine, micro_batch_size=4, context_parallel_size=1).notes == ()
+
+
+def test_a_row_of_a_vendor_methodology_without_a_source_of_the_vendor_has_a_note():
+    rows = [row for row in configurations.methodologies() if row.methodology in ("agreed", "max")]
+    published = re.compile(r"NVIDIA(-NeMo)?/|AMD-AGI/")
+    assert {row.note is None for row in rows if published.match(row.source)} == {True}
+    assert {row.note is None for row in rows if not published.match(row.source)} == {False}
 
 
 GB200_NODE = machine("NVIDIA GB200", count=4, memory_gb=198.0)
@@ -247,6 +277,15 @@ def test_a_log_gets_the_methodology_only_if_it_does_not_contradict_it():
     assert contradicted.warnings[-1] == (
         "methodology: classic is not recorded, because the log contradicts it (sequence_length 8192 instead of 2048)"
     )
+
+
+def test_a_log_of_values_that_no_vendor_publishes_says_so():
+    log = plausible_result("h100", micro_batch_size=1, global_batch_size=128, sequence_length=8192)
+    config = log.training_config.model_copy(update={"precision": "bf16", "context_parallel_size": 1})
+    of_mistral = {"model": log.model.model_copy(update={"name": "mistral"}), "training_config": config}
+    labelled = methodology.label(log.model_copy(update=of_mistral), "max")
+    assert labelled.methodology == "max"
+    assert labelled.warnings[-1].startswith("methodology max: no configuration of this model published by NVIDIA")
 
 
 def side(machine, methodology):

@@ -32,6 +32,8 @@ class Configuration:
     global_batch_size: int
     sequence_length: int
     source: str
+    note: str | None = None
+    """Remark that belongs to every result of the row: no vendor publishes its values."""
     engine: str | None = None
     """The only engine that the row is for; None for every engine."""
 

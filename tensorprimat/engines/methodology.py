@@ -34,6 +34,8 @@ class Chosen:
     applies to all of them, or None."""
     skipped: str | None = None
     """The better configurations of the methodology that cannot run here, each with its reason; None for none."""
+    note: str | None = None
+    """Remark on the values of the methodology that is named; None for none."""
     origin: str = "the default"
     """Source of the values that no flag set, for messages."""
 
@@ -81,7 +83,12 @@ def values(
         origin = f"{VENDORS[platform]}'s published settings"
     else:
         origin = f"methodology {row.methodology}"
-    return Chosen(values=found, skipped="; ".join(dict.fromkeys(skipped)) or None, origin=origin)
+    note = None if clash or row.note is None else _noted(row)
+    return Chosen(values=found, skipped="; ".join(dict.fromkeys(skipped)) or None, note=note, origin=origin)
+
+
+def _noted(row: Configuration) -> str:
+    return f"methodology {row.methodology}: {row.note}"
 
 
 def _best(
@@ -113,11 +120,13 @@ def label(result: Result, name: str | None) -> Result:
     rows = _rows(name, gpu, model=result.model.name, platform=result.platform, precision=config.precision)
     if not rows:
         warning = f"methodology: {_missing_entry(name, result.model.name, gpu, config.precision)}"
-    elif contradicted := min((configurations.differing(config, row) for row in rows), key=len):
+        return result.changed(warnings=(*result.warnings, warning))
+    contradicted, row = min(((configurations.differing(config, row), row) for row in rows), key=lambda one: len(one[0]))
+    if contradicted:
         warning = f"methodology: {name} is not recorded, because the log contradicts it ({', '.join(contradicted)})"
-    else:
-        return result.changed(methodology=name)
-    return result.changed(warnings=(*result.warnings, warning))
+        return result.changed(warnings=(*result.warnings, warning))
+    notes = () if row.note is None else (_noted(row),)
+    return result.changed(methodology=name, warnings=(*result.warnings, *notes))
 
 
 def _rows(name: str, gpu: GpuInfo, **facts: str | None) -> list[Configuration]:

@@ -170,7 +170,7 @@ def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> st
 
 
 def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: int) -> tuple[str, ...]:
-    """Return notes on the methodology: another engine's kernels, skipped configurations, values for 8 GPUs."""
+    """Return notes on the methodology: kernels, values of no vendor, skipped configurations, values for 8 GPUs."""
     name = chosen.values["methodology"]
     if name is None:
         return ()
@@ -181,6 +181,8 @@ def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: i
             "variables are those of the torch engine, so the rate is not that of "
             f"{methodology.VENDORS[platform]}'s own software (--engine {alternatives(VENDOR_ENGINES[platform])})"
         )
+    if chosen.note:
+        notes.append(chosen.note)
     if chosen.skipped:
         notes.append(f"methodology {name}: its first configuration is not used, because {chosen.skipped}")
     if devices != METHODOLOGY_GPUS:

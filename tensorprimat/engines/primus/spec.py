@@ -55,7 +55,7 @@ def spec_of(model: str, settings: RunSettings, *, machine: Machine) -> RunSpec:
     if settings.preset not in (None, "full"):
         raise UsageError(f"--preset {settings.preset}: Primus trains the full models; --engine torch has it")
     gpu, gpu_source = primus_checkout.gpu_model()
-    configured = methodology.values(
+    chosen = methodology.values(
         settings.methodology,
         vars(settings),
         model=model,
@@ -63,7 +63,8 @@ def spec_of(model: str, settings: RunSettings, *, machine: Machine) -> RunSpec:
         engine="primus",
         platform="amd",
         gpu=GpuInfo(device_name=gpu),
-    ).values
+    )
+    configured = dict(chosen.values)
     precision = configured.pop("precision", None)
     config = primus_checkout.find_config(root, model, gpu=gpu, precision=precision)
     sets = effective(config, root=root)
@@ -83,6 +84,7 @@ def spec_of(model: str, settings: RunSettings, *, machine: Machine) -> RunSpec:
         recompute="full" if settings.recompute == "full" else "none",
         seed=settings.seed,
         platform="amd",
+        notes=() if chosen.note is None else (chosen.note,),
         options={ROOT: str(root), CONFIG: str(config), GPU: gpu, GPU_SOURCE: gpu_source},
         **values,
     ).check()
