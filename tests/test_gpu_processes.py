@@ -256,6 +256,31 @@ def test_a_process_at_work_after_sigterm_is_not_killed_by_yes(device, started, t
     assert lives(pid)
 
 
+def test_a_process_that_ends_while_it_is_watched_again_counts_as_ended(device, started, tmp_path, monkeypatch, capsys):
+    ends_late = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), os._exit(0)))"
+    pid = orphan(device, started, more=ends_late)
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
+    code, printed = processes(capsys, "--yes", "--idle", "1.5", "--grace", "0.2")
+    assert (code, "was not killed" in printed) == (0, False), printed
+    assert not lives(pid)
+
+
+def test_after_sigterm_only_idle_or_named_processes_may_be_killed(device, started, tmp_path, monkeypatch):
+    idle, busy, ended = (
+        orphan(device, started),
+        orphan(device, started, more=f"{READY}; {BUSY}"),
+        orphan(device, started),
+    )
+    left = [listed(pid, can_be_chosen=True) for pid in (idle, busy, ended)]
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", idle)
+    os.kill(ended, signal.SIGKILL)
+    wait_until(lambda: not lives(ended))
+    after = gpu_processes.still_idle(left, [], seconds=0.3)
+    assert [holder.pid for holder in after.killable] == [idle]
+    assert [holder.pid for holder in after.kept] == [busy]
+    assert [holder.pid for holder in gpu_processes.still_idle(left[:2], [busy], seconds=0.3).killable] == [busy, idle]
+
+
 def test_a_reused_process_number_gets_no_signal(device, started):
     pid = orphan(device, started)
     before = gpu_processes.Holder(pid=pid, created=psutil.Process(pid).create_time() - 5)

@@ -52,6 +52,7 @@ def command(
       2  a flag is wrong, or --pid names a process that must not be ended
     """
     from tensorprimat.core.errors import UsageError
+    from tensorprimat.machine import gpu_processes
     from tensorprimat.reports import harmless
 
     for flag, value, least in (("--grace", grace, 0.0), ("--idle", idle, 0.1)):
@@ -60,7 +61,7 @@ def command(
     console = harmless.console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = FILE_WIDTH
-    chosen = _chosen(_listed(console, idle), pid or [])
+    chosen = gpu_processes.chosen_of(_listed(console, idle), pid or [])
     if not chosen:
         console.print(f"Nothing to end. {NO_CACHE_STEP}", soft_wrap=True)
         return 0
@@ -89,22 +90,22 @@ def _end(
     left = gpu_processes.ask_to_end(chosen, grace_seconds=grace)
     if not left:
         return []
-    numbers = ", ".join(str(holder.pid) for holder in left)
     if asks:
-        stubborn = left if typer.confirm(f"{numbers} still run after SIGTERM. Kill them (SIGKILL)?") else []
+        numbers = ", ".join(str(holder.pid) for holder in left)
+        if typer.confirm(f"{numbers} still run after SIGTERM. Kill them (SIGKILL)?"):
+            after = gpu_processes.AfterTerm(killable=tuple(left))
+        else:
+            after = gpu_processes.AfterTerm(kept=tuple(left))
     else:
-        again = gpu_processes.watched([holder for holder in left if holder.pid not in named], seconds=idle)
-        stubborn = [holder for holder in left if holder.pid in named] + [h for h in again if h.keeps is None]
-        for holder in again:
-            if holder.keeps is not None:
-                console.print(f"{holder.pid} was not killed after SIGTERM: {holder.keeps}; --pid {holder.pid} kills it")
-    unkillable = gpu_processes.insist(stubborn)
+        after = gpu_processes.still_idle(left, named, seconds=idle)
+        for holder in after.kept:
+            console.print(f"{holder.pid} was not killed after SIGTERM: {holder.keeps}; --pid {holder.pid} kills it")
+    unkillable = gpu_processes.insist(after.killable)
     if unkillable:
         console.print(
             f"Still running: {', '.join(str(holder.pid) for holder in unkillable)}; the driver holds them, see dmesg"
         )
-    killed = {holder.pid for holder in stubborn} - {holder.pid for holder in unkillable}
-    return [holder for holder in left if holder.pid not in killed]
+    return [*after.kept, *unkillable]
 
 
 def _listed(console: Any, idle: float | None) -> list[Holder]:
@@ -138,16 +139,3 @@ def _listed(console: Any, idle: float | None) -> list[Holder]:
         table.add_row(str(holder.pid), holder.user or "", used, since, state, holder.command[:60])
     console.print(table, soft_wrap=True)
     return found
-
-
-def _chosen(found: Sequence[Holder], named: Sequence[int]) -> list[Holder]:
-    """Return the leftovers, and those that --pid names. Raises UsageError for a number that must be left alone."""
-    from tensorprimat.core.errors import UsageError
-
-    by_pid = {holder.pid: holder for holder in found}
-    for number in named:
-        if number not in by_pid:
-            raise UsageError(f"--pid {number}: does not use a GPU here")
-        if not by_pid[number].can_be_chosen:
-            raise UsageError(f"--pid {number}: {by_pid[number].keeps}; it is not ended")
-    return [holder for holder in found if holder.keeps is None or holder.pid in named]

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatch
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.units import GIB, MIB
 from tensorprimat.machine import leftovers
 
@@ -263,6 +264,43 @@ def _is_python(process: psutil.Process) -> bool:
     except psutil.AccessDenied:
         return False
     return re.fullmatch(r"python[\d.]*", Path(program).name) is not None
+
+
+def chosen_of(found: Sequence[Holder], named: Collection[int]) -> list[Holder]:
+    """Return the leftovers and the processes that the user names.
+
+    Raises UsageError for a named process that uses no GPU or must not be ended.
+    """
+    by_pid = {holder.pid: holder for holder in found}
+    for number in named:
+        if number not in by_pid:
+            raise UsageError(f"--pid {number}: does not use a GPU here")
+        if not by_pid[number].can_be_chosen:
+            raise UsageError(f"--pid {number}: {by_pid[number].keeps}; it is not ended")
+    return [holder for holder in found if holder.keeps is None or holder.pid in named]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AfterTerm:
+    """Processes that still run after SIGTERM, by whether they may be killed without asking."""
+
+    killable: tuple[Holder, ...] = ()
+    kept: tuple[Holder, ...] = ()
+    """With the reason in `keeps`."""
+
+
+def still_idle(left: Sequence[Holder], named: Collection[int], *, seconds: float) -> AfterTerm:
+    """Watch processes that SIGTERM has not ended; those that are still leftovers or that the user names may be killed.
+
+    seconds: time without any use after which a process is a leftover. A process that has ended is in neither group.
+    """
+    named_ones = [holder for holder in left if holder.pid in named]
+    again = watched([holder for holder in left if holder.pid not in named], seconds=seconds)
+    again = [holder for holder in again if (process := _same(holder)) is not None and _runs(process)]
+    return AfterTerm(
+        killable=(*named_ones, *(holder for holder in again if holder.keeps is None)),
+        kept=tuple(holder for holder in again if holder.keeps is not None),
+    )
 
 
 def ask_to_end(chosen: Iterable[Holder], *, grace_seconds: float) -> list[Holder]:
