@@ -9,6 +9,7 @@ import yaml
 from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
 from tensorprimat.engines.primus.config import derived, effective
+from tensorprimat.session.primus_config import configurations_of
 
 LLAMA = Path("examples", "megatron", "configs", "MI300X", "llama3.1_8B-BF16-pretrain.yaml")
 
@@ -160,3 +161,20 @@ def test_a_derived_file_still_finds_what_it_extends(tmp_path):
     elsewhere = fake_primus.write(tmp_path / "other" / "derived.yaml", derived(path, {"train_iters": 9}))
     sets = effective(elsewhere)
     assert (sets.whole("micro_batch_size"), sets.whole("train_iters")) == (8, 9)
+
+
+def test_settings_that_both_sides_state_and_that_are_unequal_differ(root):
+    [found] = configurations_of(root / LLAMA, model=None, precision=None, methodology="agreed", gpu="H100 SXM")
+    differing = {one.name: one.differs for one in found.settings}
+    assert found.nvidia.model == "llama"
+    assert (differing["micro_batch_size"], differing["tensor_model_parallel_size"]) == (True, False)
+    assert not differing["recompute_granularity"], "the methodology does not state it"
+
+
+def test_a_configuration_of_an_unknown_model_is_compared_with_nothing(root):
+    path = root / LLAMA.with_name("mine.yaml")
+    path.write_text((root / LLAMA).read_text())
+    [found] = configurations_of(path, model=None, precision=None, methodology="agreed", gpu="H100 SXM")
+    assert found.nvidia is None
+    assert "give --model" in found.no_nvidia_because
+    assert not any(one.differs for one in found.settings)

@@ -51,6 +51,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "session/explain.py": ("extract", "enhance"),
     "cli/extraction.py": ("extract",),
     "session/plan.py": ("run",),
+    "session/primus_config.py": ("primus",),
     "session/as_rank.py": ("run",),
     "cli/price_options.py": RESULTS,
     "cli/result_file.py": ("run", "extract"),

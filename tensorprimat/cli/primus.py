@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tensorprimat.cli.shared_options import argument, takes
 
 if TYPE_CHECKING:
-    from tensorprimat.core.configurations import Configuration
-    from tensorprimat.engines.primus.config import Effective
+    from tensorprimat.session.primus_config import PrimusConfiguration
 
 UNSET = "not set"
 
@@ -43,66 +42,26 @@ def command(
       0  shown, with or without differences
       2  a flag is wrong, or a file cannot be read
     """
-
-    from tensorprimat.core.errors import UsageError
-    from tensorprimat.engines.primus import checkout as primus_checkout
-    from tensorprimat.engines.primus.config import effective
-
-    if config is None:
-        root = primus_checkout.find()
-        if root is None:
-            raise UsageError("no Primus checkout here; set PRIMUS_PATH, or name a configuration file")
-        name, _ = primus_checkout.gpu_model()
-        models = [model] if model else list(primus_checkout.STEMS)
-        chosen: list[tuple[str | None, Path]] = [
-            (one, primus_checkout.find_config(root, one, gpu=name, precision=precision)) for one in models
-        ]
-    else:
-        chosen = [(model or _model_of(config), config)]
     from tensorprimat.reports import harmless
+    from tensorprimat.session.primus_config import configurations_of
 
     console = harmless.console(highlight=False, markup=False)
-    for one, path in chosen:
-        _show(effective(path), _nvidia_side(methodology, one, gpu), one, console)
+    for found in configurations_of(config, model=model, precision=precision, methodology=methodology, gpu=gpu):
+        _show(found, console)
     return 0
 
 
-def _model_of(config: Path) -> str | None:
-    """Return the model that a file's name contains."""
-    from tensorprimat.core.spec import MODELS
-
-    return next((model for model in MODELS if model in config.name.lower()), None)
-
-
-def _nvidia_side(methodology: str, model: str | None, gpu: str) -> Configuration | None:
-    from tensorprimat.core import catalogue, configurations
-    from tensorprimat.core.errors import UsageError
-
-    known = catalogue.find_gpu(gpu)
-    rows = configurations.find_configurations(
-        methodology, model=model, platform="nvd", gpu=known.name if known else None
-    )
-    if known is None:
-        raise UsageError(f"--gpu {gpu}: not in the catalogue; it has H100 SXM, H200 SXM, B200 …")
-    return rows[0] if rows else None
-
-
-def _show(sets: Effective, nvidia: Configuration | None, model: str | None, console: Any) -> None:
+def _show(found: PrimusConfiguration, console: Any) -> None:
     from rich.table import Table
 
-    from tensorprimat.engines.primus.spec import SETTINGS
+    from tensorprimat.session.primus_config import ALSO_SHOWN
 
-    rows: list[tuple[str, object, object]] = [
-        (name, sets.settings.get(name), getattr(nvidia, field, None)) for field, name in SETTINGS.items()
-    ]
-    rows.append(("precision", sets.precision, getattr(nvidia, "precision", None)))
+    sets, nvidia = found.effective, found.nvidia
     side = f"NVIDIA, {nvidia.methodology}" if nvidia else "NVIDIA"
     table = Table("Setting", "Primus", side, "", box=None, pad_edge=False)
-    for name, here, there in rows:
-        differs = None not in (here, there) and here != there
-        table.add_row(name, _shown(here), _shown(there), "differs" if differs else "")
-    for name in ("train_iters", "expert_model_parallel_size", "recompute_granularity", "mock_data"):
-        table.add_row(name, _shown(sets.settings.get(name)), "", "")
+    for one in found.settings:
+        nvidia_shown = "" if one.name in ALSO_SHOWN else _shown(one.nvidia)
+        table.add_row(one.name, _shown(one.primus), nvidia_shown, "differs" if one.differs else "")
     console.print(f"{sets.path}", soft_wrap=True)
     console.print(table)
     if sets.missing_presets:
@@ -111,12 +70,7 @@ def _show(sets: Effective, nvidia: Configuration | None, model: str | None, cons
             soft_wrap=True,
         )
     if nvidia is None:
-        reason = (
-            f"the methodology has none of {model}"
-            if model
-            else "the file's name does not state the model; give --model"
-        )
-        console.print(f"no NVIDIA configuration to compare with: {reason}", soft_wrap=True)
+        console.print(f"no NVIDIA configuration to compare with: {found.no_nvidia_because}", soft_wrap=True)
     else:
         console.print(f"NVIDIA side: {nvidia.source}", soft_wrap=True)
     console.print()
