@@ -29,7 +29,7 @@ _HOMES = {
 
 
 def load_results(paths: Iterable[str | PathLike[str]]) -> list[Result]:
-    """Return results of files and folders, of any version of the format.
+    """Return the results in files and folders; a file may have any version of the result format.
 
     Raises tensorprimat.core.errors.InputError for a file that is no result, or a folder that holds none.
     """

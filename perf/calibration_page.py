@@ -102,15 +102,19 @@ Words used below:
 - **φ**: correlation of one step with the next. At φ = 0.9 a slow step is followed by slow steps for about 10 steps.
 - **Coverage**: share of the 95 % intervals that contain the true value. Goal: 93 to 97 %.
 - **False alarm**: two equally fast sides are called different. Goal: at most 6 %.
-- **No verdict**: step time keeps drifting, so the tool names no faster side. It does not count as an alarm.
+- **No verdict**: step time keeps drifting, so the tool names no faster side. This does not count as a false alarm.
 - **2 % found**: the second side is really 2 % faster, and the tool says that it is faster.
+- **Warm-up from +5 %, τ = 10 steps**: the first step takes 5 % longer, and the excess decays exponentially with the
+  time constant τ. A **ramp** falls in a straight line instead.
+- **Slow wander**: noise with φ = 0.9 in addition to the step noise. **Clock flips**: the run changes between two levels
+  of step time, every 10 steps on average.
 
 ## Several runs against several runs
 
 The interval of a ratio is Welch's t on the logarithms of the means of the runs. Its degrees of freedom are estimated
 with less bias than by Satterthwaite's formula. Where the sides have unequal numbers of runs, the interval lies between
-Welch's and Behrens and Fisher's. Coverage counts the comparisons that get a verdict, and is left out where these are
-fewer than {least} % of all. The last column is the coverage of a common method on the same runs, the
+Welch's and Behrens and Fisher's. Coverage counts only the comparisons that get a verdict. It is left out if fewer than
+{least} % of the comparisons get one. The last column is the coverage of a common method on the same runs, the
 percentile bootstrap.
 
 {
@@ -129,11 +133,12 @@ the interval is at least as wide as their rounding requires. In the row with 2 d
 so the interval always contains 1.
 
 With few rows, the end of a gradual warm-up is uncertain. Of all decay times that fit about as well as the best, the
-tool assumes the one with the largest remaining drift, so it often gives no verdict. If the whole curve shows a decay
-and more than a quarter of the rows are dropped, the remaining drift counts even if it is not significant, because too
-few rows are left to show it.
+tool assumes the one with the largest remaining drift, so it often gives no verdict. If all rows together show a decay,
+and more than a quarter of them are dropped as warm-up, the remaining drift counts even if it is not significant in the
+other rows: these are too few to show it.
 
-Several verdicts at once; all sides are equally fast, except in the gate:
+Share of the simulated reports with at least one wrong verdict; all sides are equally fast, except in the gate. Several
+verdicts are corrected together (Holm), repeated readings by their number:
 
 {chr(10).join(f"- {name}: {percent(share)}." for name, share in alarms.items())}
 
@@ -161,11 +166,12 @@ get either decision: about 2.5 % pass and 2.5 % fail.
 
 The interval of a single run covers the noise of its steps only; another run may differ by more. Neighbouring rows are
 averaged to about 22 batches or more. The interval averages Student's t over all autocorrelations φ of the batches, each
-weighted by how well it fits them (`stats.of_one_run`). The tool shows no interval for fewer than {
+weighted by how well it fits them (`stats.of_one_run`). The tool shows no interval in three cases: fewer than {
         fewest
-    } measured rows,
-where step time keeps drifting, and where the rows detected as warm-up differ from the measured ones by less than 10 %,
-because the GPU's clock may have changed. The last three columns are the coverage of other methods on the same rows.
+    } measured
+rows; step time keeps drifting; or the rows detected as warm-up differ from the measured ones by less than 10 % in step
+time, because the GPU's clock may have changed. The last three columns are the coverage of other methods on the same
+rows.
 
 {
         table(

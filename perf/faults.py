@@ -2,8 +2,8 @@
 """Fault injection: damaged inputs for every reading command, kills at random moments for every command with processes.
 
     make test-faults             # a sample, under three minutes
-    make test-faults FULL=1      # 100,000 damaged inputs, 1,000 spliced, folded and cut logs,
-                                 # 3,000 logs cut at every column, 300 kills
+    make test-faults FULL=1      # 100,000 damaged inputs, 1,000 spliced, folded and cut logs, 300 kills,
+                                 # the log of one job in every format, cut at every column (3,000 logs)
     perf/faults.py --inputs 2000 --kind cells --seed 7
     perf/faults.py --large       # 100 MB of every kind: seconds and memory of every command that reads it
 

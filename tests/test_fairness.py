@@ -95,7 +95,7 @@ def test_another_global_batch_is_the_same_work_per_token_with_its_caveat():
     fairness = judge(result("h100", global_batch_size=16), result("mi300x", global_batch_size=32))
     assert fairness.verdict == "same_work_per_token"
     assert fairness.metric == "tokens_per_second_per_gpu"
-    assert "global batch 16 against 32, which may need different numbers of tokens to reach the same loss" in (
+    assert "global batch 16 against 32; the sides may need different numbers of tokens to reach the same loss" in (
         fairness.sentence
     )
     assert judge(result("h100", global_batch_size=16), result("mi300x"), strict=True).verdict == "not_comparable"

@@ -210,11 +210,11 @@ MFU_TITLES = ("GPU", "GPUs", "Precision", "Batch × sequence", "Framework", "Tok
 MFU_HEAD = """# What MFU to expect
 
 Published training throughput, and the MFU computed from it by the `megatron` convention against the GPU's dense peak at
-the precision used. A dash means that the MFU could not be computed: the source states no precision or no sequence
-length, the GPU is not in the catalogue, or this page lacks the dimensions of the model. Figures of MLPerf Training are
-derived from its logs and not verified by MLCommons; entries without an MFU are left out, and `tprimat mlperf list`
-prints them too. TensorPrimat measured none of these numbers. Written by `tools/write_docs.py` from `published.toml`,
-`mlperf_library.jsonl` and `gpus.toml` of `tensorprimat/data/`.
+the precision used. A dash means that the MFU was not computed: the source states no precision or no sequence length,
+the GPU is not in the catalogue, or the model is neither one that TensorPrimat trains nor one of MLPerf Training.
+Figures of MLPerf Training are derived from its logs and not verified by MLCommons. This page leaves out MLPerf entries
+without an MFU; `tprimat mlperf list` prints all entries. TensorPrimat measured none of these numbers. Written by
+`tools/write_docs.py` from `published.toml`, `mlperf_library.jsonl` and `gpus.toml` of `tensorprimat/data/`.
 """
 
 FOLDERS = (

@@ -310,8 +310,8 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
     per_token = f"{LEVELS['same_work_per_token'].sentence}: the global batch is not stated on both sides"
     batches = _batch_differs(pair)[0].replace("global batch size", "global batch")
     if "not stated" not in batches:
-        tail = "which may need different numbers of tokens to reach the same loss"
-        per_token = f"{LEVELS['same_work_per_token'].sentence}: {batches}, {tail}"
+        tail = "the sides may need different numbers of tokens to reach the same loss"
+        per_token = f"{LEVELS['same_work_per_token'].sentence}: {batches}; {tail}"
     if work.level == "same_work_per_token":
         sentence = per_token
     if work.conditions:

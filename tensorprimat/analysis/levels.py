@@ -39,7 +39,7 @@ _TABLE: tuple[tuple[LevelName, str, str, str, bool, str], ...] = (
     ("same_work", "same work", "#1b7a86", "cyan", True,
      "Same work: model shape, trainable parameters, sequence length and global batch are equal"),
     ("same_work_per_token", "same work per token", "#8a5a00", "yellow", False,
-     "Same work per token, throughput only"),
+     "Same work per token, so only throughput is compared"),
     ("same_task", "same task", "#6b4ba1", "magenta", False, "Same task, each side with its own settings"),
     ("not_comparable", "not comparable", "#6a6f76", "bold yellow", False, "Not comparable"),
 )  # fmt: skip

@@ -4,8 +4,8 @@ All computation is on logarithms, because step times and rates are positive and 
 
 Several runs: the runs are the sample, whatever number of steps each has, and the interval is Student's t on the
 logarithms of the run means. If several hosts took part, the means of the hosts are the sample. Two sides are compared
-with Welch's t (Welch 1938); if one has far fewer runs than the other, with a test between Welch's and that of Behrens
-and Fisher. Welch's estimate of the degrees of freedom is too low where both sides vary equally, so it is raised
+with Welch's t (Welch 1938); if their numbers of runs differ, with a test between Welch's and that of Behrens and
+Fisher. Welch's estimate of the degrees of freedom is too low where both sides vary equally, so it is raised
 (`_degrees_of_difference`). Percentile bootstraps are not used: over five runs they cover too little.
 
 One run: consecutive steps are correlated, so n steps count as fewer independent ones. `of_one_run` averages the rows

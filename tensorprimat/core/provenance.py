@@ -21,7 +21,7 @@ class Audit(RoundedRecord):
     clock_seconds: Figure = None
     """Seconds of the clock, without evaluation and checkpoints that the log itself times."""
     ratio: Figure = None
-    """The result's rate divided by (work / clock_seconds); 1 where they agree."""
+    """The result's rate divided by the rate of the clock (work / clock_seconds); 1 if both agree."""
     explained_by: tuple[str, ...] = ()
     """Causes of the difference, each with its seconds: "start-up 212 s"."""
     unexplained_seconds: Figure = None
@@ -54,16 +54,16 @@ class SegmentFacts(Record):
     steps: Count = None
     """Optimizer steps of its rows."""
     same_benchmark: bool
-    """True if its settings are those of this result, which holds the rows of such segments only."""
+    """True if this result holds the rows of this segment; False for one with other settings, or not selected."""
     differs: dict[str, str] = Field(default_factory=dict)
-    """Its settings that differ from those of this result."""
+    """Settings of this segment that differ from those of this result."""
 
 
 class Provenance(Record):
     """The origin of the figures: engine, log format, timing, source files."""
 
     engine: str | None = None
-    """nemo, bridge, primus, torch or logs."""
+    """nemo, bridge, primus or torch; logs for a log; mlperf or published for a published result."""
     format: str | None = None
     """Log format by its name in tensorprimat.logs.FORMATS; None for a live run."""
     timing: Literal["measured", "reported", "timestamps"] | None = None
@@ -85,9 +85,10 @@ class Provenance(Record):
     tool_version: str | None = None
     """Version of TensorPrimat."""
     looks: int = 1
-    """Number of times that a verdict could have been read while runs were appended, including the last."""
+    """Number of times at which a verdict could be read while runs were added (`--append`, `--target-ci`), the present
+    one included."""
     profiled: bool = False
-    """A profiler slowed this run down: it never enters a comparison."""
+    """True if a profiler slowed this run down; such a run never enters a comparison."""
     citations: dict[str, str] = Field(default_factory=dict)
     """Settings that one line of the log states, with that line: {"sequence_length": "run.log:12", "model.name": …}."""
     assumed: dict[str, str] = Field(default_factory=dict)

@@ -87,9 +87,9 @@ class TrainingConfig(ConfigurationRecord):
     recompute: str | None = None
     fused_kernels: str | None = None
     peft: str | None = None
-    """none where every parameter trains; lora, qlora, frozen … where not all do."""
+    """"none" if every parameter trains; lora, qlora, frozen … if not all do."""
     packing: bool | None = None
-    """Several documents share one sequence; False where each is padded to its own."""
+    """True if several documents share one sequence; False if each document has a sequence of its own."""
     padded_vocabulary_size: Count = None
     data: str | None = None
     """synthetic, mock, or the name of the data set."""
@@ -168,8 +168,8 @@ class Model(Record):
     trainable_parameters_per_process: Count = None
     """Trainable parameters that one process counts: its share under FSDP and ZeRO-3, otherwise all."""
     training_flops_per_token: Count = None
-    """By the convention megatron at this sequence length, where `shape` cannot express the model; counts active
-    experts, and pairs inside windows and chunks."""
+    """FLOPs of one token by the convention megatron at the sequence length of the training; only if `shape` cannot
+    express the model. Counts active experts, and of attention the pairs inside windows and chunks."""
 
 
 class Reported(RoundedRecord):
@@ -189,9 +189,9 @@ class Reported(RoundedRecord):
     runtime_seconds: Figure = None
     """Time of the whole training that the framework printed."""
     time_to_train_seconds: Figure = None
-    """From the run's own start and stop marks (MLPerf)."""
+    """Time between the run's own start and stop marks (MLPerf)."""
     samples_to_train: Figure = None
-    """Sequences that the run trained on between those marks."""
+    """Sequences that the run trained on between its start and stop marks (MLPerf)."""
     status: str | None = None
     """The run's own verdict about itself (MLPerf: success, aborted)."""
     benchmark: str | None = None
@@ -271,9 +271,10 @@ class PowerMetrics(RoundedRecord):
     avg_power_watts_per_gpu: Figure = None
     """Over the measured steps."""
     energy_joules_per_gpu: Figure = None
-    """Over the measured steps: from the device's own counter where it has one, else from sampled power."""
+    """Over the measured steps: from the device's own counter if every step has a reading, else from sampled power."""
     sampled_energy_joules_per_gpu: Figure = None
-    """Energy from sampled power over the same steps, to check energy_joules_per_gpu where that is the counter's."""
+    """Energy from sampled power over the same steps, a check of `energy_joules_per_gpu`; None unless that figure comes
+    from the counter."""
     avg_clock_hertz: Figure = None
     """Of the compute units over the measured steps."""
     avg_temperature_celsius: Figure = None
@@ -301,21 +302,21 @@ class Run(RoundedRecord):
     warmup_steps_dropped: Count = None
     """Optimizer steps left out at its start."""
     segment: int | None = None
-    """Number of the measured segment (stretch between restarts)."""
+    """Number, from 0, of the measured segment (stretch between restarts); of several, the longest."""
     segments: int = 1
-    """Number of segments of its log."""
+    """Number of segments of its log that have the settings of this result."""
     avg_step_time_seconds: Figure = None
     tokens_per_second: Figure = None
     tokens_per_second_per_gpu: Figure = None
     samples_per_second: Figure = None
     settled: bool | None = None
-    """The step times of all runs together reached a stable level; None where there are no steps."""
+    """True if the step times of all runs together reached a stable level; None without steps."""
     drift: Figure = None
     """Relative amount by which the average may deviate from the level after warm-up; 0 where no drift shows."""
     final_loss: Figure = None
     """Of the last row that has a loss."""
     time_to_train_seconds: Figure = None
-    """From start to quality target; None where the run did not reach one."""
+    """From start to quality target; None if the run has no target or missed it."""
     samples_to_train: Figure = None
     """Sequences from start to quality target."""
     complete: bool = True
@@ -342,7 +343,7 @@ class Result(Record):
     methodology: str | None = None
     """Name of the methodology that the run followed: agreed, max, identical or classic."""
     complete: bool = True
-    """False where the last run ended early."""
+    """False if a run ended early."""
     gpu_info: GpuInfo
     model: Model
     training_config: TrainingConfig
@@ -360,7 +361,7 @@ class Result(Record):
     series_file: str | None = None
     """Sidecar file (npz, in the same folder) with the series of a result with very many steps."""
     series_sha256: str | None = None
-    """SHA-256 of that file; None in a result without one."""
+    """SHA-256 of `series_file`; None if there is none."""
     steps: Steps = Field(exclude=True, default_factory=lambda: Steps({}))
     evidence: Evidence = Field(exclude=True, default_factory=Evidence)
     """Readings of the log's own clock, kept from reading the log until its audit."""
@@ -374,14 +375,18 @@ class Result(Record):
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own idiom
     @property
     def raw_step_times(self) -> list[float | None]:
-        """Return the seconds of one optimizer step for every logged row, warm-up included, runs one after the other."""
+        """Return the seconds of one optimizer step for every logged row, warm-up included, runs one after the other;
+        empty if `series_file` holds them.
+        """
         inline = self.series_file is None and "seconds" in self.steps.seen
         return step_columns.column(self.steps, "seconds") if inline else []
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def step_metrics(self) -> dict[str, list[Any]]:
-        """Return the other values of each logged row as columns: None where absent, "nan" for a nan loss."""
+        """Return the other values of each logged row as columns: None where absent, "nan" for a nan loss; empty if
+        `series_file` holds them.
+        """
         if self.series_file is not None:
             return {}
         return {name: step_columns.column(self.steps, name) for name in self.steps.seen if name != "seconds"}

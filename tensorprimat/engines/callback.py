@@ -63,13 +63,14 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         Args:
             output_dir: Folder for benchmark_{cuda,rocm,cpu}_{model}.json and history/.
             platform: auto, nvd, amd or cpu; a value that contradicts the training becomes a warning.
-            model_name: Name of the model in the result; by default that of the model, else the file is named by its
-                time.
-            preset: Noted in the result.
-            engine: Noted in the result.
-            methodology: Noted in the result.
+            model_name: Name of the model in the result and its file; by default the name that the model states. Without
+                any name, the time stands in the file name.
+            preset: Recorded in the result.
+            engine: Recorded in the result.
+            methodology: Recorded in the result.
             warmup_steps: Declared warm-up; None detects it from the data.
-            training_config: Fields of TrainingConfig that the trainer cannot know; they override those of the trainer.
+            training_config: Fields of TrainingConfig, such as those that the trainer does not know; they override what
+                the trainer states.
             result_file: Write this one file instead of files in output_dir.
             print_every: Steps between printed lines, 0 for none.
             sync: Wait for the GPU at every step end instead of using events.

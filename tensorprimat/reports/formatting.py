@@ -218,7 +218,7 @@ def _few_runs(pair: Pair) -> str | None:
 
 def sides_by(comparison: Comparison) -> str:
     """Return the criterion that separates the sides, for a heading."""
-    return "sides as given" if comparison.by == "argument" else f"sides by {comparison.by}"
+    return "sides as named in the command" if comparison.by == "argument" else f"sides by {comparison.by}"
 
 
 def condition_of(pair: Pair) -> str:
