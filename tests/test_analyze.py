@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tensorprimat import cli, logs
-from tensorprimat.cli import surveying
 from tensorprimat.core import store
 from tensorprimat.logs import paths
+from tensorprimat.reports import survey
 
 ROOT = Path(__file__).parents[1]
 
@@ -155,7 +155,7 @@ def test_csv_has_one_line_per_file_and_no_formula(old, capsys):
     code, out, _ = analyze(capsys, "--csv", "amd-logs")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
-    assert list(rows[0]) == list(surveying.COLUMNS)
+    assert list(rows[0]) == list(survey.COLUMNS)
     assert float(rows[1]["tokens_per_second_per_gpu"]) == pytest.approx(8192)
     assert not any(cell.startswith(("=", "+")) for row in rows for cell in row.values())
 

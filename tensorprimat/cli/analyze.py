@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli import options
 from tensorprimat.cli.options import TO_FILE
 from tensorprimat.cli.shared_options import argument, switch, takes
 
@@ -42,7 +44,40 @@ def command(
       0  training data was found
       2  a folder is missing, a flag is wrong, or nothing in the folders is training data
     """
-    from tensorprimat.cli.surveying import show_survey
+    from functools import partial
+
+    from tensorprimat.cli.live import with_progress
+    from tensorprimat.core import atomic
+    from tensorprimat.core.errors import UsageError
+    from tensorprimat.core.safe_text import one_line
+    from tensorprimat.reports import survey as report
+    from tensorprimat.session.survey import survey_folders
 
     stated = facts.statements(typed_facts)
-    return show_survey(folders or [], stated, as_json=json, as_csv=csv, save=save, output=output)
+    if json and csv:
+        raise UsageError("--json and --csv: choose one")
+    file = options.named_file("--output", output)
+    if file is not None and save:
+        raise UsageError(f"--output {output}: --save writes several files; name a folder")
+    save_to = options.writable_folder("--output", output) if save else None
+    watch = partial(with_progress, name=lambda finding: one_line(finding.path.name, longest=30))
+    survey = survey_folders(folders or [], stated, save_to=save_to, watch=watch)
+    options.say_each(survey.notes)
+    if file is not None:
+        atomic.write_atomically(file, report.render(survey, file.suffix.lower()))
+        print(f"wrote {file}", file=sys.stderr)
+    if json:
+        print(report.render_json(survey))
+    elif csv:
+        sys.stdout.write(report.render_csv(survey.found))
+    else:
+        report.show(survey.found, survey.foreign)
+    for path in survey.saved:
+        print(f"wrote {path}", file=sys.stderr)
+    if not survey.is_usable:
+        where, unusable = ", ".join(map(str, survey.places)), len(survey.found)
+        print(
+            f"no training data in {one_line(where)}: {survey.foreign} other files, {unusable} unusable", file=sys.stderr
+        )
+        return 2
+    return 0

@@ -17,7 +17,6 @@ from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.statements import Statement, check_sides, words_of_file
-from tensorprimat.logs.paths import named_by_path
 from tensorprimat.session import explain as explaining
 from tensorprimat.session.extract import EACH, Extracted, files_of, joined, read_each
 from tensorprimat.session.extract import follow as follow_log
@@ -159,7 +158,7 @@ def _say_summary(extracted: Extracted) -> None:
         print(f"  warning: {one_line(warning)}", file=sys.stderr)
     for label, text in explaining.overview(result):
         print(f"  {label:<15}{text}", file=sys.stderr)
-    for field in named_by_path(result):
+    for field in result.provenance.named_by_path:
         print(f"  {field + ':':<15}{one_line(result.provenance.assumed[field])} names it, not the log", file=sys.stderr)
     for warning in result.warnings:
         if warning not in contradicted:

@@ -59,6 +59,10 @@ class SegmentFacts(Record):
     """Settings of this segment that differ from those of this result."""
 
 
+FROM_PATH = "path "
+"""Beginning of an origin in `Provenance.assumed`: the path of the file states the fact, not its content."""
+
+
 class Provenance(Record):
     """The origin of the figures: engine, log format, timing, source files."""
 
@@ -93,3 +97,8 @@ class Provenance(Record):
     """Settings that one line of the log states, with that line: {"sequence_length": "run.log:12", "model.name": …}."""
     assumed: dict[str, str] = Field(default_factory=dict)
     """Facts that did not come from run or log, with their origin: {"sequence_length": "--sequence-length"}."""
+
+    @property
+    def named_by_path(self) -> list[str]:
+        """Return the fields that only the path of the file states."""
+        return [name for name, origin in self.assumed.items() if origin.startswith(FROM_PATH)]

@@ -18,12 +18,12 @@ from typing import Any
 from xml.etree.ElementTree import ParseError
 
 from tensorprimat.core.errors import InputError, MissingPackageError
+from tensorprimat.core.profile import KernelCategory, Profile, ProfiledCollective, Timeline
 from tensorprimat.core.quantities import count
 from tensorprimat.core.units import GIB, MIB
 from tensorprimat.logs import files
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.profile import KernelCategory, Profile, ProfiledCollective, Timeline
 from tensorprimat.logs.text import Log
 
 MAGIC = b"PK\x03\x04"  # a zip archive, as every workbook is

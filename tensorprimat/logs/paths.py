@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprimat.core import names as spellings
+from tensorprimat.core.provenance import FROM_PATH
 from tensorprimat.core.result import STACK_OF_PLATFORM, Platform, Result
 from tensorprimat.logs import model_names
-
-ORIGIN = "path "
-"""Prefix of the origin of such a fact in provenance.assumed."""
 
 WITHOUT_DEVICE = ("tensorboard", "nemo")
 """Formats whose frameworks print no device; every other log is expected to name its platform itself."""
@@ -48,7 +46,7 @@ def parts_of(path: str | Path) -> tuple[str, ...]:
 
 def with_facts(result: Result, parts: Sequence[str]) -> Result:
     """Return the result with facts from the parts of its path, where it does not state them itself."""
-    origin = f"{ORIGIN}{'/'.join(part for part in parts if part)}"
+    origin = f"{FROM_PATH}{'/'.join(part for part in parts if part)}"
     assumed = dict(result.provenance.assumed)
     changes: dict[str, object] = {}
     if result.model.name is None and (model := model_of(parts)):
@@ -67,11 +65,6 @@ def with_facts(result: Result, parts: Sequence[str]) -> Result:
     if not changes:
         return result
     return result.changed(**changes, provenance=result.provenance.changed(assumed=assumed))
-
-
-def named_by_path(result: Result) -> list[str]:
-    """Return the fields of a result that only its path states."""
-    return [name for name, origin in result.provenance.assumed.items() if origin.startswith(ORIGIN)]
 
 
 def model_of(parts: Sequence[str]) -> str | None:

@@ -10,69 +10,18 @@ import os
 import stat
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, MissingPackageError, NoFormatError, TensorPrimatError
-from tensorprimat.core.result import Result
 from tensorprimat.core.statements import Statement, amended, words_of, words_of_file
-from tensorprimat.core.steps import Steps
+from tensorprimat.core.surveyed import Item, SurveyedFile
 from tensorprimat.logs import excel, paths, tensorboard
-from tensorprimat.logs.profile import Profile
 from tensorprimat.logs.text import Log
 
 DEFAULT_FOLDERS = ("amd-logs", "nvi-logs", "benchmark_results", "output")
 PASSED_OVER = ("history", "node_modules", "__pycache__")
 """Folders that are not entered: every result's earlier states, other people's code. Nor are hidden ones."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Item:
-    """One input of a survey: a file, a folder of events, or the workbooks of one run."""
-
-    path: Path
-    root: Path
-    """The folder that the user named; folders above it say nothing about the file."""
-    ranks: tuple[Path, ...] = ()
-    """The workbooks of a profile."""
-    problem: str | None = None
-    """Reason why it cannot be read."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SurveyedFile:
-    """The content of an item: a result, a profile or a problem; none of them if it is not training data."""
-
-    item: Item
-    result: Result | None = None
-    profile: Profile | None = None
-    problem: str | None = None
-
-    @property
-    def path(self) -> Path:
-        """Return the path to show to the user."""
-        return self.item.path
-
-    def without_steps(self) -> SurveyedFile:
-        """Return a copy without series, small enough to keep while thousands of others are read."""
-        slim = self.result and self.result.changed(steps=Steps({}))
-        return replace(self, result=slim)
-
-    @property
-    def format(self) -> str | None:
-        """Return the name of the log format; "result" if the item already is a result record."""
-        if self.profile is not None:
-            return "excel"
-        if self.result is None:
-            return None
-        read_here = any(source.file == self.path.name for source in self.result.provenance.sources)
-        return self.result.provenance.format if read_here else "result"
-
-    @property
-    def is_foreign(self) -> bool:
-        """Return True if nothing in the item looks like training data."""
-        return self.result is None and self.profile is None and self.problem is None
 
 
 def items(paths: Sequence[Path]) -> Iterator[Item]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from tensorprimat.core import identity, store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.statements import Statement, check_sides, words_of, words_of_file
+from tensorprimat.core.surveyed import Item, Survey, SurveyedFile
 from tensorprimat.logs import survey
-from tensorprimat.logs.survey import SurveyedFile
 from tensorprimat.session.extract import Extracted, joined
 from tensorprimat.session.second_process import in_processes
 
@@ -20,25 +19,6 @@ ITEMS_AT_ONCE = 16
 
 ShowProgress = Callable[[Iterable[SurveyedFile], int], Iterable[SurveyedFile]]
 """Passes the findings on as they are read, of so many files: where a command shows a progress bar."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Survey:
-    """The findings in folders."""
-
-    places: tuple[Path, ...]
-    found: tuple[SurveyedFile, ...]
-    foreign: int
-    """Files without training data."""
-    saved: tuple[Path, ...] = ()
-    """Result files that were written."""
-    notes: tuple[str, ...] = ()
-    """Sentences about logs that were saved together or separately."""
-
-    @property
-    def is_usable(self) -> bool:
-        """Return True if any file holds training data."""
-        return any(finding.result or finding.profile for finding in self.found)
 
 
 def survey_folders(
@@ -85,12 +65,12 @@ def _words(finding: SurveyedFile) -> set[str]:
     return words_of_file(finding.path) | (words_of(finding.result) if finding.result else set())
 
 
-def _look(item: survey.Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFile:
+def _look(item: Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFile:
     return survey.look(item, stated, alone=alone).without_steps()
 
 
 def _save(
-    found: Sequence[SurveyedFile], folder: Path, look: Callable[[survey.Item], SurveyedFile]
+    found: Sequence[SurveyedFile], folder: Path, look: Callable[[Item], SurveyedFile]
 ) -> tuple[list[Path], list[str]]:
     """Save results of logs and event files, those of one benchmark as its runs; return the files, and notes on them.
 

@@ -1,34 +1,26 @@
-"""Output of `analyze`: the findings of a survey as tables, JSON, CSV and Markdown."""
+"""The findings of a survey as tables, JSON, CSV and Markdown."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from tensorprimat.cli import options
-from tensorprimat.cli.live import with_progress
-from tensorprimat.core import atomic, quantities
-from tensorprimat.core.errors import UsageError
+from tensorprimat.analysis.profiles import compare
+from tensorprimat.core import quantities
+from tensorprimat.core.profile import Profile, ProfiledCollective
 from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.core.statements import Statement
+from tensorprimat.core.surveyed import Survey, SurveyedFile
 from tensorprimat.core.units import GB
-from tensorprimat.logs.paths import named_by_path
-from tensorprimat.logs.profile import Profile, ProfiledCollective, compare
-from tensorprimat.logs.survey import SurveyedFile
 from tensorprimat.reports import console, harmless, markdown
 from tensorprimat.reports.tables import Cell, Table, csv_of, figure, headed, table_of, text
-from tensorprimat.session.survey import Survey, survey_folders
 
 MOST_PROBLEMS = 50  # lines of a screen; --json has them all
 MOST_PARTS = 100  # rows of a profile; --json has them all
@@ -56,47 +48,11 @@ COLUMNS: Mapping[str, Callable[[SurveyedFile], SurveyValue]] = {
     "samples_per_second": _of_result(lambda result: result.performance_metrics.samples_per_second),
     "avg_step_time_seconds": _of_result(lambda result: result.performance_metrics.avg_step_time_seconds),
     "complete": _of_result(lambda result: str(result.complete).lower()),
-    "from_path": _of_result(lambda result: " ".join(named_by_path(result))),
+    "from_path": _of_result(lambda result: " ".join(result.provenance.named_by_path)),
     "warnings": lambda finding: " | ".join(_warnings(finding)),
     "problem": lambda finding: finding.problem,
 }
 """Columns of --csv, in their order."""
-
-
-def show_survey(
-    folders: Sequence[Path], stated: Sequence[Statement], *, as_json: bool, as_csv: bool, save: bool, output: Path
-) -> int:
-    """Survey folders and print the findings in one of three forms. Returns the exit code.
-
-    Raises UsageError and InputError for wrong arguments; faults of a file are in the output.
-    """
-    if as_json and as_csv:
-        raise UsageError("--json and --csv: choose one")
-    file = options.named_file("--output", output)
-    if file is not None and save:
-        raise UsageError(f"--output {output}: --save writes several files; name a folder")
-    save_to = options.writable_folder("--output", output) if save else None
-    watch = partial(with_progress, name=lambda finding: one_line(finding.path.name, longest=30))
-    survey = survey_folders(folders, stated, save_to=save_to, watch=watch)
-    options.say_each(survey.notes)
-    if file is not None:
-        atomic.write_atomically(file, _file_of(survey, file.suffix.lower()))
-        print(f"wrote {file}", file=sys.stderr)
-    if as_json:
-        print(_json(survey))
-    elif as_csv:
-        sys.stdout.write(_csv(survey.found))
-    else:
-        _show(survey.found, survey.foreign)
-    for path in survey.saved:
-        print(f"wrote {path}", file=sys.stderr)
-    if not survey.is_usable:
-        where, unusable = ", ".join(map(str, survey.places)), len(survey.found)
-        print(
-            f"no training data in {one_line(where)}: {survey.foreign} other files, {unusable} unusable", file=sys.stderr
-        )
-        return 2
-    return 0
 
 
 def _warnings(finding: SurveyedFile) -> tuple[str, ...]:
@@ -110,7 +66,7 @@ def _document(survey: Survey) -> dict[str, Any]:
     for finding in survey.found:
         row: dict[str, Any] = {name: read(finding) for name, read in COLUMNS.items()}
         row |= {"complete": finding.result.complete if finding.result else None, "warnings": _warnings(finding)}
-        row["from_path"] = named_by_path(finding.result) if finding.result else []
+        row["from_path"] = finding.result.provenance.named_by_path if finding.result else []
         if finding.profile is not None:
             row["profile"] = dataclasses.asdict(finding.profile)
         rows.append(row)
@@ -123,32 +79,35 @@ def _document(survey: Survey) -> dict[str, Any]:
     }
 
 
-def _json(survey: Survey) -> str:
+def render_json(survey: Survey) -> str:
+    """Return all findings as JSON."""
     return json.dumps(_document(survey), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _file_of(survey: Survey, ending: str) -> str:
+def render(survey: Survey, ending: str) -> str:
     """Return the findings as text in the format that a file name's suffix selects."""
     if ending == ".json":
-        return _json(replace(survey, saved=())) + "\n"
+        return render_json(replace(survey, saved=())) + "\n"
     if ending == ".csv":
-        return _csv(survey.found)
+        return render_csv(survey.found)
     results = [finding for finding in survey.found if finding.result is not None]
     return f"# Training data\n\n{markdown.table(_table(results))}\n"
 
 
-def _csv(found: Sequence[SurveyedFile]) -> str:
+def render_csv(found: Sequence[SurveyedFile]) -> str:
+    """Return one line for each file."""
     return csv_of(COLUMNS, ([read(finding) for read in COLUMNS.values()] for finding in found))
 
 
-def _show(found: Sequence[SurveyedFile], foreign: int) -> None:
+def show(found: Sequence[SurveyedFile], foreign: int) -> None:
+    """Print the findings as tables, with their warnings and problems."""
     screen = harmless.console(highlight=False, markup=False, emoji=False)
     if not screen.is_terminal:
         screen = harmless.console(highlight=False, markup=False, emoji=False, width=PLAIN_WIDTH)
     results = [finding for finding in found if finding.result is not None]
     if results:
         screen.print(console.table(_table(results)))
-        if any(named_by_path(finding.result) for finding in results if finding.result):
+        if any(finding.result.provenance.named_by_path for finding in results if finding.result):
             screen.print(Text("* named by the path, not by the file", style="dim"))
     _show_warnings(screen, found)
     for content in _profile_tables(found):
@@ -192,7 +151,7 @@ def _table(findings: Sequence[SurveyedFile]) -> Table:
 
 def _row(finding: SurveyedFile, result: Result) -> tuple[Cell, ...]:
     config, performance = result.training_config, result.performance_metrics
-    from_path = named_by_path(result)
+    from_path = result.provenance.named_by_path
     gpus = f"{config.num_gpus} × " if config.num_gpus and result.gpu_info.device_name else ""
     return (
         text(str(finding.path)),

@@ -1,4 +1,4 @@
-"""The record of a GPU profile, and the comparison of two profiles.
+"""The record of a GPU profile.
 
 A profiler slows training down, so a `Profile` is never a benchmark's Result and enters no comparison of runs.
 """
@@ -73,41 +73,11 @@ class Profile:
         """Return name → (seconds, share) of the parts of the wall time, then of every category of kernels."""
         total, times = self.seconds("total_seconds"), {name: self.seconds(name) for name in PARTS}
         wall = {
-            name.removesuffix("_seconds").replace("_", " "): (time, _ratio(time, total)) for name, time in times.items()
+            name.removesuffix("_seconds").replace("_", " "): (time, ratio(time, total)) for name, time in times.items()
         }
         return {**wall, **{f"{kernel.name} kernels": (kernel.seconds, kernel.share) for kernel in self.kernels}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contrast:
-    """One line of two profiles side by side; times in seconds, shares of the total time or of all kernels."""
-
-    name: str
-    one_seconds: float | None
-    one_share: float | None
-    other_seconds: float | None
-    other_share: float | None
-    ratio: float | None
-    """other / one: below 1 the other spends less time."""
-
-
-def compare(one: Profile, other: Profile) -> list[Contrast]:
-    """Return two profiles side by side: the parts of the wall time, then every category of kernels that either has."""
-    ours, others, unknown = one.parts(), other.parts(), (None, None)
-    pairs = ((name, *ours.get(name, unknown), *others.get(name, unknown)) for name in ours | others)
-    return [
-        Contrast(
-            name=name,
-            one_seconds=mine,
-            one_share=my_share,
-            other_seconds=theirs,
-            other_share=their_share,
-            ratio=_ratio(theirs, mine),
-        )
-        for name, mine, my_share, theirs, their_share in pairs
-        if mine is not None or theirs is not None
-    ]
-
-
-def _ratio(one: float | None, other: float | None) -> float | None:
+def ratio(one: float | None, other: float | None) -> float | None:
+    """Return one / other, or None where one of them is unknown or the other is 0."""
     return one / other if one is not None and other else None
