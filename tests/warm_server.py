@@ -37,13 +37,16 @@ STACK = (
     "transformers.models.llama.modeling_llama", "transformers.models.qwen2.modeling_qwen2",
     "transformers.models.mistral.modeling_mistral", "transformers.models.auto.modeling_auto",
 )  # fmt: skip
+ERRORS = "stderr"
+"""File of a server's errors, in its folder."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 
 
 def shared(folder: Path, owner: int) -> str:
     """Return the program that stands in for sys.executable for all who name this folder.
 
-    The first one starts the server, which ends with the process `owner`.
+    The first one starts the server, which ends with the process `owner`. Raises RuntimeError with the server's errors
+    if it ends before it can serve.
     """
     note = folder / "warm_python"
     with (folder / "warm_python.lock").open("w") as lock:
@@ -53,21 +56,37 @@ def shared(folder: Path, owner: int) -> str:
     program = Path(note.read_text())
     until = time.monotonic() + 120
     while not (program.parent / "socket").exists() and time.monotonic() < until:  # before a test, whose time is limited
+        if _has_ended(program.parent):
+            raise RuntimeError(f"the warm Python ended before it could serve:\n{(program.parent / ERRORS).read_text()}")
         time.sleep(0.05)
     return str(program)
+
+
+def _has_ended(folder: Path) -> bool:
+    """Return True if the server of a folder has ended, whether or not its parent has noticed."""
+    try:
+        server = os.pidfd_open(int((folder / "pid").read_text()))
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([server], [], [], 0)[0])
+    finally:
+        os.close(server)
 
 
 def _start(owner: int) -> Path:
     """Start a server that ends with the process `owner`, and return its program."""
     folder = Path(tempfile.mkdtemp(prefix="warm-"))  # the path of a socket has at most 107 characters
     address, program = folder / "socket", folder / "python"
-    os.posix_spawn(  # nobody waits for it, of which Popen would warn
+    errors = (os.POSIX_SPAWN_OPEN, 2, str(folder / ERRORS), os.O_WRONLY | os.O_CREAT, 0o600)
+    server = os.posix_spawn(  # nobody waits for it, of which Popen would warn
         sys.executable,
         [sys.executable, __file__, str(address), str(owner)],
         {name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        file_actions=[(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1)],
+        file_actions=[*((os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1)), errors],
         setsid=True,
     )
+    (folder / "pid").write_text(str(server))
     program.write_text(RELAY.format(python=sys.executable, tests=str(Path(__file__).parent), address=str(address)))
     program.chmod(0o755)
     return program
