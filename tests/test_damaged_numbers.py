@@ -76,7 +76,7 @@ def test_a_row_cut_inside_its_rate_gives_no_step_of_another_length(tmp_path):
     )
     rates = result.steps.column("reported_samples_per_second")
     assert rates.min() > 171
-    assert any("10 rows are truncated" in warning for warning in result.warnings)
+    assert any("10 rows truncated" in warning for warning in result.warnings)
 
 
 def test_lines_folded_inside_numbers_are_a_warning_in_every_format(tmp_path):

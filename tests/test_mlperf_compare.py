@@ -263,6 +263,13 @@ def test_the_page_shows_the_output_of_its_commands(capsys):
         assert capsys.readouterr().out == text
 
 
+@pytest.mark.parametrize(("name", "nodes"), [("nebius_b300_n1/llama2_70b_lora", "1 node"), ("", "2 nodes")])
+def test_an_entry_states_its_nodes(name, nodes, capsys):
+    name = name or next(one.name for one in bundled().entries if one.num_nodes == 2)
+    assert main(["mlperf", "show", name]) == 0
+    assert re.search(rf"GPUs .* on {nodes}\n", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("gpu", ["MI300X", "B200", "H100"])
 def test_one_gpu_shows_its_scaling(gpu, capsys):
     assert main(["mlperf", "compare", gpu]) == 0

@@ -169,7 +169,7 @@ def test_other_benchmarks_are_counted_and_named(tmp_path, capsys):
     assert main(["mlperf", "import", str(root), "--round", "9.9", "--output", str(tmp_path / "lib")]) == 0
     printed = capsys.readouterr()
     assert "Other benchmarks, not read: 2 files of rgat (2)." in printed.err
-    assert "10 runs of 1 systems and benchmarks; 0 failed, 0 missing, 0 without a score." in printed.out
+    assert "10 runs of 1 system and benchmark; 0 failed, 0 missing, 0 without a score." in printed.out
 
 
 def test_an_imported_library_is_listed_with_every_named_field(tmp_path, capsys):

@@ -175,4 +175,4 @@ def test_a_node_without_its_gpus_is_named(tmp_path):
         cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "LOCAL_RANK": "3", "RANK": "11"},
     )  # fmt: skip
     assert done.returncode == 2
-    assert f"preflight engine (rank 11): --num-gpus 8: torch sees 0 GPU(s) on {socket.gethostname()}" in done.stderr
+    assert f"preflight engine (rank 11): --num-gpus 8: torch sees 0 GPUs on {socket.gethostname()}" in done.stderr

@@ -56,6 +56,17 @@ def begins_badly(docstring: str) -> bool:
     return bool(QUESTION.match(docstring)) or docstring[0].islower()
 
 
+def test_a_counted_noun_has_its_plural_by_its_number():
+    """One node, two nodes: `quantities.counted` writes both, and no text leaves the choice to its reader."""
+    undecided = re.compile(r"\} (?:\w+ )*\w+\((?:s|es)\)")
+    assert undecided.search('f"{count} node(s)"')
+    texts = [path for path in SOURCES if "tests" not in path.parts] + [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+    ]
+    assert not [path for path in texts if undecided.search(path.read_text())]
+
+
 @pytest.mark.parametrize("docstring", ["Whether it fits.", "What a person calls it.", "auto made concrete."])
 def test_a_docstring_that_begins_like_a_riddle_is_recognised(docstring):
     assert begins_badly(docstring)

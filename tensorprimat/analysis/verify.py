@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from tensorprimat.core import digest, micro_result, preflight, processes, regular, series, store
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 
 VerifyState = Literal["ok", "differs", "missing", "foreign", "unchecked"]
@@ -154,7 +155,8 @@ def _figures(path: Path, document: Mapping[str, Any], result: Result) -> Finding
     if wrong:
         more = f" … and {len(wrong) - MOST_FIGURES} more" if len(wrong) > MOST_FIGURES else ""
         return Finding(path=path, state="differs", says="; ".join(wrong[:MOST_FIGURES]) + more)
-    return Finding(path=path, state="ok", says=f"{count} figures agree with {len(result.steps):,} rows of steps")
+    rows = counted(len(result.steps), "row")
+    return Finding(path=path, state="ok", says=f"{count} figures agree with {rows} of steps")
 
 
 def _pairs(name: str, stated: Any, found: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -239,7 +241,7 @@ def _cell(path: Path, document: Mapping[str, Any]) -> Finding:
     ]
     if wrong:
         return Finding(path=path, state="differs", says="; ".join(wrong))
-    return Finding(path=path, state="ok", says=f"its figures agree with {len(cell.trial_times_ms)} trials")
+    return Finding(path=path, state="ok", says=f"its figures agree with {counted(len(cell.trial_times_ms), 'trial')}")
 
 
 def _preflight(path: Path) -> Finding:

@@ -14,6 +14,7 @@ from tensorprimat.cli.options import named_file
 from tensorprimat.cli.result_file import refuse_several, write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
+from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.statements import Statement, check_sides, words_of_file
@@ -150,7 +151,7 @@ def _say_summary(extracted: Extracted) -> None:
     result = extracted.result
     format = result.provenance.format or "result"
     of = f", training {number}" if (number := result.provenance.segment) else ""
-    _say(f"{', '.join(extracted.logs)}{of}: format {format}, {result.source}, {len(result.steps)} rows")
+    _say(f"{', '.join(extracted.logs)}{of}: format {format}, {result.source}, {counted(len(result.steps), 'row')}")
     for error in impossible(result):
         print(f"  error: {one_line(error)}", file=sys.stderr)
     contradicted = [warning for warning in result.warnings if warning.startswith("audit: ")]

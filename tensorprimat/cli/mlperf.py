@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.quantities import counted
 from tensorprimat.core.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -217,9 +218,13 @@ def _say(library: Library, output: Path) -> None:
             print(one_line(f"{source['round']}/{folder}: no result_*.txt"), file=sys.stderr)
         if others := source["not_read"]:
             listed = ", ".join(f"{name} ({count})" for name, count in others.items())
-            print(one_line(f"Other benchmarks, not read: {sum(others.values())} files of {listed}."), file=sys.stderr)
+            print(
+                one_line(f"Other benchmarks, not read: {counted(sum(others.values()), 'file')} of {listed}."),
+                file=sys.stderr,
+            )
     without = sum(one.minutes is None for one in scored)
+    scored_alike = "1 system and benchmark" if len(scored) == 1 else f"{len(scored)} systems and benchmarks"
     print(
-        f"{output}: {len(runs)} runs of {len(scored)} systems and benchmarks; {failed} failed, {missing} missing, "
+        f"{output}: {counted(len(runs), 'run')} of {scored_alike}; {failed} failed, {missing} missing, "
         f"{without} without a score."
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c
 from tensorprimat.cli.shared_options import switch, takes
-from tensorprimat.core.quantities import rough_time, significant
+from tensorprimat.core.quantities import counted, rough_time, significant
 from tensorprimat.core.regular import resolved
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate
             title="Estimates",
             columns=headed(titles, words=("Model", "Pass", "Precision", "Fits")),
             rows=rows,
-            note=f"Estimates; nothing was run. {len(specs)} cells, about {rough_time(total)} in all.",
+            note=f"Estimates; nothing was run. {counted(len(specs), 'cell')}, about {rough_time(total)} in all.",
         )
     )
 

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Any
 
 from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.core.quantities import counted
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.clocks import date_in
@@ -148,13 +149,14 @@ def read(log: Log) -> Reading:
     if not len(reading.steps) and content.running_mean:
         reading.reported["samples_per_second"] = content.running_mean
     if content.skipped:
-        reading.warnings.append(f"steps: the optimizer skipped {content.skipped} steps (overflow of the loss scale)")
+        skipped = counted(content.skipped, "step")
+        reading.warnings.append(f"steps: the optimizer skipped {skipped} (overflow of the loss scale)")
     if content.from_command and config.get("sequence_length") == content.arguments.get("sequence_length"):
         reading.warnings.append(
             "sequence_length: from --max_seq_len of the log's own command; shorter samples are padded"
         )
     if content.cut:
-        reading.warnings.append(f"steps: {content.cut} rows are truncated and left out")
+        reading.warnings.append(f"steps: {counted(content.cut, 'row')} truncated and left out")
     if content.chat:
         reading.warnings.append("steps: each is an iteration of reinforcement learning, generation included")
     return reading

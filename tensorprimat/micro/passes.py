@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
+from tensorprimat.core.quantities import counted
 from tensorprimat.engines import clock as clocks
 from tensorprimat.engines import failures
 from tensorprimat.machine.platform import Machine, detect
@@ -36,8 +37,9 @@ def check(spec: CellSpec, machine: Machine) -> None:
         why = f" ({machine.warnings[0].partition(': ')[2]})" if machine.warnings else ""
         raise UsageError(f"--device {spec.device}: torch sees no GPU here{why}; use --device cpu")
     number = spec.device.partition(":")[2] or "0"
-    if on_gpu and (not number.isdigit() or int(number) >= (machine.gpu_info.device_count or 0)):
-        raise UsageError(f"--device {spec.device}: {machine.gpu_info.device_count} GPU(s) here, numbered from 0")
+    gpus = machine.gpu_info.device_count or 0
+    if on_gpu and (not number.isdigit() or int(number) >= gpus):
+        raise UsageError(f"--device {spec.device}: {counted(gpus, 'GPU')} here, numbered from 0")
     if not on_gpu and spec.precision in ("tf32", "fp16"):
         raise UsageError(f"--precision {spec.precision}: not on a CPU; use fp32 or bf16")
     if spec.attention == "flash":

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.preflight import PreflightSpec
+from tensorprimat.core.quantities import counted
 from tensorprimat.engines import failures
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.machine.platform import LABELS, detect
@@ -27,7 +28,7 @@ def measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     gpus = 0 if machine.platform == "cpu" else machine.gpu_info.device_count or 0
     if spec.platform != "cpu" and local >= gpus:
-        raise UsageError(f"--num-gpus {spec.num_gpus}: torch sees {gpus} GPU(s) on {machine.host}")
+        raise UsageError(f"--num-gpus {spec.num_gpus}: torch sees {counted(gpus, 'GPU')} on {machine.host}")
     from tensorprimat.micro import preflight
 
     is_first = int(os.environ.get("RANK", "0")) == 0

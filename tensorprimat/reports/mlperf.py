@@ -10,7 +10,7 @@ from typing import Any
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.published import Baseline
 from tensorprimat.core.mlperf_library import DERIVED, Entry
-from tensorprimat.core.quantities import count, fixed, percent, rate, rounded, significant
+from tensorprimat.core.quantities import count, counted, fixed, percent, rate, rounded, significant
 from tensorprimat.core.safe_text import one_line
 
 _LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "precision", "tokens/s/GPU", "runs", "entry")
@@ -136,10 +136,11 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _detail(scored: Scored) -> str:
     entry = scored.entry
+    nodes = "an unknown number of nodes" if entry.num_nodes is None else counted(entry.num_nodes, "node")
     facts = {
         "score": f"{fixed(scored.minutes, 3)} min" if scored.minutes is not None else f"none: {scored.reason}",
         "scaling factor": "unknown" if entry.scaling_factor is None else significant(entry.scaling_factor, 6),
-        "GPUs": f"{count(entry.num_gpus)} × {entry.device_name or 'unknown'} on {count(entry.num_nodes)} node(s)",
+        "GPUs": f"{count(entry.num_gpus)} × {entry.device_name or 'unknown'} on {nodes}",
         "division": ", ".join(filter(None, (entry.division, entry.availability))) or "not stated",
         "framework": entry.framework or "not stated",
         "software": ", ".join(f"{name} {value}" for name, value in entry.software.items()) or "not stated",

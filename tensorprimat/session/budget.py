@@ -99,11 +99,12 @@ def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float
     elif budget.minutes is not None and time.monotonic() - began >= 60 * budget.minutes:
         spent = f"--budget-minutes {budget.minutes:g}"
     if spent:
+        no_interval = f"{quantities.counted(runs, 'run')} without an interval"
         return Decision(
             done=True,
             cut=True,
             looks=look,
-            sentence=f"Stopped by {spent}; {reached or f'{runs} runs give no interval'}, target {goal}",
+            sentence=f"Stopped by {spent}; {reached or no_interval}, target {goal}",
         )
     return Decision(done=False, looks=look, sentence=f"{reached}, target {goal}: another run" if reached else None)
 

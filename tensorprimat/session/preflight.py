@@ -13,6 +13,7 @@ from tensorprimat.core import preflight as records
 from tensorprimat.core import processes, store
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.quantities import counted
 from tensorprimat.engines import launch
 from tensorprimat.engines.cluster import executors
 from tensorprimat.machine import noise, platform
@@ -68,8 +69,9 @@ def device_of(device: str, machine: Machine) -> str:
     if chosen == "cpu":
         return chosen
     number = chosen.partition(":")[2] or os.environ.get("LOCAL_RANK", "0")
-    if not number.isdigit() or int(number) >= (machine.gpu_info.device_count or 0):
-        raise UsageError(f"--device {device}: {machine.gpu_info.device_count} GPU(s) here, numbered from 0")
+    gpus = machine.gpu_info.device_count or 0
+    if not number.isdigit() or int(number) >= gpus:
+        raise UsageError(f"--device {device}: {counted(gpus, 'GPU')} here, numbered from 0")
     return f"cuda:{number}"
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from tensorprimat.core import catalogue, mlperf_rules, settings
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
+from tensorprimat.core.quantities import counted
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.mlperf import marks as mlperf_marks
 from tensorprimat.logs.mlperf.events import configuration_of
@@ -134,7 +135,7 @@ def _runs(pair: SystemBenchmark, notes: list[str]) -> tuple[list[LibraryRun], li
         if not run.succeeded:
             notes.append(f"{path.name}: {run.status}; it counts as a failed run")
         if marks.torn:
-            notes.append(f"{path.name}: {marks.torn} truncated line(s) of the MLPerf log skipped")
+            notes.append(f"{path.name}: {counted(marks.torn, 'truncated line')} of the MLPerf log skipped")
         if marks.more_runs:
             notes.append(f"{path.name}: more than one run; the first one counts")
         benchmark = marks.settings.get("submission_benchmark")

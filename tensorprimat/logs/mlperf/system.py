@@ -18,6 +18,7 @@ from typing import Any
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.quantities import counted
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
@@ -153,7 +154,9 @@ def _take_description(reading: Reading, system: System) -> None:
         config["num_nodes"] = system.nodes
     if system.gpus is not None:
         config["num_gpus"] = system.gpus
-        reading.assumed["num_gpus"] = f"{system.file}: {system.nodes} nodes × {system.gpus_per_node} accelerators"
+        reading.assumed["num_gpus"] = (
+            f"{system.file}: {counted(system.nodes or 0, 'node')} × {counted(system.gpus_per_node or 0, 'accelerator')}"
+        )
 
 
 def _take_launch(reading: Reading, launched: LaunchLines) -> None:
