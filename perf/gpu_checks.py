@@ -77,6 +77,8 @@ def _gpus() -> tuple[Sequence[str], list[Device]]:
         ids = [one.id.removeprefix("GPU-").lower() for one in telemetry.open_devices(())]
     if not ids:
         raise NotHereError("torch is too old to identify its GPUs" if on_gpu() else "no GPU")
+    if not telemetry.open_devices(()):
+        raise NotHereError("no telemetry: NVML (nvidia-ml-py) and AMD SMI (amdsmi, which ROCm installs) show no device")
     return ids, telemetry.open_devices(ids)
 
 

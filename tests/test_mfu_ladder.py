@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("lightning")
 
 from perf import gpu_checks  # noqa: E402
+from perf.parts import NotHereError  # noqa: E402
 from tensorprimat.cli import main  # noqa: E402
 from tensorprimat.core import configured, models  # noqa: E402
 from tensorprimat.core.result import GpuInfo  # noqa: E402
@@ -173,6 +174,17 @@ def test_a_wrong_gradient_of_queries_keys_or_values_is_found(monkeypatch, wrong)
     monkeypatch.setattr(attention, "causal_attention", doubled)
     with pytest.raises(RuntimeError, match=r"FlexAttention differs from a dense mask by 100\.00%"):
         gpu_checks.windowed(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("part", ["devices", "sampler"])
+def test_telemetry_is_skipped_where_no_library_shows_a_device(monkeypatch, part):
+    """As on a ROCm image whose Python has no amdsmi, while torch sees its GPUs."""
+    node = Machine(platform="amd", gpu_info=GpuInfo(device_count=8), host="here", gpu_ids=("5f8bc1d4e7a2a9b0",))
+    monkeypatch.setattr(platform, "detect", lambda: node)
+    monkeypatch.setattr(gpu_checks, "on_gpu", lambda: True)
+    monkeypatch.setattr("tensorprimat.machine.telemetry.open_devices", lambda _: [])
+    with pytest.raises(NotHereError, match="no telemetry"):
+        getattr(gpu_checks, part)()
 
 
 def test_flash_passes_where_torch_has_no_flex_attention(monkeypatch, capsys):
