@@ -105,8 +105,9 @@ def test_an_assumed_scatter_allows_a_verdict_for_single_runs(tmp_path, capsys):
     assert "is faster than" in " ".join(capsys.readouterr().out.split())
 
 
-def test_declared_warm_up_leaves_out_that_many_steps(results, tmp_path):
-    assert compare(results, "--output-dir", tmp_path / "out", "--no-plot", "--warmup", "20") == 0
+@pytest.mark.parametrize("flag", ["--warmup-steps", "--warmup"])
+def test_declared_warm_up_leaves_out_that_many_steps(flag, results, tmp_path):
+    assert compare(results, "--output-dir", tmp_path / "out", "--no-plot", flag, "20") == 0
     sides = json.loads((tmp_path / "out" / "comparison.json").read_text())["sides"]
     assert [side["measured_steps"] for side in sides] == [3 * 35, 3 * 35]
 
@@ -214,8 +215,8 @@ def test_wrong_input_is_one_line_and_exit_2(make, says, tmp_path, capsys):
         (["--assume-run-cv", "nan"], "--assume-run-cv nan"),
         (["--confidence", "95"], "is that 95%?"),
         (["--confidence", "100%"], "--confidence"),
-        (["--warmup", "-1"], "--warmup"),
-        (["--warmup", "many"], "--warmup"),
+        (["--warmup-steps", "-1"], "--warmup-steps"),
+        (["--warmup", "many"], "--warmup-steps"),
         (["--colour"], "--colour"),
     ],
 )

@@ -50,6 +50,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "cli/micro_options.py": CELLS,
     "session/explain.py": ("extract", "enhance"),
     "cli/extraction.py": ("extract",),
+    "cli/fact_options.py": ("compare", "extract"),
     "session/plan.py": ("run",),
     "session/primus_config.py": ("primus",),
     "session/as_rank.py": ("run",),
@@ -100,7 +101,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "cli/micro_options.py": {"sweep --d-model"},  # help of an option that sweep lacks
     "session/as_rank.py": {"--job-name"},  # of srun
     "core/spec.py": {"--num-nodes"},  # echoes what was typed: run and pretrain spell it differently
-    "core/stated.py": {"--micro-batch-size", "--warmup"},  # echo: only a command that has the flag accepts it
+    "core/stated.py": {"--micro-batch-size", "--warmup-steps"},  # echo: only a command that has the flag accepts it
     "core/errors.py": {"--debug"},  # of the program itself, before or behind every command
     "engines/cluster/executors.py": {"--cluster", "--folder", "--spec", "--result"},
     "engines/cluster/container.py": {"--rm", "--help"},

@@ -37,7 +37,7 @@ ASSUME_HOST_CV = (
 )
 
 
-@facts.with_facts(after="warmup")
+@facts.with_facts(after="warmup_steps")
 def command(
     results: Annotated[
         list[str] | None, argument("[NAME=]PATH", RESULTS, show_default="output, benchmark_results")
@@ -48,7 +48,9 @@ def command(
     assume_run_cv: Annotated[str | None, takes("PERCENT", ASSUME_RUN_CV)] = None,
     assume_host_cv: Annotated[str | None, takes("PERCENT", ASSUME_HOST_CV)] = None,
     confidence: Annotated[str, takes("PERCENT", "Confidence of intervals and verdicts.")] = "95%",
-    warmup: Annotated[int | None, takes("N", "Steps to leave out at the start of every run.", min=0)] = None,
+    warmup_steps: Annotated[
+        int | None, takes("N", "Steps to leave out at the start of every run.", *facts.WARMUP, min=0)
+    ] = None,
     price: prices.Prices = None,
     published: Annotated[bool, switch("--published", "Also show published results, marked as such.")] = False,
     strict: Annotated[bool, switch("--strict", STRICT)] = False,
@@ -89,7 +91,7 @@ def command(
         from tensorprimat.analysis.compare import compare
 
         comparison = compare(
-            _loaded(results, start_call, stated, warmup_steps=warmup, by_argument=by is None),
+            _loaded(results, start_call, stated, warmup_steps=warmup_steps, by_argument=by is None),
             by=by or "platform",
             assume_run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
             assume_host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),

@@ -16,8 +16,8 @@ def command(
         list[str] | None, argument("LOG", "Logs: files, folders, patterns, or - for standard input.")
     ] = None,
     log_file: Annotated[list[str] | None, takes("LOG", "The same as LOG; may be repeated.", "--log-file")] = None,
-    warmup: Annotated[
-        int | None, takes("N", "Optimizer steps to leave out at the start.", show_default="detected")
+    warmup_steps: Annotated[
+        int | None, takes("N", "Optimizer steps to leave out at the start.", *facts.WARMUP, show_default="detected")
     ] = None,
     output: Annotated[Path | None, takes("DIR|FILE", f"Folder for results{TO_FILE}", show_default="output")] = None,
     segment: Annotated[
@@ -67,7 +67,7 @@ def command(
         return extraction.show_formats()
     return extraction.extract(
         named,
-        stated=facts.statements(typed_facts, warmup_steps=warmup),
+        stated=facts.statements(typed_facts, warmup_steps=warmup_steps),
         output=output,
         format=format,
         segment=segment,

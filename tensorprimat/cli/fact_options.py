@@ -27,6 +27,8 @@ OPTIONS = {
     "global_batch_size": ("N", settings.option("global_batch_size").help),
 }
 """Fact → its value on the command line, and its help."""
+WARMUP = (settings.flag("warmup_steps"), "--warmup")
+"""Spellings of the option that leaves out steps, the one of `tprimat run` first."""
 OF_A_LOG = OPTIONS | {"micro_batch_size": ("N", settings.option("micro_batch_size").help)}
 
 

@@ -37,7 +37,7 @@ _Record = TypeVar("_Record", bound=Record)
 SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_second_per_gpu"
 SAME_SIZE = 0.02  # a count of parameters in words ("8.03 B") against the count that follows from a shape
 
-FLAGS = {name: settings.flag(name) for name in settings.OF_A_LOG} | {"warmup_steps": "--warmup"}
+FLAGS = {name: settings.flag(name) for name in (*settings.OF_A_LOG, "warmup_steps")}
 """Fields of UserFacts that are fields of TrainingConfig, with their flags."""
 
 ALL_FLAGS = {**FLAGS, "gpu": "--gpu", "model_name": "--model-name", "preset": "--preset", "shape": "--shape"}

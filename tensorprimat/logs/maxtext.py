@@ -112,7 +112,7 @@ def read(log: Log) -> Reading:
     if seen.ramp_up_rows:
         reading.warnings.append(
             f"steps: {seen.ramp_up_rows} of {len(steps)} rows belong to the batch ramp-up; "
-            "tprimat extract --warmup leaves them out"
+            "tprimat extract --warmup-steps leaves them out"
         )
     return reading
 

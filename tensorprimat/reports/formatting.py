@@ -168,7 +168,7 @@ def _headline(pair: Pair) -> str:
     if pair.ratio.verdict in ("faster", "slower"):
         return f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
     if pair.ratio.verdict == "unsettled":
-        return f"No verdict on {candidate} and {baseline}, step time keeps drifting{condition}: {amount}"
+        return f"No verdict on {candidate} and {baseline}: step time keeps drifting; ratio{condition}: {amount}"
     return f"~ No difference detected between {candidate} and {baseline}{condition}: {amount}"
 
 
@@ -247,7 +247,7 @@ def mean_sentence(comparison: Comparison) -> str | None:
         return sentence + in_brackets(mean.estimate.no_interval_because or "no interval", mean.scope)
     ends = f"{level} {change(low - 1, unit='')} to {change(high - 1)}"
     if mean.verdict == "unsettled":
-        sentence = f"No verdict on {candidate} and {baseline} {over}, step time keeps drifting{condition}"
+        sentence = f"No verdict on {candidate} and {baseline} {over}: step time keeps drifting{condition}"
     elif mean.verdict in ("faster", "slower"):
         least, most = sorted((abs(low - 1), abs(high - 1)))
         ends = f"{level} {fixed(100 * least, 1)} to {percent(most, 1)}"
