@@ -158,6 +158,31 @@ def test_a_command_parses_calls_and_prints_and_computes_nothing(path):
     assert not {module for module in imported_by(path) if module.startswith(COMPUTES)}
 
 
+ARITHMETIC = (ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Pow)  # not ast.Div: it also joins paths
+
+
+def computes(text):
+    """Return the lines of arithmetic and sums; a string repeated or filled in is none."""
+    for node in nodes(text):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ARITHMETIC):
+            if not any(
+                isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (node.left, node.right)
+            ):
+                yield node.lineno
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("sum", "round"):
+            yield node.lineno
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.stem)
+def test_a_command_contains_no_arithmetic(path):
+    found = set(computes(path.read_text()))
+    assert not found or path.name == "live.py", f"lines {sorted(found)}: compute in session/ or below"
+
+
+def test_arithmetic_is_recognised():
+    assert list(computes("a = b * 2\nsum(c)\nd = '=' * 3\ne = f / 'g'\n")) == [1, 2]
+
+
 def public_names(path):
     """Yield the classes and type aliases that a module defines for others."""
     for node in nodes(path.read_text())[0].body:

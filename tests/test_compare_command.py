@@ -9,9 +9,9 @@ from pathlib import Path
 import plausible
 import pytest
 
-from tensorprimat.cli import compare as compare_command
 from tensorprimat.cli import main
 from tensorprimat.core import store
+from tensorprimat.session import sides
 
 ROOT = Path(__file__).parents[1]
 WRITTEN = {
@@ -255,7 +255,7 @@ def test_a_broken_file_in_a_folder_is_named_and_skipped(results, tmp_path, capsy
 
 
 def test_a_broken_file_among_very_many_is_named_too(results, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(compare_command, "MANY_FILES", 2)  # two processes read them
+    monkeypatch.setattr(sides, "MANY_FILES", 2)  # two processes read them
     (results / "zzz.json").write_text('{"raw_step_times": ')
     (results / "aaa.json").write_text("[1, 2]")
     assert compare(results, "--output-dir", tmp_path / "out", "--no-plot") == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,13 +18,12 @@ from tensorprimat.core.errors import InputError, MissingPackageError
 if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
     from tensorprimat.core.statements import Statement
-    from tensorprimat.core.store import Loaded, ReadOutcome
+    from tensorprimat.core.store import Loaded
     from tensorprimat.session.second_process import StartCall
 
 DEFAULT_FOLDER = Path("output")
 DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
 """Folders searched for results: the one of this tool, and the one of earlier tools."""
-MANY_FILES = 200  # from this number on, two processes are faster than one
 PLACES = "output, benchmark_results"
 RESULTS = "Results, logs, or folders of them; two or more are sides, the first is the baseline. NAME=PATH names one."
 OUTPUT_DIR = f"Folder for comparison_*{TO_FILE}"
@@ -163,21 +163,13 @@ def _loaded(
 ) -> list[Loaded]:
     """Return every result that the arguments name, with its side; warnings about them go to stderr."""
     from tensorprimat.core.statements import laid_over
-    from tensorprimat.core.store import read_each
     from tensorprimat.session import sides
-    from tensorprimat.session.second_process import uncollected
-
-    def read_in_two(files: Sequence[Path]) -> list[ReadOutcome]:
-        if len(files) < MANY_FILES:
-            return read_each(files)
-        half = len(files) // 2
-        with uncollected():
-            second = start_call(read_each, files[half:])
-            return [*read_each(files[:half]), *second()]
 
     arguments = sides.parse(results or [str(folder) for folder in folders_here()])
     several = results is not None and (len(arguments) > 1 or arguments[0].name is not None)
-    loaded, problems = sides.load(arguments, by_argument=by_argument and several, read=read_in_two)
+    loaded, problems = sides.load(
+        arguments, by_argument=by_argument and several, read=partial(sides.read_in_two, start_call)
+    )
     say_each(problems)
     loaded = laid_over(loaded, stated)
     return loaded if warmup_steps is None else [sides.with_warmup(item, warmup_steps) for item in loaded]

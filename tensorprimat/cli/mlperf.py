@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.quantities import counted
-from tensorprimat.core.safe_text import one_line
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.mlperf_choice import EntryChoice
@@ -183,6 +181,7 @@ def _import(names: list[str], round: str | None, output: Path | None) -> int:
     from tensorprimat.core import mlperf_library
     from tensorprimat.core.atomic import write_atomically
     from tensorprimat.logs.mlperf import round as mlperf_round
+    from tensorprimat.reports import mlperf as report
     from tensorprimat.session import mlperf_import
 
     if len(names) != 1:
@@ -199,32 +198,8 @@ def _import(names: list[str], round: str | None, output: Path | None) -> int:
     entries = list(with_progress(mlperf_import.entries(found), len(found.pairs)))
     library = mlperf_import.library(found, entries, round=name)
     write_atomically(output, mlperf_library.dump(library))
-    _say(library, output)
+    notes, summary = report.of_import(library)
+    for note in notes:
+        print(note, file=sys.stderr)
+    print(f"{output}: {summary}")
     return 0
-
-
-def _say(library: Library, output: Path) -> None:
-    from tensorprimat.analysis.mlperf_score import Scored
-
-    scored = [Scored(entry) for entry in library.entries]
-    runs = [run for entry in library.entries for run in entry.runs]
-    failed = sum(not run.succeeded for run in runs)
-    missing = sum(one.missing for one in scored)
-    for one in scored:
-        for note in (*one.entry.notes, *((f"no score: {one.reason}",) if one.reason else ())):
-            print(one_line(f"{one.entry.name}: {note}"), file=sys.stderr)
-    for source in library.sources:
-        for folder in source["empty"]:
-            print(one_line(f"{source['round']}/{folder}: no result_*.txt"), file=sys.stderr)
-        if others := source["not_read"]:
-            listed = ", ".join(f"{name} ({count})" for name, count in others.items())
-            print(
-                one_line(f"Other benchmarks, not read: {counted(sum(others.values()), 'file')} of {listed}."),
-                file=sys.stderr,
-            )
-    without = sum(one.minutes is None for one in scored)
-    scored_alike = "1 system and benchmark" if len(scored) == 1 else f"{len(scored)} systems and benchmarks"
-    print(
-        f"{output}: {counted(len(runs), 'run')} of {scored_alike}; {failed} failed, {missing} missing, "
-        f"{without} without a score."
-    )

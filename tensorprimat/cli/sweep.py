@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c
 from tensorprimat.cli.shared_options import switch, takes
-from tensorprimat.core.quantities import counted, rough_time, significant
+from tensorprimat.core.quantities import rough_time
 from tensorprimat.core.regular import resolved
 
 if TYPE_CHECKING:
-    from tensorprimat.core.micro_result import CellSpec, MicroResult
-    from tensorprimat.micro.estimate import MicroEstimate
+    from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
 
 ALL_SIZES = "small,medium,large,xl,2.7B"
 
@@ -63,7 +61,7 @@ def command(
     from tensorprimat.machine.platform import detect
     from tensorprimat.micro import isolated, passes, sweep
     from tensorprimat.micro.advice import with_spilling
-    from tensorprimat.reports.micro_tables import table
+    from tensorprimat.reports.micro_tables import estimates_table, table
 
     data = chosen["data"]
     specs = options.cells_of(
@@ -79,7 +77,7 @@ def command(
         passes.check(spec, machine)
     estimates = _estimates(specs, output, may_run=is_cpu or dry_run or in_process)
     if dry_run:
-        _show_estimates(specs, estimates, machine.gpu_info.total_memory_gb)
+        options.show(estimates_table(specs, estimates, machine.gpu_info.total_memory_gb))
         return 0
     folder, file = options.place_of(output)
     measure = passes.measure if in_process else isolated.measure
@@ -108,49 +106,13 @@ def command(
 
 
 def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> list[MicroEstimate]:
-    from tensorprimat.core.units import TERA
     from tensorprimat.micro.estimate import estimate_all
+    from tensorprimat.reports.micro_tables import basis_of_estimates
 
     estimates, rates = estimate_all(specs, output, may_run=may_run)
     for precision, (rate, origin) in rates.items():
-        known = (
-            f"time estimates of {precision} assume {significant(rate / TERA, 3)} TFLOP/s"
-            if rate
-            else f"no estimates of {precision}"
-        )
-        options.say(f"{known} ({origin})")
+        options.say(basis_of_estimates(precision, rate, origin))
     return estimates
-
-
-def _show_estimates(specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate], memory_gb: float | None) -> None:
-    from tensorprimat.core import quantities
-    from tensorprimat.reports.tables import Table, figure, headed, text
-
-    titles = ("Model", "Parameters", "Context", "Batch", "Pass", "Precision", "Memory", "Fits", "Time")
-    rows = tuple(
-        (
-            text(spec.model_size),
-            figure(spec.num_parameters, quantities.count),
-            figure(spec.context_length, quantities.count),
-            figure(spec.batch_size, quantities.count),
-            text(spec.pass_name),
-            text(spec.precision),
-            figure(estimated.memory_gb, quantities.gigabytes),
-            text(None if memory_gb is None else "yes" if estimated.fits(memory_gb) else "no"),
-            figure(estimated.seconds, lambda value: quantities.UNMEASURED if value is None else rough_time(value)),
-        )
-        for spec, estimated in zip(specs, estimates, strict=True)
-    )
-    total = sum(estimated.seconds or 0.0 for estimated in estimates)
-    options.show(
-        Table(
-            key="estimates",
-            title="Estimates",
-            columns=headed(titles, words=("Model", "Pass", "Precision", "Fits")),
-            rows=rows,
-            note=f"Estimates; nothing was run. {counted(len(specs), 'cell')}, about {rough_time(total)} in all.",
-        )
-    )
 
 
 class Progress:
@@ -160,15 +122,14 @@ class Progress:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
 
+        from tensorprimat.micro.sweep import TimeLeft
         from tensorprimat.reports import harmless
 
-        self._weights = list(weights)
-        self._done, self._measured = 0, 0.0
-        self._start = time.monotonic()
+        self._time_left, self._total, self._done = TimeLeft(weights), len(weights), 0
         console = harmless.console(stderr=True, highlight=False)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
         self._bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task(f"0/{len(self._weights)}", total=sum(self._weights), left="")
+        self._task = self._bar.add_task(f"0/{self._total}", total=self._time_left.total, left="")
 
     def __enter__(self) -> Progress:
         self._bar.start()
@@ -181,25 +142,17 @@ class Progress:
         """Count one finished cell. resumed: by an earlier call, so its duration does not predict that of the others."""
         from tensorprimat.reports.micro_tables import fits, milliseconds
 
-        weight = self._weights[self._done]
+        weight = self._time_left.finish(resumed=resumed)
         self._done += 1
-        self._measured += 0.0 if resumed else weight
         what = {"ok": f"{milliseconds(cell.mean_time_ms)} ms", "oom": "OOM", "failed": "failed"}[cell.status]
         if fitting := fits(cell):
             what += f" ({fitting} fits)"
         what = f"measured before, {what}" if resumed else what
-        left = self._left()
-        self._bar.update(
-            self._task, advance=weight, description=f"{self._done}/{len(self._weights)} {cell.title}", left=left
-        )
+        seconds_left = self._time_left.seconds_left()
+        left = "" if seconds_left is None else f"about {rough_time(seconds_left)} left"
+        self._bar.update(self._task, advance=weight, description=f"{self._done}/{self._total} {cell.title}", left=left)
         self._bar.console.print(
-            f"[{self._done}/{len(self._weights)}] {cell.title}: {what}{f' ({left})' if left else ''}",
+            f"[{self._done}/{self._total}] {cell.title}: {what}{f' ({left})' if left else ''}",
             markup=False,
             soft_wrap=True,
         )
-
-    def _left(self) -> str:
-        remaining = sum(self._weights[self._done :])
-        if not remaining or not self._measured:
-            return ""
-        return f"about {rough_time((time.monotonic() - self._start) * remaining / self._measured)} left"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c
 from tensorprimat.cli.shared_options import takes, with_options
-from tensorprimat.core.quantities import fixed
+from tensorprimat.core.quantities import counted, fixed
 
 if TYPE_CHECKING:
     from tensorprimat.core.micro_result import MicroResult
@@ -77,7 +77,7 @@ def command(
         with ended_like_ctrl_c(signal.SIGTERM):
             for cell in warmup.run(specs[0], sorted(tried), measure=isolated.measure):
                 cells.append(cell)
-                options.say(f"  {cell.num_warmups} warm-up step{'s' * (cell.num_warmups != 1)}: {_figure_of(cell)}")
+                options.say(f"  {counted(cell.num_warmups, 'warm-up step')}: {_figure_of(cell)}")
                 cell_files.save(cell, folder / cell.file_name.replace(".json", f"_warmup{cell.num_warmups}.json"))
     finally:  # after Ctrl-C too: finished measurements are shown and written
         if cells:

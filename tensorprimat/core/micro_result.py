@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +33,8 @@ LARGEST_TIME_MS = 1e10  # four months
 LARGEST_BYTES = 2**25  # of a JSON file of cells; a sweep of ten thousand makes 10 MB
 TIME_DIGITS = 6  # significant digits of a trial time: a microsecond in a second
 ROPE_THETA, RMS_NORM_EPS = 10_000.0, 1e-5  # of the ladder; neither changes cost
+
+USABLE_MEMORY = 0.95  # of a device: driver and kernels hold the rest
 
 
 class CellSpec(Record):
@@ -241,6 +244,19 @@ class MicroResult(CellSpec, RoundedRecord):
     def spec(self) -> CellSpec:
         """Return only the requested keys."""
         return CellSpec.model_validate({name: getattr(self, name) for name in CellSpec.model_fields})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroEstimate:
+    """Estimated memory and time of one cell."""
+
+    memory_gb: float
+    seconds: float | None
+    """The whole process, warm-up included; None where no rate is known."""
+
+    def fits(self, memory_gb: float) -> bool:
+        """Return True if a device with so much memory has room for it, and for memory that the estimate leaves out."""
+        return self.memory_gb < USABLE_MEMORY * memory_gb
 
 
 def with_figures(cell: MicroResult, parts_ms: Mapping[str, Sequence[float]] | None = None) -> MicroResult:

@@ -6,12 +6,11 @@ They are labelled as estimates and answer "does it fit, and does it take minutes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tensorprimat.core import catalogue, preflight
 from tensorprimat.core.footprint import activation_bytes, of_cell, state_bytes
-from tensorprimat.core.micro_result import CellSpec
+from tensorprimat.core.micro_result import CellSpec, MicroEstimate
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.engines import fuses_norm
@@ -19,23 +18,9 @@ from tensorprimat.machine.platform import Machine, detect
 
 PROCESS_BYTES = 0.4e9  # resident memory of a process with torch and transformers; a GPU's allocator does not count it
 
-USABLE_MEMORY = 0.95  # of a device: driver and kernels hold the rest
 UTILISATION = 0.4  # of the best matrix rate: usual for training
 QUICK_SIZE = {"cpu": 1024, "cuda": 8192}  # of a product that is timed where no rate is known: tenths of a second
 START_SECONDS = 8.0  # of a fresh process: importing torch and transformers, building the model
-
-
-@dataclass(frozen=True, kw_only=True)
-class MicroEstimate:
-    """Estimated memory and time of one cell."""
-
-    memory_gb: float
-    seconds: float | None
-    """The whole process, warm-up included; None where no rate is known."""
-
-    def fits(self, memory_gb: float) -> bool:
-        """Return True if a device with so much memory has room for it, and for memory that the estimate leaves out."""
-        return self.memory_gb < USABLE_MEMORY * memory_gb
 
 
 def estimate(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate:

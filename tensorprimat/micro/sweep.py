@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,36 @@ class SweepOutcome:
     path: Path
     resumed: bool
     """Measured by an earlier call."""
+
+
+class TimeLeft:
+    """Time that a sweep still needs, by the estimated seconds of its cells and the time that the measured ones took."""
+
+    def __init__(self, weights: Sequence[float], clock: Callable[[], float] = time.monotonic) -> None:
+        self._weights, self._clock, self._start = tuple(weights), clock, clock()
+        self._done, self._measured = 0, 0.0
+
+    @property
+    def total(self) -> float:
+        """Return the estimated seconds of all cells."""
+        return sum(self._weights)
+
+    def finish(self, *, resumed: bool) -> float:
+        """Count the next cell and return its weight. resumed: by an earlier call, so its duration predicts nothing."""
+        weight = self._weights[self._done]
+        self._done += 1
+        self._measured += 0.0 if resumed else weight
+        return weight
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds that the other cells need at this pace; None before a cell was measured and at the end.
+
+        >>> left = TimeLeft([1.0, 1.0, 4.0], clock=iter([0.0, 5.0, 10.0]).__next__)
+        >>> left.finish(resumed=True), left.seconds_left(), left.finish(resumed=False), left.seconds_left()
+        (1.0, None, 1.0, 40.0)
+        """
+        elapsed, remaining = self._clock() - self._start, sum(self._weights[self._done :])
+        return elapsed * remaining / self._measured if remaining and self._measured else None
 
 
 def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool = False) -> MicroResult | None:

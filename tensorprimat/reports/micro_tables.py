@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from tensorprimat.core import quantities
 from tensorprimat.core.cell_rows import MicroRow
-from tensorprimat.core.micro_result import MicroResult
+from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
+from tensorprimat.core.quantities import rough_time
 from tensorprimat.core.units import TERA
-from tensorprimat.reports.tables import Cell, Table, csv_of, table_of
+from tensorprimat.reports.tables import Cell, Table, csv_of, figure, headed, table_of, text
 
 
 class MicroColumn(NamedTuple):
@@ -200,3 +201,40 @@ def render_csv(cells: Sequence[MicroResult]) -> str:
     rows = [cell.model_dump(mode="json", by_alias=True) for cell in cells]
     columns = [key for key, value in rows[0].items() if not isinstance(value, list)]
     return rows_csv(rows, columns)
+
+
+def basis_of_estimates(precision: str, flops_per_second: float | None, origin: str) -> str:
+    """Return the sentence on the matrix rate that the time estimates of a precision assume."""
+    if not flops_per_second:
+        return f"no estimates of {precision} ({origin})"
+    rate = quantities.significant(flops_per_second / TERA, 3)
+    return f"time estimates of {precision} assume {rate} TFLOP/s ({origin})"
+
+
+def estimates_table(
+    specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate], device_memory_gb: float | None
+) -> Table:
+    """Return the estimated memory and time of each cell before it runs."""
+    titles = ("Model", "Parameters", "Context", "Batch", "Pass", "Precision", "Memory", "Fits", "Time")
+    rows = tuple(
+        (
+            text(spec.model_size),
+            figure(spec.num_parameters, quantities.count),
+            figure(spec.context_length, quantities.count),
+            figure(spec.batch_size, quantities.count),
+            text(spec.pass_name),
+            text(spec.precision),
+            figure(estimated.memory_gb, quantities.gigabytes),
+            text(None if device_memory_gb is None else "yes" if estimated.fits(device_memory_gb) else "no"),
+            figure(estimated.seconds, lambda value: quantities.UNMEASURED if value is None else rough_time(value)),
+        )
+        for spec, estimated in zip(specs, estimates, strict=True)
+    )
+    total = sum(estimated.seconds or 0.0 for estimated in estimates)
+    return Table(
+        key="estimates",
+        title="Estimates",
+        columns=headed(titles, words=("Model", "Pass", "Precision", "Fits")),
+        rows=rows,
+        note=f"Estimates; nothing was run. {quantities.counted(len(specs), 'cell')}, about {rough_time(total)} in all.",
+    )

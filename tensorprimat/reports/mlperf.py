@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.published import Baseline
-from tensorprimat.core.mlperf_library import DERIVED, Entry
+from tensorprimat.core.mlperf_library import DERIVED, Entry, Library
 from tensorprimat.core.quantities import count, counted, fixed, percent, rate, rounded, significant
 from tensorprimat.core.safe_text import one_line
 
@@ -231,3 +231,26 @@ def _marks(entries: Sequence[Entry]) -> list[str]:
 def as_document(content: Any) -> str:
     """Return the JSON object for --json."""
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def of_import(library: Library) -> tuple[list[str], str]:
+    """Return the notes on a library that was imported, one line each, and its summary."""
+    scored = [Scored(entry) for entry in library.entries]
+    notes = [
+        f"{one.entry.name}: {note}"
+        for one in scored
+        for note in (*one.entry.notes, *((f"no score: {one.reason}",) if one.reason else ()))
+    ]
+    for source in library.sources:
+        notes += [f"{source['round']}/{folder}: no result_*.txt" for folder in source["empty"]]
+        if others := source["not_read"]:
+            listed = ", ".join(f"{name} ({number})" for name, number in others.items())
+            notes.append(f"Other benchmarks, not read: {counted(sum(others.values()), 'file')} of {listed}.")
+    runs = [run for entry in library.entries for run in entry.runs]
+    failed, missing = sum(not run.succeeded for run in runs), sum(one.missing for one in scored)
+    without = sum(one.minutes is None for one in scored)
+    systems = "1 system and benchmark" if len(scored) == 1 else f"{len(scored)} systems and benchmarks"
+    summary = (
+        f"{counted(len(runs), 'run')} of {systems}; {failed} failed, {missing} missing, {without} without a score."
+    )
+    return [one_line(note) for note in notes], summary

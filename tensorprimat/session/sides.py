@@ -11,13 +11,15 @@ from tensorprimat.core import store
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
 from tensorprimat.core.result import Result
-from tensorprimat.core.store import Loaded, Read
+from tensorprimat.core.store import Loaded, Read, ReadOutcome
 from tensorprimat.core.summary import summarise
 from tensorprimat.logs.text import Log
 from tensorprimat.session.extract import files_of, joined, read_each
+from tensorprimat.session.second_process import StartCall, uncollected
 
 SCALING = "scaling.json"  # next to the logs of an MLPerf submission
 EVENTS = "events.out.tfevents."  # then a time, a host and numbers
+MANY_FILES = 200  # from this number on, two processes are faster than one
 LEAST_SIDES = 2  # with fewer readable sides there is nothing to compare
 
 
@@ -85,6 +87,16 @@ def load(
         unnamed = {side for argument, side in zip(arguments, sides, strict=True) if argument.name is None}
         loaded = _named(loaded, unnamed)
     return loaded, notes
+
+
+def read_in_two(start_call: StartCall, files: Sequence[Path]) -> list[ReadOutcome]:
+    """Read result files, very many of them in two processes."""
+    if len(files) < MANY_FILES:
+        return store.read_each(files)
+    half = len(files) // 2
+    with uncollected():
+        second = start_call(store.read_each, files[half:])
+        return [*store.read_each(files[:half]), *second()]
 
 
 def _provisional(arguments: Sequence[Argument]) -> list[str | None]:
