@@ -3,6 +3,7 @@
 import io
 import re
 from dataclasses import replace
+from json import loads
 from pathlib import Path
 
 import plausible
@@ -12,7 +13,9 @@ from rich.console import Console
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.mlperf_choice import EntryChoice
-from tensorprimat.analysis.published import baselines, choose, near_published, with_published
+from tensorprimat.analysis.published import as_result, baselines, choose, near_published, with_published
+from tensorprimat.cli import main
+from tensorprimat.core import flops, quantities
 from tensorprimat.core.mlperf_library import bundled
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import console, csv, html, json, markdown, published
@@ -122,3 +125,61 @@ def test_baselines_that_are_chosen_meet_every_condition(expected):
     ]
     assert {getattr(row, field) for row in found} == {value}
     assert len(found) == sum(getattr(row, field) == value for row in every)
+
+
+def test_a_published_mfu_agrees_with_the_tflops_of_its_source_or_is_left_out():
+    """The check of the sources by the two conventions that NVIDIA's tables have had, or by the one a row names."""
+    kept = left_out = 0
+    for one in baselines():
+        row, result = one.row, None if one.entry or one.row is None else as_result(one.row)
+        if result is None or not (row.tflops_per_gpu and row.tokens_per_second_per_gpu and row.sequence_length):
+            continue
+        if result.model.shape is None:
+            assert one.mfu.value is None
+            continue
+        conventions = [row.flops_convention] if row.flops_convention else ["megatron", "full_attention"]
+        done = [row.tokens_per_second_per_gpu * flops.charged_per_token(result, name) / 1e12 for name in conventions]
+        if min(abs(tflops / row.tflops_per_gpu - 1) for tflops in done) > 0.02:
+            assert (one.mfu.value, one.mfu.terms) == (None, None)
+            assert "differ from the " in one.mfu.because
+            left_out += 1
+        elif one.mfu.value is not None:
+            assert f"{quantities.rate(row.tokens_per_second_per_gpu)} tokens/s/GPU × " in one.mfu.terms
+            kept += 1
+    assert kept > 40
+    assert left_out > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "peak_tflops"),
+    [
+        ("Megatron-Bridge_26.08/qwen3-30b-a3b/8xGB300/fp8", 5000),
+        ("NeMo_Automodel/gpt-oss-20b/8xH100_SXM/bf16", 989.4),
+    ],
+)
+def test_a_model_that_the_package_knows_by_name_has_a_published_mfu(name, peak_tflops):
+    """Its source's own TFLOP/s over the peak."""
+    found = [one for one in baselines() if name in one.name]
+    assert found
+    for one in found:
+        assert one.mfu.value == pytest.approx(one.row.tflops_per_gpu / peak_tflops, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "because"),
+    [
+        (
+            "26.04.01/gpt-oss-120b/64xH100_SXM",
+            "190.5 TFLOP/s computed from its token rate differ from the 158 of",
+        ),
+        ("kimi-k2", "the dimensions of kimi-k2 are not known"),
+        ("Primus/qwen3-235b-a22b", "the source states no precision and no sequence length"),
+    ],
+)
+def test_a_row_without_an_mfu_says_why_in_the_list_too(name, because, capsys):
+    assert main(["mlperf", "list", "--published", "--json"]) == 0
+    rows = [row for row in loads(capsys.readouterr().out) if name in row["name"]]
+    assert rows
+    for row in rows:
+        assert (row["mfu"], row["mfu_computed_as"]) == (None, None)
+        assert row["no_mfu_because"].startswith(because)

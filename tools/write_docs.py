@@ -182,7 +182,7 @@ def mfu_page() -> str:
     from tensorprimat.core import models
 
     parts = [MFU_HEAD]
-    every = [one for one in published.baselines() if one.row and (one.entry is None or one.mfu)]
+    every = [one for one in published.baselines() if one.row and (one.entry is None or one.mfu.value)]
     for model in dict.fromkeys(one.row.model for one in every if one.row):
         known = any(preset.model == model for preset in models.PRESETS)
         title = models.find(model).title if known else model
@@ -192,12 +192,13 @@ def mfu_page() -> str:
             if row is None or row.model != model or not row.tokens_per_second_per_gpu:
                 continue
             derived = "derived" if row.derived and one.entry is None else None  # the note of an entry says so
+            no_mfu = None if one.mfu.value is not None else f"no MFU: {one.mfu.because}"
             cells = (
                 row.gpu or "–", str(row.num_gpus), (row.precision or "–").upper(),
                 f"{row.global_batch_size or '–'} × {row.sequence_length or '–'}",
                 (row.framework or "–") + (", LoRA" if row.peft == "lora" else ""),
-                f"{row.tokens_per_second_per_gpu:,.0f}", "–" if one.mfu is None else f"{one.mfu:.1%}",
-                "; ".join(filter(None, (row.source, row.date, derived, row.note))),
+                f"{row.tokens_per_second_per_gpu:,.0f}", "–" if one.mfu.value is None else f"{one.mfu.value:.1%}",
+                "; ".join(filter(None, (row.source, row.date, derived, row.note, no_mfu))),
             )  # fmt: skip
             rows.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
         if rows:
@@ -210,8 +211,9 @@ MFU_TITLES = ("GPU", "GPUs", "Precision", "Batch × sequence", "Framework", "Tok
 MFU_HEAD = """# What MFU to expect
 
 Published training throughput, and the MFU computed from it by the `megatron` convention against the GPU's dense peak at
-the precision used. A dash means that the MFU was not computed: the source states no precision or no sequence length,
-the GPU is not in the catalogue, or the model is neither one that TensorPrimat trains nor one of MLPerf Training.
+the precision used. Where a source also states TFLOP/s, the ones computed from its token rate agree within 2 %, by the
+convention that the source names or by one of NVIDIA's two. A dash means that the MFU was not computed; the last column
+says why.
 Figures of MLPerf Training are derived from its logs and not verified by MLCommons. This page leaves out MLPerf entries
 without an MFU; `tprimat mlperf list` prints all entries. TensorPrimat measured none of these numbers. Written by
 `tools/write_docs.py` from `published.toml`, `mlperf_library.jsonl` and `gpus.toml` of `tensorprimat/data/`.

@@ -22,12 +22,30 @@ from tensorprimat.core.catalogue import Published, find_gpu
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry, Library, bundled
 from tensorprimat.core.provenance import Provenance
+from tensorprimat.core.quantities import percent
+from tensorprimat.core.quantities import rate as numeral
 from tensorprimat.core.result import GpuInfo, Model, ModelShape, PerformanceMetrics, Result, TrainingConfig
 
 ENGINE = "published"
 MLPERF, TABLE = "mlperf", "published"
 """Prefixes of a baseline's name: an entry of the MLPerf library, or a row of a published table."""
 MOST_SHOWN = 12  # rows of a table that a person reads
+
+
+LARGEST_DISAGREEMENT = 0.02  # of TFLOP/s computed here and those of the source
+OF_VENDORS = ("megatron", "full_attention")
+"""Conventions by which a source that names none may have counted: those of NVIDIA's tables."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputedMfu:
+    """MFU that TensorPrimat computed from a published rate."""
+
+    value: float | None = None
+    because: str | None = None
+    """Reason for a missing value."""
+    terms: str | None = None
+    """The formula with its inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +60,50 @@ class Baseline:
     """The MLPerf entry with all its runs, if the baseline is one."""
 
     @property
-    def mfu(self) -> float | None:
-        """Return MFU by the default convention against the dense peak at the row's precision, or None."""
-        if self.row is None or self.entry is not None:
-            return self.row.mfu if self.row else None
-        gpu = find_gpu(self.row.gpu) if self.row.gpu else None
-        peak = gpu.peak(self.row.precision) if gpu and self.row.precision else None
-        work, rate = flops.charged_per_token(as_result(self.row)), self.row.tokens_per_second_per_gpu
-        return rate * work / (peak.value * 1e12) if rate and work and peak and peak.value else None
+    def mfu(self) -> ComputedMfu:
+        """MFU by the default convention against the dense peak at the row's precision, or why there is none."""
+        if self.row is None:
+            return ComputedMfu(because="the entry has no rate")
+        if self.entry is not None:
+            return ComputedMfu(value=self.row.mfu, because=self.row.mfu_because)
+        return _mfu_of_row(self.row)
+
+
+def _mfu_of_row(row: Published) -> ComputedMfu:
+    """Compute the MFU of a row of a table.
+
+    A source that states TFLOP/s too confirms shape, sequence length and rate; where they disagree there is no MFU.
+    """
+    gpu = find_gpu(row.gpu) if row.gpu else None
+    peak = gpu.peak(row.precision) if gpu and row.precision else None
+    rate, result = row.tokens_per_second_per_gpu, as_result(row)
+    missing = [
+        *([] if rate else ["token rate"]),
+        *([] if row.precision else ["precision"]),
+        *([] if row.sequence_length else ["sequence length"]),
+    ]
+    if missing:
+        return ComputedMfu(because=f"the source states no {' and no '.join(missing)}")
+    if peak is None or not peak.value:
+        return ComputedMfu(because=f"no {(row.precision or '').upper()} peak of {row.gpu or 'its GPU'} is known")
+    if result.model.shape is None:
+        return ComputedMfu(because=f"the dimensions of {row.model} are not known")
+    work = flops.charged_per_token(result)
+    if not rate or work is None:
+        return ComputedMfu(because="the FLOPs of its tokens are not known (some layers are frozen)")
+    if (stated := row.tflops_per_gpu) is not None:
+        conventions = OF_VENDORS if row.flops_convention is None else (row.flops_convention,)
+        ratios = [rate * (flops.charged_per_token(result, one) or 0) / (stated * 1e12) for one in conventions]
+        ratio = min(ratios, key=lambda one: abs(one - 1))
+        if abs(ratio - 1) > LARGEST_DISAGREEMENT:
+            computed = f"{numeral(ratio * stated)} TFLOP/s computed from its token rate"
+            apart = percent(abs(ratio - 1))
+            return ComputedMfu(because=f"{computed} differ from the {numeral(stated)} of the source by {apart}")
+    return ComputedMfu(
+        value=rate * work / (peak.value * 1e12),
+        terms=f"{numeral(rate)} tokens/s/GPU × {numeral(work / 1e9)} GFLOP per token ({flops.DEFAULT_CONVENTION}) / "
+        f"{numeral(peak.value)} TFLOP/s ({peak.source})",
+    )
 
 
 def baselines() -> tuple[Baseline, ...]:
@@ -201,7 +255,9 @@ def _shape(model: str) -> ModelShape | None:
         return models.find(model).shape
     except UsageError:  # a model that this project does not train
         rules = (one for one in mlperf_rules.benchmarks() if names.key(one.name) == model and one.shape)
-        return next((shapes.parse(one.shape).shape for one in rules if one.shape), None)
+        found = next((shapes.parse(one.shape).shape for one in rules if one.shape), None)
+        named = shapes.of_name(model) if found is None else None
+        return named.shape if named else found
 
 
 @cache

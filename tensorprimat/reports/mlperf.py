@@ -102,7 +102,9 @@ def _baseline_row(one: Baseline) -> dict[str, Any]:
         "benchmark": stated.model,
         **{key: getattr(stated, key) for key in _OF_STATED},
         "precision_source": stated.source if stated.precision else None,
-        "mfu": rounded(one.mfu),
+        "mfu": rounded(one.mfu.value),
+        "no_mfu_because": one.mfu.because,
+        "mfu_computed_as": one.mfu.terms,
         **{key: getattr(stated, key) for key in ("framework", "date", "source", "url", "note")},
     }
 
