@@ -6,6 +6,7 @@ constraints.txt hold for that one only, because some of them need a newer Python
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,16 +31,18 @@ pytestmark = pytest.mark.skipif(
 
 
 def run(*command, cwd):
-    return subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, cwd=cwd, timeout=600, check=False
-    )
+    """Run a command without the checkout on Python's path."""
+    words, environment = [str(word) for word in command], {**os.environ, "PYTHONPATH": ""}
+    return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=environment, timeout=600, check=False)
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of this checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    built = run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
+    """The wheel of this checkout, built from a copy: setuptools would add what an earlier build left in build/lib."""
+    folder, copy = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("copy") / "checkout"
+    left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "docs", "output", "tests")
+    shutil.copytree(ROOT, copy, ignore=left_out)
+    built = run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, copy, cwd=folder)
     assert built.returncode == 0, built.stderr
     (path,) = folder.glob("tensorprimat-*.whl")
     return path
@@ -81,6 +84,60 @@ def test_a_log_becomes_a_report_without_a_checkout(environment, tmp_path):
     assert compared.returncode == 0, compared.stderr
     assert (tmp_path / "output" / "comparison_report.html").is_file()
     assert (tmp_path / "output" / "comparison_plot.png").is_file()
+
+
+RUNS = {
+    "run": ("--model llama --dry-run", 2, "needs torch"),
+    "pretrain": ("--dry-run", 2, "NeMo"),
+    "convert": ("--model qwen --source absent --output checkpoint --dry-run", 2, "absent"),
+    "extract": ("train.log --model-name llama --sequence-length 8192 --num-gpus 8 --output-dir base", 0, ""),
+    "compare": ("base", 0, ""),
+    "enhance": ("base --explain", 0, ""),
+    "metrics": ("base/benchmark_unknown_llama.json", 0, ""),
+    "analyze": ("base train.log", 0, ""),
+    "gate": ("--baseline base --candidate base", 3, ""),
+    "history": ("base", 0, ""),
+    "passes": ("--model-size llama-tiny", 2, "need the package torch"),
+    "warmup": ("--model-size llama-tiny", 2, "need the package torch"),
+    "sweep": ("--model-size llama-tiny", 2, "need the package torch"),
+    "aggregate": ("base", 2, "no cells"),
+    "preflight": ("", 2, "torch"),
+    "primus": ("absent.yaml", 2, "absent.yaml"),
+    "mlperf": ("list", 0, ""),
+    "project": ("", 0, ""),
+    "demo": ("--no-open", 0, ""),
+    "verify": ("base", 0, ""),
+    "processes": ("--dry-run", 0, ""),
+}
+"""Command → arguments, exit code and a part of its message. Those that train refuse in one sentence without torch."""
+
+
+def test_every_command_runs_without_a_checkout(environment, tmp_path):
+    assert set(RUNS) == set(COMMANDS)
+    (tmp_path / "train.log").write_text("".join(LINE.format(i=i, n=8 * i) for i in range(1, 41)))
+    for command in sorted(RUNS, key=lambda name: name != "extract"):  # the others read its result
+        words, code, message = RUNS[command]
+        done = run(environment / "tprimat", command, *words.split(), cwd=tmp_path)
+        assert (done.returncode, message in done.stderr) == (code, True), f"{command}: {done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr
+        assert "unexpected error" not in done.stderr
+
+
+def test_a_sweep_is_estimated_without_torch(environment, tmp_path):
+    done = run(environment / "tprimat", "sweep", "--model-size", "llama-tiny", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "torch is not installed" in done.stderr
+    assert "llama-tiny" in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_completions_from_the_installed_command(environment, shell, tmp_path):
+    request = {
+        "_TPRIMAT_COMPLETE": f"complete_{shell}", "COMP_WORDS": "tprimat gate --max", "COMP_CWORD": "2",
+        "_TYPER_COMPLETE_ARGS": "tprimat gate --max", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }  # fmt: skip
+    done = run("env", *(f"{name}={value}" for name, value in request.items()), environment / "tprimat", cwd=tmp_path)
+    assert "--max-slowdown" in done.stdout
 
 
 def test_the_library_of_mlperf_results_is_in_the_wheel(environment, tmp_path):

@@ -164,8 +164,8 @@ def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any])
         if (error.name or "").startswith("tensorprimat"):
             raise
         print(
-            f"{program}: the package {error.name} is not installed for {sys.executable}; pip install -r "
-            "requirements.txt, or `make env` and .venv/bin/python",
+            f"{program}: the package {error.name} is not installed for {sys.executable}; pip install {error.name}, or "
+            "in a checkout `make env` and .venv/bin/python",
             file=sys.stderr,
         )
         return 2

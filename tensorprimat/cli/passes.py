@@ -59,6 +59,7 @@ def command(
     machine = detect(cpu=specs[0].device == "cpu")
     for spec in specs:  # check all of them before the first runs for minutes
         passes.check(spec, machine)
+    passes.check_packages()
     file = named_file("--output", output)
     folder = None if file else writable_folder("--output", output)
     cells: list[MicroResult] = []

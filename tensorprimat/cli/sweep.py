@@ -75,6 +75,8 @@ def command(
     machine = detect(cpu=is_cpu)
     for spec in specs:
         passes.check(spec, machine)
+    if not dry_run:
+        passes.check_packages()
     estimates = _estimates(specs, output, may_run=is_cpu or dry_run or in_process)
     if dry_run:
         options.show(estimates_table(specs, estimates, machine.gpu_info.total_memory_gb))

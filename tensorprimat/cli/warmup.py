@@ -70,6 +70,7 @@ def command(
     if min(tried) < 0:
         raise UsageError(f"--counts {counts}: must be 0 or more")
     passes.check(specs[0], detect(cpu=specs[0].device == "cpu"))
+    passes.check_packages()
     folder, file = options.place_of(output)
     cells: list[MicroResult] = []
     options.say(f"{specs[0].title}: {len(tried)} fresh processes")

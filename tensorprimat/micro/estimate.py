@@ -5,6 +5,7 @@ They are labelled as estimates and answer "does it fit, and does it take minutes
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,6 +55,8 @@ def best_rate(
         return fact.value * TERA, fact.origin
     if not may_run:
         return None, "the catalogue does not have this device; tprimat preflight measures it"
+    if importlib.util.find_spec("torch") is None:
+        return None, "torch is not installed, so no product can be timed; pip install torch"
     import torch
 
     from tensorprimat.micro import matmul

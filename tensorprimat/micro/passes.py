@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.quantities import counted
 from tensorprimat.engines import clock as clocks
@@ -25,6 +25,16 @@ from tensorprimat.micro import advice, memory
 
 if TYPE_CHECKING:
     from tensorprimat.micro.workload import Workload
+
+
+PACKAGES = ("torch", "transformers")
+
+
+def check_packages() -> None:
+    """Raise MissingPackageError for a missing package without which no cell can be measured."""
+    for name in PACKAGES:
+        if importlib.util.find_spec(name) is None:
+            raise MissingPackageError(name, needed_for="measurements of a model's passes")
 
 
 def check(spec: CellSpec, machine: Machine) -> None:
