@@ -20,10 +20,10 @@ from tensorprimat.core import catalogue, flops, models, regular
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
-from tensorprimat.core.quantities import alternatives
+from tensorprimat.core.quantities import alternatives, to_digits
 from tensorprimat.core.records import Count, Figure, Record, RoundedRecord, first_fault
 from tensorprimat.core.result import ModelShape
-from tensorprimat.core.units import TERA, significant
+from tensorprimat.core.units import TERA
 
 Pass = Literal["forward", "forward-backward", "train"]
 PASSES: tuple[Pass, ...] = ("forward", "forward-backward", "train")
@@ -281,8 +281,8 @@ def with_figures(cell: MicroResult, parts_ms: Mapping[str, Sequence[float]] | No
     gpu = catalogue.find_gpu(cell.device_name, cell.total_memory_gb) if cell.platform != "cpu" else None
     peak = gpu.peak(cell.precision) if gpu and cell.precision not in gpu.lacks else None
     return cell.changed(
-        trial_times_ms=tuple(significant(value, TIME_DIGITS) for value in times),
-        warmup_times_ms=tuple(significant(value, TIME_DIGITS) for value in cell.warmup_times_ms),
+        trial_times_ms=tuple(to_digits(value, TIME_DIGITS) for value in times),
+        warmup_times_ms=tuple(to_digits(value, TIME_DIGITS) for value in cell.warmup_times_ms),
         mean_time_ms=mean,
         std_time_ms=deviation,
         cv_percent=cv_percent,

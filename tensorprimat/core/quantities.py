@@ -257,13 +257,31 @@ def signed(value: float) -> str:
     return f"{value:+.3g}"
 
 
+def to_digits(value: float, digits: int) -> float:
+    """Return a number rounded to so many significant digits.
+
+    >>> to_digits(0.000123456, 4)
+    0.0001235
+    """
+    return float(f"{value:.{digits}g}")
+
+
+def stored(value: float) -> float:
+    """Return a summary figure as files hold it: 3 decimals, or 4 significant digits where 3 decimals would lose more.
+
+    >>> stored(13425.12345), stored(0.005065), stored(0.09792)
+    (13425.123, 0.005065, 0.09792)
+    """
+    return round(value, 3) if abs(value) >= 1 else to_digits(value, 4)
+
+
 def rounded(value: float | None, digits: int = 6) -> float | None:
     """Return a number for JSON with no more digits than it has; None for one that is not finite.
 
     >>> rounded(1 / 3), rounded(math.inf)
     (0.333333, None)
     """
-    return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
+    return None if value is None or not math.isfinite(value) else to_digits(value, digits)
 
 
 def size(amount: float) -> str:

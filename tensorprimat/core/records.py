@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from tensorprimat.core import step_columns
-from tensorprimat.core.units import rounded, significant
+from tensorprimat.core.quantities import stored, to_digits
 
 
 def _finite_or_none(value: Any) -> Any:
@@ -53,7 +53,7 @@ class RoundedRecord(Record):
 
     @model_serializer(mode="wrap")
     def _round(self, serialise: Any) -> dict[str, Any]:
-        return {key: rounded(v) if isinstance(v, float) else v for key, v in serialise(self).items()}
+        return {key: stored(v) if isinstance(v, float) else v for key, v in serialise(self).items()}
 
 
 class ConfigurationRecord(Record):
@@ -62,6 +62,6 @@ class ConfigurationRecord(Record):
     @model_serializer(mode="wrap")
     def _cut(self, serialise: Any) -> dict[str, Any]:
         return {
-            key: significant(v, step_columns.SERIES_DIGITS) if isinstance(v, float) else v
+            key: to_digits(v, step_columns.SERIES_DIGITS) if isinstance(v, float) else v
             for key, v in serialise(self).items()
         }

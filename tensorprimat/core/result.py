@@ -15,10 +15,10 @@ from pydantic import ConfigDict, Field, computed_field, field_serializer, model_
 from tensorprimat.core import step_columns
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.provenance import Audit, Provenance
+from tensorprimat.core.quantities import stored
 from tensorprimat.core.records import ConfigurationRecord, Count, Figure, Record, RoundedRecord
 from tensorprimat.core.shape_parts import Experts, LatentAttention
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.units import rounded
 
 SCHEMA_VERSION = 3
 
@@ -370,7 +370,7 @@ class Result(Record):
 
     @field_serializer("host_memory_peak_gb")
     def _round_peak(self, value: float | None) -> float | None:
-        return None if value is None else rounded(value)
+        return None if value is None else stored(value)
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own idiom
     @property

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core.quantities import to_digits
 from tensorprimat.core.steps import FLAG_COLUMNS, INTEGER_COLUMNS, INTERRUPTIONS, Steps
-from tensorprimat.core.units import significant
 
 SERIES_DIGITS = 6  # significant digits of a raw series: a microsecond in a second
 
@@ -50,7 +50,7 @@ def column(steps: Steps, name: str) -> list[Any]:
     if name in INTEGER_COLUMNS:
         return [None if name == "line" and value < 0 else int(value) for value in values]
     printed_nan = steps.logged_nan(name)
-    shorten = partial(round, ndigits=3) if name == "ended_at" else partial(significant, digits=SERIES_DIGITS)
+    shorten = partial(round, ndigits=3) if name == "ended_at" else partial(to_digits, digits=SERIES_DIGITS)
     return [
         shorten(value) if math.isfinite(value) else "nan" if is_nan else None
         for value, is_nan in zip(values.tolist(), printed_nan.tolist(), strict=True)

@@ -20,8 +20,8 @@ from markupsafe import Markup, escape
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities
+from tensorprimat.core.quantities import to_digits
 from tensorprimat.core.safe_text import LONGEST, LONGEST_NOTE, one_line
-from tensorprimat.core.units import significant
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import facts, forest, formatting, money, notices, published, sections
 from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, panels
@@ -226,7 +226,7 @@ def _curve(side: int, curve: StepCurve, limit: int, *, several: bool, source: st
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    return [significant(value, DIGITS) if math.isfinite(value) else None for value in values.tolist()]
+    return [to_digits(value, DIGITS) if math.isfinite(value) else None for value in values.tolist()]
 
 
 def embedded(data: object) -> Markup:

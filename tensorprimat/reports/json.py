@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, PublishedComparison, Ratio, Side
-from tensorprimat.core.units import significant
+from tensorprimat.core.quantities import to_digits
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import formatting, notices, sections
 
@@ -115,7 +115,7 @@ def _published(row: PublishedComparison) -> dict[str, Any]:
 def _finite(value: Any) -> Any:
     if not isinstance(value, float):
         return value
-    return significant(value, DIGITS) if math.isfinite(value) else None
+    return to_digits(value, DIGITS) if math.isfinite(value) else None
 
 
 def _side(side: Side) -> dict[str, Any]:
