@@ -21,7 +21,7 @@ from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.units import TERA
 from tensorprimat.reports import markdown
 from tensorprimat.reports.micro_tables import milliseconds, one_decimal, two_decimals
-from tensorprimat.reports.tables import Cell, Column, Table, table_of
+from tensorprimat.reports.tables import Column, Table, TableCell, table_of
 
 TITLES = {
     "model_size": "Model",
@@ -101,8 +101,8 @@ def complete(rows: Sequence[MicroRow], *, added: Sequence[str] = (), title: str 
         title=title,
         columns=(*columns, Column(title="Status")) if failed else tuple(columns),
         rows=tuple(
-            tuple(Cell(text=shown(key, row.get(key)), value=_plain(row.get(key))) for key in keys)
-            + ((Cell(text=_status(row)),) if failed else ())
+            tuple(TableCell(text=shown(key, row.get(key)), value=_plain(row.get(key))) for key in keys)
+            + ((TableCell(text=_status(row)),) if failed else ())
             for row in rows
         ),
     )
@@ -118,25 +118,25 @@ def _plain(value: Any) -> float | int | str | None:
 
 def pass_table(pairs: Sequence[PassPair]) -> Table:
     """Forward only against forward and backward."""
-    columns: dict[str, Callable[[PassPair], Cell]] = {
+    columns: dict[str, Callable[[PassPair], TableCell]] = {
         "Model": lambda pair: _of_row(pair, "model_size"),
         "Context": lambda pair: _of_row(pair, "context_length"),
         "Batch": lambda pair: _of_row(pair, "batch_size"),
         "Precision": lambda pair: _of_row(pair, "precision"),
-        "Forward, ms": lambda pair: Cell(text=milliseconds(pair.forward_ms)),
-        "Forward + backward, ms": lambda pair: Cell(text=milliseconds(pair.forward_backward_ms)),
-        "Backward, ms": lambda pair: Cell(text=milliseconds(pair.backward_ms)),
-        "Ratio": lambda pair: Cell(text=two_decimals(pair.ratio)),
-        "Backward std, ms": lambda pair: Cell(text=milliseconds(pair.backward_std_ms)),
-        "Backward CV, %": lambda pair: Cell(text=shown("backward_cv_percent", pair.backward_cv_percent)),
+        "Forward, ms": lambda pair: TableCell(text=milliseconds(pair.forward_ms)),
+        "Forward + backward, ms": lambda pair: TableCell(text=milliseconds(pair.forward_backward_ms)),
+        "Backward, ms": lambda pair: TableCell(text=milliseconds(pair.backward_ms)),
+        "Ratio": lambda pair: TableCell(text=two_decimals(pair.ratio)),
+        "Backward std, ms": lambda pair: TableCell(text=milliseconds(pair.backward_std_ms)),
+        "Backward CV, %": lambda pair: TableCell(text=shown("backward_cv_percent", pair.backward_cv_percent)),
     }
     title = "Forward only against forward and backward"
     note = "; ".join(dict.fromkeys(pair.method for pair in pairs)) + "."
     return table_of("passes", title, pairs, columns, words=("Model", "Precision"), note=note)
 
 
-def _of_row(pair: PassPair, key: str) -> Cell:
-    return Cell(text=shown(key, pair.row.get(key)))
+def _of_row(pair: PassPair, key: str) -> TableCell:
+    return TableCell(text=shown(key, pair.row.get(key)))
 
 
 def pivot_table(content: Pivot) -> Table:
@@ -151,24 +151,24 @@ def pivot_table(content: Pivot) -> Table:
             *(Column(title=shown(content.columns, value), numeric=True) for value in content.column_values),
         ),
         rows=tuple(
-            (Cell(text=shown(content.rows, value)), *(_mean(content.values, mean) for mean in means))
+            (TableCell(text=shown(content.rows, value)), *(_mean(content.values, mean) for mean in means))
             for value, means in zip(content.row_values, content.means, strict=True)
         ),
         note=note if content.most_cells > 1 else None,
     )
 
 
-def _mean(key: str, mean: float | str | None) -> Cell:
-    return Cell(text=mean if isinstance(mean, str) else shown(key, mean), value=mean)
+def _mean(key: str, mean: float | str | None) -> TableCell:
+    return TableCell(text=mean if isinstance(mean, str) else shown(key, mean), value=mean)
 
 
 def scaling_table(found: Sequence[SizeScaling]) -> Table:
     """Fitted exponents."""
-    columns: dict[str, Callable[[SizeScaling], Cell]] = {
-        "Axis": lambda scaling: Cell(text=scaling.axis),
-        "Cells": lambda scaling: Cell(text=scaling.label),
-        "Points": lambda scaling: Cell(text=str(len(scaling.points))),
-        "Exponent": lambda scaling: Cell(text=two_decimals(scaling.exponent)),
+    columns: dict[str, Callable[[SizeScaling], TableCell]] = {
+        "Axis": lambda scaling: TableCell(text=scaling.axis),
+        "Cells": lambda scaling: TableCell(text=scaling.label),
+        "Points": lambda scaling: TableCell(text=str(len(scaling.points))),
+        "Exponent": lambda scaling: TableCell(text=two_decimals(scaling.exponent)),
     }
     note = f"Time grows with this power of the axis (least squares of the logarithms), from {LEAST_POINTS} points on."
     return table_of("scaling", "Scaling of time", found, columns, words=("Axis", "Cells"), note=note)

@@ -17,7 +17,7 @@ from rich.text import Text
 from tensorprimat.analysis.records import Comparison, Pair
 from tensorprimat.core.safe_text import middle_cut, one_line
 from tensorprimat.reports import forest, formatting, harmless, money, notices, published, sections
-from tensorprimat.reports.tables import Cell, Column, Table
+from tensorprimat.reports.tables import Column, Table, TableCell
 
 STYLES = {
     "faster": "bold green",
@@ -83,7 +83,7 @@ def _titles(content: Table, narrow: bool) -> list[str]:
 
 
 def _texts(content: Table, narrow: bool) -> list[list[str]]:
-    def text(cell: Cell, column: Column) -> str:
+    def text(cell: TableCell, column: Column) -> str:
         line = one_line(cell.text)
         return _FIGURE.sub("\n", line) if narrow and column.numeric else line
 
@@ -253,7 +253,7 @@ def _slim(results: Table) -> Table:
     """Return the results for a terminal: with one interval, that of the main figure."""
     step_time = [column.title for column in results.columns].index("Step time")
 
-    def cell(position: int, content: Cell) -> Cell:
+    def cell(position: int, content: TableCell) -> TableCell:
         return replace(content, text=content.text.split(" ±")[0]) if position == step_time else content
 
     return replace(

@@ -18,7 +18,7 @@ from tensorprimat.core.units import TERA
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import console, formatting, markdown
 from tensorprimat.reports.metric_forms import FORMS
-from tensorprimat.reports.tables import Cell, Table, figure, headed, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, figure, headed, table_of, text
 
 SECTIONS = {
     section: tuple(name for name, one in DEFINITIONS.items() if one.section == section)
@@ -66,7 +66,7 @@ def of_unlike_kinds(metrics: Sequence[Mapping[str, Metric]]) -> bool:
     return len({memory_kind(of_side["memory_utilization"]) for of_side in metrics} - {None}) > 1
 
 
-def _explained_cell(metric: Metric) -> Cell:
+def _explained_cell(metric: Metric) -> TableCell:
     return figure(metric.value, FORMS[metric.name], source=_explained(metric))
 
 
@@ -121,7 +121,7 @@ SAID = {
 
 def budget_table(sides: Sequence[Enhanced], budget_tokens: float) -> Table:
     """Return the table of cost, time and energy of training on the user's token budget."""
-    columns: dict[str, Callable[[Enhanced], Cell]] = {
+    columns: dict[str, Callable[[Enhanced], TableCell]] = {
         "": lambda side: text(side.side.label),
         "GPUs": lambda side: figure(side.side.result.training_config.num_gpus, quantities.count),
         "GPU-hours": lambda side: _explained_cell(side.metrics["budget_gpu_hours"]),
@@ -135,7 +135,7 @@ def budget_table(sides: Sequence[Enhanced], budget_tokens: float) -> Table:
 
 def returns_table(returns: Sequence[Return]) -> Table:
     """Return the table of each side's gain against the first one, with the fairness of the comparison."""
-    columns: dict[str, Callable[[Return], Cell]] = {
+    columns: dict[str, Callable[[Return], TableCell]] = {
         "side": lambda one: text(one.candidate),
         "against": lambda one: text(one.baseline),
         "saving": lambda one: _explained_cell(one.saving),
@@ -154,13 +154,13 @@ def explanation(side: Enhanced) -> tuple[Table, Table]:
     derived = {
         metric.definition.title for metric in side.metrics.values() if metric.name != "tokens_per_second_per_gpu"
     }
-    figures: dict[str, Callable[[Metric], Cell]] = {
+    figures: dict[str, Callable[[Metric], TableCell]] = {
         "figure": lambda metric: text(metric.definition.title),
         "value": lambda metric: figure(metric.value, FORMS[metric.name]),
         "formula": lambda metric: text(metric.definition.formula),
         "remark": lambda metric: text(f"unknown: {metric.because}" if metric.because else metric.remark),
     }
-    inputs: dict[str, Callable[[Input], Cell]] = {
+    inputs: dict[str, Callable[[Input], TableCell]] = {
         "input": lambda item: text(item.name),
         "value": lambda item: text(_input(item)),
         "source": lambda item: text(item.source if item.value is not None else item.because),

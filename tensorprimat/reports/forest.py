@@ -17,7 +17,7 @@ from tensorprimat.analysis.records import Comparison, Pair, Ratio
 from tensorprimat.core import quantities
 from tensorprimat.core.safe_text import middle_cut
 from tensorprimat.reports import formatting
-from tensorprimat.reports.tables import Cell, Table, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, table_of, text
 
 LARGEST = 1e6  # a ratio beyond it is nonsense that would flatten every other
 LONGEST_BASE = 40  # characters of the baseline in a title
@@ -145,9 +145,9 @@ def _range(marks: Iterable[ForestMark]) -> tuple[float, float]:
 def table(forest: Forest) -> Table:
     """Return the marks as a ranked table, for documents without pictures."""
     levels = {mark.level for mark in forest.marks if mark.level is not None}
-    columns: dict[str, Callable[[ForestMark], Cell]] = {
+    columns: dict[str, Callable[[ForestMark], TableCell]] = {
         "Side": lambda mark: text(mark.label),
-        "Ratio": lambda mark: Cell(text=mark.text, value=mark.value),
+        "Ratio": lambda mark: TableCell(text=mark.text, value=mark.value),
         "Interval": lambda mark: text(mark.ends),
         "Verdict": lambda mark: text(mark.verdict),
     }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tensorprimat.analysis.history import HistoryEntry, Series
 from tensorprimat.core import quantities
 from tensorprimat.reports import formatting
-from tensorprimat.reports.tables import Cell, Table, csv_of, figure, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, csv_of, figure, table_of, text
 
 CSV_COLUMNS = (
     "series", "model", "metric", "timestamp", "value", "low", "high", "runs", "change", "platform", "device_name",
@@ -18,7 +18,7 @@ CSV_COLUMNS = (
 def table(series: Series) -> Table:
     """Return one series, oldest first."""
     shown = form(series.metric)
-    columns: dict[str, Callable[[HistoryEntry], Cell]] = {
+    columns: dict[str, Callable[[HistoryEntry], TableCell]] = {
         "when": lambda entry: text(quantities.moment(entry.at)),
         "figure": lambda entry: figure(entry.figure.value, shown),
         "interval": lambda entry: text(formatting.interval(entry.figure, shown)),

@@ -14,7 +14,7 @@ from tensorprimat.core.cell_rows import MicroRow
 from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
 from tensorprimat.core.quantities import rough_time
 from tensorprimat.core.units import TERA
-from tensorprimat.reports.tables import Cell, Table, csv_of, figure, headed, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, csv_of, figure, headed, table_of, text
 
 
 class MicroColumn(NamedTuple):
@@ -133,9 +133,9 @@ def _says(field: MicroColumn, cells: Sequence[MicroResult]) -> bool:
     return any(value is not None for value in values)
 
 
-def _place(field: MicroColumn, cell: MicroResult) -> Cell:
+def _place(field: MicroColumn, cell: MicroResult) -> TableCell:
     value = field.read(cell)
-    return Cell(text=quantities.UNMEASURED if value is None else field.form(value), value=value)
+    return TableCell(text=quantities.UNMEASURED if value is None else field.form(value), value=value)
 
 
 def note(cells: Sequence[MicroResult]) -> str:

@@ -8,18 +8,18 @@ from tensorprimat.core import quantities
 from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, NodeRate, Preflight
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.reports.tables import Cell, Table, figure, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, figure, table_of, text
 
 
-def _share(value: float, peak: float | None) -> Cell:
+def _share(value: float, peak: float | None) -> TableCell:
     return figure(value / peak if peak else None, quantities.percent)
 
 
-def _tera(flops_per_second: float | None) -> Cell:
+def _tera(flops_per_second: float | None) -> TableCell:
     return figure(flops_per_second / TERA if flops_per_second else None, quantities.rate)
 
 
-def _giga(bytes_per_second: float) -> Cell:
+def _giga(bytes_per_second: float) -> TableCell:
     return figure(bytes_per_second / GB, quantities.rate)
 
 
@@ -44,7 +44,7 @@ def tables(found: Preflight) -> list[Table]:
 
 def _matmul(found: Preflight) -> Table:
     sources = dict.fromkeys(row.achieved_source for row in found.matmul if row.achieved_source)
-    columns: dict[str, Callable[[MatrixRate], Cell]] = {
+    columns: dict[str, Callable[[MatrixRate], TableCell]] = {
         "Precision": lambda row: text(row.precision),
         "Size": lambda row: figure(row.size, quantities.count),
         "Best, TFLOP/s": lambda row: _tera(row.best_flops_per_second),
@@ -62,7 +62,7 @@ def _matmul(found: Preflight) -> Table:
 
 
 def _bandwidth(found: Preflight) -> Table:
-    columns: dict[str, Callable[[Bandwidth], Cell]] = {
+    columns: dict[str, Callable[[Bandwidth], TableCell]] = {
         "Memory": lambda row: text(row.kind.replace("_", " ")),
         "Size": lambda row: text(_size(row.size_bytes)),
         "Best, GB/s": lambda row: _giga(row.best_bytes_per_second),
@@ -74,7 +74,7 @@ def _bandwidth(found: Preflight) -> Table:
 
 
 def _collectives(found: Preflight) -> Table:
-    columns: dict[str, Callable[[Collective], Cell]] = {
+    columns: dict[str, Callable[[Collective], TableCell]] = {
         "Collective": lambda row: text(row.kind.replace("_", "-")),
         "Type": lambda row: text(PRECISION_OF_DTYPE.get(row.dtype or "", row.dtype)),
         "Message": lambda row: text(_size(row.size_bytes)),
@@ -88,7 +88,7 @@ def _collectives(found: Preflight) -> Table:
 def _devices(found: Preflight) -> Table:
     best = max(check.flops_per_second for check in found.devices)
     unit = found.unit.capitalize() if found.device == "cpu" else found.unit
-    columns: dict[str, Callable[[DeviceCheck], Cell]] = {
+    columns: dict[str, Callable[[DeviceCheck], TableCell]] = {
         "Node": lambda check: text(check.host or found.host),
         unit: lambda check: text(str(check.index)),
         "TFLOP/s": lambda check: _tera(check.flops_per_second),
@@ -100,7 +100,7 @@ def _devices(found: Preflight) -> Table:
 
 
 def _nodes(found: Preflight) -> Table:
-    columns: dict[str, Callable[[NodeRate], Cell]] = {
+    columns: dict[str, Callable[[NodeRate], TableCell]] = {
         "Node": lambda node: text(node.host),
         found.units.capitalize() if found.device == "cpu" else found.units: (
             lambda node: figure(node.gpus, quantities.count)

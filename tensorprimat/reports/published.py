@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from tensorprimat.analysis.records import Against, Comparison, Fairness, PublishedComparison
 from tensorprimat.core import quantities
-from tensorprimat.reports.tables import Cell, Table, figure, headed, text
+from tensorprimat.reports.tables import Table, TableCell, figure, headed, text
 
 MOST_DIFFERENCES = 5  # settings that a row names
 
@@ -46,7 +46,7 @@ def _omitted(left_out: int) -> str:
     return f" {left_out} more {rows} left out; tprimat mlperf list --published lists all." if left_out else ""
 
 
-def _published_row(row: PublishedComparison) -> tuple[Cell, ...]:
+def _published_row(row: PublishedComparison) -> tuple[TableCell, ...]:
     one = row.published
     alike = [against for against in row.against if against.ratio is not None]
     return (
@@ -57,7 +57,7 @@ def _published_row(row: PublishedComparison) -> tuple[Cell, ...]:
         figure(one.global_batch_size, quantities.count),
         figure(one.tokens_per_second_per_gpu, quantities.rate, f"{one.source}, {one.date or 'undated'}"),
         *(_against(against) for against in row.against),
-        Cell(
+        TableCell(
             text=_of_each(alike or row.against, lambda one: one.level.title + "*" * bool(one.conditions)),
             source=_of_each(row.against, attrgetter("sentence")),
         ),
@@ -83,6 +83,6 @@ def _what_differs(fairness: Fairness) -> str:
     return (", ".join(names[:MOST_DIFFERENCES]) or "no setting that both state") + more
 
 
-def _against(against: Against) -> Cell:
+def _against(against: Against) -> TableCell:
     shown = quantities.times(against.ratio) if against.ratio is not None else "no ratio"
-    return Cell(text=shown, value=against.ratio, source=against.fairness.sentence)
+    return TableCell(text=shown, value=against.ratio, source=against.fairness.sentence)

@@ -13,9 +13,9 @@ from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.reports import facts, formatting
 from tensorprimat.reports.facts import basis_of, peak_memory, source_of
 from tensorprimat.reports.metric_forms import FORMS
-from tensorprimat.reports.tables import Cell, Table, figure, headed, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, figure, headed, table_of, text
 
-SideColumns = dict[str, Callable[[Side], Cell]]
+SideColumns = dict[str, Callable[[Side], TableCell]]
 Build = Callable[[Sequence[Side]], Table]
 """Function that builds a table from the sides of one model."""
 
@@ -32,17 +32,17 @@ def model_heading(sides: Sequence[Side]) -> str:
     return " and ".join(dict.fromkeys(formatting.model_title(side.result.model) for side in sides))
 
 
-def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> Cell:
+def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> TableCell:
     """Return the peak of the first kind that all sides with device memory have."""
     for kind, title in _memory_in_common(sides):
         peak = peak_memory(side, kind)
         if peak is not None:
             source = f"highest {title} memory of any logged step, maximum over ranks; {source_of(side)}"
-            return Cell(text=f"{quantities.gigabytes(peak)} {title}", value=peak, source=source)
+            return TableCell(text=f"{quantities.gigabytes(peak)} {title}", value=peak, source=source)
     host = side.result.host_memory_peak_gb
     if host is not None:
         source = f"highest resident memory of a training process; {source_of(side)}"
-        return Cell(text=f"{quantities.gigabytes(host)} host", value=host, source=source)
+        return TableCell(text=f"{quantities.gigabytes(host)} host", value=host, source=source)
     return text(None)
 
 
@@ -65,14 +65,14 @@ def _unlike_memory(sides: Sequence[Side]) -> str | None:
     return f"Peak memory of different kinds cannot be compared: {', '.join(peaks)}." if peaks else None
 
 
-def _estimate(estimate: Estimate, form: quantities.Form, side: Side) -> Cell:
+def _estimate(estimate: Estimate, form: quantities.Form, side: Side) -> TableCell:
     ends = formatting.interval(estimate, form)
     spread = (
         f"{formatting.confidence(estimate)} {ends}"
         if ends
         else f"no interval: {estimate.no_interval_because or 'unknown'}"
     )
-    return Cell(
+    return TableCell(
         text=formatting.with_interval(estimate, form),
         value=estimate.value,
         source=None if estimate.value is None else f"{basis_of(side)}. From {estimate.rests_on}; {spread}",
@@ -102,7 +102,7 @@ def results(sides: Sequence[Side]) -> Table:
         rates = _SAMPLES
     step_time = quantities.seconds_together(side.step_time_seconds.value for side in sides)
 
-    def peak(side: Side) -> Cell:
+    def peak(side: Side) -> TableCell:
         return _peak_memory_cell(side, sides)
 
     columns: SideColumns = {"Side": lambda side: text(side.label)}
@@ -113,7 +113,9 @@ def results(sides: Sequence[Side]) -> Table:
     columns |= rates
     if any(peak(side).value for side in sides):
         columns["Peak memory"] = peak
-    columns["Runs × steps"] = lambda side: Cell(text=_runs(side), value=side.result.performance_metrics.measured_steps)
+    columns["Runs × steps"] = lambda side: TableCell(
+        text=_runs(side), value=side.result.performance_metrics.measured_steps
+    )
     words = ("Side", "Model", "Device")
     return table_of("results", "Results", sides, columns, words=words, note=_unlike_memory(sides))
 
@@ -132,7 +134,7 @@ _SAMPLES: SideColumns = {
 
 def verdicts(pairs: Sequence[Pair]) -> Table:
     """Return one row per pair, best first within a model: the ratio to its baseline and its verdict."""
-    columns: dict[str, Callable[[Pair], Cell]] = {
+    columns: dict[str, Callable[[Pair], TableCell]] = {
         "Model": lambda pair: text(formatting.model_title(pair.candidate.result.model)),
         "Candidate": lambda pair: text(pair.candidate.label),
         "Baseline": lambda pair: text(pair.baseline.label),
@@ -146,13 +148,13 @@ def verdicts(pairs: Sequence[Pair]) -> Table:
     return table_of("verdicts", "Verdicts", ranked(pairs), columns, words=words, note=note)
 
 
-def _ratio(pair: Pair) -> Cell:
+def _ratio(pair: Pair) -> TableCell:
     if (ratio := _shown(pair)) is None:
         return text(None)
     return figure(ratio.estimate.value, formatting.ratio_form(ratio), formatting.ratio_in_words(ratio))
 
 
-def _interval(pair: Pair) -> Cell:
+def _interval(pair: Pair) -> TableCell:
     ratio = _shown(pair)
     return text(None if ratio is None else formatting.interval(ratio.estimate, formatting.ratio_form(ratio)))
 
@@ -253,7 +255,7 @@ def _choice_of(metric: Metric) -> str | None:
     return f"{shown}{metric.remark}" if metric.remark else None
 
 
-def _metric_cell(metric: Metric, form: quantities.Form) -> Cell:
+def _metric_cell(metric: Metric, form: quantities.Form) -> TableCell:
     inputs = "; ".join(f"{one.name} {one.value} ({one.source})" for one in metric.inputs if one.value is not None)
     return figure(metric.value, form, f"{metric.definition.formula}. {inputs}")
 
@@ -276,7 +278,7 @@ def runs(sides: Sequence[Side]) -> Table:
     rows = tuple(
         (
             text(side.label),
-            Cell(text=str(run.index + 1), value=run.index + 1),
+            TableCell(text=str(run.index + 1), value=run.index + 1),
             text(quantities.moment(run.started_at)),
             text(run.host),
             figure(run.measured_steps, quantities.count),

@@ -20,7 +20,7 @@ from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.surveyed import Survey, SurveyedFile
 from tensorprimat.core.units import GB
 from tensorprimat.reports import console, harmless, markdown
-from tensorprimat.reports.tables import Cell, Table, csv_of, figure, headed, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, csv_of, figure, headed, table_of, text
 
 MOST_PROBLEMS = 50  # lines of a screen; --json has them all
 MOST_PARTS = 100  # rows of a profile; --json has them all
@@ -149,7 +149,7 @@ def _table(findings: Sequence[SurveyedFile]) -> Table:
     )
 
 
-def _row(finding: SurveyedFile, result: Result) -> tuple[Cell, ...]:
+def _row(finding: SurveyedFile, result: Result) -> tuple[TableCell, ...]:
     config, performance = result.training_config, result.performance_metrics
     from_path = result.provenance.named_by_path
     gpus = f"{config.num_gpus} × " if config.num_gpus and result.gpu_info.device_name else ""
@@ -210,13 +210,13 @@ def _not_shown(count: int, rows: str) -> str | None:
     return f"{count:,} more {rows}: --json shows all" if count > 0 else None
 
 
-def _time_and_share(seconds: float | None, share: float | None) -> Cell:
+def _time_and_share(seconds: float | None, share: float | None) -> TableCell:
     shown = f" ({quantities.percent(share)})" if share is not None else ""
-    return Cell(text=f"{quantities.seconds(seconds)}{shown}", value=seconds)
+    return TableCell(text=f"{quantities.seconds(seconds)}{shown}", value=seconds)
 
 
 def _collectives(finding: SurveyedFile, shown: Profile) -> Table:
-    columns: dict[str, Callable[[ProfiledCollective], Cell]] = {
+    columns: dict[str, Callable[[ProfiledCollective], TableCell]] = {
         "Collective": lambda row: text(row.name),
         "Type": lambda row: text(row.dtype),
         "GPUs": lambda row: figure(row.group_size, quantities.count),

@@ -21,7 +21,7 @@ TableRecord = TypeVar("TableRecord")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class TableCell:
     """One place of a table: its text, the value to sort by, and its source."""
 
     text: str
@@ -46,20 +46,20 @@ class Table:
     key: str
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     note: str | None = None
     sortable: bool = True
     """True if the rows are of one kind, so that they can be sorted."""
 
 
-def text(value: str | None) -> Cell:
+def text(value: str | None) -> TableCell:
     """Return a cell of words."""
-    return Cell(text=UNMEASURED if value is None else value, value=value)
+    return TableCell(text=UNMEASURED if value is None else value, value=value)
 
 
-def figure(value: float | None, form: Callable[[float | None], str], source: str | None = None) -> Cell:
+def figure(value: float | None, form: Callable[[float | None], str], source: str | None = None) -> TableCell:
     """Return a cell of one number; an unmeasured one has no source."""
-    return Cell(text=form(value), value=value, source=source if value is not None else None)
+    return TableCell(text=form(value), value=value, source=source if value is not None else None)
 
 
 def headed(titles: Iterable[str], *, words: Collection[str] = ()) -> tuple[Column, ...]:
@@ -71,7 +71,7 @@ def table_of(
     key: str,
     title: str,
     records: Iterable[TableRecord],
-    columns: Mapping[str, Callable[[TableRecord], Cell]],
+    columns: Mapping[str, Callable[[TableRecord], TableCell]],
     *,
     words: Collection[str] = (),
     note: str | None = None,
@@ -113,7 +113,7 @@ def side_by_side(
         cells = [
             text(None)
             if value is None
-            else Cell(
+            else TableCell(
                 text=fact.form(value),
                 value=value if isinstance(value, int | float) and not isinstance(value, bool) else fact.form(value),
                 source=fact.source(side),
