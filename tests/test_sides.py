@@ -233,7 +233,7 @@ def test_the_scaling_factor_of_an_mlperf_folder_is_not_a_log_and_is_reported_as_
     (tmp_path / "a" / "scaling.json").write_text('{"scaling_factor": 1.02}')
     code, _, printed = compare(tmp_path / "a", tmp_path / "b")
     assert code == 0
-    assert "scaling.json: MLPerf's factor is not applied here; tprimat mlperf import scores with it" in printed
+    assert "scaling.json: MLPerf's scaling factor is not applied here; tprimat mlperf import applies it" in printed
     assert "left out" not in printed
 
 

@@ -89,7 +89,7 @@ def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: s
 def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, stamp: str) -> TensorPrimatError | None:
     """Run a, b, b, a, a, b … until the budget is used up; each run is saved as it ends.
 
-    Alternating which one is first cancels a steady drift of the machine within the pairs too.
+    The order alternates, so that a steady drift of the machine also cancels between the two runs of a pair.
     """
     began, budget = time.monotonic(), sides[0].request.budget
     for number in range(1, budget.most + 1):
@@ -134,7 +134,7 @@ def _save(side: AbSide, decision: Decision | None = None) -> None:
 
 
 def ratio_of(loaded: Sequence[Loaded]) -> Ratio | None:
-    """Return the ratio of b to a where both configurations are one benchmark, which no comparison pairs."""
+    """Return the ratio of b to a if both count as one benchmark, so that a comparison would pool them."""
     assumed = StatedScatter(run_cv=None, confidence=CONFIDENCE)
     base, candidate = (alone(item.result) for item in loaded)
     (ratio,), _ = ratios([compare_groups(base, candidate, assumed)], assumed)

@@ -68,7 +68,10 @@ class Decision:
 
 
 def half_width(results: Sequence[Result], look: int) -> float | None:
-    """Return the relative half-width of the figure of one result, or of the ratio of two; None for too few runs."""
+    """Return the relative half-width of the interval of one result's figure, or of the ratio of two results.
+
+    look: number of this check of the interval, from 1. None for too few runs.
+    """
     groups = [alone(result) for result in results]
     metric = next((name for name in METRICS if all(figure(result, name) for result in results)), None)
     if metric is None:
@@ -81,9 +84,9 @@ def half_width(results: Sequence[Result], look: int) -> float | None:
 
 
 def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float) -> Decision:
-    """Return True to stop after so many runs of each configuration.
+    """Return the decision after `runs` runs of each configuration: stop, or start another run.
 
-    results: everything measured so far, one per configuration. began: time.monotonic() before the first run.
+    results: one per configuration, with its runs so far. began: time.monotonic() before the first run.
     """
     if budget.target is None:
         return _within_minutes(budget, runs, time.monotonic() - began)
@@ -110,7 +113,10 @@ def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float
 
 
 def _within_minutes(budget: Budget, runs: int, spent: float) -> Decision:
-    """Return True to stop a fixed number of runs after so many, each of which took an equal part of the time."""
+    """Return the decision for a fixed number of runs: stop early if one more run would exceed the time limit.
+
+    runs: runs so far. spent: seconds that they took; the next run is expected to take their mean.
+    """
     if runs >= budget.runs or budget.minutes is None or spent + spent / runs <= 60 * budget.minutes:
         return Decision(done=runs >= budget.runs)
     return Decision(

@@ -34,7 +34,7 @@ class Extracted:
 
     @cached_property
     def paces(self) -> tuple[identity.Pace, ...]:
-        """Return the speeds of the result, which only other logs are compared with."""
+        """Return the speeds of the result; they are needed only to compare several logs."""
         return identity.paces(self.result)
 
 
@@ -69,7 +69,7 @@ def read_each(
 
 
 def files_of(folder: Path) -> list[str]:
-    """Return the paths to read in a folder: itself if it is one log (TensorBoard), else its files by name."""
+    """Return the paths to read in a folder: the folder itself if it is one log (TensorBoard), else its files."""
     if logs.detect(Log(folder)) is not None:
         return [str(folder)]
     return sorted(str(inside) for inside in folder.iterdir() if inside.is_file())
@@ -78,8 +78,8 @@ def files_of(folder: Path) -> list[str]:
 def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[Extracted], list[str]]:
     """Pool logs of one benchmark as its runs, count logs of several ranks of one run once, keep all others separate.
 
-    one_side: the user put the logs on one side of a comparison, so that facts which only some state count as equal and
-    another speed is a run of the same benchmark. Returns results and a sentence for everything that is not obvious.
+    one_side: the user put the logs on one side of a comparison. Then a fact that only some logs state counts as equal,
+    and logs of different speed are pooled too. Returns the results, and a sentence for each decision to explain.
     """
     benchmarks: list[list[Extracted]] = []
     notes: list[str] = []
@@ -118,7 +118,7 @@ def _how(extracted: Extracted, twin: Extracted) -> str:
 
 
 def _twin(extracted: Extracted, benchmarks: Sequence[Sequence[Extracted]]) -> Extracted | None:
-    """Return a log of the same run. A setting that only one of them states is not a contradiction."""
+    """Return an earlier log of the same run, or None. A setting that only one of the two states is no difference."""
     for benchmark in benchmarks:
         for other in benchmark:
             if identity.same_run(other.result, extracted.result) and not identity.differing(
@@ -150,7 +150,7 @@ def _spell(one: identity.Pace, other: identity.Pace) -> str:
 
 
 def _continued(members: Sequence[Extracted]) -> list[str]:
-    """Return a hint where logs look like pieces of one: they look like repetitions, but none repeats a step."""
+    """Return a hint if logs that were pooled as repetitions have no step in common: they may be parts of one log."""
     spans = sorted(
         (int(steps.column("index").min()), int(steps.column("index").max()), extracted.logs[0])
         for extracted in members

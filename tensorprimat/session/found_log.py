@@ -33,7 +33,7 @@ def read(path: Path, model: str, facts: UserFacts, machine: Machine) -> Result:
 
 
 def _named(result: Result, model: str) -> Result:
-    """Return the result under the model's name, unless the log names another model with its size."""
+    """Return the result under the model's name, unless the log itself names a model with its size."""
     trained = result.model.name
     if trained == model or (trained is not None and names.mentions(trained)):
         return result
@@ -42,9 +42,10 @@ def _named(result: Result, model: str) -> Result:
 
 
 def with_local_device(result: Result, machine: Machine) -> Result:
-    """Return the result of a log with this machine's GPU as its device, where it names none and both agree.
+    """Return the result with this machine's GPU as its device if the log names no GPU and vendor and memory agree.
 
-    The platform is always the log's. A log that prints no device memory leaves the device unknown, with a warning.
+    The platform is always the log's. If the log prints no device memory or another size, the device stays unknown, with
+    a warning.
     """
     gpu, here = result.gpu_info, machine.gpu_info
     if gpu.device_name is not None or machine.platform == "cpu" or here.device_name is None:
@@ -56,7 +57,8 @@ def with_local_device(result: Result, machine: Machine) -> Result:
         there_is = "no device memory" if there is None else f"{size(GB * there)} of device memory"
         warning = (
             f"gpu_info: the log names no GPU and prints {there_is}, so it may not be from this machine's "
-            f'{here.device_name}; MFU, power and price are unknown; --gpu "{here.device_name}" confirms it'
+            f"{here.device_name}; MFU, power and price are unknown; if the log is from this GPU, add "
+            f'--gpu "{here.device_name}"'
         )
         return result.changed(warnings=(*result.warnings, warning))
     assumed = {**result.provenance.assumed, "device_name": ORIGIN}

@@ -52,11 +52,11 @@ class Job:
 
     model: str
     engine: Engine | None
-    """None: it has no log, and no training was requested."""
+    """None if the model has no log and is not trained here."""
     spec: RunSpec | None = None
-    """Of an engine that trains."""
+    """Training to run; None if a log is read."""
     search: discover.Search | None = None
-    """For its log, where one was looked for."""
+    """Search for the model's log; None if no log was searched for."""
     earlier: Result | None = None
     """With --append: the result that the runs are added to."""
 
@@ -69,7 +69,7 @@ class Job:
 
 
 def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, model: str) -> UserFacts:
-    """Return the facts about a log that flags state. Raises UsageError that names the flag."""
+    """Return the facts about a log that the flags state. Raises UsageError for a wrong value, naming the flag."""
     if model == "all":
         for flag, value in (("--shape", shape), ("--model-name", model_name)):
             if value is not None:
@@ -108,7 +108,7 @@ def check(request: Request) -> None:
 def plan_here(
     request: Request, chosen: Sequence[str], machine: Machine
 ) -> tuple[Machine, Mapping[str, discover.Search], Plan]:
-    """Return the machine as its engine sees it, the logs that were looked for, and the plan of each model."""
+    """Return the machine (with Primus: as its checkout sees it), the searches for logs, and the plan of each model."""
     primus_models = primus_checkout.models_here(chosen) if request.engine == "primus" else None
     if primus_models is not None:
         machine = primus_checkout.machine_of(machine)
@@ -139,7 +139,7 @@ def job_of(
             raise UsageError("--append adds runs that are trained here; give --engine torch too, or leave it out")
         return Job(model=model, engine=engine, search=search)
     elsewhere = request.cluster.executor
-    packages = not request.cluster.own_packages  # otherwise the ranks check theirs
+    packages = not request.cluster.own_packages  # ranks with packages of their own check them when they start
     if packages:
         prepare.check_engine(engine)
     spec = prepare.spec_of(model, request.settings, engine=engine, machine=machine)
@@ -156,7 +156,7 @@ def job_of(
     earlier = None
     if request.append:
         planned = appending.planned_result(spec, machine)
-        if request.cluster.gpu:  # a catalogue's name for it, not yet the driver's
+        if request.cluster.gpu:  # --gpu holds the catalogue's name; the results hold the driver's name
             planned = planned.changed(gpu_info=GpuInfo())
         earlier = appending.latest(
             planned, request.output, default_engine=executors.default_engine(request.cluster, machine.platform)

@@ -31,7 +31,7 @@ class RecordPlace:
 
     folder: Path
     file: Path | None = None
-    """The user's own name for the record; None for the machine's name in the folder."""
+    """File that the user names for the record; None for a file in the folder, named after the machine."""
 
     def keep(self, found: Preflight) -> Path:
         """Write the record and return its path. Raises OSError."""
@@ -49,7 +49,7 @@ class Outcome:
     path: Path | None
     """None: not kept, because the machine was not quiet."""
     slow: tuple[str, ...] = ()
-    """A sentence for each GPU below the requested share of the median."""
+    """A sentence for each GPU below the requested share of the median (one GPU: of the best published product)."""
 
     @property
     def failed(self) -> bool:
@@ -94,8 +94,8 @@ def measure(
 ) -> tuple[Preflight, list[str]] | None:
     """Measure this machine; return the record and a sentence for everything that disturbed it.
 
-    None on every rank but the first, which alone has the whole. Raises UsageError for a device that is not there,
-    and for a least_share that nothing could be compared with.
+    None on every rank but the first, which collects the measurements of all. Raises UsageError for a device that is
+    not there, and for a least_share without another device or a published rate to compare with.
     """
     machine = platform.detect(cpu=device == "cpu")
     chosen = device_of(device, machine)
@@ -104,7 +104,7 @@ def measure(
     from tensorprimat.micro import preflight
 
     is_first = int(os.environ.get("RANK", "0")) == 0
-    alone = world_size() == 1  # processes of torchrun would take one another for foreign processes
+    alone = world_size() == 1  # several processes of torchrun would report each other as foreign processes
     before = noise.look(machine.gpu_ids) if alone else None
     found = preflight.measure(machine, chosen, quick=quick, on_part=on_part if is_first else lambda _: None)
     if not is_first:
@@ -123,8 +123,8 @@ def run(
 ) -> Outcome | None:
     """Measure this machine and keep the record; None on every rank but the first.
 
-    keep_noisy: keep it although the machine was busy. least_share: of the median GPU that each GPU must reach;
-    of the best published product where there is one GPU.
+    keep_noisy: keep the record although the machine was busy. least_share: share of the median GPU's rate that each GPU
+    must reach; for a single GPU, share of the best published product.
     """
     measured = measure(device, quick=quick, on_part=on_part, least_share=least_share)
     if measured is None:
@@ -144,7 +144,7 @@ RANK_MODULE = "tensorprimat.micro.preflight_rank"
 def spec_of(
     device: str, cluster: Cluster, place: RecordPlace, *, quick: bool, num_gpus: int | None, nodes: int, dry_run: bool
 ) -> PreflightSpec | None:
-    """Return the preflight of a cluster's nodes; None without --executor, which measures this machine.
+    """Return the preflight of a cluster's nodes; None without --executor: then this machine is measured.
 
     Raises UsageError that names the flag of a setting that cannot be sent.
     """
@@ -170,7 +170,7 @@ def spec_of(
 
 
 TAKEN = ("slurm", "local")
-"""Executors that a preflight knows: they start its ranks where this machine's files are seen."""
+"""Executors that a preflight can use: the ranks that they start see this machine's files."""
 
 
 def script(spec: PreflightSpec, cluster: Cluster, place: RecordPlace) -> str:

@@ -63,7 +63,7 @@ def configurations_of(
         because = None
         if nvidia is None:
             no_model = "the file's name does not state the model; give --model"
-            because = f"the methodology has none of {name}" if name else no_model
+            because = f"the methodology has no configuration of {name}" if name else no_model
         yield PrimusConfiguration(effective=sets, nvidia=nvidia, no_nvidia_because=because, settings=tuple(pairs))
 
 

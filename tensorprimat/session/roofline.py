@@ -32,7 +32,7 @@ def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
     for file in sorted(folder.glob("bench_*.json")) if folder.is_dir() else [folder]:
         try:
             cells.append(micro_result.load(file))
-        except InputError:  # a cell of another tool: no machine is known of it
+        except InputError:  # a cell of another tool, which does not state its machine
             continue
     trained = [one.result for one in load_all(results)[0]] if results else []
     points = [*of_cells(cells), *(found for one in trained if (found := of_result(one)))]

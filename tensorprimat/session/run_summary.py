@@ -87,7 +87,7 @@ def what_ran(result: Result) -> str:
 
 
 def end_rows(result: Result) -> list[tuple[str, str]]:
-    """Totals and figures of a result."""
+    """Return the rows of the end block: totals and figures of a result."""
     figures, config = result.performance_metrics, result.training_config
     runs = max(1, len(result.runs))
     total_steps = "unknown" if figures.total_steps is None else f"{figures.total_steps:,}"
@@ -151,7 +151,7 @@ def run_line(result: Result, run: int) -> str:
 
 
 def _short_memory(result: Result) -> str:
-    """Return the first kind of peak that was seen, short enough for a column."""
+    """Return the first peak of MEMORY_KINDS that was measured, else that of the process, short enough for a column."""
     for kind, peak in (result.memory_metrics or MemoryMetrics()).peaks().items():
         return f"{quantities.gigabytes(peak)} {MEMORY_KINDS[kind]}"
     host = result.host_memory_peak_gb
@@ -171,7 +171,7 @@ def _with_unit(value: float | None, unit: str, decimals: int) -> str:
 
 
 def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
-    """Return every kind of peak that was seen; the process's own where there is no device."""
+    """Return every kind of device memory peak that was measured; without one, the peak of the training process."""
     words = {**MEMORY_KINDS, "memory_device_used": "used on the device"}
     known = (memory or MemoryMetrics()).peaks()
     peaks = [f"{quantities.gigabytes(peak)} {words[kind]}" for kind, peak in known.items()]

@@ -22,8 +22,8 @@ from tensorprimat.machine.platform import Machine
 
 UTILISATION = 0.3  # of the dense peak: published plain PyTorch training lies above it (docs/reference/expected-mfu.md)
 START_SECONDS = 60.0  # of a fresh process: imports, building the model, compiling its layers
-FEWEST_STEPS = 5  # measured steps below which a run shows too little
-FEWEST_WARMUP_STEPS = 2  # the first compiles and allocates; the result says if the measured ones still settle
+FEWEST_STEPS = 5  # measured steps; fewer say little about a run
+FEWEST_WARMUP_STEPS = 2  # the first step compiles and allocates; a result warns if its measured steps still drift
 FITTED = {"global_batch_size": "batch", "steps": "steps", "warmup_steps": "warm-up steps"}
 """Settings that a budget reduces → label."""
 SCALED_ENGINES = ("torch",)  # the others take batch and parallelism from a vendor's recipe, which is for one node
@@ -39,7 +39,7 @@ class RunTime:
     gpu: str
     """Name of the GPU in the catalogue, whose dense peak the estimate takes a share of."""
     recomputed: float | None
-    """Share of the layers whose forward pass is counted twice; None where it is not known, and counted once."""
+    """Share of the layers whose forward pass is counted twice; None if unknown, then every layer is counted once."""
 
 
 def of_run(spec: RunSpec, machine: Machine) -> RunTime | None:
@@ -76,7 +76,7 @@ class Fit:
     runs: int
     """Runs of each model that are estimated to fit, at least 1."""
     minutes_for_all: float | None
-    """Estimated minutes of as many runs as requested, each as short as it may be; None without a peak."""
+    """Estimated minutes of all requested runs with the shortest possible specs; None without a peak."""
 
 
 def fitted(
@@ -84,10 +84,11 @@ def fitted(
 ) -> Fit:
     """Return the specs, with batch size, steps and warm-up reduced (unless a flag sets them) until the benchmark fits.
 
-    free: `global_batch_size`, `steps`, `warmup_steps` where they may change. The batch has two sizes only, the default
-    and one micro batch on each GPU, so that two machines are likely to choose the same; then measured steps are left
-    out, at least FEWEST_STEPS stay, then warm-up. Runs are left out last: their scatter makes the interval. A spec that
-    fits, or whose time cannot be estimated, is returned as it is.
+    free: those of `global_batch_size`, `steps` and `warmup_steps` that may change. First the batch becomes one micro
+    batch on each GPU; there is no size between that and the default, so that two machines are likely to choose the
+    same. Then the measured steps are reduced to FEWEST_STEPS at the least, then the warm-up, and last the number of
+    runs, because the interval is computed from their scatter. A spec that fits, or whose time cannot be estimated, is
+    returned unchanged.
     """
 
     def within(share: float) -> dict[str, RunSpec]:
@@ -129,7 +130,7 @@ def sentence(
 ) -> str:
     """Return the estimate of a benchmark in one sentence, or why there is none.
 
-    runs: as requested. minutes, fit: the budget and what fits it; the sentence then says what does not.
+    runs: as requested. minutes, fit: the budget and the specs that fit it; the sentence then adds what does not fit.
     """
     planned = runs if fit is None else fit.runs
     total = of_benchmark(specs, machine, runs=planned, pause=pause)
@@ -188,7 +189,7 @@ def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str])
         "steps": min(spec.steps, FEWEST_STEPS) if "steps" in free else spec.steps,
         "warmup_steps": min(spec.warmup_steps, FEWEST_WARMUP_STEPS) if "warmup_steps" in free else spec.warmup_steps,
     }
-    most = math.floor((share - START_SECONDS) / time.step_seconds)  # of both
+    most = math.floor((share - START_SECONDS) / time.step_seconds)  # warm-up and measured steps
     warmup = min(spec.warmup_steps, max(fewest["warmup_steps"], most - fewest["steps"]))
     return spec.changed(warmup_steps=warmup, steps=min(spec.steps, max(fewest["steps"], most - warmup)))
 

@@ -134,7 +134,7 @@ def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
 
 
 def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, observer: Observer) -> ModelOutcome:
-    """Return one run with a profiler around it; its result goes to history alone, marked."""
+    """Return one run under a profiler; its result is marked as profiled and written to history only."""
     stem = regular.resolved(place.kept(planned, profiler))
     stem.parent.mkdir(parents=True, exist_ok=True)
     spec = spec.changed(options={**spec.options, **profiling.options(profiler, stem)})
@@ -169,7 +169,7 @@ class Place:
             return store.save(result, self.folder, stamp=stamp, default_engine=self.default_engine)
 
     def kept(self, result: Result, ending: str) -> Path:
-        """Return a file of this invocation in history."""
+        """Return the path of a file of this invocation in history."""
         stem = result_names.file_stem(result, default_engine=self.default_engine)
         return self.folder / store.HISTORY / f"{stem}_{self.stamp}_{ending}"
 
@@ -203,7 +203,10 @@ def cooldown_of(request: Request, machine: Machine) -> float:
 def explained(
     error: TensorPrimatError | None, run: int, runs: int, *, kept: Path | None, partial: str | None
 ) -> TensorPrimatError:
-    """Return the cause with its run and the place of all that was measured. partial: … of a run that failed."""
+    """Return the error of a run with the run's number and the files that hold the measurements.
+
+    kept: file of the runs before it. partial: phrase on where the failed run's own steps are.
+    """
     cause = error or RunError("the run ended without a result")
     which = f"run {run} of {runs}: " if runs > 1 else ""
     finished = f"; the runs before it are in {kept}" if kept else ""

@@ -55,9 +55,9 @@ def uncollected() -> Iterator[None]:
 
 
 def _begin(parent: int) -> None:
-    """Ignore Ctrl-C, which the parent process handles, and end with that process."""
+    """Ignore Ctrl-C, which the parent process handles, and end when the parent ends."""
     processes.die_with_parent(parent)
-    gc.disable()  # it does one task and returns all of its result
+    gc.disable()  # this process does one task and returns nearly every object that it makes
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -73,7 +73,7 @@ def in_processes(
     if workers < 2:
         yield from map(read, items)
         return
-    # Fresh processes: a copy of this one would hold numpy's threads and the progress bar's in the middle of something.
+    # Fresh processes: a fork could copy a lock that a thread of numpy or of the progress bar holds at that moment.
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, fresh, initializer=_begin_reading, initargs=(os.getpid(),)) as pool:
         try:
@@ -83,6 +83,6 @@ def in_processes(
 
 
 def _begin_reading(parent: int) -> None:
-    """Let Ctrl-C end this worker without a message (the first process prints one), and end with that process."""
+    """Let Ctrl-C end this worker without a message (the parent prints one), and end it when the parent ends."""
     processes.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -54,11 +54,11 @@ def parse(words: Sequence[str]) -> list[Argument]:
 def load(
     arguments: Sequence[Argument], *, by_argument: bool, read: Read = store.read_each
 ) -> tuple[list[Loaded], list[str]]:
-    """Read every argument, logs by the path that extract takes. Returns results, and a sentence for each oddity.
+    """Read every argument; logs are read as `tprimat extract` reads them. Returns results, and sentences for the user.
 
-    by_argument: every argument is a side, those of one name together; a side without a name is named after its device
-    if that is unique, else after its path. read: reads the result files of a folder. Raises InputError for a path that
-    holds neither a result nor training.
+    by_argument: every argument is a side, and arguments of one name are one side; a side without a name is named after
+    its device if that is unique, else after its path. read: reads the result files of a folder. Raises InputError for a
+    path that holds neither a result nor training.
     """
     loaded: list[Loaded] = []
     sides = _provisional(arguments) if by_argument else [None] * len(arguments)
@@ -115,7 +115,7 @@ def _provisional(arguments: Sequence[Argument]) -> list[str | None]:
 
 
 def _plain(path: Path) -> Path:
-    """Return a path without the endings of logs and results; of a TensorBoard file its folder, which names the run."""
+    """Return a path without suffixes such as .log.gz; for a TensorBoard file its folder, named after the run."""
     path = path if path.name else path.absolute()
     if path.name.startswith(EVENTS):
         path = path.absolute().parent
@@ -150,7 +150,7 @@ def _read(argument: Argument, *, one_side: bool, read: Read) -> tuple[list[Loade
 
 
 def _holds_result(path: Path) -> bool:
-    """Return True for a result, and for JSON that is neither result nor log: it is refused as a result would be."""
+    """Return True for a result, and for a .json file that is no log either: `store` then reports what is wrong."""
     try:
         is_result = store.is_result(store.read_json(path))
     except InputError:
@@ -178,7 +178,7 @@ def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded
             return found, notes
         if len(logs_of_folder) < len(files):
             notes.append(
-                f"{folder / SCALING}: MLPerf's factor is not applied here; tprimat mlperf import scores with it"
+                f"{folder / SCALING}: MLPerf's scaling factor is not applied here; tprimat mlperf import applies it"
             )
         return found, notes
 

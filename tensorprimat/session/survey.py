@@ -18,15 +18,15 @@ WORTH_A_PROCESS = 200  # files: a process takes half a second to start, a small 
 ITEMS_AT_ONCE = 16
 
 ShowProgress = Callable[[Iterable[SurveyedFile], int], Iterable[SurveyedFile]]
-"""Passes the findings on as they are read, of so many files: where a command shows a progress bar."""
+"""Yields the findings as they are read, and shows a progress bar. Arguments: the findings and their number."""
 
 
 def survey_folders(
     folders: Sequence[Path], stated: Sequence[Statement], *, save_to: Path | None, watch: ShowProgress
 ) -> Survey:
-    """Read everything in the folders, lay stated facts over it, and save results in a folder where one is given.
+    """Read all files in the folders, add the facts that the user states, and save results if `save_to` names a folder.
 
-    Raises UsageError and InputError for wrong arguments; faults of a file are in its finding.
+    Raises UsageError and InputError for wrong arguments; a file that cannot be read has its problem in its finding.
     """
     places = _places(folders)
     items = list(survey.items(places))
@@ -61,7 +61,7 @@ def _places(folders: Sequence[Path]) -> list[Path]:
 
 
 def _words(finding: SurveyedFile) -> set[str]:
-    """Return names by which --gpu SIDE=… can mean a finding."""
+    """Return the names that SIDE in --gpu SIDE=… can have for this file."""
     return words_of_file(finding.path) | (words_of(finding.result) if finding.result else set())
 
 
@@ -72,9 +72,9 @@ def _look(item: Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFi
 def _save(
     found: Sequence[SurveyedFile], folder: Path, look: Callable[[Item], SurveyedFile]
 ) -> tuple[list[Path], list[str]]:
-    """Save results of logs and event files, those of one benchmark as its runs; return the files, and notes on them.
+    """Save results of logs and event files, logs of one benchmark as its runs; return the files, and notes on them.
 
-    Each log is read anew, benchmark by benchmark: the series of thousands would not fit into memory together.
+    Each log is read again, one benchmark after the other: the step data of thousands of logs do not fit into memory.
     """
     benchmarks: dict[object, list[SurveyedFile]] = {}
     for finding in found:
