@@ -157,6 +157,19 @@ def test_a_cell_of_another_device_is_measured_again(tmp_path):
     assert sweep.finished(spec, tmp_path, device_name="another CPU") is None
 
 
+def test_a_cell_of_another_device_is_kept_and_a_failed_attempt_is_replaced(tmp_path):
+    (spec, *_) = specs()
+    swept(tmp_path, [spec])
+    list(sweep.run([spec], tmp_path, measure=stand_in, device_name="another CPU"))
+    (kept,) = (tmp_path / "history").iterdir()
+    assert micro_result.load(kept).device_name == "some CPU"
+    failed = stand_in(spec).changed(status="failed", reason="planted")
+    micro_result.save(failed, tmp_path / spec.file_name)
+    swept(tmp_path, [spec])
+    assert micro_result.load(tmp_path / spec.file_name).status == "ok"
+    assert list((tmp_path / "history").iterdir()) == [kept]
+
+
 def test_a_broken_file_is_measured_again(tmp_path):
     (spec, *_) = specs()
     (tmp_path / spec.file_name).write_text('{"kind": "cell", ')

@@ -12,7 +12,7 @@ from tensorprimat.core.errors import InputError, RunError
 from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.core.store import new_stamp
 
-CONTEXT_PARTS = 64  # how finely the largest context is looked for
+CONTEXT_PARTS = 64  # the largest context is searched in steps of one 64th of the cell's context
 
 Measure = Callable[[CellSpec], MicroResult]
 
@@ -58,8 +58,7 @@ class TimeLeft:
 
 
 def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool = False) -> MicroResult | None:
-    """Return the cell that an earlier call measured on this device; None where it has to be (or failed, and may work
-    now).
+    """Return the cell that an earlier call measured on this device; None to measure it now, as after a failure.
 
     fit: a cell that ran out of memory is finished only when it states the largest size that fits.
     """
@@ -91,7 +90,7 @@ def run(
         if fit and cell.status == "oom":
             cell = with_fit(cell, measure)
         try:
-            _keep_other(path, spec)
+            _keep_other(path, spec, device_name)
             micro_result.save(cell, path)
         except OSError as error:
             raise RunError(
@@ -100,12 +99,13 @@ def run(
         yield SweepOutcome(cell=cell, path=path, resumed=False)
 
 
-def _keep_other(path: Path, spec: CellSpec) -> None:
-    """Move a file of another measurement out of the way; only a failed attempt at the same cell is replaced."""
+def _keep_other(path: Path, spec: CellSpec, device_name: str | None) -> None:
+    """Move a file of another cell or device to history/; an earlier attempt at this cell stays, to be overwritten."""
     if not path.exists():
         return
     try:
-        if micro_result.load(path).spec == spec:
+        cell = micro_result.load(path)
+        if cell.spec == spec and (cell.status == "failed" or cell.device_name in (None, device_name)):
             return
     except InputError:  # not a cell, or broken: kept anyway
         pass
@@ -120,7 +120,7 @@ def to_history(path: Path) -> None:
 
 
 def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:
-    """Return a cell without enough memory, with the largest batch that fits, or context at a batch of 1."""
+    """Return a cell that ran out of memory, with the largest batch that fits, else the largest context at batch 1."""
     probe = cell.spec.changed(num_warmups=1, num_trials=1, num_steps=1)
 
     def fits(**changed: int) -> bool:
