@@ -150,6 +150,12 @@ def test_the_loss_in_pieces_equals_the_whole_loss(monkeypatch):
     torch.testing.assert_close(whole.network(tokens), required)
 
 
+def test_a_forward_pass_in_pieces_does_not_claim_gradients(monkeypatch):
+    monkeypatch.setattr("tensorprimat.micro.workload.LARGEST_LOGITS", 1000)
+    assert Workload(spec(pass_name="forward")).loss == "cross-entropy in pieces"
+    assert Workload(spec()).loss == "linear cross-entropy in pieces, gradients in forward"
+
+
 def test_figures_follow_from_the_trial_times():
     times = (10.0, 12.0, 11.0)
     cell = with_figures(

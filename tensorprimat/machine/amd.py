@@ -19,10 +19,10 @@ MEGA = 1e6
 MICRO = 1e-6
 
 ABSENT = (2**16 - 1, 2**32 - 1, 2**64 - 1)
-"""Largest numbers of gpu_metrics' fields: the driver fills a field that this GPU does not have with ones."""
+"""Values with all bits set: the driver writes them into those fields of gpu_metrics that this GPU does not have."""
 
 # amdgpu's gpu_metrics 1.6 and later (MI300): how long each limit has held the clock down, in counts that only grow.
-# AMD SMI's own amdsmi_get_violation_status waits a tenth of a second between two looks at the same counts.
+# amdsmi_get_violation_status of AMD SMI reads the same counts twice and waits a tenth of a second in between.
 THROTTLING = {
     "ppt_residency_acc": "the power cap",
     "socket_thm_residency_acc": "heat",

@@ -46,4 +46,4 @@ class Device(Protocol):
         """Return all figures, now."""
 
     def glance(self) -> DeviceReading:
-        """Power, energy, clock, temperature and throttling: the figures that are read while training runs."""
+        """Return power, energy, clock, temperature and throttling, the figures that are read while training runs."""

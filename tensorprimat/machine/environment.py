@@ -30,7 +30,7 @@ SETTINGS = (
 )  # fmt: skip
 """Beginnings of the names of environment variables that change how fast training runs."""
 COMPILING_OFF = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
-"""Variables that at "1" make torch.compile return what it is given."""
+"""Variables whose value "1" makes torch.compile return the model uncompiled."""
 CHOSEN_FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_FILE")
 """Names of paths that change how fast training runs: NCCL reads its topology and its choices from these files."""
 NO_SETTINGS = ("_PATH", "_HOME", "_DIR", "_FILE", "_ROOT", "_CACHE", "_VERSION", "VISIBLE_DEVICES", "_VISIBLE_DEVICES")

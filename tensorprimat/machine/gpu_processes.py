@@ -1,7 +1,7 @@
 """Processes that hold a GPU, and the end of those that a crashed training left behind.
 
-nvidia-smi, rocm-smi and amd-smi list processes by the host's numbers, which in a container may be another process. A
-process counts here only if /proc shows it, in this PID namespace, with a GPU's device file open.
+nvidia-smi, rocm-smi and amd-smi list processes by the host's numbers; in a container, such a number may belong to
+another process. A process counts here only if /proc shows it, in this PID namespace, with a GPU's device file open.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tensorprimat.machine import leftovers
 DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd")
 """Device files that only a process which computes on a GPU keeps open."""
 PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
-KILLED_SECONDS = 10.0  # a driver gives back the memory of a large process before it is gone
+KILLED_SECONDS = 10.0  # a large process ends only after the driver has freed its memory
 POLL_SECONDS = 0.05
 
 
@@ -41,9 +41,9 @@ class Holder:
     user: str | None = None
     command: str = ""
     created: float | None = None
-    """Start time in seconds since 1970: with the number it names one process, where a number alone is used again."""
+    """Start time in seconds since 1970. Number and start time identify a process; a number alone is reused."""
     keeps: str | None = None
-    """The reason that it must not be ended; None for a leftover."""
+    """Reason not to end the process; None for a leftover and, until it was watched, for a possible leftover."""
     can_be_chosen: bool = False
     """True if --pid may end it although it is not a leftover: it is the user's own, Python, and on a GPU."""
 
@@ -233,7 +233,7 @@ def _judged(process: psutil.Process, held: bool) -> tuple[str | None, bool]:
 
 
 def watched(found: Sequence[Holder], *, seconds: float) -> list[Holder]:
-    """Watch those that may be leftovers for a time; return all, those in use with the reason that keeps them."""
+    """Watch the possible leftovers for a time; return all processes, with a reason in `keeps` for those in use."""
     processes = []
     for holder in found:
         if holder.keeps is None:

@@ -1,8 +1,9 @@
 """Leftovers: the rule that decides if a process on a GPU was left behind by a training that has ended.
 
-A leftover is the user's own Python process that holds a GPU, has lost its parent, belongs to no living session, is no
-container entry and no member of a batch job or service, and has used neither CPU, files nor GPU for a stated time. A
-process whose state cannot be read counts as in use, because a wrong "leftover" would end a running training.
+A leftover is the user's own Python process that holds a GPU, has lost its parent, belongs to no living session, was not
+started by docker exec or kubectl exec, belongs to no batch job or service, and has used neither CPU, files nor GPU for
+a stated time. A process whose state cannot be read counts as in use, because a wrong "leftover" would end a running
+training.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Detection of other work and of changing frequency or power limits, which disturb a measurement on this machine.
 
 The machine is read before and after a run, while the benchmark is idle. The load average covers the last minute and so
-includes our own run; it is therefore combined with the CPU use of this moment: a figure is refused only if both are
-high.
+includes our own run; it is therefore combined with the CPU use of this moment: the machine counts as busy only if both
+are high.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def about(now: NoiseReading, when: str) -> list[str]:
 
 
 def company(now: NoiseReading, when: str) -> list[str]:
-    """Return a sentence for all work of other processes on this machine."""
+    """Return a sentence for other work on the CPU, and one for each GPU with other processes."""
     warnings = []
     if now.is_busy:
         load = "" if now.load is None else f", load {fixed(now.load, 1)}"
@@ -141,9 +141,11 @@ def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
             continue
         if _differs(earlier.power_limit_watts, gpu.power_limit_watts):
             caps = f"{watts(earlier.power_limit_watts)} to {watts(gpu.power_limit_watts)}"
-            warnings.append(f"noise: {when} the power cap of GPU {number} moved from {caps}; fix it and run again")
+            warnings.append(
+                f"noise: {when} the power cap of GPU {number} changed from {caps}; set a fixed cap and run again"
+            )
         if _differs(earlier.max_clock_hertz, gpu.max_clock_hertz):
-            warnings.append(f"noise: {when} the highest clock of GPU {number} changed; fix it and run again")
+            warnings.append(f"noise: {when} the highest clock of GPU {number} changed; set a fixed limit and run again")
     return warnings
 
 

@@ -27,7 +27,7 @@ LABELS: dict[Platform, str] = {"nvd": "CUDA", "amd": "ROCm", "cpu": "CPU"}
 SPELLINGS: dict[str, Platform] = {
     "nvd": "nvd", "nvidia": "nvd", "cuda": "nvd", "amd": "amd", "rocm": "amd", "hip": "amd", "cpu": "cpu",
 }  # fmt: skip
-"""Every word for a platform that users have written, and the platform."""
+"""Accepted spelling of a platform → platform."""
 
 CUDA_CORES_PER_SM = {
     (6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128,
@@ -50,7 +50,7 @@ class Machine:
 
     @property
     def label(self) -> str:
-        """CUDA, ROCm or CPU."""
+        """Return the platform's label: CUDA, ROCm or CPU."""
         return LABELS[self.platform]
 
     def gpus_of(self, spec: RunSpec) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ from tensorprimat.machine import amd, nvidia
 from tensorprimat.machine.device import Device, DeviceReading, Process
 
 SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; more samples add no information
-COUNTER_PATIENCE_SECONDS = 1.0  # counters are renewed several times a second
-MOST_ABOVE_POWER = 2.0  # growth of a counter per power × time: sampled power is a mean, and misses short peaks
+COUNTER_PATIENCE_SECONDS = 1.0  # drivers update their counters several times a second
+MOST_ABOVE_POWER = 2.0  # largest growth of a counter over power × time; sampled power misses short peaks
 MOST_MISSING = 1  # readings in a row that a figure may lack: drivers time out now and then
 FIGURES: dict[str, tuple[str, Callable[..., FloatArray]]] = {
     "energy_joules": ("energy", np.mean),
@@ -34,7 +34,7 @@ NEAREST_SAMPLE_SECONDS = 1.0  # a step shorter than the sampling interval takes 
 def open_devices(ids: Iterable[str]) -> list[Device]:
     """Return the devices with these identities (empty: every device), of whichever vendor's package is installed.
 
-    An empty list where no package or no device is there: telemetry is never needed.
+    The list is empty without a package or a device: no command requires telemetry.
     """
     bare = {_bare(identity) for identity in ids}
     devices: list[Device] = [*nvidia.devices(), *amd.devices()]
@@ -47,8 +47,8 @@ def _bare(identity: str) -> str:
 
 
 def foreign_processes(reading: DeviceReading, *, ours: Iterable[int]) -> tuple[Process, ...]:
-    """Return the processes on the device that do not belong to this training. Within a container some drivers number
-    processes as the host does: where none of the numbers matches, as many processes as it has are left out."""
+    """Return the processes on the device that do not belong to this training. In a container some drivers report the
+    host's process numbers. If no number matches, as many processes are left out as the training has (`ours`)."""
     own = set(ours)
     others = tuple(process for process in reading.processes if process.pid not in own)
     return others[len(own) :] if len(others) == len(reading.processes) else others
@@ -113,7 +113,10 @@ class Sampler:
             self._times.append(time.time())  # last, so that a reader never finds a time without its value
 
     def mean_watts(self, start: float, end: float) -> float | None:
-        """Return the mean power per device between two moments (Unix time), or the nearest sample if none fell in."""
+        """Return the mean power per device between two moments (Unix time).
+
+        Without a sample in between, return the nearest one, or None if it is NEAREST_SAMPLE_SECONDS or more away.
+        """
         times = self._times[:]
         first, last = bisect_left(times, start), bisect_left(times, end)
         if last > first:
@@ -192,7 +195,7 @@ class Sampler:
                 return "it jumped by more than the device can have drawn"
             moments, busy = times[known], np.nan_to_num(watts[known]) > 0
             changes = np.flatnonzero(np.concatenate([[True], growth > 0, [True]]))
-            for first, following in pairwise(changes):  # readings of one value
+            for first, following in pairwise(changes):  # consecutive readings with the same value
                 stood = moments[first:following][busy[first:following]]
                 if len(stood) and stood[-1] - stood[0] >= COUNTER_PATIENCE_SECONDS:
                     return "it stood still while the device drew power"
@@ -233,7 +236,7 @@ class _Series:
     times: FloatArray
     values: FloatArray
     lost: FloatArray
-    """Seconds from each reading to the next in which several readings are missing, otherwise 0."""
+    """For each reading, the seconds to the next reading if several readings between them are missing, else 0."""
 
     def integral(self) -> _Series:
         """Return the running integral, each value holding until the next."""

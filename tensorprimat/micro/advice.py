@@ -23,7 +23,7 @@ FULL = 0.9  # of the device's memory
 
 
 class Watch:
-    """Looks at the device before and after a cell."""
+    """Samples the device while a cell is timed."""
 
     def __init__(self, machine: Machine, device: str) -> None:
         number = int(device.partition(":")[2] or 0)
@@ -47,12 +47,12 @@ class Watch:
 
 
 def advise(cell: MicroResult, seen: Sequence[str] = ()) -> tuple[str, ...]:
-    """Sentences about one cell. seen: the findings of `Watch`."""
+    """Return the sentences about one cell. seen: the warnings of `Watch`."""
     return (*_scatter(cell), *_precision(cell), *_memory(cell), *_loss(cell), *seen)
 
 
 def _scatter(cell: MicroResult) -> list[str]:
-    """More warm-up or more trials, in numbers."""
+    """Return advice on a large variation: more warm-up steps, more trials or longer ones, with their number."""
     if cell.cv_percent is None or cell.cv_percent <= SCATTER_PERCENT:
         return []
     sentence = f"scatter: CV {fixed(cell.cv_percent, 1)} % over {len(cell.trial_times_ms)} trials"
@@ -106,7 +106,7 @@ def _loss(cell: MicroResult) -> list[str]:
 
 
 def spilling(cells: Sequence[MicroResult]) -> dict[int, str]:
-    """Cells whose time grows far beyond their FLOPs while memory is full, by position."""
+    """Return the warning for each cell that is far slower than its FLOPs explain while memory is full, by position."""
     found = {}
     for place, cell in enumerate(cells):
         alike = [

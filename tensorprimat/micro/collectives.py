@@ -21,9 +21,9 @@ from tensorprimat.micro import matmul
 
 SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**10, 2**16, 2**20, 2**24, 2**26, 2**28, 2**30)}
 REPEATS = 5
-SMALL_BYTES, CALLS_OF_SMALL = 2**22, 20  # one call of a small message is over before its launch is
+SMALL_BYTES, CALLS_OF_SMALL = 2**22, 20  # a small message takes less time than launching its kernel
 TYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16, torch.float32)}
-"""Types of the numbers that are summed: trainings reduce gradients in either. The other collectives have the first."""
+"""Types in which all-reduce is timed, because trainings reduce gradients in either; the others use the first type."""
 
 # torch 2.13 renamed both, and warns of the old names.
 _GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -75,7 +75,7 @@ def measure(device: torch.device, processes: int) -> list[Collective]:
 
 
 def _all_reduce(size: int, dtype: torch.dtype, device: torch.device, _processes: int) -> Work:
-    """Return the sum as training does: a maximum would keep the switches' own reduction (NVLink SHARP) off."""
+    """Return an all-reduce that sums, as training does; for a maximum, NVLink SHARP in the switches would be off."""
     fresh = torch.randn(size // dtype.itemsize, device=device).to(dtype)
     values = fresh.clone()
     return lambda: dist.all_reduce(values, op=dist.ReduceOp.SUM), lambda: values.copy_(fresh)

@@ -20,7 +20,7 @@ from tensorprimat.machine.platform import Machine, detect
 PROCESS_BYTES = 0.4e9  # resident memory of a process with torch and transformers; a GPU's allocator does not count it
 
 UTILISATION = 0.4  # of the best matrix rate: usual for training
-QUICK_SIZE = {"cpu": 1024, "cuda": 8192}  # of a product that is timed where no rate is known: tenths of a second
+QUICK_SIZE = {"cpu": 1024, "cuda": 8192}  # of the product that is timed if no rate is known; takes tenths of a second
 START_SECONDS = 8.0  # of a fresh process: importing torch and transformers, building the model
 
 
@@ -40,10 +40,10 @@ def estimate(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate
 def best_rate(
     machine: Machine, device: str, precision: str, *, kept: Preflight | None = None, may_run: bool = True
 ) -> tuple[float | None, str]:
-    """FLOP/s of matrix products that the device reaches at this precision, and where the figure comes from.
+    """Return the FLOP/s that matrix products reach on the device at this precision (or None), and the figure's origin.
 
-    kept: a preflight of this machine. Without it and without an entry in the catalogue, one product is timed now, if it
-    may_run: a process that has used a GPU keeps some of its memory to its end, and the cells of others find less.
+    kept: a preflight of this machine. may_run: time one product now if neither the preflight nor the catalogue has a
+    rate. A process that has used a GPU keeps some GPU memory until it ends, so cells in other processes have less.
     """
     if kept is not None and (measured := kept.matmul_flops_per_second(precision)):
         return measured, f"preflight of {kept.timestamp}"

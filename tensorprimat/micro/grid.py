@@ -14,7 +14,7 @@ from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.quantities import alternatives
 
 DEFAULT_TRIALS = 10
-FFN_FACTOR = 4  # d_ff over d_model where only the width is given, as in every size of the ladder
+FFN_FACTOR = 4  # d_ff over d_model where only --d-model is given, as in small, medium, large, xl and 2.7B
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Size:
     """Name of the shape."""
     architecture: str
     preset: str | None
-    """None for numbers."""
+    """Preset of a known model; None for small to 2.7B and for a shape stated by numbers."""
     d_model: int
     d_ff: int
     num_layers: int
@@ -55,7 +55,7 @@ class GridOptions:
     precision: str | None = None
     attention: str = "sdpa"
     autocast: bool | None = None
-    """None: on for fp16, which cannot train without it; off else."""
+    """None: on for fp16, which cannot train without it, otherwise off."""
     compile: bool = False
     data: str | None = None
     seed: int = 1234
@@ -103,7 +103,7 @@ def cells(options: GridOptions) -> list[CellSpec]:
 
 
 def trials_of(options: GridOptions) -> tuple[int, int]:
-    """Trials, and steps of each: --measure-steps is their product."""
+    """Return the number of trials and the steps of each trial; --measure-steps is their product."""
     total, trials, steps = options.measure_steps, options.trials, options.steps_per_trial
     for flag, value in (("--measure-steps", total), ("--trials", trials), ("--steps-per-trial", steps)):
         if value is not None and value < 1:
@@ -160,7 +160,7 @@ def sizes(options: GridOptions) -> list[Size]:
 
 
 def _named(word: str) -> Size:
-    """Return a size of the ladder, or a model: llama, qwen-tiny, mistral-v0.3."""
+    """Return the size of a name: small to 2.7B, or a model such as llama, qwen-tiny, mistral-v0.3."""
     for preset in models.PRESETS:
         names = [preset.name] if preset.model == COURSE else [f"{preset.model}-{preset.name}"]
         if preset.name == "full":
@@ -191,7 +191,7 @@ def _of_preset(preset: Preset, label: str) -> Size:
 
 
 def _own(text: str, small: Size) -> Size:
-    """--shape custom=384/1536/6/6."""
+    """Return the size that a value of --shape describes, such as custom=384/1536/6/6."""
     name, (width, ffn, layers, heads) = shapes.of_four_numbers(text)
     return replace(small, model_size=name, d_model=width, d_ff=ffn, num_layers=layers, num_heads=heads)
 

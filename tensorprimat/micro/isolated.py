@@ -1,7 +1,7 @@
 """One cell in a fresh process: `python -m tensorprimat.micro.isolated --spec FILE --result FILE`.
 
-In a fresh process no cell inherits another's allocator, caches or compiled kernels. If the system kills the process for
-its memory, the cell becomes a row of the table, and the sweep continues.
+In a fresh process no cell inherits another's allocator, caches or compiled kernels. If the system kills the process
+because memory ran out, the table shows OOM for this cell, and the sweep continues.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def measure(spec: CellSpec) -> MicroResult:
 
 
 def _run(command: Sequence[str], scratch: Path) -> tuple[int, list[str]]:
-    """Return exit code and lines of stderr. The process has its own session, so Ctrl-C reaches only this one."""
+    """Return exit code and lines of stderr. The child has its own session, so that Ctrl-C reaches only its parent."""
     package_parent = str(Path(tensorprimat.__file__).parents[1])
     search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     child = processes.popen(

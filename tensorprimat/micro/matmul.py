@@ -12,7 +12,7 @@ from tensorprimat.machine.platform import multiply_float32_in
 
 LEAST_SECONDS = 0.05  # of one timed interval: far above any clock's resolution and a kernel's launch
 REPEATS = 5
-FP8_SCALE = 1.0  # of random values around one, which E4M3 holds without a scale
+FP8_SCALE = 1.0  # the operands are standard normal values, which fit into E4M3 (largest value 240 or 448) unscaled
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -42,8 +42,8 @@ def intervals(work: Callable[[], object], device: torch.device, *, repeats: int 
 def rate(size: int, precision: str, device: torch.device, *, repeats: int = REPEATS) -> tuple[float, float]:
     """Return the best and median FLOP/s of a product of two square matrices.
 
-    fp8: E4M3 operands with one scale each and a BF16 result, as tensorwise FP8 training multiplies in backward. Its
-    forward product sums with `use_fast_accum` in torchao; this product does not, so training can exceed the rate.
+    fp8: E4M3 operands with one scale each and a BF16 result, as in the backward pass of FP8 training with tensorwise
+    scales. The forward pass of such training uses `use_fast_accum` (torchao) and can be faster than this product.
     """
     before = torch.get_float32_matmul_precision()
     multiply_float32_in(precision)

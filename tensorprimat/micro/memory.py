@@ -42,7 +42,7 @@ def peak_gb(device_type: str) -> float | None:
 
 
 def free_bytes() -> float:
-    """Host memory that this process could still get, its control group's limit included."""
+    """Return the bytes of host memory that this process could still allocate, within its control group's limit."""
     import psutil
 
     free = float(psutil.virtual_memory().available)
@@ -54,10 +54,10 @@ def free_bytes() -> float:
 
 @contextlib.contextmanager
 def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
-    """Let the process use no more than this; on a CPU without a limit, no more than is free. Otherwise the system kills
-    the process when memory runs out, perhaps with others, and the measurements are lost.
+    """Limit the memory of the process; on a CPU, without limit_gb, to the memory that is free. Without a limit the
+    system kills the process when memory runs out, perhaps with others, and the measurements are lost.
 
-    Raises UsageError on a CPU where the process already uses the limit: Python itself crashes without any memory.
+    Raises UsageError on a CPU if the process already uses the limit or more: Python would crash.
     """
     if device_type == "cuda":
         import torch

@@ -1,8 +1,8 @@
 """Time the passes of one model: forward, backward and optimizer step, separately and together.
 
-A trial is a synchronised wall-clock interval around its steps, garbage collection off, as torch.utils.benchmark takes
-it (perf/passes_agreement.py shows the two agree). The parts of a step are marked inside the same trials, by device
-events on a GPU: nothing waits between them.
+A trial is the wall-clock time of its steps, with the device synchronised before and after and garbage collection off,
+as in torch.utils.benchmark (perf/passes_agreement.py compares both). The parts of a step are timed in the same trials,
+on a GPU by device events, so that nothing waits between the parts.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
     began = time.perf_counter()
     device = torch.device(device_name)
     if device.type == "cuda":
-        torch.cuda.set_device(device)  # or every process of torchrun takes memory of the first GPU too
+        torch.cuda.set_device(device)  # otherwise every process of torchrun also uses memory of the first GPU
     here = machine.gpu_info
     gpu = None if machine.platform == "cpu" else catalogue.find_gpu(here.device_name, here.total_memory_gb)
     on_part("matrix products")
@@ -82,7 +82,7 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
 
 
 def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) -> list[MatrixRate]:
-    """Square products of each precision that the device has."""
+    """Return the rates of square products at each precision that the device has."""
     rates = []
     for precision in PRECISIONS[device.type]:
         if gpu and precision in gpu.lacks:
@@ -108,7 +108,7 @@ def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) ->
 
 
 def memory_rates(device: torch.device, size_bytes: int, gpu: Gpu | None) -> list[Bandwidth]:
-    """Copy, read and triad (a = b + s·c, as the STREAM benchmark has it), counting every byte read and written."""
+    """Return the rates of copy, read and triad (a = b + s·c, from STREAM), counting every byte read and written."""
     count = size_bytes // 4
     source, other = (torch.randn(count, device=device) for _ in range(2))
     target = torch.empty_like(source)
@@ -126,7 +126,7 @@ def _times_tera(fact: SourcedValue | None) -> float | None:
 
 
 def transfer_rates(device: torch.device) -> list[Bandwidth]:
-    """Between page-locked host memory and the device."""
+    """Return the rates of transfers between page-locked host memory and the device, in each direction."""
     on_host = torch.randn(TRANSFER_BYTES // 4).pin_memory()
     on_device = on_host.to(device)
     works: tuple[tuple[str, Callable[[], object]], ...] = (
@@ -150,7 +150,7 @@ def _bandwidth(
 
 
 def launch_seconds(device: torch.device) -> float:
-    """Host time to hand one tiny kernel to the device: median of batches, the device kept idle between them."""
+    """Return the host's seconds to launch one tiny kernel: median over batches; the device is idle between batches."""
     tiny = torch.ones(1, device=device)
     times = []
     for _ in range(matmul.REPEATS):
@@ -164,9 +164,10 @@ def launch_seconds(device: torch.device) -> float:
 
 
 def device_checks(machine: Machine, device: torch.device, processes: int) -> list[DeviceCheck]:
-    """Return the same product on every GPU, with its driver's report of caps and other processes.
+    """Return the rate of the same product on every GPU, with the driver's report of caps and other processes.
 
-    A single process measures every GPU that it sees in turn; of several, each measures its own and all get the results.
+    A single process measures all GPUs one after the other. Of several processes each measures its own GPU, and all
+    processes get all rates.
     """
     if processes == 1:
         return [_device_check(machine, index) for index in range(torch.cuda.device_count())]

@@ -48,7 +48,7 @@ def measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure the checks of a spec file; returns the exit code."""
+    """Run the preflight that a spec file describes; returns the exit code."""
     return run_spec("preflight", PreflightSpec, parser_of("tensorprimat.micro.preflight_rank", __doc__), measure, argv)
 
 

@@ -20,7 +20,7 @@ DISTINCT_BATCHES = 2  # taken in turn: enough that no step repeats the one befor
 
 
 def batches(spec: CellSpec) -> list[torch.Tensor]:
-    """Batches of shape (batch size, context + 1) on the host: the last token is only predicted.
+    """Return batches of shape (batch size, context + 1) on the host; the last token is only a target.
 
     Raises InputError for a token file that does not suit the cell.
     """

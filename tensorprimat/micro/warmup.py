@@ -9,9 +9,9 @@ from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.core.quantities import fixed, percent
 from tensorprimat.micro.sweep import Measure
 
-STABLE_PERCENT = 2.0  # points of CV above the lowest of all counts: within it a count is as good as any
+STABLE_PERCENT = 2.0  # percentage points; a count is stable if its CV is at most this far above the lowest CV
 LOW_CV_PERCENT = 5.0  # dedicated devices scatter by 1 to 2 %; at 5 % the mean of ten trials is known to 3.6 % (95 %)
-MEAN_STABLE_PERCENT = 5.0  # of the mean, also: a first step among the trials changes both
+MEAN_STABLE_PERCENT = 5.0  # largest deviation of a stable mean; a first step among the trials changes CV and mean
 
 
 def run(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[MicroResult]:
@@ -41,7 +41,7 @@ def stable_from(cells: Sequence[MicroResult]) -> MicroResult | None:
 
 
 def conclusion(cells: Sequence[MicroResult]) -> tuple[str, ...]:
-    """Return two or three sentences that the data support."""
+    """Return two or three sentences that the data support; one if no count could be measured."""
     measured = [cell for cell in cells if cell.median_time_ms is not None]
     if not measured:
         return ("No count of warm-up steps could be measured.",)

@@ -22,7 +22,7 @@ TimingMark = Callable[[], None]
 
 
 class Network(LanguageModel):
-    """The torch engine's model with a loss whose forward pass is nothing but a forward pass, where memory allows it."""
+    """The torch engine's model, with a loss that computes gradients in the forward pass only if memory requires it."""
 
     forward_only = False
 
@@ -48,7 +48,7 @@ class Network(LanguageModel):
 
 @contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Create floating-point tensors in this type within."""
+    """Set torch's default floating-point type inside the context."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -66,7 +66,7 @@ class Workload:
     """One cell's model on its device; `step` runs the pass that the cell names."""
 
     def __init__(self, spec: CellSpec) -> None:
-        """Builds everything. Raises InputError for the token file, and the device error if memory is insufficient."""
+        """Build model, optimizer and batches. Raises InputError for the token file, torch's error without memory."""
         self.spec, self.device = spec, torch.device(spec.device)
         multiply_float32_in(spec.precision)
         torch.manual_seed(spec.seed)
@@ -114,8 +114,11 @@ class Workload:
     @property
     def loss(self) -> str:
         """Return a description of the loss computation."""
-        in_pieces = pieces(self.spec.tokens, self.spec.vocab)
-        return "linear cross-entropy in pieces, gradients in forward" if in_pieces else "cross-entropy of all logits"
+        if not pieces(self.spec.tokens, self.spec.vocab):
+            return "cross-entropy of all logits"
+        if self.spec.forward_only:
+            return "cross-entropy in pieces"
+        return "linear cross-entropy in pieces, gradients in forward"
 
     @property
     def fused_norm(self) -> bool:
