@@ -97,6 +97,15 @@ def test_memory_has_its_own_limit(gate):
     assert "| llama | peak memory allocated | fail |" in markdown
 
 
+def test_memory_of_one_run_does_not_claim_an_interval(gate):
+    _, markdown, _ = gate(h100(), h100(seed=1), "--max-memory-increase", "5%")
+    assert "within the limit, beyond measurement noise" in markdown.partition("peak memory allocated")[2]
+    _, markdown, _ = gate(h100(runs=1), h100(runs=1, seed=1), "--max-memory-increase", "5%")
+    row = markdown.partition("peak memory allocated")[2]
+    assert "without an interval because a side has one run" in row
+    assert "beyond measurement noise" not in row
+
+
 def test_kinds_of_memory_are_never_mixed(gate):
     from tensorprimat.core.result import TrainingConfig
 

@@ -1,7 +1,8 @@
 """A gate for continuous integration: checks of a candidate's speed, memory and loss against limits.
 
 Every check has one of three outcomes. It fails only if the whole interval lies beyond the limit, and passes only if the
-whole interval lies within it; otherwise it is undecided, and says how many runs would decide.
+whole interval lies within it; otherwise it is undecided. An undecided throughput check states how many runs would
+decide. Memory peaks of single runs are compared without an interval.
 """
 
 from __future__ import annotations
@@ -88,11 +89,11 @@ def gate(
 ) -> GateReport:
     """Check every model that the baseline has.
 
-    lowest: the last level of `analysis.levels` on which a check may pass, also where a setting that must match is not
-    stated by both sides; None: the same work, stated by both.
+    lowest: the lowest level of `analysis.levels` on which a check may pass, even if a side does not state a setting
+    that must match; None: the same work, stated by both sides.
 
-    Raises InputError where a side has no usable result, several configurations of one model, or other work than the
-    baseline; UsageError where an assumption cannot be.
+    Raises InputError if a side has no usable result, or if the candidate lacks a model or did other work. Raises
+    UsageError if a side has several configurations of one model, or if an assumption is out of range.
     """
     assumed.checked()
     notes: list[str] = []
@@ -133,7 +134,7 @@ def _may_pass(level: Level, lowest: LevelName) -> bool:
 
 
 def _on_condition(check: Check, fairness: Fairness) -> Check:
-    """Return a check that passed as undecided, because a setting that must match is not stated by both sides."""
+    """Change a passed check to undecided, because a side does not state a setting that must match."""
     if check.status != "pass":
         return check
     settings = " and ".join(fairness.conditions)
@@ -143,7 +144,7 @@ def _on_condition(check: Check, fairness: Fairness) -> Check:
 
 
 def _unless_missed(check: Check, pair: GroupPair) -> Check:
-    """Return a check that passed as undecided, because more runs of the candidate missed the quality target."""
+    """Change a passed check to undecided if a larger share of the candidate's runs missed the quality target."""
     target = pair.candidate.result.performance_metrics.reported.quality_target
     before, after = (missed_target(group.result) / max(1, len(group.result.runs)) for group in pair.groups)
     if check.status != "pass" or target is None or after <= before:
@@ -172,7 +173,7 @@ def _by_model(loaded: Sequence[Loaded], side: str, notes: list[str]) -> dict[str
 def _levels_of_failure(pairs: Sequence[GroupPair], limit: float, assumed: StatedScatter) -> list[float]:
     """Return the confidence at which each model may fail, so that all failures hold together (Holm).
 
-    A pass needs every model to be within the limit, and no correction.
+    A pass needs no correction, because every model has to be within the limit.
     """
     tested = [pair.log for pair in pairs if pair.log is not None]
     least = math.log1p(-limit)
@@ -222,10 +223,10 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
 def decide(
     log: LogEstimate, limit: float, *, level: float, to_fail: float, further: float = 0.0
 ) -> Literal["pass", "fail", "undecided", "unsettled"]:
-    """Return the decision on a ratio candidate / baseline of a rate, of which the loss `limit` is tolerated.
+    """Return the decision on the ratio candidate / baseline of a rate, which may be as low as 1 − limit.
 
-    level: confidence at which it passes; to_fail: at which it fails. further: by how much the logarithm may still move
-    while step time drifts; unsettled: the limit lies within that.
+    level: confidence of a pass; to_fail: confidence of a failure. further: by how much the logarithm of the ratio may
+    still move while step time drifts; the decision is "unsettled" if the interval, widened by it, contains the limit.
     """
     least, half = math.log1p(-limit), log.half_width(level)
     if further and log.log - half - further < least <= log.log + half + further:
@@ -257,12 +258,14 @@ def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -
         log = stats.difference(stats.of_runs(above), stats.of_runs(below))
         low, high = (math.expm1(log.log + sign * log.half_width(assumed.confidence)) for sign in (-1, 1))
         change: float = math.expm1(log.log)
+        passed = "within the limit, beyond measurement noise"
     else:
         change = low = high = max(above) / max(below) - 1
+        passed = "within the limit, without an interval because a side has one run"
     status: Status = "fail" if low > limit else "pass" if high <= limit else "undecided"
     sentence = {
         "fail": "the candidate needs more than the limit allows",
-        "pass": "within the limit, beyond measurement noise",
+        "pass": passed,
         "undecided": "the interval contains the limit",
     }[status]
     return Check(
