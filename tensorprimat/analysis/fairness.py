@@ -39,7 +39,7 @@ _FROZEN = re.compile(r"(?<![a-z])(?:q?lora|dora|peft|adapter|frozen|freeze)", re
 def judge(baseline: Result, candidate: Result, *, strict: bool = False) -> Fairness:
     """Return the verdict level of the ratio of candidate to baseline, with its sentence and differences.
 
-    strict: accept only the same work step by step, as a build server needs it.
+    strict: give no ratio below the level "same work", for example for a build server.
     """
     pair = (baseline, candidate)
     differences = differences_between(pair)
@@ -87,7 +87,10 @@ class _Work:
 
 
 def same_work(baseline: Result, candidate: Result) -> bool:
-    """Return True unless the two are known to have done other work, whatever rates they measured."""
+    """Return True if both did the same work step by step, whatever rates they measured.
+
+    False also if one of them does not state its global batch, sequence length or model.
+    """
     pair = (baseline, candidate)
     work = _work(pair, differences_between(pair))
     return not work.refusals and work.level in ("identical", "same_work")
@@ -194,7 +197,10 @@ def _refuses(difference: Difference) -> bool:
 
 
 def _unstated_shape(pair: Sequence[Result]) -> tuple[str | None, str | None]:
-    """Return ("model shape", None) for a ratio under that condition, else why there is none and what would help."""
+    """Return ("model shape", None) for a ratio under that condition, or the reason against a ratio and its remedy.
+
+    (None, None) if both sides state their shape.
+    """
     if all(result.model.shape is not None for result in pair):
         return None, None
     shapes = []
@@ -224,7 +230,10 @@ def shape_of_name(model: Model) -> ModelShape | None:
 
 
 def _trained(pair: Sequence[Result]) -> str | None:
-    """Return "trainable parameters" for a conditional ratio, a reason for none, or None if both sides state all."""
+    """Return "trainable parameters" for a ratio under that condition, or the reason against a ratio.
+
+    None if both sides state their trainable parameters.
+    """
     stated = [BY_KEY["trainable_parameters"].read(result) for result in pair]
     if None not in stated:
         return None
@@ -275,7 +284,7 @@ def _task(pair: Sequence[Result]) -> tuple[str, float] | None:
 
 
 def _reached(result: Result) -> bool:
-    """Return True if the runs reached the target but for one of several, which MLPerf allows too."""
+    """Return True if all runs reached the target, or all but one of FEWEST_WITH_A_MISS or more, as MLPerf allows."""
     missed = missed_target(result)
     return bool(result.runs) and (missed == 0 or (missed == 1 and len(result.runs) >= FEWEST_WITH_A_MISS))
 
@@ -290,7 +299,7 @@ def _task_sentence(task: tuple[str, float], pair: Sequence[Result], differences:
     for side, result in zip(("baseline", "candidate"), pair, strict=True):
         if missed_target(result):
             sentence += f"; 1 of {len(result.runs)} runs of the {side} did not reach it and is not in the time to train"
-    told = [d for d in differences if d.field != "seed"]  # MLPerf wants another seed for every run
+    told = [d for d in differences if d.field != "seed"]  # MLPerf requires another seed for every run
     named = _named(d for d in told if d.weight != "context" and None not in d.values)
     return f"{sentence}; {named}." if named else f"{sentence}."
 

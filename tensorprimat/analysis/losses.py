@@ -46,7 +46,7 @@ def parity(
 ) -> LossParity | None:
     """Return the verdict on whether two sides' losses agree; None if a side logged no loss.
 
-    tolerance: largest gap that is not a difference, as a fraction of the baseline's loss.
+    tolerance: largest gap that counts as agreement, as a fraction of the baseline's loss.
     """
     sides = (baseline, candidate)
     if not all("loss" in group.result.steps.seen for group in sides):
@@ -98,7 +98,7 @@ def _other_data(baseline: Result, candidate: Result) -> str | None:
     """Return the reason why the sides read other tokens or another order; None if nothing indicates that."""
     ours, theirs = baseline.training_config, candidate.training_config
     if not same_work(baseline, candidate):
-        return "the sides did not do the same work"
+        return "the sides did different work, or a side does not state its work"
     if ours.data is None or theirs.data is None:
         return "at least one side does not state which data it read"
     if ours.data != theirs.data:
@@ -183,7 +183,7 @@ def _scatter(means: FloatArray) -> tuple[float, float]:
     """Return the standard deviation of one run's window mean, taken together over the windows, and its degrees of
     freedom.
 
-    means: shape (windows, runs). A run's windows err together, so they count as one when it comes to freedom.
+    means: shape (windows, runs). The windows of one run deviate together, so each run adds one degree of freedom.
     """
     runs = means.shape[1]
     return math.sqrt(float(means.var(axis=1, ddof=1).mean())), runs - 1
