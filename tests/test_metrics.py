@@ -239,7 +239,9 @@ def test_reported_tflops_are_restated_once_their_convention_is_clear(own):
 def test_reported_tflops_of_no_known_convention_are_not_restated():
     odd = metric("reported_tflops_per_gpu_restated", result(reported=Reported(tflops_per_gpu=1000.0)))
     assert odd.value is None
-    assert odd.because == "it implies 76.29 GFLOP per token, which no known convention gives for this shape"
+    assert (
+        odd.because == "the reported rate implies 76.29 GFLOP per token, which no known convention gives for this shape"
+    )
 
 
 # Memory

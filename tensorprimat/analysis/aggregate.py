@@ -221,19 +221,19 @@ class PassPair:
 
     @property
     def backward_cv_percent(self) -> float | None:
-        """Deviation of backward in percent of its mean."""
+        """Return the standard deviation of the backward time in percent of its mean."""
         if self.backward_std_ms is None or self.backward_ms <= 0:
             return None
         return 100 * self.backward_std_ms / self.backward_ms
 
     @property
     def ratio(self) -> float:
-        """Forward and backward over forward."""
+        """Return the time of forward and backward divided by that of forward alone."""
         return self.forward_backward_ms / self.forward_ms
 
 
 def pass_pairs(rows: Sequence[MicroRow]) -> list[PassPair]:
-    """Configurations that were timed both ways. Cells that include the optimizer step are in no pair."""
+    """Return the configurations timed both ways. Cells that include the optimizer step are in no pair."""
     alone: dict[tuple[Any, ...], MicroRow] = {}
     both: dict[tuple[Any, ...], MicroRow] = {}
     for row in rows:
@@ -247,7 +247,8 @@ def pass_pairs(rows: Sequence[MicroRow]) -> list[PassPair]:
 
 
 def _pair(alone: MicroRow, both: MicroRow) -> PassPair:
-    """Return backward by its own clock where the trials have one, else by the difference of equal trials."""
+    """Return a pair. Its backward time is the measured one if the trials timed it, else a difference: trial by trial if
+    both cells have equally many trials, else of the means."""
     forward, together = alone["mean_time_ms"], both["mean_time_ms"]
     timed, deviation = both.get("backward_time_ms"), both.get("backward_std_ms")
     if is_figure(timed) and float(timed or 0) > 0:

@@ -48,7 +48,7 @@ def compare(
     assume_host_cv: the same from machine to machine, for sides that were measured on one machine. confidence: of
     intervals and verdicts. baseline: label, or part of one, of the side that ratios divide by. strict: no ratio below
     the level "same work". prices: USD per GPU-hour by the name of a device.
-    Raises UsageError for a value that cannot be, InputError where nothing is left to show.
+    Raises UsageError for a value out of range, InputError where nothing is left to show.
     """
     if by not in BY:
         raise UsageError(f"--by {by}: must be one of {', '.join(BY)}")
@@ -157,8 +157,8 @@ def _unpaired(groups: Mapping[str, Sequence[Group]], group_pairs: Mapping[str, S
     for model, of_model in groups.items():
         paired = {id(group) for pair in group_pairs[model] for group in pair.groups}
         alone += [
-            f"{group.label}: not compared, because another side of its group did work more like that of the other "
-            "group; to compare this side, name the sides: tprimat compare NAME=PATH NAME=PATH"
+            f"{group.label}: not compared, because another side of its group did work more similar to that of "
+            "the other group; to compare this side, name the sides: tprimat compare NAME=PATH NAME=PATH"
             for group in of_model
             if paired and id(group) not in paired
         ]

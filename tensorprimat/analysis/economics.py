@@ -89,7 +89,7 @@ def economics(loaded: Sequence[Loaded], assumptions: MetricChoices) -> Economics
 
 
 def weigh(baseline: Enhanced, candidate: Enhanced) -> Return:
-    """Return break-even price and saving; None with the reason where the sides did not do the same work."""
+    """Return break-even price and saving; both unknown, with the reason, if the sides' rates are not compared."""
     even, saving = "break_even_price_usd_per_gpu_hour", "budget_saving_usd"
     fairness = judge(baseline.side.result, candidate.side.result)
     grounds = fairness.sentence.rstrip(".")
@@ -117,7 +117,9 @@ def weigh(baseline: Enhanced, candidate: Enhanced) -> Return:
 
 
 def unlike_prices(baseline: Mapping[str, Metric], candidate: Mapping[str, Metric]) -> str | None:
-    """Return why two known prices must not decide who is cheaper: one is the user's, or they are of two providers."""
+    """Return the reason why two prices are not compared: one is the user's, or they are from different sources.
+
+    None if they are compared, or if one is unknown."""
     sources = [metrics["price_usd_per_gpu_hour"].remark for metrics in (baseline, candidate)]
     kinds = {"--price" if (source or "").startswith("--price ") else source for source in sources}
     if None in kinds or len(kinds) == 1:
@@ -126,10 +128,10 @@ def unlike_prices(baseline: Mapping[str, Metric], candidate: Mapping[str, Metric
 
 
 def break_even(pair: Pair) -> Estimate | None:
-    """Return how many times the baseline's price of a GPU-hour the candidate's may be, for the same cost of the work.
+    """Return the candidate's price of a GPU-hour, divided by the baseline's, at which the work costs the same.
 
-    Rates per GPU give it directly; totals and times to a target take the number of GPUs of both sides. None where a
-    number is missing or nothing may be compared.
+    A ratio of rates per GPU is this factor itself; a ratio of totals or of times to a target is scaled by the numbers
+    of GPUs. None where a number is missing or nothing may be compared.
     """
     ratio = pair.ratio
     if ratio is None or not pair.fairness.level.comparable or pair.fairness.errors or ratio.estimate.value is None:
@@ -155,7 +157,7 @@ def _of(side: Enhanced, rests_on: Input) -> Input:
 
 
 def unused_prices(sides: Sequence[Mapping[str, Metric]], prices: Mapping[str, float]) -> list[str]:
-    """Return a warning for each price that the user gave and no side has."""
+    """Return a warning for each --price that names no side's device."""
     used = {metrics["price_usd_per_gpu_hour"].remark or "" for metrics in sides}
     return [
         f"--price {name}={usd:g}: no result is from this device"

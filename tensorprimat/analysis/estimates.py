@@ -30,8 +30,10 @@ ROWS_LOOKED_AT = 200  # more rows show no more digits
 
 
 def figure(result: Result, metric: str) -> float | None:
-    """Return a positive figure of a result, or None. metric: a field of PerformanceMetrics, or time_to_train (per
-    second, of the runs that reached the target).
+    """Return a positive figure of a result, or None.
+
+    metric: a field of PerformanceMetrics, or time_to_train: then the figure is runs to the target per second, over the
+    runs that reached it.
     """
     if metric == TIME_TO_TRAIN:
         times = [run.time_to_train_seconds for run in result.runs if run.time_to_train_seconds]
@@ -125,10 +127,11 @@ def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confiden
 def log_estimate(
     group: Group, metric: str, *, assume_run_cv: float | None = None, assume_host_cv: float | None = None
 ) -> LogEstimate | None:
-    """Logarithm of a figure with its scatter over runs; None where one run and no assumption is all there is.
+    """Return the logarithm of a figure with its scatter over runs; None for one run without assume_run_cv, and if a run
+    lacks the figure.
 
-    assume_run_cv: scatter of single runs beyond that of the steps of the run, for a side of one run.
-    assume_host_cv: scatter of machines, for a side whose runs are all of one.
+    assume_run_cv: scatter from run to run, in addition to that of the steps, for a side of one run.
+    assume_host_cv: scatter from machine to machine, for a side whose runs are all from one machine.
     """
     known = run_figures(group, metric)
     if not known:
@@ -256,7 +259,7 @@ def rounding_deviation(seconds: FloatArray) -> float:
     known = seconds[np.isfinite(seconds) & (seconds > 0)]
     if not len(known):
         return 0.0
-    spread = known[:: max(1, len(known) // ROWS_LOOKED_AT)]  # and neighbours: rows can repeat with a period
+    spread = known[:: max(1, len(known) // ROWS_LOOKED_AT)]  # besides the first rows: values can repeat with a period
     decimals = _decimals(np.concatenate((known[:ROWS_LOOKED_AT], spread)))
     if decimals is None:
         return 0.0

@@ -92,7 +92,7 @@ class Expression:
             self._check(part, depth=depth + 1)
 
     def value(self, row: Mapping[str, Any]) -> Any:
-        """Return the value for one row; None where a column of it is unmeasured or the arithmetic has no answer."""
+        """Return the value for one row; None if a column is unmeasured or the arithmetic has no result."""
         try:
             found = self._value(self._tree, row)
         except (ArithmeticError, ValueError, TypeError):

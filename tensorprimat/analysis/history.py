@@ -130,7 +130,8 @@ def _between(means: np.ndarray) -> tuple[float, int]:
     moves = np.abs(np.diff(means))
     if len(moves) < FEWEST_MOVES:
         return 0.0, 0
-    return max(NORMAL_MAD * float(np.median(moves)) / math.sqrt(2), RESOLUTION), len(moves) // 2  # median: half of them
+    deviation = max(NORMAL_MAD * float(np.median(moves)) / math.sqrt(2), RESOLUTION)
+    return deviation, len(moves) // 2  # a median is about as certain as a mean of half the values
 
 
 def _within(logs: Sequence[Sequence[float]]) -> tuple[float, int]:

@@ -33,7 +33,7 @@ def impossible(result: Result) -> tuple[str, ...]:
 
 
 def impossible_of_sides(sides: Sequence[tuple[str, Result]]) -> tuple[str, ...]:
-    """Return the sentences of labelled results, each once; of results on one device, which one has them."""
+    """Return the sentences about labelled results, each once; labelled where several results are of one device."""
     devices = [result.gpu_info.device_name for _, result in sides]
     found = [
         f"{label}, {error}" if devices.count(device) > 1 and label != device else error

@@ -46,7 +46,7 @@ def rate(result: Result) -> Input:
 
 
 def _rate(result: Result, name: str, of_what: str, figure: str, *also: str) -> Input:
-    """Return a token rate. figure: the field that holds it; also: another field whose warning explains None."""
+    """Return a token rate. figure: the field that holds it; also: fields whose warnings may explain a missing rate."""
     value = getattr(result.performance_metrics, figure)
     because = _reason(result, figure, *also) or _unknown_rate(result, of_what)
     known = value if value and value > 0 else None
@@ -211,7 +211,10 @@ def power(result: Result, gpu: Gpu | None) -> Input:
 
 
 def _of_one_die(watts: float, gpu: Gpu | None) -> tuple[float, str]:
-    """Return the power of one die. A board of several reports its whole power at the first, above that die's limit."""
+    """Return the power of one die, and a remark.
+
+    On a board with several dies, the first die reports the power of the board. A value above the limit of one die is
+    therefore divided by the number of dies."""
     one_die = gpu.tdp_watts.value if gpu and gpu.dies > 1 and gpu.tdp_watts else None
     if gpu is None or not one_die or watts <= one_die:
         return watts, ""

@@ -17,7 +17,7 @@ class Level:
 
     name: LevelName
     title: str
-    """Two or three words for a badge or a table cell."""
+    """A few words for a badge or a table cell."""
     sentence: str
     """Beginning of the sentence that states the level; the differences follow it."""
     colour: str

@@ -51,7 +51,8 @@ def headroom(result: Result, gpu: Gpu | None) -> Metric:
 
 
 def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
-    """Return the largest micro batch that fits if all but weights, gradients and optimizer grows with it."""
+    """Return the largest micro batch that fits into TIGHT of the memory, if weights, gradients and optimizer state stay
+    constant and the rest of the peak grows in proportion to the micro batch."""
     name = "largest_micro_batch_size"
     used, total, state = inputs.memory_used(result), inputs.memory_total(result, gpu), fixed_state(result)
     micro_batch = Input(
@@ -113,8 +114,8 @@ def _bytes_per_parameter(config: TrainingConfig) -> tuple[float, float, float, s
 
 
 def _sharing(config: TrainingConfig) -> tuple[int, int, int, int] | str:
-    """Return the GPUs of one replica and the numbers of replicas that share weights, gradients and optimizer state; or
-    the reason why these are unknown.
+    """Return TP × PP, which divides the parameters, and by how much weights, gradients and optimizer state are divided
+    further among the replicas; or the reason why these are unknown.
     """
     if config.num_gpus == 1:
         return 1, 1, 1, 1

@@ -19,8 +19,8 @@ from tensorprimat.core.quantities import count, fixed, percent
 from tensorprimat.core.result import ModelShape, Result
 from tensorprimat.core.units import TERA
 
-SAME_CONVENTION = 0.01  # a framework's rounding and padded vocabulary; conventions of one model differ by more, or
-# so close (torchtitan, full_attention) that it does not matter which of them it was
+SAME_CONVENTION = 0.01  # allows for rounding and a padded vocabulary; most conventions differ by more for one model,
+# and between those that do not (torchtitan, full_attention) the restated figure hardly changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class MetricChoices:
     convention: str = flops.DEFAULT_CONVENTION
     """Name in `core.flops.CONVENTIONS`."""
     prices: Mapping[str, float] = field(default_factory=dict)
-    """USD per GPU-hour by the name that the user wrote; they go before the catalogue's."""
+    """USD per GPU-hour by the name that the user wrote; they replace the catalogue's prices."""
     budget_tokens: float = float(TERA)
     """For cost, time and energy of a training run of the user's own size."""
     preflights: Sequence[Preflight] = ()
@@ -83,7 +83,7 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
 
 
 def _of_parts(result: Result, gpu: Gpu | None, convention: str, mfu: float, peak: object) -> str:
-    """Return the MFU by the peaks of the precisions that the parts of the model run in, for FP8 and FP4; else ""."""
+    """Return the MFU of an FP8 or FP4 run with every part of the model at the peak of its own precision; else ""."""
     ran, shape, length = result.training_config.precision, result.model.shape, result.training_config.sequence_length
     wide = gpu.peak("bf16") if gpu else None
     if ran not in ("fp8", "fp4") or shape is None or not length or wide is None or not wide.value:
@@ -114,7 +114,7 @@ def _of_packing(result: Result, convention: str, mfu: float) -> str:
 
 
 def _stated(result: Result) -> str:
-    """Return the facts under an MFU that do not come from the run or its log, with their origin."""
+    """Return the facts that an MFU uses and that do not come from the run or its log, with their origin."""
     assumed = result.provenance.assumed
     return ", ".join(f"{label} ({assumed[key]})" for key, label in UNDER_MFU.items() if key in assumed)
 
@@ -179,7 +179,7 @@ _OF_PARTS = ("every second matrix product", "every second layer")
 
 
 def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
-    """MFU × FLOPs executed / FLOPs of the model. Source: Korthikanti et al., Reducing Activation Recomputation, 2022.
+    """Return MFU × FLOPs executed / FLOPs of the model (Korthikanti et al., Reducing Activation Recomputation, 2022).
 
     Layers run again, never the output head. `full`: their whole forward pass. `selective`: the attention core with
     Megatron and NeMo; with torchtitan the second, fourth and sixth matrix product of a layer and no attention
@@ -220,7 +220,10 @@ def _layers_differ(shape: ModelShape) -> bool:
 
 
 def restated_tflops(result: Result, convention: str) -> Metric:
-    """Return the framework's own TFLOP/s in another convention (exact name), if it is clear by which it counted."""
+    """Return the framework's own TFLOP/s, restated in a convention; unknown if the framework's convention is unclear.
+
+    convention: exact name.
+    """
     name = "reported_tflops_per_gpu_restated"
     reported_by_log = result.performance_metrics.reported
     shape, length = result.model.shape, result.training_config.sequence_length
@@ -240,7 +243,8 @@ def restated_tflops(result: Result, convention: str) -> Metric:
     nearest = min(counts, key=lambda known: abs(counts[known] / implied - 1))
     if abs(counts[nearest] / implied - 1) > SAME_CONVENTION:
         because = (
-            f"it implies {fixed(implied / 1e9, 2)} GFLOP per token, which no known convention gives for this shape"
+            f"the reported rate implies {fixed(implied / 1e9, 2)} GFLOP per token, which no known convention gives for "
+            "this shape"
         )
         return unknown(name, because, (reported,))
     factor = counts[convention] / counts[nearest]

@@ -58,7 +58,7 @@ class TaskSide:
 
     @property
     def minutes(self) -> float:
-        """Return the geometric mean over submitters."""
+        """Return the minutes to train, as the geometric mean over submitters."""
         return math.exp(self.estimate.log)
 
     @property

@@ -53,7 +53,7 @@ def published_row(entry: Entry) -> Published | None:
 
 
 def _parallel_sizes(entry: Entry) -> dict[str, Any]:
-    """Return the sizes that an entry states by symbol ("tp"), by the names of TrainingConfig."""
+    """Return the parallel sizes of an entry by TrainingConfig's names; the entry has them by symbol, such as "tp"."""
     return {name: entry.parallelism.get((settings.BY_NAME[name].symbol or "").lower()) for name in MODEL_PARALLEL}
 
 

@@ -26,7 +26,7 @@ class ScalingPoint:
 
     scored: Scored
     efficiency: float | None
-    """Samples/s of a GPU over that at the smallest count, averaged there over entries; strong scaling."""
+    """Samples/s of one GPU, divided by the mean of the entries with the fewest GPUs; strong scaling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,10 @@ def scalings(entries: Sequence[Entry], confidence: float) -> tuple[Scaling, ...]
 
 
 def over_rounds(entries: Sequence[Entry]) -> tuple[TaskComparison, ...]:
-    """Return each GPU's task against the same task in the round before, newest last: the gain of software."""
+    """Return the comparison of each GPU's task with the same task in its previous round, newest last.
+
+    The hardware is the same, so the difference is the gain of software.
+    """
     sides: dict[tuple[str, Task], list[TaskSide]] = {}
     groups: dict[tuple[str, str, int, str], list[Entry]] = {}
     for entry in entries:
@@ -111,7 +114,7 @@ class VendorRound:
     scored: Scored
     minutes: float
     over_before: float | None
-    """Its time over that of the round before in which the vendor has an entry; None in the first."""
+    """Its time divided by that of the vendor's entry in its previous round; None in the first."""
 
 
 def vendor_named(name: str) -> str | None:

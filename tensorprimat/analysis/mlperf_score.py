@@ -39,7 +39,7 @@ class Scored:
 
     @property
     def num_gpus(self) -> int:
-        """Return the GPUs of the entry, 0 where it does not state them."""
+        """Return the number of GPUs of the entry, 0 if it does not state one."""
         return self.entry.num_gpus or 0
 
     @property
@@ -56,7 +56,7 @@ class Scored:
 
     @property
     def failures(self) -> int:
-        """Return the runs that did not reach the target or are missing."""
+        """Return the number of runs that did not reach the target or are missing."""
         return len(self.entry.runs) - len(self.succeeded) + self.missing
 
     @property
@@ -109,12 +109,12 @@ class Scored:
 
     @property
     def training_seconds(self) -> float | None:
-        """Return the mean seconds of training, evaluation and set-up left out."""
+        """Return the mean seconds of training, without evaluation and set-up."""
         return _mean([run.training_seconds for run in self.counted])
 
     @property
     def samples_per_second(self) -> float | None:
-        """Return sequences over training seconds of the runs of the score."""
+        """Return the sequences per second of training, over the runs of the score."""
         samples, seconds = self.samples, self.training_seconds
         return samples / seconds if samples and seconds else None
 
@@ -148,7 +148,7 @@ class Scored:
 
     @cached_property
     def mfu(self) -> Mfu:
-        """Return model FLOPs over training seconds and the GPU's dense peak at the precision that is stated."""
+        """Return the model FLOP/s during training, divided by the GPU's dense peak at the stated precision."""
         rules, rate = mlperf_rules.benchmark(self.entry.benchmark), self.tokens_per_second_per_gpu
         precision, length, gpu = self.precision, self.sequence_length, catalogue.find_gpu(self.entry.gpu)
         if rate is None or length is None:
@@ -173,7 +173,7 @@ class Scored:
 
     @property
     def error_of_spread(self) -> float:
-        """Return the standard error of the score over the standard deviation of a run."""
+        """Return the standard error of the score, divided by the standard deviation of a run."""
         if len(self.counted) == 1:
             return MEDIAN_OF_THREE
         return math.sqrt(LOSS_BY_TRIMMING / len(self.succeeded))
@@ -182,8 +182,8 @@ class Scored:
     def estimate(self) -> LogEstimate | None:
         """Return the logarithm of the score in minutes with its scatter over runs, or None where that is unknown.
 
-        The standard deviation is that of all successful runs. Runs stop at one of a few evaluations, so that the runs
-        which the score counts are often equal and their own scatter says nothing.
+        The standard deviation is that of all successful runs. Runs stop only at evaluations, so the few runs in the
+        score often have equal times, and their own scatter would be too small.
         """
         minutes, spread = self.minutes, self.spread
         if minutes is None or spread is None:

@@ -28,7 +28,7 @@ CONFIDENCE = 0.90
 COVERAGE = (0.85, 0.95)
 """Share of left-out points within the 90 % interval for which the projection counts as reliable."""
 FEWEST_GROUPS = 4
-FEWEST_POINTS = 20  # of fewer the coverage itself is not known to 15 %
+FEWEST_POINTS = 20  # with fewer points the coverage is uncertain by more than 15 percentage points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class ScalingGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Exponent:
-    """Mean exponent of several groups with the spread of a further one."""
+    """Mean exponent of several groups, with the interval in which one further exponent is expected."""
 
     mean: float
     half_width: float
@@ -59,7 +59,7 @@ class Exponent:
     groups: int
 
     def factor(self, ratio: float) -> tuple[float, float, float]:
-        """Return the change of the total rate for a ratio of numbers of GPUs: expected, low, high."""
+        """Return the factor by which the total rate changes with `ratio` times the GPUs: expected, low, high."""
         distance, half = math.log(ratio), abs(math.log(ratio)) * self.half_width
         middle = self.mean * distance
         return math.exp(middle), math.exp(middle - half), math.exp(middle + half)

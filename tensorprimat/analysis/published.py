@@ -188,8 +188,8 @@ def with_published(comparison: Comparison) -> Comparison:
 def near_published(sides: Sequence[Side]) -> tuple[PublishedComparison, ...]:
     """Return every published result of a model that a side trained, with each of its sides against it, nearest first.
 
-    A ratio (measured here over published) is given only where fairness does not forbid it. It has no interval: nobody
-    published how much the runs of those numbers varied.
+    A ratio (measured here over published) exists only where fairness allows it. It has no interval, because the sources
+    do not state how much their runs varied.
     """
     found = []
     for row in (one.row for one in baselines()):
@@ -203,7 +203,8 @@ def near_published(sides: Sequence[Side]) -> tuple[PublishedComparison, ...]:
 
 
 def _distance(row: Published, sides: Sequence[Side], against: Sequence[Against]) -> tuple[object, ...]:
-    """Return a sort key: comparable, same GPU, same number of GPUs, level, sequence, count, batch; newest first."""
+    """Return a sort key: comparable, same GPU, same number of GPUs, level, sequence, distance of the number of GPUs and
+    of the batch, precision; then newest and fastest first."""
     results = [side.result for side in sides]
     known = [find_gpu(result.gpu_info.device_name) for result in results if result.gpu_info.device_name]
     configs = [result.training_config for result in results]

@@ -143,10 +143,10 @@ def runs_to_show(pair: GroupPair, half_width: float, assumed: StatedScatter) -> 
 def ratios(
     pairs: Sequence[GroupPair], assumed: StatedScatter, *, mean: LogEstimate | None = None
 ) -> tuple[list[Ratio | None], float]:
-    """Ratios of one report, each read at the confidence at which all of its verdicts hold together (Holm).
+    """Return the ratios of one report, with intervals at the confidence at which all verdicts hold together (Holm).
 
     mean: logarithm of the mean ratio over models, one more verdict of the report. Returns the ratios, and the
-    confidence at which the mean is to be read.
+    confidence for the interval of the mean.
     """
     tested = [(pair.log, look_of(pair)) for pair in pairs if pair.log is not None]
     if mean is not None:
@@ -249,7 +249,7 @@ def scope(pair: GroupPair, assumed: StatedScatter) -> str | None:
 
 
 def _sensitivity(pair: GroupPair, assumed: StatedScatter, level: float) -> str | None:
-    """Return the verdict if runs scatter twice as much as assumed, or half as much where nothing is shown."""
+    """Return a phrase on the verdict if runs vary twice as much as assumed (half as much if no difference is shown)."""
     if _assumption([pair], assumed) is None or assumed.run_cv is None or pair.metric is None:
         return None
     verdict = _verdict(pair, level)
@@ -284,10 +284,10 @@ def mean_log(pairs: Sequence[Sequence[GroupPair]]) -> LogEstimate | None:
 def mean_ratio(
     pairs: Sequence[Sequence[GroupPair]], assumed: StatedScatter, level: float | None = None
 ) -> Ratio | None:
-    """Geometric mean over models of comparable ratios of one metric, where one pairing runs through all of them.
+    """Return the geometric mean of the ratios over models, if all are of the same two sides and metric; else None.
 
-    pairs: by model. level: confidence after correction for the other verdicts of the report. The interval is of these
-    models, not of models that were not run.
+    pairs: by model. level: confidence after correction for the other verdicts of the report. The interval is valid for
+    the models that were run, not for others.
     """
     comparable = _of_one_pairing(pairs)
     if not comparable:
@@ -327,7 +327,7 @@ def _of_one_pairing(pairs: Sequence[Sequence[GroupPair]]) -> list[GroupPair]:
 
 
 def _plain_log(pair: GroupPair) -> float:
-    """Logarithm of the ratio of the sides' figures, where no interval is possible."""
+    """Return the logarithm of the ratio of the sides' figures, without an interval."""
     below, above = (figure(group.result, pair.metric or PRIMARY) or math.nan for group in pair.groups)
     return math.log(above / below)
 
@@ -339,9 +339,9 @@ def _verdict(pair: GroupPair, level: float) -> Verdict:
 
 
 def verdict_of(log: LogEstimate, level: float, further: float = 0.0) -> Verdict:
-    """Return the verdict at a confidence; none where an unsettled side could have been on the other side of 1.
+    """Return the verdict at a confidence; "unsettled" if the interval, widened by `further`, contains 1.
 
-    further: by how much the logarithm may still move. While step time drifts, the final level is unknown.
+    further: by how much the logarithm may still move while step time drifts; 0 for settled sides.
     """
     low, high = log.interval(level)
     if further and low * math.exp(-further) <= 1 <= high * math.exp(further):

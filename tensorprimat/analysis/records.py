@@ -187,7 +187,7 @@ class Comparison:
     """Every side of every model, in reading order; one alone is reported alone."""
     pairs: tuple[Pair, ...]
     mean_ratio: Ratio | None
-    """Geometric mean over the models of the comparable pairs, where there are at least two and one pairing."""
+    """Geometric mean over the models, if at least two have a comparable pair, all of the same two sides."""
     warnings: tuple[str, ...]
     generated_at: str
     errors: tuple[str, ...] = ()

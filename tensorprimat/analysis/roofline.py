@@ -44,11 +44,11 @@ class Ceiling:
 
     @property
     def ridge(self) -> float:
-        """Intensity from which on the matrix rate limits."""
+        """Return the intensity from which on the matrix rate is the limit."""
         return self.flops_per_second / self.bytes_per_second
 
     def at(self, intensity: float) -> float:
-        """FLOP/s that work of an intensity can reach."""
+        """Return the FLOP/s that work of an intensity can reach."""
         return min(self.flops_per_second, intensity * self.bytes_per_second)
 
 
@@ -66,7 +66,7 @@ def ceilings(found: Preflight) -> list[Ceiling]:
 
 
 def of_cells(cells: Sequence[MicroResult]) -> list[RooflinePoint]:
-    """Cells that were measured."""
+    """Return the points of the cells that have a rate."""
     return [
         RooflinePoint(
             model=cell.model_size,
@@ -82,14 +82,15 @@ def of_cells(cells: Sequence[MicroResult]) -> list[RooflinePoint]:
 
 
 def _fused_norm(cell: MicroResult) -> bool:
-    """Return True if the cell's RMS norm was one kernel, which moves least; assumed of a GPU where it is not known."""
+    """Return True if the cell's RMS norm was one kernel, which moves the fewest bytes; if unknown, True for a GPU."""
     return cell.device != "cpu" if cell.fused_norm is None else cell.fused_norm
 
 
 def of_result(result: Result) -> RooflinePoint | None:
-    """Return a training result; None where shape, sequence length, micro batch, precision or rate is not known.
+    """Return a training result as a point.
 
-    Gradient accumulation repeats the micro-batch's work and runs the optimizer once: its traffic is shared.
+    None if shape, sequence length, micro batch, precision or rate is unknown, and for experts and latent attention.
+    With gradient accumulation, each micro batch has its share of the optimizer's traffic.
     """
     config, shape = result.training_config, result.model.shape
     rate = result.performance_metrics.tokens_per_second_per_gpu

@@ -140,7 +140,11 @@ def _squares(points: Points, share: float) -> float:
 
 
 def _crossing(points: Points, worst: float, best: float, end: float) -> float:
-    """Return the share between the best and an end at which the sum of squares reaches a value; 0 below all."""
+    """Return the end of the interval of the serial share: where the sum of squares reaches `worst`.
+
+    best, end: logarithms of shares, the best one and the last one to try. If the sum stays below `worst`, the result is
+    0 at the low end and the last share at the high end.
+    """
     from scipy.optimize import brentq
 
     if _squares(points, math.exp(end)) <= worst:

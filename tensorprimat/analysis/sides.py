@@ -57,7 +57,7 @@ class Group:
 
     label: str
     key: str
-    """The label before sides of the same name were distinguished."""
+    """Label without the additions that distinguish sides of equal labels."""
     files: tuple[str, ...]
     result: Result
     """Pooled over its files."""
@@ -176,7 +176,8 @@ def _key(item: Loaded, by: str) -> str:
 def _as_named(items: Sequence[Loaded]) -> list[list[Loaded]]:
     """Return the files of every benchmark on every side, sides in the order in which they were named.
 
-    A file joins a benchmark if it can pool with all of its files; of files that state the same it is compared with one.
+    A file joins a benchmark if it can be pooled with all files in it. Of several files that state the same, it is
+    compared with one only.
     """
     benchmarks: list[tuple[list[Loaded], dict[tuple[str | None, ...], Result]]] = []
     for item in items:
@@ -225,7 +226,7 @@ class _Benchmark:
     fastest: tuple[Pace, ...]
 
     def add(self, item: Loaded, speeds: tuple[Pace, ...]) -> None:
-        """Add one file and widen the range; the ends take the smallest spread of all."""
+        """Add one file and widen the range; each end has the smallest spread of all files."""
         self.files.append(item)
         self.slowest = _end(self.slowest, speeds, min)
         self.fastest = _end(self.fastest, speeds, max)
@@ -242,7 +243,7 @@ def _end(ours: tuple[Pace, ...], theirs: tuple[Pace, ...], choose: Callable[[flo
 
 
 def _rank(result: Result, by: str) -> tuple[int, str]:
-    """NVIDIA, AMD, CPU, unknown; then by label; sorting keeps files of one rank in the order given."""
+    """Return a sort key: the platform (NVIDIA, AMD, CPU, unknown) if sides are platforms, then the label."""
     platforms = list(PLATFORM_NAMES)
     place = platforms.index(result.platform) if result.platform in platforms else len(platforms)
     return (place if by == "platform" else 0, BY[by](result))

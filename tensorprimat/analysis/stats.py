@@ -9,12 +9,12 @@ Fisher. Welch's estimate of the degrees of freedom is too low where both sides v
 (`_degrees_of_difference`). Percentile bootstraps are not used: over five runs they cover too little.
 
 One run: consecutive steps are correlated, so n steps count as fewer independent ones. `of_one_run` averages the rows
-into about 22 batches, because fast noise hides slow wander in single rows but not in batches. It models the batches as
-an AR(1) process and averages the t interval of the mean over every autocorrelation that the rows allow (the marginal
-posterior of the mean under a flat prior on φ and Jeffreys' prior on level and scale; Zellner 1971, chapter 4). With a
-single estimate of φ, or with batch means, intervals of short and correlated series cover too little: see
-docs/project/calibration.md, which perf/calibration.py writes. The interval covers step noise only; another run may
-differ by more.
+into batches (for n rows about 2√n, but 22 to 400), because fast noise hides slow wander in single rows but not in
+batches. It models the batches as an AR(1) process and averages the t interval of the mean over every autocorrelation
+that the rows allow (the marginal posterior of the mean under a flat prior on φ and Jeffreys' prior on level and scale;
+Zellner 1971, chapter 4). With a single estimate of φ, or with batch means, intervals of short and correlated series
+cover too little: see docs/project/calibration.md, which perf/calibration.py writes. The interval covers step noise
+only; another run may differ by more.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ def influences(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
 def of_one_run(moves: FloatArray, confidence: float = 0.95) -> OneRun:
     """Return the uncertainty of the mean of one autocorrelated series.
 
-    moves: deviations of the rows, relative to their mean, in the order of time. shape (rows,); the mean is taken off.
+    moves: deviations of the rows, relative to their mean, in the order of time, shape (rows,). Their mean is
+    subtracted.
     Raises ValueError for fewer than three rows.
     """
     half_widths, effective = half_widths_of_series(moves[None, :], confidence)
@@ -211,8 +212,8 @@ def half_widths_of_series(series: FloatArray, confidence: float = 0.95) -> tuple
 
 
 def _batch(rows: int) -> int:
-    """Return how many neighbouring rows are averaged to one: slow wander under fast noise is no AR(1) process, but the
-    means of some rows nearly are."""
+    """Return how many neighbouring rows form one batch. Slow wander under fast noise is no AR(1) process, but the means
+    of batches nearly are one."""
     return max(1, round(rows / min(max(_FEWEST_BATCHES, 2 * math.sqrt(rows)), _MOST_BATCHES)))
 
 

@@ -1,7 +1,7 @@
 """Verification of a folder of results: hashes of logs and series, and every figure computed again from its steps.
 
 A finding names the file, its state and the reason. States that count as wrong: `differs` (the content is not the one
-that was written), `missing` (a file that a result needs is gone) and `foreign` (no result or tool wrote or names it).
+that was written), `missing` (a file that a result needs is gone) and `foreign` (the file belongs to no result).
 `unchecked` marks a file that could not be verified, such as a log that is not on this machine.
 """
 
@@ -28,14 +28,14 @@ WRONG: tuple[VerifyState, ...] = ("differs", "missing", "foreign")
 REPORTS = ("comparison", "enhanced_metrics", "history", "aggregate", "analysis", "gate")
 """Kinds of JSON that are written from results and hold no measurement of their own."""
 ROUNDING = 1e-4  # relative: figures have 4 significant digits, and those of a series 6
-SPREAD = 5e-5  # of the mean: a deviation of series with 6 digits
-LARGEST = 1e300  # of a figure: a whole number of a JSON file may be too large to compute with
+SPREAD = 5e-5  # of the mean: error of a standard deviation that is computed from rows with 6 digits
+LARGEST = 1e300  # figure that can be compared; a whole number in a JSON file may be too large for a float
 MOST_FIGURES = 5  # named in one sentence
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Logs:
-    """Files in which the logs of results are looked for: by name, and by size for those that were moved or renamed."""
+    """Files among which the logs of results are searched: by name, and by size for logs that were renamed."""
 
     by_name: Mapping[str, Sequence[Path]]
     by_size: Mapping[int, Sequence[Path]]
@@ -97,7 +97,7 @@ def _logs(paths: Iterable[Path], *, has_folders: bool) -> _Logs:
 
 
 def _document_or_error(path: Path, places: _Logs, named: set[Path]) -> list[Finding]:
-    """Return the findings about one JSON file; a value that nothing can be computed from is one of them."""
+    """Return the findings about one JSON file; an unusable value in it is a finding, too."""
     try:
         with regular.usable(path):
             return list(_document(path, places, named))
@@ -106,7 +106,7 @@ def _document_or_error(path: Path, places: _Logs, named: set[Path]) -> list[Find
 
 
 def _document(path: Path, places: _Logs, named: set[Path]) -> Iterator[Finding]:
-    """Verify one JSON file; enters the series files that it names."""
+    """Verify one JSON file, and add the series file that it names to `named`."""
     try:
         document = store.read_json(path)
     except InputError as error:
@@ -160,7 +160,8 @@ def _figures(path: Path, document: Mapping[str, Any], result: Result) -> Finding
 
 
 def _pairs(name: str, stated: Any, found: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (place, stated, found) of every value that either side has; a field of a newer version is left out."""
+    """Yield (place, stated, found) of every value; a field that only one of the two has, as in another version, is left
+    out."""
     if isinstance(found, dict) and isinstance(stated, dict):
         for key in found:
             if key in stated:
@@ -202,7 +203,7 @@ def _shown(value: Any) -> str:
 
 
 def _sources(path: Path, result: Result, places: _Logs) -> Iterator[Finding]:
-    """Compare the logs that a result was read from with its hashes, where files of their names are."""
+    """Find the logs that a result was read from, by name or size, and compare their hashes with the stated ones."""
     for source in result.provenance.sources:
         if source.sha256 is None:
             continue
@@ -253,7 +254,7 @@ def _preflight(path: Path) -> Finding:
 
 
 def _auxiliary_file(path: Path, named: set[Path]) -> Iterator[Finding]:
-    """Verify a series file, and find the temporary files of a killed write."""
+    """Verify a series file, and report a temporary file of an interrupted write."""
     if path.suffix == ".npz" and path not in named:
         yield Finding(path=path, state="foreign", says="a series file that no result refers to")
     elif path.suffix == ".npz" and series.is_own_name(path.name):
@@ -264,7 +265,7 @@ def _auxiliary_file(path: Path, named: set[Path]) -> Iterator[Finding]:
 
 
 def _latest(folder: Path, files: Sequence[Path]) -> Iterator[Finding]:
-    """Look for the copy in history that every latest result of this folder has."""
+    """Report the latest results of this folder that have no copy in history/."""
     history = folder / store.HISTORY
     if not history.is_dir():
         return
