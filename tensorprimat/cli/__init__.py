@@ -180,7 +180,8 @@ def _lines() -> Iterator[str]:
 
 
 def _options_of(command: Any, name: str) -> Callable[[str], str]:
-    """Return the current spelling of a typed option: underscores, old names, and --output as --output-dir."""
+    """Return the function that gives the current spelling of a typed option: it replaces underscores and old names, and
+    accepts --output for --output-dir."""
     taken = {parameter.replace("_", "-") for parameter in inspect.signature(command).parameters}
 
     def normalise(typed: str) -> str:

@@ -36,7 +36,7 @@ from tensorprimat.session.plan import Job, Request, check, check_facts, job_of, 
 from tensorprimat.session.runs import ModelOutcome, outcomes_of, within_budget
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
-"""The next command, by how this one was called; else the script in the folder of benchmark.py."""
+"""Name that this program was called by → the command to suggest next; others suggest compare_results.py."""
 
 
 def benchmark(request: Request) -> int:
@@ -83,7 +83,7 @@ def benchmark(request: Request) -> int:
 
 
 def _as_rank(place: as_rank.Rank, request: Request) -> int:
-    """Return one training by processes that torchrun or srun has started; rank 0 talks and writes for all."""
+    """Train in this process as one rank of torchrun or srun; rank 0 prints and writes. Returns the exit code."""
     machine = detect()
     spec = as_rank.spec_of(request, place, machine)
     as_rank.set_lightning_tasks(place)
@@ -130,7 +130,7 @@ def _say_log(model: str, search: discover.Search, screen: Screen) -> None:
 
 
 def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Screen) -> int:
-    """Print what would happen. Everything but the logs' contents was checked on the way here."""
+    """Print what would happen; all checks but those of a log's content were made before. Returns the exit code."""
     worst = 0
     for job in jobs:
         if job.spec is not None:
@@ -167,7 +167,7 @@ def _show_end(screen: Screen, outcome: ModelOutcome) -> None:
 
 
 def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) -> int:
-    """Return the table over models, the JSON, the next commands, and the exit code."""
+    """Print the table over models, the JSON and the next command; return the exit code."""
     done = [outcome for outcome in outcomes if outcome.result is not None and outcome.path is not None]
     results = [outcome.result for outcome in done if outcome.result is not None]
     if len(results) > 1:

@@ -20,7 +20,7 @@ OPTIONS = (
 
 
 def cluster_of(typed: Mapping[str, Any]) -> Cluster:
-    """Return the place that the options of a command name."""
+    """Return the cluster that the options of a command describe."""
     from tensorprimat.engines.cluster.executors import Cluster
 
     stated = {name: value for name, value in typed.items() if name in Cluster.model_fields and value is not None}

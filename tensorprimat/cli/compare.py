@@ -87,7 +87,7 @@ def command(
     stated = facts.statements(typed_facts)
     with second_process() as start_call:
         if not no_plot:
-            start_call(_load_matplotlib)  # drawn while results are read here
+            start_call(_load_matplotlib)  # the second process imports it while this one reads results
         from tensorprimat.analysis.compare import compare
 
         comparison = compare(

@@ -23,7 +23,7 @@ def run(arguments: list[str], commands: Mapping[str, str]) -> int:
     app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
     typed = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()
     for name, help_text in commands.items():
-        being_completed = name in typed[1:2]  # the others need no options
+        being_completed = name in typed[1:2]  # only this command's options are needed
         command = importlib.import_module(f"tensorprimat.cli.{name}").command if being_completed else lambda: None
         app.command(name, help=help_text)(command)
     try:

@@ -131,7 +131,7 @@ def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> No
         written[file] = None
     for extracted in results if file is None else ():
         written[_write(extracted.result, output, written)] = None
-    for path in written:  # after all are written: the reader of the list may stop at any line
+    for path in written:  # after all files are written, because a program that reads the list may close stdout
         print(path, file=sys.stderr if quiet else sys.stdout)
 
 

@@ -52,8 +52,9 @@ def command(
     """Judge a candidate against a baseline, model by model, and print Markdown for a pull-request comment.
 
     A check fails only if the whole interval is beyond the limit, and passes only if the whole interval is within it;
-    otherwise it is undecided, and the output says how many runs would decide. Each side needs at least two runs; single
-    runs need --assume-run-cv. Only the same work, stated by both sides, can pass, unless --accept names a lower level.
+    otherwise it is undecided. For the slowdown, the output then says how many runs would decide. Each side needs at
+    least two runs; single runs need --assume-run-cv, but their peak memory is compared without an interval. Only the
+    same work, stated by both sides, can pass, unless --accept names a lower level.
     Flags state facts that a file lacks, for one side as baseline=VALUE or candidate=VALUE; the output lists them.
 
     \b
@@ -132,7 +133,7 @@ def _level(text: str) -> LevelName:
 
 
 def _limit(flag: str, text: str) -> float:
-    """Return a share of a rate: below all of it."""
+    """Return a limit as a fraction. Raises UsageError for 100 % or more."""
     value = fraction(flag, text)
     if value >= 1:
         raise UsageError(f"{flag} {text}: must be below 100 %, such as 3%")

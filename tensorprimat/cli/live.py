@@ -63,7 +63,7 @@ class Screen:
         self.say(rule, style="bold")
 
     def table(self, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Columns of text."""
+        """Print columns of text."""
         table = Table(*titles, box=None, pad_edge=False, header_style="bold")
         for row in rows:
             table.add_row(*row)

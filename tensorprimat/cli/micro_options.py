@@ -52,7 +52,7 @@ OPTIONS = {one.name: one for one in (*SHAPE, *WORK)}
 
 
 def with_cell_options(*names: str, after: str | None, **defaults: Any) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command these OPTIONS. defaults: of options that the command has otherwise."""
+    """Return a decorator that gives a command these OPTIONS. defaults: default values that differ in this command."""
     chosen = [OPTIONS[name] for name in names]
     return with_options([one.replace(default=defaults.get(one.name, one.default)) for one in chosen], after=after)
 
@@ -162,7 +162,7 @@ def write_file(cells: Sequence[MicroResult], file: Path, *, heading: str, text: 
 
 
 def _document(cells: Sequence[MicroResult], heading: str, text: Sequence[str]) -> str:
-    """Markdown of the cells. text: sentences under the table."""
+    """Return the cells as Markdown. text: sentences under the table."""
     from tensorprimat.reports import markdown
     from tensorprimat.reports.micro_tables import table, warnings
 
@@ -174,6 +174,9 @@ def _document(cells: Sequence[MicroResult], heading: str, text: Sequence[str]) -
 def write_tables(
     cells: Sequence[MicroResult], folder: Path, stem: str, *, heading: str, text: Sequence[str] = (), file: Path | None
 ) -> list[Path]:
-    """Markdown and CSV of the cells in a folder, and the file that the user names. text: sentences under the table."""
+    """Write Markdown and CSV of the cells into a folder, and the file that the user names; return their paths.
+
+    text: sentences under the table.
+    """
     places = (folder / f"{stem}.md", folder / f"{stem}.csv", *([file] if file else []))
     return [write_file(cells, place, heading=heading, text=text) for place in places]

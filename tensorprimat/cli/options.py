@@ -53,7 +53,7 @@ TO_FILE = "; a name that ends in .json, .csv or .md is a file."
 
 
 def refuse_file(flag: str, path: Path, instead: str, endings: Sequence[str] = FILE_ENDINGS) -> None:
-    """Raise UsageError for a name that elsewhere means a file, where this command writes a folder. instead: advice."""
+    """Raise UsageError if the name has the suffix of a file, but this command writes a folder. instead: advice."""
     if path.suffix.lower() in endings:
         raise UsageError(f"{flag} {path}: this command writes no {path.suffix.lower()} file; {instead}")
 

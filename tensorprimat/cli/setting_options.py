@@ -24,8 +24,8 @@ def with_settings(
     """Return a decorator that gives a command one option for each setting; the command takes them as keywords.
 
     names: settings of `core/settings`; none for all that have an option. after: the parameter that they follow.
-    differing: name → fields of `Option` that this command has otherwise, such as its help. environment: prefix of the
-    environment variables that set them too. engines: name the engines that have an option.
+    differing: name → fields of `Option` that differ in this command, such as the help. environment: prefix of the
+    environment variables that also set the options. engines: let the help name the engines that have an option.
     """
     own = {name: BY_NAME[name].option for name in names or BY_NAME}
     here = [replace(one, **(differing or {}).get(name, {})) for name, one in own.items() if one is not None]

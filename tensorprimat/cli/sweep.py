@@ -118,7 +118,7 @@ def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> lis
 
 
 class Progress:
-    """A bar with the time left on a terminal, one line per cell elsewhere. Cells count by their estimated time."""
+    """A bar with the time left on a terminal, one line per cell elsewhere. The bar moves by estimated time."""
 
     def __init__(self, weights: Sequence[float]) -> None:
         from rich.progress import BarColumn, TextColumn

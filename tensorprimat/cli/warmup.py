@@ -38,8 +38,8 @@ def command(
     """Find the number of warm-up steps that is enough for one model on this device.
 
     The study takes one size, one precision and one kind of attention. Each number of warm-up steps is tried in a fresh
-    process; the table shows mean, deviation and CV of the trials for each count, and two or three sentences state the
-    cost of the first step and the count from which the CV is stable.
+    process; the table shows mean, deviation and CV of the trials for each count. Two or three sentences below it state
+    the cost of the first step and the count from which CV and mean are stable.
 
     \b
     Examples:

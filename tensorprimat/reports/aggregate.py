@@ -117,7 +117,7 @@ def _plain(value: Any) -> float | int | str | None:
 
 
 def pass_table(pairs: Sequence[PassPair]) -> Table:
-    """Forward only against forward and backward."""
+    """Return the table of forward only against forward and backward."""
     columns: dict[str, Callable[[PassPair], TableCell]] = {
         "Model": lambda pair: _of_row(pair, "model_size"),
         "Context": lambda pair: _of_row(pair, "context_length"),
@@ -140,7 +140,7 @@ def _of_row(pair: PassPair, key: str) -> TableCell:
 
 
 def pivot_table(content: Pivot) -> Table:
-    """Return means by two columns."""
+    """Return the table of a column's means by two other columns."""
     note = f"Means of up to {content.most_cells} cells that differ in other columns; --filter to select one kind."
     return Table(
         key="pivot",
@@ -163,14 +163,16 @@ def _mean(key: str, mean: float | str | None) -> TableCell:
 
 
 def scaling_table(found: Sequence[SizeScaling]) -> Table:
-    """Fitted exponents."""
+    """Return the table of the fitted exponents."""
     columns: dict[str, Callable[[SizeScaling], TableCell]] = {
         "Axis": lambda scaling: TableCell(text=scaling.axis),
         "Cells": lambda scaling: TableCell(text=scaling.label),
         "Points": lambda scaling: TableCell(text=str(len(scaling.points))),
         "Exponent": lambda scaling: TableCell(text=two_decimals(scaling.exponent)),
     }
-    note = f"Time grows with this power of the axis (least squares of the logarithms), from {LEAST_POINTS} points on."
+    note = (
+        f"Time grows with this power of the axis (least squares of the logarithms); a fit needs {LEAST_POINTS} points."
+    )
     return table_of("scaling", "Scaling of time", found, columns, words=("Axis", "Cells"), note=note)
 
 
@@ -243,7 +245,7 @@ p { color: #666; }
 
 
 def render_html(content: Sequence[Table], *, heading: str) -> str:
-    """Return the document as one page without scripts or anything from elsewhere."""
+    """Return the document as one page without scripts and external files."""
     from jinja2 import Environment
 
     from tensorprimat.core.safe_text import one_line

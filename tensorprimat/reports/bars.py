@@ -59,7 +59,7 @@ class Panel:
 
 
 def looks_of(sides: Sequence[Labelled]) -> dict[str, BarStyle]:
-    """Return a look for every label, the same for all of its models."""
+    """Return the bar style of every label, the same for all of its models."""
     labels = dict.fromkeys(side.label for side in sides)
     return {
         label: BarStyle(
@@ -79,8 +79,8 @@ def panels(
 ) -> tuple[Panel, ...]:
     """Return step time, throughput and memory, each where two sides (or the only one) have it.
 
-    comparable: whether one throughput may be called better than another; same_work: whether one step time may, which
-    takes steps of equal work.
+    comparable: state that higher throughput is better. same_work: steps do equal work, so state that a lower step time
+    is better.
     """
     metric = _common_rate(sides)
     in_one_unit = quantities.seconds_together(side.step_time_seconds.value for side in sides)
@@ -124,7 +124,7 @@ def _intervals_note(bars: Sequence[Bar]) -> str:
 
 
 def _common_rate(sides: Sequence[Side]) -> str:
-    """Return the rate to draw: one that every side has in one unit, else the primary one."""
+    """Return the rate to draw: the best one that all sides have in one unit, else tokens/s/GPU."""
     if len(sides) == 1:
         known = (name for name in NORMALISED_BY if _rate(sides[0], name).value is not None)
         return next(known, next(iter(NORMALISED_BY)))

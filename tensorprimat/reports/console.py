@@ -40,7 +40,7 @@ MOST_SIDE_COLUMNS = 3  # sides that each have a column next to a published resul
 
 
 def safe(content: str, style: str = "") -> Text:
-    """Untrusted words as rich text: no control codes, and brackets are brackets, not rich's markup."""
+    """Return untrusted text as rich text, without control codes; brackets are not read as markup."""
     return Text(one_line(content), style=style)
 
 
@@ -60,7 +60,8 @@ def paragraph(content: str, style: str = "", *, width: int, indent: int = 0, bul
 def table(content: Table, *, narrow: bool = False) -> RichTable:
     """Return a table of any report for the terminal.
 
-    narrow: figures break before their kind, headings between their words. A figure and its interval stay together.
+    narrow: "61.30 GB allocated" breaks before "allocated", headings break between words. A figure and its interval stay
+    on one line.
     """
     rendered = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column, title in zip(content.columns, _titles(content, narrow), strict=True):
@@ -125,7 +126,7 @@ def listed(content: Table) -> RenderableType:
 
 
 def summary(comparison: Comparison, *, width: int) -> RenderableType:
-    """Everything that the command prints about a comparison. width: columns of the terminal."""
+    """Return everything that the command prints about a comparison. width: columns of the terminal."""
     parts: list[RenderableType] = [paragraph(f"Error: {error}", "bold red", width=width) for error in comparison.errors]
     parts += _answer(comparison, width)
     parts[:0] = [safe(f"Warning: {text}", "yellow") for text in notices.before_headline(comparison.sides)]
@@ -145,7 +146,7 @@ def summary(comparison: Comparison, *, width: int) -> RenderableType:
 
 
 def _answer(comparison: Comparison, width: int) -> list[RenderableType]:
-    """Return the first screen: the sentence, all ratios on one scale, and for one pair its level and differences."""
+    """Return the first screen: the sentences that answer the comparison, and all ratios on one scale per rate."""
     parts: list[RenderableType] = []
     mean = comparison.mean_ratio
     style = STYLES[mean.verdict] if mean is not None else ""

@@ -30,12 +30,12 @@ QUIET = {"reported_tflops_per_gpu_restated", "hfu"}
 
 
 def side_heading(sides: Sequence[Enhanced]) -> str:
-    """Return the model as it really is: a tiny model never has the name of the real one."""
+    """Return the titles of the sides' models; the title of a tiny model says tiny."""
     return " / ".join(dict.fromkeys(formatting.model_title(side.side.result.model) for side in sides))
 
 
 def metrics_table(title: str, names: Sequence[str], sides: Sequence[Enhanced]) -> Table:
-    """Metrics as rows, sides as columns."""
+    """Return a table with metrics as rows and sides as columns."""
     rows = []
     for name in names:
         metrics = [side.metrics[name] for side in sides]
@@ -62,7 +62,7 @@ def memory_kind(metric: Metric) -> str | None:
 
 
 def of_unlike_kinds(metrics: Sequence[Mapping[str, Metric]]) -> bool:
-    """Return True if sides know their memory by different kinds, which cannot be compared."""
+    """Return True if the sides' memory figures are of different kinds, which cannot be compared."""
     return len({memory_kind(of_side["memory_utilization"]) for of_side in metrics} - {None}) > 1
 
 
@@ -147,7 +147,7 @@ def returns_table(returns: Sequence[Return]) -> Table:
 
 
 def explanation(side: Enhanced) -> tuple[Table, Table]:
-    """Return every figure of one side with its formula, and everything that these rest on, once."""
+    """Return a table of one side's figures with their formulas, and a table of all inputs of these figures."""
     rests_on: dict[str, Input] = {}
     for metric in side.metrics.values():
         rests_on |= {item.name: item for item in metric.inputs}
@@ -253,7 +253,7 @@ def show_errors(content: Economics, write: Callable[[Any], None]) -> None:
 
 
 def show_explanation(side: Enhanced, write: Callable[[Any], None]) -> None:
-    """Every figure of one side with its origin, for a terminal."""
+    """Write every figure of one side with its formula and inputs, for a terminal."""
     from rich.padding import Padding
 
     write(console.safe(side_heading([side]), "bold"))

@@ -37,7 +37,7 @@ class ForestMark:
     ends: str
     """Its interval as text, or the reason why there is none."""
     verdict: str
-    """The verdict in two or three words."""
+    """The verdict in a few words."""
     level: Level | None = None
     """None for the baseline and for a mean over models."""
     is_mean: bool = False
@@ -94,7 +94,7 @@ def _forest(comparison: Comparison, metric: str, pairs: Sequence[Pair]) -> Fores
 
 
 def _labels(pairs: Sequence[Pair]) -> list[str]:
-    """Name every pair by what distinguishes it: candidate, model or both; the baseline where there are several."""
+    """Return a label for each pair by what differs: candidate, model or both, and the baseline if there are several."""
     candidates = {pair.candidate.label for pair in pairs}
     models, bases = {pair.model for pair in pairs}, {pair.baseline.label for pair in pairs}
 
@@ -111,7 +111,7 @@ def _labels(pairs: Sequence[Pair]) -> list[str]:
 def _mark(label: str, ratio: Ratio, pair: Pair | None) -> ForestMark:
     estimate, form = ratio.estimate, formatting.ratio_form(ratio)
     value, low, high = estimate.value or math.nan, estimate.low, estimate.high
-    if ratio.metric == TIME_TO_TRAIN:  # of the time, not of the speed
+    if ratio.metric == TIME_TO_TRAIN:  # draw the ratio of times; `ratio` is that of speeds
         value, low, high = 1 / value, 1 / high if high else None, 1 / low if low else None
         form = partial(quantities.times, digits=3)
     known = low is not None and high is not None and math.isfinite(low) and math.isfinite(high)
@@ -129,7 +129,7 @@ def _mark(label: str, ratio: Ratio, pair: Pair | None) -> ForestMark:
 
 
 def _range(marks: Iterable[ForestMark]) -> tuple[float, float]:
-    """Return both ends of a scale: every ratio and 1; intervals as far as the ratios stay distinguishable."""
+    """Return both ends of a scale. It contains 1 and all ratios; long intervals are cut so that ratios stay apart."""
     shown = list(marks)
     values = [1.0, *(mark.value for mark in shown)]
     span = max(values) - min(values) or 0.05
@@ -157,7 +157,7 @@ def table(forest: Forest) -> Table:
 
 
 def answers(comparison: Comparison) -> list[str]:
-    """Return the sentences that answer the comparison: one, or one for each model that cannot be averaged."""
+    """Return the sentences that answer the comparison: one on the mean over models, else one for each model."""
     clauses = []
     mean = formatting.mean_sentence(comparison)
     if mean is not None:
@@ -174,7 +174,7 @@ def answers(comparison: Comparison) -> list[str]:
 
 
 def _of_several(pairs: Sequence[Pair]) -> str:
-    """Return a sentence on the best of several candidates; their order is as measured, without a test."""
+    """Return a sentence on the best of several candidates by the measured ratios; no test confirms their order."""
     known = [(ratio.estimate.value, pair) for pair in pairs if (ratio := _ratio_of(pair)) and ratio.estimate.value]
     if not known:
         return f"None of {len(pairs)} sides can be compared with {pairs[0].baseline.label}"

@@ -45,7 +45,7 @@ WEIGHT_TITLES = {"work": "the work", "configuration": "the configuration", "cont
 
 
 def interval(estimate: Estimate, form: Form) -> str | None:
-    """Both ends of the interval in the same form, or None where there is none."""
+    """Return both ends of the interval in the same form, or None where there is none."""
     if estimate.low is None or estimate.high is None:
         return None
     return f"{form(estimate.low)} to {form(estimate.high)}"
@@ -79,7 +79,7 @@ def with_interval(estimate: Estimate, form: Form) -> str:
 
 
 def confidence(estimate: Estimate) -> str:
-    """Return the name of an interval: by the confidence with which all of the report's hold together, where corrected.
+    """Return the name of an interval. A corrected interval is named after the joint confidence of the report.
 
     >>> confidence(Estimate(value=1.0, rests_on="")), confidence(Estimate(value=1.0, rests_on="", within_run=True))
     ('95 % interval', '95 % interval within the run')
@@ -123,15 +123,15 @@ def precision(side: Side) -> str:
 
 
 def verdict_of(pair: Pair) -> str:
-    """Return the verdict of a pair in two or three words."""
+    """Return the verdict of a pair in a few words."""
     if pair.fairness.verdict == "not_comparable":
         return VERDICT_TITLES["not_comparable"]
     return VERDICT_TITLES[pair.ratio.verdict] if pair.ratio is not None else "no rate to compare"
 
 
 def headline(pair: Pair) -> str:
-    """Return the finding of a pair in one sentence, and a reason where a side's figures differ from its log's clock."""
-    if pair.ratio is not None and pair.ratio.metric == TIME_TO_TRAIN:  # which is read from that clock
+    """Return the finding of a pair, and a reason for each side whose rate differs from the clock of its log."""
+    if pair.ratio is not None and pair.ratio.metric == TIME_TO_TRAIN:  # the log's clock states it, so it cannot differ
         return _headline(pair)
     off = [
         f"the rate of {side.label} is {why}"
@@ -173,7 +173,7 @@ def _headline(pair: Pair) -> str:
 
 
 def _time_to_train(pair: Pair, ratio: Ratio) -> str:
-    """Return the times to one quality target: their ratio first, then the rate and the samples that it comes from."""
+    """Return the ratio of the times to one quality target, then the ratios of rate and samples that it consists of."""
     estimate, task = ratio.estimate, ratio.task
     candidate, baseline = _with_size(pair.candidate, pair.baseline), _with_size(pair.baseline, pair.candidate)
     if estimate.value is None:

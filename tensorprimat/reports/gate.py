@@ -13,7 +13,7 @@ HEADLINES = {"pass": "Benchmark gate passed", "fail": "Benchmark gate failed", "
 
 
 def render(report: GateReport, *, confidence: float) -> str:
-    """Headline, one row per check, notes."""
+    """Return the comment: headline, one row per check, notes."""
     columns: dict[str, Callable[[Check], TableCell]] = {
         "model": lambda check: text(check.model),
         "check": lambda check: text(check.what),

@@ -36,7 +36,7 @@ def clean(text: str) -> str:
 class HarmlessStream:
     """A text stream that cleans all text written to it and delegates everything else to the stream below.
 
-    is_talk: of stderr, which ends no command: where it cannot be written, later messages are lost.
+    is_talk: the stream is stderr. If it cannot be written, the command continues and later messages are lost.
     """
 
     def __init__(self, below: TextIO, *, is_talk: bool = False) -> None:
@@ -51,7 +51,7 @@ class HarmlessStream:
         return len(text)
 
     def write_drawn(self, text: str) -> None:
-        """Write text that is clean already, or of which the control sequences are our own."""
+        """Write text that is clean already; control sequences in it are those of our own console."""
         try:
             self.below.write(_encodable(text, self.below))
         except OSError:
@@ -78,7 +78,7 @@ def _encodable(text: str, stream: TextIO) -> str:
 def abandon(stream: Any) -> None:
     """Discard all text that a broken stream holds or receives; otherwise Python would report it at exit.
 
-    A stream of a test has no descriptor, and stays as it is.
+    A stream without a file descriptor, as in tests, stays unchanged.
     """
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -88,7 +88,7 @@ def abandon(stream: Any) -> None:
 
 @contextlib.contextmanager
 def harmless_output() -> Iterator[None]:
-    """Clean everything that is written to stdout and stderr in this context. A closed stream is /dev/null."""
+    """Clean everything that is written to stdout and stderr in this context; /dev/null replaces a closed stream."""
     before = sys.stdin, sys.stdout, sys.stderr
     _occupy_closed()
     with open(os.devnull) as nothing, open(os.devnull, "w") as nowhere:
@@ -115,7 +115,7 @@ def _wrapped(stream: Any, *, is_talk: bool = False) -> Any:
 
 
 class _PastTheStream:
-    """The stream that a console draws on: stdout or stderr of the moment, without the cleaning of control sequences."""
+    """The stream that a console draws on: the current stdout or stderr, past its cleaning of control sequences."""
 
     def __init__(self, *, stderr: bool) -> None:
         self._name = "stderr" if stderr else "stdout"

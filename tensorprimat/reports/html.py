@@ -33,7 +33,7 @@ SCRIPTS = ("report_plot.js", "report.js")
 MOST_POINTS = 100_000  # of all curves together: about 3 MB of the file
 LEAST_POINTS, MOST_OF_ONE = 400, 20_000  # of one curve: no screen is wider
 KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled": "unsure", "not_comparable": "unsure"}
-"""Verdict → class in report.css, which every page contains, so its name must not state a winner."""
+"""Verdict → class in report.css. Every page contains all classes, so no class name may state a winner."""
 DIGITS = 5  # significant digits of a point: more than any screen shows
 
 
@@ -54,7 +54,7 @@ def render(comparison: Comparison) -> str:
         scales=forest.forests(comparison),
         levels=LEVELS,
         looks=looks,
-        sources={},  # source of a figure → its number, each text once, in the order of the page
+        sources={},  # source of a figure → its number on the page; figures of one source share a number
         version=__version__,
         formatting=formatting,
         quantities=quantities,
@@ -71,7 +71,7 @@ MOST_WARNINGS = 5  # shown at once; the others are folded
 
 
 def _kind(comparison: Comparison) -> str:
-    """Return the class of the answer: of the mean over models, else of the only pair."""
+    """Return the class for the verdict of the mean over models, else of the only pair; "" for several pairs."""
     if comparison.mean_ratio is not None:
         return KINDS.get(comparison.mean_ratio.verdict, "")
     ratios = [pair.ratio for pair in comparison.pairs]
@@ -110,7 +110,7 @@ def _harmless(value: Any, longest: int = LONGEST) -> Any:
 
 
 def _note(value: str) -> Markup:
-    """Return the note of a table, harmless and escaped: longer than the names that it holds."""
+    """Return the note of a table, harmless and escaped; it may be longer than other texts."""
     return escape(_harmless(value, LONGEST_NOTE))
 
 
@@ -202,7 +202,7 @@ def _log_of(side: Side) -> str | None:
 
 
 def _curve(side: int, curve: StepCurve, limit: int, *, several: bool, source: str | None) -> dict[str, Any]:
-    """Return one run as JSON; arrays that say nothing new are null."""
+    """Return one run as JSON; an array that has no values, or that the page can derive from another, is null."""
     shown = np.union1d(thinned(curve.seconds, limit // 2), thinned(curve.loss, limit // 2))
     step, index, line = curve.step[shown], curve.index[shown], curve.line[shown]
     return {
@@ -230,7 +230,7 @@ def _numbers(values: np.ndarray) -> list[float | None]:
 
 
 def embedded(data: object) -> Markup:
-    """Data as JSON that is safe inside a script element."""
+    """Return data as JSON that is safe inside a script element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

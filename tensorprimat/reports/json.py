@@ -1,7 +1,8 @@
 """The document comparison.json: the comparison for scripts. Keys are stable: they are added to, never renamed.
 
-`verdict`, `headline`, `fairness` and `ratio` at the top are those of the only pair, `verdict` and `ratio` those of the
-mean over models where there are several; null where neither exists. `pairs` always has them all.
+For one pair, `verdict`, `headline`, `fairness` and `ratio` at the top are those of the pair. For several pairs,
+`headline` and `fairness` are null, and `verdict` and `ratio` are those of the mean over models; without a mean, `ratio`
+is null and `verdict` is the one that all pairs share, or null. `pairs` always has all pairs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ DIGITS = 6  # significant digits: more than any benchmark repeats
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
-    """Plain dicts, lists, strings and finite numbers."""
+    """Return the document as plain dicts, lists, strings and finite numbers."""
     pairs = [_pair(pair) for pair in comparison.pairs]
     only = pairs[0] if len(pairs) == 1 else None
     mean = _ratio(comparison.mean_ratio)

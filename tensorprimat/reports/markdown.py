@@ -118,5 +118,5 @@ def _fairness(pair: Pair) -> list[str]:
     if content.rows:
         parts.append(table(content))
     if pair.fairness.unknown:
-        parts.append(f"Not stated by both sides: {safe(', '.join(pair.fairness.unknown))}.")
+        parts.append(f"Stated by one side only: {safe(', '.join(pair.fairness.unknown))}.")
     return parts

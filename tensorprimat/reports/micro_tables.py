@@ -45,7 +45,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def _spread(cell: MicroResult) -> str | None:
-    """ "12.3 ± 0.4", or OOM: the figure that a reader looks for first."""
+    """Return mean and deviation, such as "12.3 ± 0.4", or "OOM" or "failed"; None for an unmeasured cell."""
     if cell.status != "ok":
         return "OOM" if cell.status == "oom" else "failed"
     if cell.mean_time_ms is None:

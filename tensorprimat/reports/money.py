@@ -8,13 +8,13 @@ from tensorprimat.core import quantities
 from tensorprimat.core.quantities import money
 from tensorprimat.reports import formatting
 
-CLOSE = 0.005  # costs nearer than this read the same at the digits shown
+CLOSE = 0.005  # relative; a smaller difference of costs does not show in the printed digits
 
 
 def sentences(pair: Pair) -> list[str]:
-    """Return the break-even of a pair without any price, then its costs where the prices of both sides are known.
+    """Return the break-even price of a pair as a ratio, then its costs if the prices of both sides are known.
 
-    Two sides on one device cost the same an hour: their money is their speed once more.
+    The list is empty for two sides on one device: at equal prices, costs only repeat the ratio of speeds.
     """
     devices = [side.result.gpu_info.device_name for side in (pair.baseline, pair.candidate)]
     if devices[0] is not None and devices[0] == devices[1]:

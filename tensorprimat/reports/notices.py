@@ -22,7 +22,9 @@ def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
             about.setdefault(warning, []).append(f"{side.label}{title}")
     of_sides = (f"{_all_of(labels, len(sides))}: {warning}" for warning, labels in about.items())
     unique = dict.fromkeys((*comparison.warnings, *of_sides))
-    every = tuple(sorted(unique, key=lambda warning: "audit: " not in warning))  # a contradicted headline comes first
+    every = tuple(
+        sorted(unique, key=lambda warning: "audit: " not in warning)
+    )  # errors of the audit first: they contradict the headline
     if len(every) <= MOST_WARNINGS:
         return every
     return (*every[:MOST_WARNINGS], f"… and {len(every) - MOST_WARNINGS} more, in the result files")
@@ -31,8 +33,8 @@ def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
 def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
     """Return one line per subject and side: the subject of a warning is the text before its first colon.
 
-    Errors of the audit come first. Sentences of one subject follow each other on its line; of those that differ in
-    numbers alone only the first is shown.
+    Errors of the audit come first. The line of a subject holds all its sentences; of sentences that differ only in
+    their numbers, it holds the first and a count.
     """
     subjects: dict[tuple[str, str], list[str]] = {}
     for warning in warnings(comparison, comparison.sides):

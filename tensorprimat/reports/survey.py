@@ -186,7 +186,7 @@ def _profile_tables(found: Sequence[SurveyedFile]) -> Iterator[Table]:
 
 
 def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile, Profile] | None) -> Table:
-    """Parts of the wall time and kernels as rows, profiles as columns; two of them with their ratio."""
+    """Return the parts of the wall time and the kernels as rows, profiles as columns; for two profiles their ratio."""
     columns = [{name: part for name, part in shown.parts().items() if part[0] is not None} for _, shown in profiles]
     ratios = {row.name: row.ratio for row in compare(*pair)} if pair else {}
     rows = []

@@ -11,21 +11,21 @@ from tensorprimat.reports.plots.canvas import GRID, INK, LEAST_PANEL_INCHES, few
 BAR_INCHES = 0.30  # height of one bar with its share of the gap: room for a value in 8-point type
 GROUP_GAP = 0.7  # between groups of bars, in bars
 LEAST_BARS = 4.5  # a panel of fewer bars keeps room around them
-TEXT_SHARE = 0.018  # of a panel's width, which one character of a value takes
+TEXT_SHARE = 0.018  # width of one character of a value, as a share of the panel's width
 LABEL_WIDTH = 22  # characters of a label on one line
 LABEL_LINES = 3
-FURTHEST = 1.8  # times the longest bar: an interval that reaches beyond ends in an arrow, or bars would be lines
+FURTHEST = 1.8  # times the longest bar; longer intervals are cut and end in an arrow, so that bars stay readable
 DRAWABLE = 1e15  # longer bars than this are nonsense, and break the axes
 
 
 def height_of(bars: Sequence[Bar]) -> float:
-    """Inches that so many bars need."""
+    """Return the height in inches that these bars need."""
     groups = len({bar.group for bar in bars})
     return max(LEAST_PANEL_INCHES, BAR_INCHES * (len(bars) + GROUP_GAP * groups) + 0.9)
 
 
 def bar_panel(axes: Any, panel: Panel) -> None:
-    """Horizontal bars, so that names of any length fit to their left; values are written at their ends."""
+    """Draw horizontal bars with the names to their left, where long names fit, and the values at their ends."""
     bars = panel.bars
     axes.set_title(panel.title)
     axes.set_xlabel(panel.unit)

@@ -103,7 +103,7 @@ def laid_out(fill: Fill) -> Any:
     fill(figure)
     layout.execute(figure)
     figure.set_layout_engine("none")  # once is enough for every format
-    for axes in figure.get_axes():  # the solver's last digits are not the same each time
+    for axes in figure.get_axes():  # rounds positions, whose last digits vary from call to call
         axes.set_position(Bbox(axes.get_position(original=True).get_points().round(6)))
     return figure
 
@@ -174,7 +174,7 @@ def _font() -> Any:
 
 
 def drawable(text: str) -> str:
-    """Harmless text in characters that matplotlib's own font has."""
+    """Return harmless text in characters that matplotlib's own font has; others become "?"."""
     return "".join(c if _font().get_char_index(ord(c)) else "?" for c in one_line(text))
 
 
@@ -194,7 +194,7 @@ def folded(text: str, width: int, lines: int) -> str:
 
 
 def say(axes: Any, sentence: str) -> None:
-    """A sentence in the place of a panel."""
+    """Write a sentence in place of a panel."""
     axes.text(
         0.5, 0.5, "\n".join(textwrap.wrap(drawable(sentence), 48)), transform=axes.transAxes,
         ha="center", va="center", color=FAINT, fontsize=10,
@@ -204,7 +204,7 @@ def say(axes: Any, sentence: str) -> None:
 
 
 def few_ticks(axis: Any) -> None:
-    """Return at most six ticks, with thousands separators."""
+    """Set at most six ticks, with thousands separators."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axis.set_major_locator(MaxNLocator(nbins=5))
@@ -212,7 +212,7 @@ def few_ticks(axis: Any) -> None:
 
 
 def plain_log_ticks(axis: Any) -> None:
-    """Of a logarithmic axis, as plain numbers."""
+    """Set the ticks of a logarithmic axis to plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -44,7 +44,7 @@ def _logged(side: Side) -> bool:
 
 
 def _panel(axes: Any, sides: Sequence[Side], pairs: Sequence[Pair], looks: dict[str, BarStyle]) -> None:
-    """Every run's losses over the steps as the framework counts them."""
+    """Draw the losses of every run over the framework's step numbers."""
     for number, side in enumerate(sides):
         look, style = looks[side.label], canvas.LINE_STYLES[number % len(canvas.LINE_STYLES)]
         for curve in curves(side):

@@ -35,7 +35,7 @@ class Drawn:
     per_unit: float = 1.0
     """Amount of the metric's own unit in one unit of the axis."""
     better: str | None = None
-    """higher or lower; None where neither is better by itself."""
+    """Better direction, "higher" or "lower"; None if neither is better in general."""
     companion: str | None = None
     """Metric whose value is written next to each bar."""
 
@@ -44,7 +44,7 @@ EFFICIENCY = (
     Drawn(name="mfu", title="MFU", unit="% of the dense peak", per_unit=0.01, better="higher"),
     Drawn(name="model_tflops_per_gpu", title="Model FLOP/s per GPU", unit="TFLOP/s", better="higher"),
 )
-"""Panels about one side alone, independent of the others."""
+"""Panels whose figures need no comparable work on the other sides."""
 COST = (
     Drawn(
         name="tokens_per_watt_hour", title="Energy", unit="tokens per watt-hour", better="higher",
@@ -65,10 +65,10 @@ COST = (
 def panels(
     sides: Sequence[Labelled], metrics: Sequence[Metrics], looks: Mapping[str, BarStyle], *, comparable: bool
 ) -> tuple[Panel, ...]:
-    """Return a panel for every metric that at least one side knows.
+    """Return a panel for every metric that two sides have, or the only side.
 
-    metrics: one mapping per side. comparable: whether the sides did the same work; otherwise only panels about each
-    side alone are drawn, and no direction is called better.
+    metrics: one mapping per side. comparable: the sides can be compared; otherwise only the panels of EFFICIENCY are
+    drawn, without "higher is better".
     """
     every = (
         Panel(
@@ -83,7 +83,7 @@ def panels(
 
 
 def _may_win(drawn: Drawn, metrics: Sequence[Metrics]) -> bool:
-    """Return True if one length may be called better: never a cost at prices of unlike sources."""
+    """Return True if a panel may state which direction is better: not for costs at prices of different sources."""
     if drawn.better is None:
         return False
     return drawn.companion != "price_usd_per_gpu_hour" or not any(unlike_prices(metrics[0], one) for one in metrics[1:])
@@ -100,7 +100,7 @@ def _bar(drawn: Drawn, side: Labelled, metrics: Metrics, looks: Mapping[str, Bar
 
 
 def _described(drawn: Drawn, metrics: Metrics) -> str:
-    """Return the figure, and its basis where that is a choice: a price, a measured or a nameplate power."""
+    """Return the figure, with the price or the power (measured or nameplate) that it is based on."""
     figure = FORMS[drawn.name](metrics[drawn.name].value)
     if drawn.name == "mfu" and STATED in (metrics["mfu"].remark or ""):
         return f"{figure} (from user-stated facts)"

@@ -22,7 +22,7 @@ Draw = Callable[[Any], None]
 
 
 def scaling(found: Sequence[SizeScaling]) -> Draw:
-    """Time against parameters and against context, both logarithmic, with the fitted power law of each curve."""
+    """Return a drawing of time against parameters and against context, with the fitted power law of each curve."""
 
     def draw(figure: Any) -> None:
         present = [axis for axis in AXES if any(one.axis == axis for one in found)]
@@ -55,7 +55,7 @@ def scaling(found: Sequence[SizeScaling]) -> Draw:
 
 
 def _short(value: float, _position: int | None = None) -> str:
-    """Return a tick: 128.6 M, 512, 0.3."""
+    """Return the text of a tick, such as 128.6 M, 512 or 0.3."""
     for size, letter in ((1e9, " B"), (1e6, " M")):
         if value >= size:
             return significant(value / size) + letter
@@ -73,7 +73,7 @@ def _curve(axes: Any, one: SizeScaling, number: int) -> None:
 
 
 def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> Draw:
-    """Return a drawing of mean with deviation, and CV, by warm-up steps. stable: steps after which all is equal."""
+    """Return a drawing of mean with deviation, and CV, by warm-up steps. stable: the count to mark, or None."""
 
     def draw(figure: Any) -> None:
         mean, scatter = figure.subplots(1, 2)
@@ -119,7 +119,7 @@ def _roof(roof: Ceiling) -> str:
 
 
 def _points(axes: Any, points: Sequence[RooflinePoint], *, several_precisions: bool) -> None:
-    """A colour per model and a marker per kind of work; sequence length and batch are written next to each point."""
+    """Draw the points: a colour per model, a marker per kind of work, sequence length and batch next to each point."""
 
     def kind(point: RooflinePoint) -> str:
         return f"{point.work}, {point.precision}" if several_precisions else point.work
@@ -143,7 +143,7 @@ def _points(axes: Any, points: Sequence[RooflinePoint], *, several_precisions: b
 
 
 def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, machine: str) -> Draw:
-    """Rate against arithmetic intensity, both logarithmic, under the measured ceilings of each precision that ran."""
+    """Return a drawing of rate against arithmetic intensity, under the measured ceilings of each precision that ran."""
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()

@@ -94,7 +94,7 @@ def _course_curve(curve: StepCurve) -> CourseCurve:
 
 
 def step_panel(axes: Any, spread: Any, courses: Sequence[Course]) -> None:
-    """Step time over the steps of every run, warm-up shaded, and the spread of the measured steps at the margin."""
+    """Draw step time over the steps of every run, warm-up shaded, and the spread of the measured steps at the right."""
     axes.set_title("Step time over steps")
     spread.set_axis_off()
     drawn = [course for course in courses if course.curves]
@@ -173,7 +173,7 @@ def _warmup(axes: Any, drawn: Sequence[Course]) -> bool:
 
 
 def _spread(axes: Any, drawn: Sequence[Course]) -> None:
-    """Draw a mark per side by the curves: median, quartiles (thick), 5 to 95 % (thin) of its measured steps."""
+    """Draw the measured steps of each side, right of the curves: median, quartiles (thick), 5 to 95 % (thin)."""
     for place, course in enumerate(drawn):
         if not course.percentiles:
             continue
