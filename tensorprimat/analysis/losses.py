@@ -175,7 +175,7 @@ def _gap_of_means(base: FloatArray, other: FloatArray, windows: Sequence[np.ndar
 
 
 def _means(losses: FloatArray, windows: Sequence[np.ndarray]) -> FloatArray:
-    """(runs, steps) → (windows, runs)"""
+    """Return the mean of every window: losses of shape (runs, steps) become means of shape (windows, runs)."""
     return np.array([losses[:, window].mean(axis=1) for window in windows])
 
 

@@ -70,7 +70,7 @@ class GroupPair:
 
     @property
     def groups(self) -> tuple[Group, Group]:
-        """Baseline and candidate."""
+        """Return baseline and candidate."""
         return self.baseline, self.candidate
 
     @property

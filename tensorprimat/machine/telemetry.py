@@ -78,14 +78,14 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin; without devices there is nothing to do."""
+        """Start reading; do nothing without devices."""
         if self._devices:
             self.first = tuple(device.read() for device in self._devices)
             self._thread = threading.Thread(target=self._run, daemon=True, name="telemetry")
             self._thread.start()
 
     def stop(self) -> None:
-        """End; the samples stay."""
+        """Stop reading and take a last full reading; the samples stay."""
         if self._thread is None or self._stop.is_set():
             return
         self._stop.set()

@@ -27,7 +27,7 @@ VENDORS = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU", None: "platform unknown"
 
 
 def overview(result: Result) -> list[tuple[str, str]]:
-    """Label and text of the facts that a reader wants first; unknown ones are left out."""
+    """Return label and text of the most important facts of a result; unknown facts are left out."""
     performance, config = result.performance_metrics, result.training_config
     reported = performance.reported
     count = f"{config.num_gpus} × " if config.num_gpus else ""
@@ -170,7 +170,7 @@ def _explain_loss(result: Result) -> str:
 
 
 def _shown_term(result: Result, term: Term) -> list[str]:
-    """Formula, numbers, and the lines and files that they come from."""
+    """Return lines with a figure's formula, its numbers, and the log lines and files that they come from."""
     timer = result.provenance.timer
     from_rate = timer in terms.RATES and result.steps.has(str(timer)) and "Σ seconds" in term.formula
     made = [f"seconds of a row: its work / {timer}; no line prints a time"] if from_rate else []
