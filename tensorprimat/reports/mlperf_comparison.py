@@ -41,7 +41,7 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
     scaling = f"; scaling factors: {times(parts['scaling'], 3)}" if abs(parts["scaling"] - 1) >= 0.0005 else ""
     return (
         f"{opening}. {names[0]} has {times(parts['rate'], 2)} the samples/s and needs {times(parts['samples'], 2)} the "
-        f"samples (batch {batches}); time with / without evaluation and set-up: "
+        f"samples (batch {batches}); factor of evaluation and set-up: "
         f"{times(parts['evaluation_and_set_up'], 3)}{scaling}."
     )
 

@@ -108,7 +108,7 @@ def check(request: Request) -> None:
 def plan_here(
     request: Request, chosen: Sequence[str], machine: Machine
 ) -> tuple[Machine, Mapping[str, discover.Search], Plan]:
-    """Return the machine (with Primus: as its checkout sees it), the searches for logs, and the plan of each model."""
+    """Return the machine (for Primus: the one that it trains on), the searches for logs, and the plan of each model."""
     primus_models = primus_checkout.models_here(chosen) if request.engine == "primus" else None
     if primus_models is not None:
         machine = primus_checkout.machine_of(machine)
