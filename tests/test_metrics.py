@@ -1,5 +1,7 @@
 """Derived figures: what they are, what they rest on, and why some cannot be known."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -77,6 +79,16 @@ def test_mfu_is_model_flops_over_the_dense_peak_at_the_precision_that_ran():
 def test_one_rate_has_an_mfu_for_each_convention(convention, percent):
     slower = result(performance={"tokens_per_second_per_gpu": 10_000.0})
     assert 100 * metric("mfu", slower, convention=convention).value == pytest.approx(percent, abs=0.06)
+
+
+@pytest.mark.parametrize("peft", [None, "lora"])
+@pytest.mark.parametrize("convention", flops.CONVENTIONS)
+def test_flops_per_token_can_be_computed_from_the_numbers_that_it_shows(convention, peft):
+    charged = metric("flops_per_token", result(config={"peft": peft}), convention=convention)
+    shown = re.findall(r"\b\d[\d,]*", charged.remark.partition(": ")[2])
+    factor, weights, *attention = (int(number.replace(",", "")) for number in shown)
+    assert factor == (4 if peft else 6)
+    assert factor * weights + sum(attention) == charged.value
 
 
 def test_an_mfu_above_the_peak_has_a_warning():

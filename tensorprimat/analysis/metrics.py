@@ -148,11 +148,17 @@ def flops_per_token(result: Result, convention: str) -> Metric:
         because = "only some parameters train, and the cost of the frozen ones depends on their position"
         return unknown("flops_per_token", because, (inputs.shape(result), length, convention_used))
     frozen = flops.frozen_parameters(result)
+    remark = f"{counting.name}, frozen weights at 4 FLOPs" if frozen else counting.name
+    if charged and result.training_config.sequence_length:
+        attention = counting.attention(shape, result.training_config.sequence_length)
+        weights = counting.weights(shape)
+        remark += f": {4 if frozen else 6} × {count(weights)} weights of matrix products"
+        remark += f" + {count(attention)} FLOP of attention" if attention else ""
     return derive(
         "flops_per_token",
         (inputs.shape(result), length, convention_used),
         lambda _: float(charged or 0),
-        remark=f"{counting.name}, frozen weights at 4 FLOPs" if frozen else counting.name,
+        remark=remark,
     )
 
 
