@@ -2,6 +2,9 @@
 
 The text is parsed with ast and evaluated here: numbers, text, names of columns, arithmetic, comparisons, and/or/not,
 and the functions in FUNCTIONS. Everything else is refused: attributes, subscripts, calls of other functions.
+
+pandas is not used even where it is installed: importing it takes as long as the whole command, its eval calls
+methods (which can write files), and a result must not depend on whether a package is installed.
 """
 
 from __future__ import annotations
