@@ -7,12 +7,13 @@ from preflights import made
 from tensorprimat.analysis import roofline
 from tensorprimat.analysis.metrics import MetricChoices, measure
 from tensorprimat.cli import main
-from tensorprimat.core import flops, micro_result, models
+from tensorprimat.core import flops, micro_result, models, preflight
 from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots import micro as cell_plots
+from tensorprimat.session.roofline import roofline_of
 
 CPU = torch.device("cpu")
 
@@ -93,6 +94,14 @@ def test_a_result_of_unknown_shape_has_no_place():
     assert roofline.of_result(trained().model_copy(update={"model": Model(name="llama")})) is None
 
 
+@pytest.mark.parametrize(
+    ("recompute", "has_point"), [(None, True), ("none", True), ("full", False), ("selective", False)]
+)
+def test_a_training_that_recomputes_activations_has_no_place(recompute, has_point):
+    config = trained().training_config.changed(recompute=recompute)
+    assert (roofline.of_result(trained().changed(training_config=config)) is not None) == has_point
+
+
 def test_the_roofline_is_a_picture():
     points = [roofline.of_result(trained())]
     image = canvas.picture(cell_plots.roofline(roofline.ceilings(made()), points, machine="an H100"))
@@ -108,3 +117,16 @@ def test_a_roofline_without_a_preflight_names_the_remedy(tmp_path, capsys, monke
     micro_result.save(micro_result.with_figures(cell), tmp_path / "cells" / cell.file_name)
     assert main(["aggregate", "cells", "--roofline", "roof.png"]) == 2
     assert "run tprimat preflight there first" in capsys.readouterr().err
+
+
+def test_a_training_without_a_place_on_the_roofline_is_named(tmp_path):
+    preflight.save(made(), tmp_path)
+    (tmp_path / "cells").mkdir()
+    files = [tmp_path / "plain.json", tmp_path / "recomputed.json"]
+    again = trained().changed(training_config=trained().training_config.changed(recompute="full"))
+    for file, result in zip(files, (trained(), again), strict=True):
+        file.write_text(result.model_dump_json())
+    roof = roofline_of(tmp_path / "cells", files)
+    assert len(roof.points) == 1
+    (sentence,) = roof.left_out
+    assert sentence.startswith(f"{files[1]}: not on the roofline")

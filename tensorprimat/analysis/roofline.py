@@ -89,7 +89,8 @@ def _fused_norm(cell: MicroResult) -> bool:
 def of_result(result: Result) -> RooflinePoint | None:
     """Return a training result as a point.
 
-    None if shape, sequence length, micro batch, precision or rate is unknown, and for experts and latent attention.
+    None if shape, sequence length, micro batch, precision or rate is unknown, and for experts, latent attention and
+    recomputed activations.
     With gradient accumulation, each micro batch has its share of the optimizer's traffic.
     """
     config, shape = result.training_config, result.model.shape
@@ -97,7 +98,8 @@ def of_result(result: Result) -> RooflinePoint | None:
     length, batch, precision = config.sequence_length, config.micro_batch_size, config.precision
     if not (shape and rate and length and batch and precision in PRECISIONS):
         return None
-    if shape.experts or shape.latent_attention:  # the bytes that they move are not modelled
+    recomputes = config.recompute not in (None, "none")
+    if shape.experts or shape.latent_attention or recomputes:  # the bytes that they move are not modelled
         return None
     accumulated = config.gradient_accumulation_steps or 1
     step = StepWork(

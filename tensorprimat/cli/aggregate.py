@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from tensorprimat.cli.options import TO_FILE
+from tensorprimat.cli.options import TO_FILE, say_each
 from tensorprimat.cli.shared_options import argument, takes
 
 
@@ -112,4 +112,5 @@ def _roofline(folder: Path, results: Sequence[Path]) -> bytes:
     from tensorprimat.session.roofline import roofline_of
 
     roof = roofline_of(folder, results)
+    say_each(roof.left_out)
     return canvas.picture(cell_plots.roofline(roof.ceilings, roof.points, machine=roof.machine), height=6.0)

@@ -21,6 +21,8 @@ class Roofline:
     machine: str
     ceilings: Sequence[Ceiling]
     points: Sequence[RooflinePoint]
+    left_out: Sequence[str] = ()
+    """A sentence for each training result that has no point."""
 
 
 def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
@@ -34,8 +36,16 @@ def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
             cells.append(micro_result.load(file))
         except InputError:  # a cell of another tool, which does not state its machine
             continue
-    trained = [one.result for one in load_all(results)[0]] if results else []
-    points = [*of_cells(cells), *(found for one in trained if (found := of_result(one)))]
+    loaded = load_all(results)[0] if results else []
+    trained = [one.result for one in loaded]
+    of_training = [of_result(one) for one in trained]
+    points = [*of_cells(cells), *(point for point in of_training if point is not None)]
+    left_out = [
+        f"{one.path}: not on the roofline; it needs a known shape, sequence length, micro batch, precision and rate, "
+        "and the bytes of experts, latent attention and recomputed activations are not known"
+        for one, point in zip(loaded, of_training, strict=True)
+        if point is None
+    ]
     if not points:
         raise UsageError(f"--roofline: no measured cell of TensorPrimat in {folder}")
     machines = [(cell.platform, cell.device_name, cell.host) for cell in cells]
@@ -46,4 +56,4 @@ def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
         raise UsageError(
             "--roofline needs the ceilings of the machine that ran these; run tprimat preflight there first"
         )
-    return Roofline(machine=own.device_name or own.host, ceilings=ceilings(own), points=points)
+    return Roofline(machine=own.device_name or own.host, ceilings=ceilings(own), points=points, left_out=left_out)
