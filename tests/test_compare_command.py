@@ -215,8 +215,8 @@ def test_wrong_input_is_one_line_and_exit_2(make, says, tmp_path, capsys):
         (["--assume-run-cv", "nan"], "--assume-run-cv nan"),
         (["--confidence", "95"], "is that 95%?"),
         (["--confidence", "100%"], "--confidence"),
-        (["--warmup-steps", "-1"], "--warmup-steps"),
-        (["--warmup", "many"], "--warmup-steps"),
+        (["--warmup-steps", "-1"], "--warmup-steps -1: must be 0 or more"),
+        (["--warmup", "many"], "--warmup many: must be a whole number"),
         (["--colour"], "--colour"),
     ],
 )

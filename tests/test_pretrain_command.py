@@ -107,7 +107,7 @@ def test_a_nemo_without_the_collection_is_reported_before_other_missing_packages
         (["--tensor-parallel-size", "3"], "8 devices cannot hold replicas of 6"),
         (["--num-gpus", "16"], "--num-gpus 16: this machine has 8"),
         (["--num-nodes", "2"], "--num-nodes 2: start the script with srun or torchrun"),
-        (["--steps", "many"], "Invalid value for '--steps'"),
+        (["--steps", "many"], "--steps many: must be a whole number"),
         (["--micro-batch-size", "0"], "--micro-batch-size 0"),
     ],
 )

@@ -13,6 +13,7 @@ import gc
 import importlib
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -70,6 +71,7 @@ Options:
 
 REPORT_TO = "the issues of the TensorPrimat repository"
 RARELY = 200_000  # new objects between two searches for cycles; at 700, the imports alone make Python search for 20 ms
+_NUMBERS = re.compile(r"valid (integer|number|float)")
 _INTERRUPTED = 130  # typer's exit code for Ctrl-C; older versions let the exception through
 
 
@@ -199,6 +201,31 @@ def _contradiction(command: Any, arguments: Iterable[str]) -> tuple[str, str] | 
     return next(((on, off) for on, off in pairs if on in typed and off in typed), None)
 
 
+def _without_types(parser: Any) -> Any:
+    """Return the parser, its --help without the Python types of arguments (`list[str]`) that typer ≥ 0.27 adds."""
+    for parameter in parser.params:
+        if parameter.param_type_name == "argument":
+            parameter.display_type_rich = lambda **_: None
+    return parser
+
+
+def _complaint(error: Any, arguments: Sequence[str]) -> str:
+    """Return the line for an error of the parser; a value that is no number is named as it was typed."""
+    message = str(error.format_message()).rstrip(".")
+    option = getattr(error, "param", None)
+    kind = _NUMBERS.search(message)
+    if option is None or kind is None:
+        return f"{message}; try --help"
+    number = "a number" if kind[1] in ("number", "float") else "a whole number"
+    for place, word in enumerate(arguments):
+        flag, equals, value = word.partition("=")
+        if flag.replace("_", "-") in option.opts:
+            typed = value if equals else "".join(arguments[place + 1 : place + 2])
+            return f"{flag} {typed or repr(typed)}: must be {number}"
+    name = option.envvar or option.opts[0]
+    return f"{name}={os.environ[name]}: must be {number}" if name in os.environ else f"{name}: must be {number}"
+
+
 def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, Any]) -> int:
     """Parse and run one command; everything a user can cause becomes one line on stderr and an exit code."""
     import typer
@@ -213,15 +240,16 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
         "token_normalize_func": _options_of(command, name),
     }
     app.command(name, context_settings=settings)(command)
-    if both := _contradiction(typer.main.get_command(app), arguments):
+    parser = _without_types(typer.main.get_command(app))
+    if both := _contradiction(parser, arguments):
         print(f"{program}: {both[0]} and {both[1]} contradict each other; leave one out", file=sys.stderr)
         return 2
     try:
-        outcome = app(args=arguments, prog_name=program, standalone_mode=False)
+        outcome = parser(args=arguments, prog_name=program, standalone_mode=False)
         if outcome == _INTERRUPTED:
             raise KeyboardInterrupt
     except parse_errors as error:
-        print(f"{program}: {error.format_message().rstrip('.')}; try --help", file=sys.stderr)
+        print(f"{program}: {_complaint(error, arguments)}", file=sys.stderr)
         return 2
     except TensorPrimatError as error:
         print(f"{program}: {error}", file=sys.stderr)

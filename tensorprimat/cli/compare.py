@@ -49,7 +49,7 @@ def command(
     assume_host_cv: Annotated[str | None, takes("PERCENT", ASSUME_HOST_CV)] = None,
     confidence: Annotated[str, takes("PERCENT", "Confidence of intervals and verdicts.")] = "95%",
     warmup_steps: Annotated[
-        int | None, takes("N", "Steps to leave out at the start of every run.", *facts.WARMUP, min=0)
+        int | None, takes("N", "Steps to leave out at the start of every run.", *facts.WARMUP)
     ] = None,
     price: prices.Prices = None,
     published: Annotated[bool, switch("--published", "Also show published results, marked as such.")] = False,
@@ -162,9 +162,10 @@ def _loaded(
     by_argument: bool,
 ) -> list[Loaded]:
     """Return every result that the arguments name, with its side; warnings about them go to stderr."""
-    from tensorprimat.core.statements import laid_over
+    from tensorprimat.core.statements import count, laid_over
     from tensorprimat.session import sides
 
+    skipped = None if warmup_steps is None else count(facts.WARMUP[0], str(warmup_steps), least=0)
     arguments = sides.parse(results or [str(folder) for folder in folders_here()])
     several = results is not None and (len(arguments) > 1 or arguments[0].name is not None)
     loaded, problems = sides.load(
@@ -172,7 +173,7 @@ def _loaded(
     )
     say_each(problems)
     loaded = laid_over(loaded, stated)
-    return loaded if warmup_steps is None else [sides.with_warmup(item, warmup_steps) for item in loaded]
+    return loaded if skipped is None else [sides.with_warmup(item, skipped) for item in loaded]
 
 
 def write(comparison: Comparison, folder: Path, start_call: StartCall | None) -> list[str]:

@@ -41,7 +41,7 @@ HERE: dict[str, dict[str, Any]] = {
 @with_settings(*OWN, after="model", differing=HERE, environment="TPRIMAT_", engines=False)
 def command(
     model: Annotated[str, takes("MODEL", "Model: llama, qwen or mistral.", envvar="TPRIMAT_MODEL")] = "llama",
-    num_nodes: Annotated[int, takes("N", "Nodes, under srun or torchrun.", min=1, envvar="TPRIMAT_NUM_NODES")] = 1,
+    num_nodes: Annotated[int, takes("N", "Nodes, under srun or torchrun.", envvar="TPRIMAT_NUM_NODES")] = 1,
     recompute: Annotated[
         bool,
         switch(
@@ -75,6 +75,7 @@ def command(
     from tensorprimat.cli.options import refuse_file
     from tensorprimat.core.errors import UsageError
     from tensorprimat.core.spec import MODELS, RunSettings
+    from tensorprimat.core.statements import count
     from tensorprimat.engines import ENGINES, prepare
     from tensorprimat.engines.introspect import NVIDIA_RECIPE
     from tensorprimat.engines.nemo import engine as nemo
@@ -82,6 +83,7 @@ def command(
 
     if model not in MODELS:
         raise UsageError(f"--model {model}: no such model; models: {', '.join(MODELS)}")
+    nodes = count("--num-nodes", str(num_nodes), least=1)
     engine = ENGINES["nemo"]
     refuse_file("--output", output, "name a folder, or give the file to benchmark.py --engine nemo --output")
     prepare.check_folder(output)
@@ -90,7 +92,7 @@ def command(
     settings = RunSettings(
         seed=nemo.NEMO_SEED,
         **values(chosen),
-        num_nodes=num_nodes,
+        num_nodes=nodes,
         preset="full",
         recompute="full" if recompute else None,
     )

@@ -75,7 +75,7 @@ def _value(field: str, text: str, typed: str) -> Any:
     if not text.strip():
         raise UsageError(f"{flag} is empty" if not typed.strip() else f"{flag} {typed}: has no value")
     if field in ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "warmup_steps"):
-        return _count(flag, text, least=0 if field == "warmup_steps" else 1)
+        return count(flag, text, least=0 if field == "warmup_steps" else 1)
     if field == "precision":
         if text.lower() not in PRECISIONS:
             raise UsageError(f"{flag} {typed}: must be one of {', '.join(PRECISIONS)}")
@@ -83,16 +83,17 @@ def _value(field: str, text: str, typed: str) -> Any:
     return shapes.parse(text) if field == "shape" else text.strip()
 
 
-def _count(flag: str, text: str, *, least: int) -> int:
+def count(flag: str, text: str, *, least: int) -> int:
+    """Return a whole number as typed. Raises UsageError naming the flag where it is none, too small or impossible."""
     try:
-        count = int(text)
+        number = int(text)
     except ValueError:
         raise UsageError(f"{flag} {text}: must be a whole number") from None
-    if count < least:
-        raise UsageError(f"{flag} {count}: must be {least} or more")
-    if count > LARGEST_COUNT:
-        raise UsageError(f"{flag} {count}: is impossibly large")
-    return count
+    if number < least:
+        raise UsageError(f"{flag} {number}: must be {least} or more")
+    if number > LARGEST_COUNT:
+        raise UsageError(f"{flag} {number}: is impossibly large")
+    return number
 
 
 def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement]) -> list[Loaded]:
