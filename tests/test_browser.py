@@ -15,6 +15,7 @@ import pytest
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import html
+from tensorprimat.reports.sections import ENHANCED
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install playwright")
 
@@ -27,9 +28,12 @@ WIDTHS = (400, 1000, 1600)
 LEAST_CONTRAST = 4.5  # WCAG 2 AA for text of ordinary size
 
 
+def compare_of(*results):
+    return compare([Loaded(path=Path(f"benchmark_{n}.json"), result=result) for n, result in enumerate(results)])
+
+
 def page_of(*results):
-    loaded = [Loaded(path=Path(f"benchmark_{number}.json"), result=result) for number, result in enumerate(results)]
-    return html.render(compare(loaded))
+    return html.render(compare_of(*results))
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,7 @@ def pages(tmp_path_factory):
         ),
         "tiny": page_of(plausible.result("cpu", preset="tiny", seconds=0.2, noise=0.05)),
         "incomparable": page_of(plausible.result("h100"), plausible.result("mi300x", sequence_length=2048)),
+        "enhanced": html.render(compare_of(plausible.result("h100"), plausible.result("mi300x")), ENHANCED),
         "means": page_of(plausible.means_only(), plausible.means_only("mi300x")),
         "hostile": page_of(plausible.result("h100", device_name=hostile), plausible.result("mi300x")),
         "long": page_of(plausible.result("h100", steps=30_000), plausible.result("mi300x", steps=30_000, seed=1)),
@@ -91,7 +96,7 @@ def picture(page, name):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["two", "models", "tiny", "incomparable", "means", "hostile"])
+@pytest.mark.parametrize("name", ["two", "models", "tiny", "incomparable", "enhanced", "means", "hostile"])
 def test_no_width_needs_sideways_scrolling(visit, name, width):
     page = visit(name, width)
     picture(page, f"{name}_{width}")

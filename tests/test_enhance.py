@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import plausible
 import pytest
 
 from tensorprimat.cli import main
@@ -83,7 +84,22 @@ def test_results_are_compared_side_by_side_and_written(results, tmp_path, capsys
     assert "megatron convention, 989.4 TFLOP/s (dense bf16 peak)" in report
     assert "power per GPU: nameplate" in report
     assert "power per GPU: measured" in report
-    assert {"enhanced_plot.png", "enhanced_plot.svg"} <= {path.name for path in (tmp_path / "report").iterdir()}
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {
+        "enhanced_report.md", "enhanced_report.html", "enhanced_metrics.json", "enhanced_metrics.csv",
+        "enhanced_plot.png", "enhanced_plot.svg",
+    }  # fmt: skip
+    page = (tmp_path / "report" / "enhanced_report.html").read_text()
+    for text in (page, report, shown.out):  # one comparison in every form: verdict, results, metrics
+        assert "MI300X measured 0.80x the tokens/s/GPU" in " ".join(text.split())
+        for title in (
+            "Efficiency",
+            "Memory",
+            "Energy, cost and time",
+            "Training on 1 T tokens",
+            "Return on investment",
+        ):
+            assert title in text
+        assert "power per GPU: nameplate" in text
 
 
 def test_json_holds_flat_values_the_old_name_and_the_origin_of_each_figure(results, tmp_path):
@@ -245,6 +261,29 @@ def test_metrics_of_one_result_are_shown_with_their_inputs(results, capsys):
     assert "ml-engineering" in shown
     assert main(["metrics", str(file), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["results"]) == 1
+
+
+def test_a_side_is_weighed_against_the_side_that_the_verdict_compares_it_with(results, tmp_path):
+    saved(results, "nvd", "NVIDIA H100 80GB HBM3", 21.0, stamp="3", global_batch_size=256)
+    saved(results, "amd", "AMD Instinct MI300X", 25.0, stamp="4", global_batch_size=256)
+    enhance(results, "--output-dir", tmp_path)
+    against = {one["candidate"]: one["baseline"] for one in written(tmp_path)["returns"]}
+    assert against == {f"MI300X (batch {n})": f"H100 (batch {n})" for n in (128, 256)}
+
+
+def test_one_file_of_the_enhanced_report_is_written_by_its_ending(results, tmp_path):
+    for ending, start in ((".html", b"<!doctype html>"), (".md", b"# Efficiency"), (".png", b"\x89PNG")):
+        file = tmp_path / f"money{ending}"
+        assert enhance(results, "--output-dir", file) == 0
+        assert file.read_bytes().lstrip().startswith(start)
+
+
+def test_a_picture_without_any_metric_is_an_error(tmp_path, capsys):
+    file = tmp_path / "money.png"
+    result = store.save(plausible.means_only("cpu"), tmp_path, stamp="1")
+    assert enhance(result, "--output-dir", file) == 2
+    assert "nothing to draw" in capsys.readouterr().err
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("script", ["compare_with_enhanced_metrics.py", "enhanced_metrics.py"])

@@ -37,7 +37,7 @@ def columns(table):
 
 
 def test_each_row_of_the_performance_shows_the_figure_of_its_name(comparison):
-    shown = rows(facts.performance(comparison.sides))
+    shown = rows(facts.performance(comparison))
     names = {
         "Steps logged": "total_steps",
         "Warm-up steps left out": "warmup_steps_dropped",
@@ -70,13 +70,13 @@ def test_each_row_of_the_performance_shows_the_figure_of_its_name(comparison):
 
 def test_every_row_of_facts_differs_from_every_other(comparison):
     for name, table in (
-        ("performance", facts.performance(comparison.sides)),
-        ("memory", facts.memory(comparison.sides)),
+        ("performance", facts.performance(comparison)),
+        ("memory", facts.memory(comparison)),
     ):
         of = {fact.label: fact for fact in LIKE[name]}
         for label, values in rows(table).items():
             assert values == [of[label].read(side) for side in comparison.sides], label
-    memory = rows(facts.memory(comparison.sides))
+    memory = rows(facts.memory(comparison))
     for kind in ("allocated", "reserved"):
         for average, peak in zip(memory[f"Average {kind}"], memory[f"Peak {kind}"], strict=True):
             assert average < peak
@@ -96,7 +96,7 @@ def test_each_column_of_the_results_shows_the_figure_of_its_heading(comparison):
 
 
 def test_each_column_of_the_runs_shows_the_figure_of_its_heading(comparison):
-    shown = columns(sections.runs(comparison.sides))
+    shown = columns(sections.runs(comparison))
     every = [run for side in comparison.sides for run in side.result.runs]
     assert shown["Side"] == ["H100"] * 3 + ["H200"] * 2
     assert shown["Run"] == [1, 2, 3, 1, 2]
@@ -128,7 +128,7 @@ def test_each_column_of_the_verdicts_and_of_the_ranking_shows_the_figure_of_its_
 
 
 def test_each_column_of_the_data_of_estimates_holds_the_figure_of_its_heading(comparison):
-    shown = columns(sections.analysis(comparison.sides))
+    shown = columns(sections.analysis(comparison))
     assert shown["Interval from"] == ["3 runs", "2 runs"]
     assert shown["CV of step time"] == [side.result.performance_metrics.cv_step_time for side in comparison.sides]
     needed = [side.tokens_per_second_per_gpu.runs_for_one_percent for side in comparison.sides]
@@ -147,19 +147,23 @@ def test_a_swapped_cell_is_detected(comparison, monkeypatch, one):
         test_each_row_of_the_performance_shows_the_figure_of_its_name(comparison)
 
 
+def compare_of(*results):
+    return compare([Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate(results)])
+
+
 def sides_of(*results):
-    return compare([Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate(results)]).sides
+    return compare_of(*results).sides
 
 
 def test_durations_of_one_column_share_a_unit():
-    sides = sides_of(
+    comparison = compare_of(
         plausible.result("cpu", preset="tiny", seconds=0.124),
         plausible.result("h100", preset="tiny", seconds=0.09545, sequence_length=128),
     )
-    table = sections.results(sides)
+    table = sections.results(comparison.sides)
     place = [column.title for column in table.columns].index("Step time")
     assert {row[place].text.split(" ±")[0].split(" ")[1] for row in table.rows} == {"ms"}
-    for row in facts.performance(sides).rows:
+    for row in facts.performance(comparison).rows:
         if row[0].text.startswith("Step time") and "CV" not in row[0].text:
             assert {cell.text.split()[1] for cell in row[1:]} == {"ms"}
 

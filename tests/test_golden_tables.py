@@ -20,7 +20,6 @@ from rich.console import Console
 
 from tensorprimat.analysis import gate as gates
 from tensorprimat.analysis.compare import compare
-from tensorprimat.analysis.economics import economics
 from tensorprimat.analysis.history import history
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.analysis.published import with_published
@@ -28,7 +27,7 @@ from tensorprimat.analysis.ratios import StatedScatter
 from tensorprimat.core.result import MemoryMetrics, PowerMetrics, Reported, TrainingConfig
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import csv, enhanced, facts, forest, html, json, markdown, published, sections
+from tensorprimat.reports import csv, efficiency, facts, forest, html, json, markdown, published, sections
 from tensorprimat.reports import gate as gate_report
 from tensorprimat.reports import history as history_report
 from tensorprimat.reports.console import table as terminal_table
@@ -119,15 +118,14 @@ def tables_of(comparison):
     yield sections.verdicts(comparison.pairs)
     yield from (sections.fairness(pair) for pair in comparison.pairs)
     of_sides = (facts.hardware, facts.configuration, facts.performance, facts.memory, facts.power, facts.provenance)
-    yield from (build(comparison.sides) for build in (*of_sides, sections.efficiency, sections.runs, sections.analysis))
+    yield from (section(comparison) for section in (*of_sides, efficiency.short, sections.runs, sections.analysis))
     yield published.table(comparison.published, left_out=5)
 
 
 def tables_of_money():
     choices = MetricChoices(prices={"H100": 2.1, "MI300X": 1.85})
-    content = economics(loaded(), choices)
-    for model in content.models:
-        yield from (table for table, _ in enhanced.tables(content, model))
+    for part in compare(loaded(), choices=choices).by_model():
+        yield from (section(part) for section in sections.ENHANCED.sections)
 
 
 def tables_of_ci():
@@ -148,7 +146,8 @@ def lines(table):
         return table
     heading = " | ".join(column.title for column in table.columns)
     rows = (" | ".join(cell.text for cell in row) for row in table.rows)
-    return "\n".join((f"[{table.key}] {table.title}", heading, *rows, table.note or "")).rstrip() + "\n"
+    below = filter(None, (table.note, *table.remarks))
+    return "\n".join((f"[{table.key}] {table.title}", heading, *rows, *below)) + "\n"
 
 
 def agrees(name, text):

@@ -6,7 +6,6 @@ import plausible
 import pytest
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.analysis.economics import economics
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports.plots import losses as loss_plot
@@ -39,20 +38,18 @@ def test_without_any_loss_there_is_no_picture():
 
 @pytest.mark.parametrize(("length", "drawn"), [(8192, True), (2048, False)])
 def test_cost_and_time_are_drawn_only_for_the_same_work(length, drawn):
-    content = economics(
-        loaded(plausible.result(), plausible.result("mi300x", sequence_length=length)), MetricChoices(prices={"": 2.0})
-    )
-    svg = metric_panels.render(content, ("svg",))["svg"].decode()
+    sides = loaded(plausible.result(), plausible.result("mi300x", sequence_length=length))
+    svg = metric_panels.render(compare(sides, choices=MetricChoices(prices={"": 2.0})), ("svg",))["svg"].decode()
     assert ("Cost of 1 T tokens" in svg) == drawn
     assert "MFU" in svg
 
 
 def test_a_panel_names_its_price_and_power():
-    content = economics(loaded(plausible.result()), MetricChoices(prices={"H100": 2.0}))
-    svg = metric_panels.render(content, ("svg",))["svg"].decode()
+    comparison = compare(loaded(plausible.result()), choices=MetricChoices(prices={"H100": 2.0}))
+    svg = metric_panels.render(comparison, ("svg",))["svg"].decode()
     assert "at $2.00/h" in svg
     assert "700 W (nameplate)" in svg
 
 
 def test_without_any_known_metric_there_is_no_picture():
-    assert metric_panels.render(economics(loaded(plausible.means_only("cpu")), MetricChoices())) == {}
+    assert metric_panels.render(compare(loaded(plausible.means_only("cpu")))) == {}

@@ -7,6 +7,7 @@ import pytest
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.economics import break_even
+from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.cli import price_options
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.store import Loaded
@@ -18,7 +19,8 @@ def comparison_of(prices=None, runs=3, **of_mi300x):
         plausible.result("h100", runs=runs),
         plausible.result("mi300x", seconds=11.0, seed=1, runs=runs, **of_mi300x),
     )
-    return compare([Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate(results)], prices=prices)
+    loaded = [Loaded(path=Path(f"{n}.json"), result=one) for n, one in enumerate(results)]
+    return compare(loaded, choices=MetricChoices(prices=prices or {}))
 
 
 def test_every_report_leads_with_the_break_even_that_needs_no_price(capsys):
@@ -73,7 +75,7 @@ def test_costs_hold_under_the_condition_of_the_rate():
         nameless = one.model.model_copy(update={"shape": None, "parameters": None})
         loaded.append(Loaded(path=Path(f"{machine}.json"), result=one.model_copy(update={"model": nameless})))
     for prices in ({"H100": 2.0, "MI300X": 1.8}, {"H100": 2.0, "MI300X": 2.0 * 12.8 / 11.0}):
-        (pair,) = compare(loaded, prices=prices).pairs
+        (pair,) = compare(loaded, choices=MetricChoices(prices=prices)).pairs
         assert pair.fairness.conditions
         assert all("if the model shape matches" in sentence for sentence in money.sentences(pair))
 

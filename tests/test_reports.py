@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.analysis.economics import Enhanced
 from tensorprimat.analysis.records import Estimate, Ratio
 from tensorprimat.core.provenance import Audit
 from tensorprimat.core.store import Loaded
@@ -21,6 +20,7 @@ from tensorprimat.reports import (
     bars,
     console,
     csv,
+    efficiency,
     facts,
     forest,
     formatting,
@@ -29,7 +29,6 @@ from tensorprimat.reports import (
     markdown,
     sections,
 )
-from tensorprimat.reports.enhanced import metrics_table
 from tensorprimat.reports.tables import Column, Table
 from tensorprimat.reports.tables import text as text_cell
 
@@ -236,8 +235,7 @@ def test_peak_memory_names_its_kind(two):
 
 def test_memory_of_unlike_kinds_is_never_shown_side_by_side(two):
     assert "Peak memory" not in [column.title for column in sections.results(two.sides).columns]
-    sides = [Enhanced(side=side, metrics=side.metrics) for side in two.sides]
-    rows = [[cell.text for cell in row] for row in metrics_table("Memory", ("memory_utilization",), sides).rows]
+    rows = [[cell.text for cell in row] for row in efficiency.memory(two).rows if "utilisation" in row[0].text]
     assert [row[0].split(", ")[1] for row in rows] == ["the allocator's pool", "whole device"]
     assert [[cell == "–" for cell in row[1:]] for row in rows] == [[False, True], [True, False]]
     titles = [panel.title for panel in bars.panels(two.sides, bars.looks_of(two.sides), comparable=True)]
@@ -276,7 +274,7 @@ def test_a_figure_of_a_log_names_the_log(two):
 
 
 def test_unknown_facts_take_no_row(two):
-    rows = {row[0].text for row in facts.configuration(two.sides).rows}
+    rows = {row[0].text for row in facts.configuration(two).rows}
     assert "Precision" in rows
     assert "FP8 recipe" not in rows
 
@@ -285,7 +283,7 @@ def test_a_value_given_by_hand_is_marked_in_its_source():
     result = plausible.result("h100")
     provenance = result.provenance.model_copy(update={"assumed": {"sequence_length": "--sequence-length"}})
     comparison = comparison_of(result.model_copy(update={"provenance": provenance}))
-    rows = {row[0].text: row[1] for row in facts.configuration(comparison.sides).rows}
+    rows = {row[0].text: row[1] for row in facts.configuration(comparison).rows}
     assert "given by --sequence-length" in rows["Sequence length"].source
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tensorprimat.analysis import gate as gates
 from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.analysis.ratios import StatedScatter
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import forest, formatting, money
@@ -108,7 +109,7 @@ def test_assumptions_are_in_the_sentences_that_rest_on_them():
 
 def test_the_cheaper_side_is_stated_for_these_machines_only():
     sides = [plausible.result("h100", runs=3), plausible.result("mi300x", runs=3, seconds=11.0)]
-    (pair,) = comparison_of(*sides, prices={"H100": 3.0, "MI300X": 2.0}).pairs
+    (pair,) = comparison_of(*sides, choices=MetricChoices(prices={"H100": 3.0, "MI300X": 2.0})).pairs
     (winner,) = [sentence for sentence in money.sentences(pair) if sentence.startswith("At ")]
     assert "cheaper on MI300X" in winner
     assert ONE_MACHINE in winner

@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
-from tensorprimat.analysis import metrics
 from tensorprimat.analysis.economics import unused_prices
 from tensorprimat.analysis.estimates import estimate
 from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.impossible import impossible_of_sides
 from tensorprimat.analysis.losses import parity
-from tensorprimat.analysis.metrics import measure
+from tensorprimat.analysis.metrics import MetricChoices, measure
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.ratios import GroupPair, StatedScatter, compare_groups, mean_log, mean_ratio, ratios
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
@@ -40,21 +39,22 @@ def compare(
     confidence: float = 0.95,
     baseline: str | None = None,
     strict: bool = False,
-    prices: Mapping[str, float] | None = None,
+    choices: MetricChoices | None = None,
 ) -> Comparison:
     """Compare results; one side alone is reported alone.
 
     by: a key of BY. assume_run_cv: run-to-run coefficient of variation to assume for a side of one run (0.02 for 2 %).
     assume_host_cv: the same from machine to machine, for sides that were measured on one machine. confidence: of
     intervals and verdicts. baseline: label, or part of one, of the side that ratios divide by. strict: no ratio below
-    the level "same work". prices: USD per GPU-hour by the name of a device.
-    Raises UsageError for a value out of range, InputError where nothing is left to show.
+    the level "same work". choices: of the sides' metrics.
+    Raises UsageError for a value out of range or an unknown FLOPs convention, InputError where nothing is left to show.
     """
     if by not in BY:
         raise UsageError(f"--by {by}: must be one of {', '.join(BY)}")
     assumed = StatedScatter(
         run_cv=assume_run_cv, host_cv=assume_host_cv, confidence=confidence, strict=strict
     ).checked()
+    choices = choices or MetricChoices()
     items, warnings = usable(loaded)
     if not items:
         raise InputError("nothing to compare: " + ("; ".join(warnings) or "no results"))
@@ -63,7 +63,7 @@ def compare(
     groups = {
         model: gather([item for item, name in zip(items, named, strict=True) if name == model], by) for model in models
     }
-    sides = {id(group): side_of(group, model, assumed, prices or {}) for model in models for group in groups[model]}
+    sides = {id(group): side_of(group, model, assumed, choices) for model in models for group in groups[model]}
     group_pairs = {model: _group_pairs(groups[model], baseline, assumed) for model in models}
     if (
         baseline is not None
@@ -97,14 +97,15 @@ def compare(
             *_unpaired(groups, group_pairs),
             *_same_run_on_both_sides(in_order),
             *_missed_targets(in_order),
-            *unused_prices([side.metrics for side in sides.values()], prices or {}),
+            *unused_prices([side.metrics for side in sides.values()], choices.prices),
         ),
         errors=impossible_of_sides([(side.label, side.result) for side in sides.values()]),
+        choices=choices,
         generated_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 
 
-def side_of(group: Group, model: str, assumed: StatedScatter, prices: Mapping[str, float]) -> Side:
+def side_of(group: Group, model: str, assumed: StatedScatter, choices: MetricChoices) -> Side:
     """Return a side as reports show it."""
 
     def of(metric: str) -> Estimate:
@@ -118,7 +119,7 @@ def side_of(group: Group, model: str, assumed: StatedScatter, prices: Mapping[st
         step_time_seconds=of("avg_step_time_seconds"),
         tokens_per_second=of("tokens_per_second"),
         tokens_per_second_per_gpu=of("tokens_per_second_per_gpu"),
-        metrics=measure(group.result, metrics.MetricChoices(prices=prices)),
+        metrics=measure(group.result, choices),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
 from tensorprimat.analysis.metric import Metric
+from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.result import Result
 
@@ -196,3 +197,20 @@ class Comparison:
     """Published results for the same models, nearest first, if the user requested them."""
     published_left_out: Mapping[str, int] = field(default_factory=dict)
     """Number of farther published results that are left out, per model."""
+    choices: MetricChoices = field(default_factory=MetricChoices)
+    """Convention, prices and token budget of the sides' metrics."""
+
+    def of_model(self, model: str) -> Comparison:
+        """Return the part about one model: its sides, its pairs and the published results for it."""
+        return replace(
+            self,
+            models=(model,),
+            sides=tuple(side for side in self.sides if side.model == model),
+            pairs=tuple(pair for pair in self.pairs if pair.model == model),
+            published=tuple(row for row in self.published if row.published.model == model),
+            published_left_out={name: rows for name, rows in self.published_left_out.items() if name == model},
+        )
+
+    def by_model(self) -> Iterator[Comparison]:
+        """Yield the part about each model."""
+        return map(self.of_model, self.models)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
     from tensorprimat.core.statements import Statement
     from tensorprimat.core.store import Loaded
+    from tensorprimat.reports.sections import Report
     from tensorprimat.session.second_process import StartCall
 
 DEFAULT_FOLDER = Path("output")
@@ -89,6 +90,8 @@ def command(
         if not no_plot:
             start_call(_load_matplotlib)  # the second process imports it while this one reads results
         from tensorprimat.analysis.compare import compare
+        from tensorprimat.analysis.metrics import MetricChoices
+        from tensorprimat.reports.sections import COMPARISON
 
         comparison = compare(
             _loaded(results, start_call, stated, warmup_steps=warmup_steps, by_argument=by is None),
@@ -97,7 +100,7 @@ def command(
             assume_host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
             confidence=fraction("--confidence", confidence),
             baseline=baseline,
-            prices=prices.of(price),
+            choices=MetricChoices(prices=prices.of(price)),
             strict=strict,
         )
         if published:
@@ -105,7 +108,8 @@ def command(
 
             comparison = with_published(comparison)
         if file := named_file("--output-dir", output_dir, FILE_ENDINGS):
-            written = _write_one(comparison, file)
+            write_one(comparison, COMPARISON, file)
+            written = []
         else:
             written = write(comparison, writable_folder("--output-dir", output_dir), None if no_plot else start_call)
     if json:
@@ -123,19 +127,50 @@ def command(
 FILE_ENDINGS = (".json", ".csv", ".md", ".html", ".png")
 
 
-def _write_one(comparison: Comparison, file: Path) -> list[str]:
-    """Write the one report that the file's ending names."""
+def write_one(comparison: Comparison, report: Report, file: Path) -> None:
+    """Write the one form of a report that the file's ending names."""
     from tensorprimat.core.atomic import write_atomically
-    from tensorprimat.reports import csv, html, json, markdown
     from tensorprimat.reports.plots import comparison as comparison_plot
+    from tensorprimat.reports.plots import metric_panels
 
     ending = file.suffix.lower()
     if ending == ".png":
-        write_atomically(file, comparison_plot.render(comparison, ("png",))["png"])
+        draw = metric_panels.render if report.of_metrics else comparison_plot.render
+        if not (pictures := draw(comparison, ("png",))):
+            raise InputError("no metric is known, so there is nothing to draw", path=file)
+        write_atomically(file, pictures["png"])
     else:
-        renderers = {".json": json.render, ".csv": csv.render, ".md": markdown.render, ".html": html.render}
-        write_atomically(file, renderers[ending](comparison))
-    return []
+        [render] = (render for name, render in renderers(report).items() if name.endswith(ending))
+        write_atomically(file, render(comparison, report))
+
+
+def renderers(report: Report) -> dict[str, Callable[[Comparison, Report], str]]:
+    """Return the functions that write the documents of a report and its tables for scripts, by name of their files."""
+    from tensorprimat.reports import csv, html, json, markdown
+
+    return {
+        f"{report.stem}_report.md": markdown.render,
+        f"{report.stem}_report.html": html.render,
+        f"{report.data}.json": json.render,
+        f"{report.data}.csv": csv.render,
+    }
+
+
+def documents(comparison: Comparison, report: Report, *, pictures: Sequence[str]) -> dict[str, str]:
+    """Return every file of a report by name. pictures: names of the picture files in the same folder."""
+    from tensorprimat.reports import markdown
+
+    files = {name: render(comparison, report) for name, render in renderers(report).items()}
+    return files | {f"{report.stem}_report.md": markdown.render(comparison, report, pictures=pictures)}
+
+
+def write_each(files: Mapping[str, str | bytes], folder: Path) -> list[str]:
+    """Write files into a folder, each whole or not at all. Returns names."""
+    from tensorprimat.core.atomic import write_atomically
+
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    return list(files)
 
 
 def folders_here() -> list[Path]:
@@ -183,29 +218,23 @@ def write(comparison: Comparison, folder: Path, start_call: StartCall | None) ->
 
     Where matplotlib is missing everything else is written and stderr says what to install.
     """
-    from tensorprimat.core.atomic import write_atomically
-    from tensorprimat.reports import csv, html, json, markdown
     from tensorprimat.reports.plots import canvas
     from tensorprimat.reports.plots import comparison as comparison_plot
     from tensorprimat.reports.plots import losses as loss_plot
+    from tensorprimat.reports.sections import COMPARISON
 
-    files: dict[str, str | bytes] = {}
+    pictures: dict[str, bytes] = {}
     plot = None
     if start_call and not canvas.can_draw():
         print(MissingPackageError("matplotlib", needed_for="plots"), file=sys.stderr)
     elif start_call:
         plot = start_call(comparison_plot.drawn_as, comparison_plot.drawing_of(comparison))
-        files |= _named("loss", loss_plot.render(comparison))
-    plots = ["comparison_plot.png"] if plot else []
-    files["comparison_report.md"] = markdown.render(comparison, pictures=[*plots, *fnmatch.filter(files, "*.png")])
-    files["comparison_report.html"] = html.render(comparison)
-    files["comparison.json"] = json.render(comparison)
-    files["comparison.csv"] = csv.render(comparison)
-    files = {**_named("plot", plot()), **files} if plot else files
-    for name, content in files.items():
-        write_atomically(folder / name, content)
-    return list(files)
+        pictures = named("comparison_loss", loss_plot.render(comparison))
+    shown = ["comparison_plot.png"] if plot else []
+    files = documents(comparison, COMPARISON, pictures=[*shown, *fnmatch.filter(pictures, "*.png")])
+    return write_each({**(named("comparison_plot", plot()) if plot else {}), **pictures, **files}, folder)
 
 
-def _named(what: str, pictures: dict[str, bytes]) -> dict[str, bytes]:
-    return {f"comparison_{what}.{form}": content for form, content in pictures.items()}
+def named(stem: str, pictures: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the names of the files of a plot, each with its content."""
+    return {f"{stem}.{form}": content for form, content in pictures.items()}

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import price_options as prices
-from tensorprimat.cli.compare import PLACES, folders_here
+from tensorprimat.cli.compare import FILE_ENDINGS, PLACES, documents, folders_here, named, write_each, write_one
 from tensorprimat.cli.options import TO_FILE, named_file, say_each, say_files, writable_folder
 from tensorprimat.cli.shared_options import argument, option, switch, takes, with_options
 from tensorprimat.core.errors import MissingPackageError, UsageError
 
 if TYPE_CHECKING:
-    from tensorprimat.analysis.economics import Economics
     from tensorprimat.analysis.metrics import MetricChoices
+    from tensorprimat.analysis.records import Comparison
 
 DEFAULT_FOLDER = Path("output")
-PICTURE = "enhanced_plot"
 FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
 BUDGET = "Tokens to train on, such as 1e12, for cost, time and energy."
 OF_METRICS = (
@@ -42,13 +41,14 @@ def command(
     json: Annotated[bool, switch("--json", "Print enhanced_metrics.json on stdout instead of the tables.")] = False,
     **typed: Any,
 ) -> int:
-    """Show efficiency and cost of benchmark results: MFU, memory, energy, cost and time to train.
+    """Compare efficiency and cost of benchmark results: MFU, memory, energy, cost and time to train.
 
-    Every figure states its basis: MFU its FLOPs convention and dense peak, power its origin (measured or
-    nameplate), a price its provider and date. A figure that cannot be known (unknown GPU, precision or model shape)
-    is empty, with the reason. Prices change: set yours with --price.
+    The report of `tprimat compare` with the sections on derived metrics, sides grouped by platform. Every figure
+    states its basis: MFU its FLOPs convention and dense peak, power its origin (measured or nameplate), a price its
+    provider and date. A figure that cannot be known (unknown GPU, precision or model shape) is empty, with the reason.
+    Prices change: set yours with --price.
 
-    Writes enhanced_report.md, enhanced_plot.png and .svg, and enhanced_metrics.json into DIR.
+    Writes enhanced_report.html and .md, enhanced_plot.png and .svg, and enhanced_metrics.json and .csv into DIR.
 
     \b
     Examples:
@@ -61,51 +61,42 @@ def command(
       1  interrupted, or a file could not be written
       2  a flag is wrong, or there is no result
     """
-    from tensorprimat.analysis.economics import economics
-    from tensorprimat.core.atomic import write_atomically
+    from tensorprimat.analysis.compare import compare
     from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import load_all
-    from tensorprimat.reports import enhanced, enhanced_json
+    from tensorprimat.reports.json import render
+    from tensorprimat.reports.sections import ENHANCED
 
     results = results or folders_here()
     stated = facts.statements(typed)
-    assumptions = choices(typed, near=results)
+    chosen = choices(typed, near=results)
     loaded, problems = load_all(results)
     say_each(problems)
-    content = economics(laid_over(loaded, stated), assumptions)
-    document = enhanced_json.render(content)
-    files: dict[str, str | bytes] = {}
-    if file := named_file("--output-dir", output_dir):
-        ending = file.suffix.lower()
-        table = enhanced_json.render_csv(content) if ending == ".csv" else enhanced.render_markdown(content)
-        write_atomically(file, document if ending == ".json" else table)
+    comparison = compare(laid_over(loaded, stated), choices=chosen)
+    files: list[str] = []
+    if file := named_file("--output-dir", output_dir, FILE_ENDINGS):
+        write_one(comparison, ENHANCED, file)
     else:
         folder = writable_folder("--output-dir", output_dir)
-        files = {} if no_plot else _pictures(content)
-        picture = next((name for name in files if name.endswith(".png")), None)
-        files |= {
-            "enhanced_report.md": enhanced.render_markdown(content, picture=picture),
-            "enhanced_metrics.json": document,
-        }
-        for name, written in files.items():
-            write_atomically(folder / name, written)
+        pictures = {} if no_plot else _pictures(comparison)
+        shown = [name for name in pictures if name.endswith(".png")]
+        files = write_each({**pictures, **documents(comparison, ENHANCED, pictures=shown)}, folder)
     if json:
-        print(document, end="")
+        print(render(comparison, ENHANCED), end="")
     else:
-        from tensorprimat.reports import harmless
+        from tensorprimat.reports.console import print_summary
 
-        screen = harmless.console(highlight=False)
-        enhanced.show(content, screen.print, width=screen.width, explain=explain)
-    say_files(f"Written to {output_dir}", list(files))
+        print_summary(comparison, report=ENHANCED, explain=explain)
+    say_files(f"Written to {output_dir}", files)
     return 0
 
 
-def _pictures(content: Economics) -> dict[str, str | bytes]:
+def _pictures(comparison: Comparison) -> dict[str, bytes]:
     """Return the plot's files; none where matplotlib is missing, which is reported on stderr."""
     from tensorprimat.reports.plots import metric_panels
 
     try:
-        return {f"{PICTURE}.{form}": picture for form, picture in metric_panels.render(content).items()}
+        return named("enhanced_plot", metric_panels.render(comparison))
     except MissingPackageError as error:
         print(error, file=sys.stderr)
         return {}

@@ -32,22 +32,19 @@ def command(
       0  shown
       2  a flag is wrong, or the file is not a result
     """
-    from tensorprimat.analysis.economics import economics
+    from tensorprimat.analysis.compare import compare
     from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import Loaded, load
-    from tensorprimat.reports import enhanced, enhanced_json
+    from tensorprimat.reports.json import render
+    from tensorprimat.reports.sections import ENHANCED
 
     stated = facts.statements(typed)
     loaded = laid_over([Loaded(path=result, result=load(result))], stated)
-    content = economics(loaded, choices(typed, near=[result]))
+    comparison = compare(loaded, choices=choices(typed, near=[result]))
     if json:
-        print(enhanced_json.render(content), end="")
-        return 0
-    from tensorprimat.reports import harmless
+        print(render(comparison, ENHANCED), end="")
+    else:
+        from tensorprimat.reports.console import print_metrics
 
-    console = harmless.console(highlight=False)
-    enhanced.show_errors(content, console.print)
-    for sides in content.models.values():
-        for side in sides:
-            enhanced.show_explanation(side, console.print)
+        print_metrics(comparison)
     return 0

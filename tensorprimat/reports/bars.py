@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tensorprimat.analysis.rates import NORMALISED_BY, common_metric
 from tensorprimat.analysis.records import Estimate, Side
-from tensorprimat.analysis.sides import Group
 from tensorprimat.core import quantities
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.reports import facts, formatting
@@ -16,10 +15,6 @@ from tensorprimat.reports import facts, formatting
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
 UNMEASURED = "not measured"
-
-
-Labelled = Side | Group
-"""A side, with or without estimates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +53,7 @@ class Panel:
     bars: tuple[Bar, ...]
 
 
-def looks_of(sides: Sequence[Labelled]) -> dict[str, BarStyle]:
+def looks_of(sides: Sequence[Side]) -> dict[str, BarStyle]:
     """Return the bar style of every label, the same for all of its models."""
     labels = dict.fromkeys(side.label for side in sides)
     return {
@@ -69,7 +64,7 @@ def looks_of(sides: Sequence[Labelled]) -> dict[str, BarStyle]:
     }
 
 
-def titles_of(sides: Sequence[Labelled]) -> list[str]:
+def titles_of(sides: Sequence[Side]) -> list[str]:
     """Return the titles of the trained models, each once."""
     return list(dict.fromkeys(formatting.model_title(side.result.model) for side in sides))
 
@@ -108,7 +103,7 @@ def panels(
     return tuple(panel for panel in every if worth_drawing(panel, sides))
 
 
-def worth_drawing(panel: Panel, sides: Sequence[Labelled]) -> bool:
+def worth_drawing(panel: Panel, sides: Sequence[Side]) -> bool:
     """Return True if a panel shows figures of two sides, or those of the only side."""
     return sum(bar.value is not None for bar in panel.bars) >= min(2, len(sides))
 

@@ -14,9 +14,10 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tensorprimat.analysis.records import Comparison, Pair
+from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core.safe_text import middle_cut, one_line
-from tensorprimat.reports import forest, formatting, harmless, money, notices, published, sections
+from tensorprimat.reports import efficiency, forest, formatting, harmless, money, notices, published, sections
+from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.tables import Column, Table, TableCell
 
 STYLES = {
@@ -125,13 +126,24 @@ def listed(content: Table) -> RenderableType:
     return Group(*parts)
 
 
-def summary(comparison: Comparison, *, width: int) -> RenderableType:
-    """Return everything that the command prints about a comparison. width: columns of the terminal."""
-    parts: list[RenderableType] = [paragraph(f"Error: {error}", "bold red", width=width) for error in comparison.errors]
-    parts += _answer(comparison, width)
+def summary(
+    comparison: Comparison, report: Report = COMPARISON, *, width: int, explain: bool = False
+) -> RenderableType:
+    """Return everything that the command prints about a comparison.
+
+    width: columns of the terminal. explain: with formula and inputs of every metric.
+    """
+    parts = [*_errors(comparison, width), *_answer(comparison, width)]
     parts[:0] = [safe(f"Warning: {text}", "yellow") for text in notices.before_headline(comparison.sides)]
-    for model in comparison.models:
-        parts += _of_model(comparison, model, width)
+    several = len(comparison.pairs) > 1
+    for part in comparison.by_model():
+        parts += _of_model(part, width, several_pairs=several, scaled=len(comparison.models) == 1)
+        for section in report.sections if report.of_metrics else ():
+            parts += _titled(section(part), width)
+        for side in part.sides if explain else ():
+            parts += _explained(side, width)
+    if report.of_metrics:
+        parts += [paragraph(efficiency.convention_sentence(comparison), width=width), Text()]
     warnings = notices.grouped_warnings(comparison)
     if warnings:
         parts.append(Text("Warnings", style="bold"))
@@ -143,6 +155,33 @@ def summary(comparison: Comparison, *, width: int) -> RenderableType:
             parts.append(Padding(safe(f"… and {len(warnings) - MOST_WARNINGS} more in the report"), (0, 0, 0, 2)))
         parts.append(Text())
     return Group(*parts)
+
+
+def print_metrics(comparison: Comparison) -> None:
+    """Print the formula and the inputs of every metric of every side."""
+    console = harmless.console(highlight=False)
+    parts: list[RenderableType] = _errors(comparison, console.width)
+    for side in comparison.sides:
+        parts += [safe(sections.model_heading([side]), "bold"), Text(), *_explained(side, console.width)]
+    console.print(Group(*parts), crop=False)
+
+
+def _errors(comparison: Comparison, width: int) -> list[RenderableType]:
+    return [paragraph(f"Error: {error}", "bold red", width=width) for error in comparison.errors]
+
+
+def _explained(side: Side, width: int) -> list[RenderableType]:
+    return [line for content in efficiency.explanation(side) for line in _titled(content, width)]
+
+
+def _titled(content: Table, width: int) -> list[RenderableType]:
+    """Return a section with its title above and its remarks below; nothing for a table without rows."""
+    if not content.rows:
+        return []
+    parts: list[RenderableType] = [safe(content.title, "bold"), fitting(content, width=width - INDENT)]
+    parts += [safe(content.note, "dim")] if content.note else []
+    remarks = [paragraph(remark, "dim", width=width, indent=INDENT, bullet="• ") for remark in content.remarks]
+    return [*(Padding(part, (0, 0, 0, INDENT)) for part in parts), *remarks, Text()]
 
 
 def _answer(comparison: Comparison, width: int) -> list[RenderableType]:
@@ -200,31 +239,30 @@ def _strip(scale: forest.Forest, mark: forest.ForestMark, width: int) -> str:
     return "".join(cells)
 
 
-def _of_model(comparison: Comparison, model: str, width: int) -> list[RenderableType]:
-    sides = sections.sides_of(comparison, model)
-    pairs = [pair for pair in comparison.pairs if pair.model == model]
+def _of_model(of_model: Comparison, width: int, *, several_pairs: bool, scaled: bool) -> list[RenderableType]:
+    """Return the verdicts and results of one model. scaled: the scale at the top shows its ratios."""
+    sides, pairs = of_model.sides, of_model.pairs
     parts: list[RenderableType] = []
-    if len(pairs) == 1 and len(comparison.pairs) == 1:
+    if len(pairs) == 1 and not several_pairs:
         parts += [*_pair(pairs[0], width, alone=True), Text()]
     parts += [safe(sections.model_heading(sides), "bold"), Text()]
     results = _slim(sections.results(sides))
     parts.append(Padding(fitting(results, width=width - INDENT), (0, 0, 0, INDENT)))
     if results.note:
         parts.append(Padding(safe(results.note, "dim"), (0, 0, 0, INDENT)))
-    if len(pairs) == 1 and len(comparison.pairs) > 1:
+    if len(pairs) == 1 and several_pairs:
         parts += [Text(), *_pair(pairs[0], width, alone=False)]
     elif len(pairs) > 1:
-        parts += [Text(), *_several(pairs, width, drawn=len(comparison.models) == 1)]
+        parts += [Text(), *_several(pairs, width, drawn=scaled)]
     elif not pairs:
         parts += [Text(), Padding(Text("One side only: nothing to compare it with yet.", style="dim"), (0, 0, 0, 2))]
-    parts += _published(comparison, model, width)
-    return [*parts, Text()]
+    return [*parts, *_published(of_model, width), Text()]
 
 
-def _published(comparison: Comparison, model: str, width: int) -> list[RenderableType]:
+def _published(of_model: Comparison, width: int) -> list[RenderableType]:
     """Return the nearest published results that a side can be compared with, and how many the library has."""
-    rows = [row for row in comparison.published if row.published.model == model]
-    every = len(rows) + comparison.published_left_out.get(model, 0)
+    rows = of_model.published
+    every = len(rows) + sum(of_model.published_left_out.values())
     near = [row for row in rows if any(one.ratio is not None for one in row.against)][:MOST_PUBLISHED]
     if not rows:
         return []
@@ -304,7 +342,9 @@ def _several(pairs: Sequence[Pair], width: int, *, drawn: bool) -> list[Renderab
     return parts[:-1]
 
 
-def print_summary(comparison: Comparison, console: Console | None = None) -> None:
+def print_summary(
+    comparison: Comparison, console: Console | None = None, *, report: Report = COMPARISON, explain: bool = False
+) -> None:
     """Print the summary; colour and width are the terminal's own, NO_COLOR is respected."""
     console = console or harmless.console(highlight=False)
-    console.print(summary(comparison, width=console.width), crop=False)
+    console.print(summary(comparison, report, width=console.width, explain=explain), crop=False)

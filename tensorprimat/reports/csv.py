@@ -1,4 +1,4 @@
-"""The table comparison.csv: one row per side, one column per figure, for spreadsheets and data frames.
+"""The tables comparison.csv and enhanced_metrics.csv: one row per side, one column per figure, for data frames.
 
 Numbers are unrounded and unmeasured ones are empty; text that a spreadsheet would run as a formula is quoted.
 """
@@ -12,6 +12,8 @@ from operator import attrgetter
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.reports import formatting
+from tensorprimat.reports.json import metrics_document
+from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.tables import csv_of
 
 CsvValue = float | int | str | bool | None
@@ -52,8 +54,17 @@ PAIR_COLUMNS = ("baseline", "fairness", "metric", "ratio", "ratio_low", "ratio_h
 """Filled in the rows of candidates: against their baseline."""
 
 
-def render(comparison: Comparison) -> str:
+def _metrics(comparison: Comparison) -> str:
+    """Return the flat values of enhanced_metrics.json."""
+    rows = [{**row, "files": "; ".join(row["files"])} for row in metrics_document(comparison)["results"]]
+    columns = [key for key in rows[0] if key != "metrics"]
+    return csv_of(columns, ([row[key] for key in columns] for row in rows))
+
+
+def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     """Return the whole file."""
+    if report.of_metrics:
+        return _metrics(comparison)
     rows = []
     for side in comparison.sides:
         pair = next((pair for pair in comparison.pairs if pair.candidate is side), None)

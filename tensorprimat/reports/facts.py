@@ -11,7 +11,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from tensorprimat.analysis.records import Side
+from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities, settings
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.core.settings import Kind, Setting
@@ -175,24 +175,26 @@ MEMORY = (
 )
 
 
-def hardware(sides: Sequence[Side]) -> Table:
+def hardware(comparison: Comparison) -> Table:
     """Return the table of the sides' hardware."""
-    return side_by_side("hardware", "Hardware", HARDWARE, sides, numeric=False)
+    return side_by_side("hardware", "Hardware", HARDWARE, comparison.sides, numeric=False)
 
 
-def configuration(sides: Sequence[Side]) -> Table:
+def configuration(comparison: Comparison) -> Table:
     """Return the table of the sides' training configuration."""
-    return side_by_side("configuration", "Configuration", CONFIGURATION, sides, numeric=False)
+    return side_by_side("configuration", "Configuration", CONFIGURATION, comparison.sides, numeric=False)
 
 
-def performance(sides: Sequence[Side]) -> Table:
+def performance(comparison: Comparison) -> Table:
     """Return every figure of the measured steps, and the figures that the frameworks reported."""
     step_times = [
         fact for fact in PERFORMANCE if fact.label.startswith("Step time") and fact.form is quantities.seconds
     ]
-    together = quantities.seconds_together(fact.read(side) for fact in step_times for side in sides)
+    together = quantities.seconds_together(fact.read(side) for fact in step_times for side in comparison.sides)
     rows = [replace(fact, form=together) if fact in step_times else fact for fact in PERFORMANCE]
-    return side_by_side("performance", "Performance", rows, sides, numeric=True, note=_how_combined(sides))
+    return side_by_side(
+        "performance", "Performance", rows, comparison.sides, numeric=True, note=_how_combined(comparison.sides)
+    )
 
 
 def _how_combined(sides: Sequence[Side]) -> str | None:
@@ -210,10 +212,10 @@ def _how_combined(sides: Sequence[Side]) -> str | None:
     return " ".join(notes) or None
 
 
-def memory(sides: Sequence[Side]) -> Table:
+def memory(comparison: Comparison) -> Table:
     """Return the device memory by kind."""
     return side_by_side(
-        "memory", "Memory", MEMORY, sides, numeric=True,
+        "memory", "Memory", MEMORY, comparison.sides, numeric=True,
         note="GB are 10⁹ bytes. Only equal kinds can be compared: memory that an allocator handed out (allocated) or "
         "holds (reserved) differs from the use of the whole device that the driver reports (device used).",
     )  # fmt: skip
@@ -234,10 +236,10 @@ POWER = (
 )  # fmt: skip
 
 
-def power(sides: Sequence[Side]) -> Table:
+def power(comparison: Comparison) -> Table:
     """Return power, energy, clocks and temperature over the measured steps; no rows where nothing measured them."""
-    measured = any(side.result.power_metrics is not None for side in sides)
-    return side_by_side("power", "Power and clocks", POWER if measured else (), sides, numeric=True)
+    measured = any(side.result.power_metrics is not None for side in comparison.sides)
+    return side_by_side("power", "Power and clocks", POWER if measured else (), comparison.sides, numeric=True)
 
 
 PROVENANCE = (
@@ -266,6 +268,6 @@ PROVENANCE = (
 )
 
 
-def provenance(sides: Sequence[Side]) -> Table:
+def provenance(comparison: Comparison) -> Table:
     """Return the table of the figures' origin."""
-    return side_by_side("provenance", "Provenance", PROVENANCE, sides, numeric=False)
+    return side_by_side("provenance", "Provenance", PROVENANCE, comparison.sides, numeric=False)

@@ -1,4 +1,4 @@
-"""The report comparison_report.html: the whole comparison in one offline file, for eyes, keyboard and screen reader.
+"""The pages comparison_report.html and enhanced_report.html: one offline file each, for screen and screen reader.
 
 Structure is in report.html (jinja2, autoescape), look in report.css, behaviour in report.js and report_plot.js; all are
 embedded. A content security policy allows this very script and nothing else, so text from a log can never become code.
@@ -23,9 +23,10 @@ from tensorprimat.core import quantities
 from tensorprimat.core.quantities import to_digits
 from tensorprimat.core.safe_text import LONGEST, LONGEST_NOTE, one_line
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, forest, formatting, money, notices, published, sections
+from tensorprimat.reports import efficiency, facts, forest, formatting, money, notices, sections
 from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, panels
 from tensorprimat.reports.plots import metric_panels
+from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
 
 HERE = Path(__file__).parent
@@ -37,13 +38,15 @@ KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled"
 DIGITS = 5  # significant digits of a point: more than any screen shows
 
 
-def render(comparison: Comparison) -> str:
+def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     """Return the whole file."""
     looks = looks_of(comparison.sides)
     script = "".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    sections_of_models = [_model(comparison, model, looks) for model in comparison.models]
+    sections_of_models = [_model(part, report, looks) for part in comparison.by_model()]
     return _environment().get_template("report.html").render(
         comparison=comparison,
+        report=report,
+        convention=efficiency.convention_sentence(comparison),
         models=sections_of_models,
         curves=embedded(_all_curves(comparison, looks)),
         warnings=notices.grouped_warnings(comparison),
@@ -114,14 +117,13 @@ def _note(value: str) -> Markup:
     return escape(_harmless(value, LONGEST_NOTE))
 
 
-def _model(comparison: Comparison, model: str, looks: dict[str, BarStyle]) -> dict[str, Any]:
+def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle]) -> dict[str, Any]:
     """Return the template's data for one model."""
-    sides = sections.sides_of(comparison, model)
-    pairs = [pair for pair in comparison.pairs if pair.model == model]
+    sides, pairs = of_model.sides, of_model.pairs
     comparable = any(pair.fairness.verdict != "not_comparable" for pair in pairs)
     same_work = all(pair.fairness.level.same_work for pair in pairs)
     return {
-        "name": model,
+        "name": of_model.models[0],
         "heading": sections.model_heading(sides),
         "pairs": [
             {
@@ -141,11 +143,14 @@ def _model(comparison: Comparison, model: str, looks: dict[str, BarStyle]) -> di
             _scaled(panel)
             for panel in (
                 *panels(sides, looks, comparable=comparable, same_work=same_work),
-                *metric_panels.panels(sides, [side.metrics for side in sides], looks, comparable=comparable),
+                *metric_panels.panels(sides, looks, comparable=comparable),
             )
         ],
-        "tables": [*(build(sides) for build in sections.OF_A_MODEL), published.of_model(comparison, model)],
-        "provenance": facts.provenance(sides),
+        "tables": [section(of_model) for section in report.sections],
+        "origins": [
+            *(one for side in sides if report.of_metrics for one in efficiency.explanation(side)),
+            facts.provenance(of_model),
+        ],
     }
 
 
@@ -174,9 +179,7 @@ def _scaled(panel: Panel) -> dict[str, Any]:
 
 def _all_curves(comparison: Comparison, looks: dict[str, BarStyle]) -> dict[str, Any]:
     """Return the data of the interactive plots: every run of every side of every model, thinned to fit the file."""
-    drawn = {
-        model: [(side, curves(side)) for side in sections.sides_of(comparison, model)] for model in comparison.models
-    }
+    drawn = {part.models[0]: [(side, curves(side)) for side in part.sides] for part in comparison.by_model()}
     drawn = {
         model: of_model if has_course(curve for _, of_side in of_model for curve in of_side) else []
         for model, of_model in drawn.items()

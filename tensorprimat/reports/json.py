@@ -1,4 +1,4 @@
-"""The document comparison.json: the comparison for scripts. Keys are stable: they are added to, never renamed.
+"""The documents comparison.json and enhanced_metrics.json, for scripts. Keys are stable: added to, never renamed.
 
 For one pair, `verdict`, `headline`, `fairness` and `ratio` at the top are those of the pair. For several pairs,
 `headline` and `fairness` are null, and `verdict` and `ratio` are those of the mean over models; without a mean, `ratio`
@@ -12,13 +12,18 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from tensorprimat.analysis.economics import Return, weigh
+from tensorprimat.analysis.metric import Input, Metric
 from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, PublishedComparison, Ratio, Side
 from tensorprimat.core.quantities import to_digits
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import formatting, notices, sections
+from tensorprimat.reports import efficiency, formatting, notices
+from tensorprimat.reports.sections import COMPARISON, Report
 
 SCHEMA_VERSION = 1
 DIGITS = 6  # significant digits: more than any benchmark repeats
+ALIASES = {"tokens_per_dollar": "tokens_per_dollar_hour"}
+"""Key of enhanced_metrics.json → its old name, which scripts still read; both are tokens per USD."""
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
@@ -48,9 +53,27 @@ def document(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def render(comparison: Comparison) -> str:
+def metrics_document(comparison: Comparison) -> dict[str, Any]:
+    """Return enhanced_metrics.json: flat values for scripts, and each metric with unit, formula, inputs or reason."""
+    return {
+        "kind": "enhanced_metrics",
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
+        "generated_at": comparison.generated_at,
+        "flops_convention": comparison.choices.convention,
+        "prices": dict(comparison.choices.prices),
+        "budget_tokens": comparison.choices.budget_tokens,
+        "results": [_metrics_of(side) for side in comparison.sides],
+        "returns": [_return(pair.model, weigh(pair)) for pair in comparison.pairs],
+        "warnings": list(notices.warnings(comparison, comparison.sides)),
+        "errors": list(comparison.errors),
+    }
+
+
+def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     """Return the whole file; ASCII, so that no text from a log can steer a terminal."""
-    return json.dumps(document(comparison), indent=2, allow_nan=False) + "\n"
+    content = metrics_document(comparison) if report.of_metrics else document(comparison)
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def _pair(pair: Pair) -> dict[str, Any]:
@@ -144,8 +167,62 @@ def _side(side: Side) -> dict[str, Any]:
                 "remark": metrics[name].remark,
                 "because": metrics[name].because,
             }
-            for name in sections.EFFICIENCY
+            for name in efficiency.SHORT
         },
         "host_memory_peak_gb": result.host_memory_peak_gb,
         "warnings": list(result.warnings),
+    }
+
+
+def _metrics_of(side: Side) -> dict[str, Any]:
+    result = side.result
+    values = {name: metric.value for name, metric in side.metrics.items()}
+    return {
+        "model": side.model,
+        "title": formatting.model_title(result.model),
+        "preset": result.model.preset,
+        "label": side.label,
+        "platform": result.platform,
+        "device_name": result.gpu_info.device_name,
+        "num_gpus": result.training_config.num_gpus,
+        "precision": result.training_config.precision,
+        "files": list(side.files),
+        **values,
+        **{alias: values[name] for name, alias in ALIASES.items()},
+        "metrics": {name: _metric(metric) for name, metric in side.metrics.items()},
+    }
+
+
+def _return(model: str, one: Return) -> dict[str, Any]:
+    return {
+        "model": model,
+        "baseline": one.baseline,
+        "candidate": one.candidate,
+        "grounds": one.grounds,
+        "break_even_price_usd_per_gpu_hour": one.break_even_price.value,
+        "budget_saving_usd": one.saving.value,
+        "metrics": {metric.name: _metric(metric) for metric in (one.break_even_price, one.saving)},
+    }
+
+
+def _metric(metric: Metric) -> dict[str, Any]:
+    definition = metric.definition
+    return {
+        "value": metric.value,
+        "unit": definition.unit,
+        "reason": metric.because,
+        "remark": metric.remark,
+        "formula": definition.formula,
+        "inputs": [_input(item) for item in metric.inputs],
+    }
+
+
+def _input(item: Input) -> dict[str, Any]:
+    known = item.value is not None
+    return {
+        "name": item.name,
+        "value": item.value,
+        "unit": item.unit,
+        "source": item.source if known else None,
+        "reason": None if known else item.because,
     }

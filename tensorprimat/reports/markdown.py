@@ -1,4 +1,4 @@
-"""The report comparison_report.md: the whole comparison as a document, for a repository, an issue or a mail."""
+"""The reports comparison_report.md and enhanced_report.md: documents for a repository, an issue or a mail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tensorprimat.core import quantities
 from tensorprimat.core.safe_text import LONGEST_NOTE
 from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import facts, forest, formatting, money, notices, published, sections
+from tensorprimat.reports import efficiency, facts, forest, formatting, money, notices, sections
+from tensorprimat.reports.sections import COMPARISON, Report, Section
 from tensorprimat.reports.tables import Table
 
 
@@ -20,8 +21,10 @@ def table(content: Table) -> str:
     head = " | ".join(safe(column.title) or " " for column in content.columns)
     rule = " | ".join("---:" if column.numeric else ":---" for column in content.columns)
     rows = (" | ".join(safe(cell.text) for cell in row) for row in content.rows)
-    lines = "\n".join(f"| {line} |" for line in (head, rule, *rows))
-    return f"{lines}\n\n{safe(content.note, longest=LONGEST_NOTE)}" if content.note else lines
+    parts = ["\n".join(f"| {line} |" for line in (head, rule, *rows))]
+    parts += [safe(content.note, longest=LONGEST_NOTE)] if content.note else []
+    parts += [bullets(content.remarks)] if content.remarks else []
+    return "\n\n".join(parts)
 
 
 def bullets(sentences: Sequence[str]) -> str:
@@ -32,14 +35,15 @@ def bullets(sentences: Sequence[str]) -> str:
 PICTURES = {
     "comparison_plot.png": "Ratios on one scale, step time, throughput, memory and step times over steps",
     "comparison_loss.png": "Training loss over steps",
+    "enhanced_plot.png": "MFU, energy, memory, cost and time to train, as bars",
 }
 """File name → description of the picture, for those who cannot see it."""
 
 
-def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
+def render(comparison: Comparison, report: Report = COMPARISON, *, pictures: Sequence[str] = ()) -> str:
     """Return the whole document. pictures: names in PICTURES of the picture files in the same folder."""
     parts = [
-        "# Training benchmark comparison",
+        f"# {report.title}",
         f"{safe(quantities.moment(comparison.generated_at))} · TensorPrimat {__version__} · "
         f"{safe(formatting.sides_by(comparison))}",
         "## Executive summary",
@@ -52,32 +56,27 @@ def render(comparison: Comparison, *, pictures: Sequence[str] = ()) -> str:
     if len(comparison.pairs) == 1:
         parts += _level(comparison.pairs[0])
     parts += [f"![{PICTURES[name]}]({name})" for name in pictures]
-    for model in comparison.models:
-        parts += _summary(comparison, model)
-    if len(comparison.pairs) > 1:
-        parts.append(table(sections.verdicts(comparison.pairs)))
-    for build in sections.OF_A_MODEL:
-        parts += _per_model(comparison, build)
+    several = len(comparison.pairs) > 1
+    for part in comparison.by_model():
+        parts += _summary(part, several_pairs=several)
+    parts += [table(sections.verdicts(comparison.pairs))] if several else []
+    parts += [safe(efficiency.convention_sentence(comparison))] if report.of_metrics else []
+    for section in report.sections:
+        parts += _per_model(comparison, section)
     if comparison.pairs:
         parts.append("## Fairness")
         for pair in comparison.pairs:
             parts += _fairness(pair)
-    for model in comparison.models:
-        content = published.of_model(comparison, model)
-        if content.rows:
-            parts += [f"## {content.title}: {safe(sections.model_heading(sections.sides_of(comparison, model)))}"]
-            parts.append(table(content))
     parts += ["## Warnings", bullets(notices.grouped_warnings(comparison)) or "None."]
+    parts += _inputs(comparison) if report.of_metrics else []
     parts += _per_model(comparison, facts.provenance)
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(comparison: Comparison, model: str) -> list[str]:
-    sides = sections.sides_of(comparison, model)
-    pairs = [pair for pair in comparison.pairs if pair.model == model]
-    parts = [f"### {safe(sections.model_heading(sides))}"]
-    for pair in pairs:
-        if len(comparison.pairs) > 1:
+def _summary(of_model: Comparison, *, several_pairs: bool) -> list[str]:
+    parts = [f"### {safe(sections.model_heading(of_model.sides))}"]
+    for pair in of_model.pairs:
+        if several_pairs:
             parts += [*_level(pair), f"**{safe(formatting.headline(pair))}.**"]
         if pair.fairness.verdict == "not_comparable" and not pair.fairness.errors and (alone := sections.alone(pair)):
             parts.append(f"{safe(alone)}.")
@@ -86,29 +85,37 @@ def _summary(comparison: Comparison, model: str) -> list[str]:
         parts += [safe(sentence) for sentence in money.sentences(pair)]
         if advice := formatting.advice(pair):
             parts.append(f"{safe(advice)}.")
-    if not pairs:
+    if not of_model.pairs:
         parts.append("One side only: nothing to compare it with yet.")
-    return [*parts, table(sections.results(sides))]
+    return [*parts, table(sections.results(of_model.sides))]
 
 
 def _level(pair: Pair) -> list[str]:
     return [f"*{safe(pair.fairness.title)}.* {safe(pair.fairness.sentence)}"]
 
 
-def _per_model(comparison: Comparison, build: sections.Build) -> list[str]:
+def _per_model(comparison: Comparison, section: Section) -> list[str]:
     """Return a section: its title, and one table per model, under the model's name where there are several; nothing for
     a section without rows.
     """
     parts: list[str] = []
-    for model in comparison.models:
-        sides = sections.sides_of(comparison, model)
-        content = build(sides)
+    for part in comparison.by_model():
+        content = section(part)
         if not content.rows:
             continue
         parts += [f"## {content.title}"] if not parts else []
         if len(comparison.models) > 1:
-            parts.append(f"**{safe(sections.model_heading(sides))}**")
+            parts.append(f"**{safe(sections.model_heading(part.sides))}**")
         parts.append(table(content))
+    return parts
+
+
+def _inputs(comparison: Comparison) -> list[str]:
+    """Return the formula and the inputs of every metric of every side."""
+    parts = ["## Where the figures come from"]
+    for side in comparison.sides:
+        parts.append(f"### {safe(sections.model_heading([side]))}: {safe(side.label)}")
+        parts += map(table, efficiency.explanation(side))
     return parts
 
 

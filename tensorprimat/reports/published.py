@@ -12,10 +12,9 @@ from tensorprimat.reports.tables import Table, TableCell, figure, headed, text
 MOST_DIFFERENCES = 5  # settings that a row names
 
 
-def of_model(comparison: Comparison, model: str) -> Table:
-    """Return the published results of one model; a table without rows where there are none."""
-    rows = [row for row in comparison.published if row.published.model == model]
-    return table(rows, comparison.published_left_out.get(model, 0))
+def published(comparison: Comparison) -> Table:
+    """Return the published results for the sides' model; a table without rows where there are none."""
+    return table(comparison.published, sum(comparison.published_left_out.values()))
 
 
 def table(rows: Sequence[PublishedComparison], left_out: int = 0) -> Table:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.result import MEMORY_KINDS
-from tensorprimat.reports import facts, formatting
+from tensorprimat.reports import efficiency, facts, formatting
 from tensorprimat.reports.facts import basis_of, peak_memory, source_of
-from tensorprimat.reports.metric_forms import FORMS
+from tensorprimat.reports.published import published
 from tensorprimat.reports.tables import Table, TableCell, figure, headed, table_of, text
 
 SideColumns = dict[str, Callable[[Side], TableCell]]
-Build = Callable[[Sequence[Side]], Table]
-"""Function that builds a table from the sides of one model."""
+Section = Callable[[Comparison], Table]
+"""Function that returns a table from the comparison of one model; a section without rows is left out."""
 
 MOST_RUNS = 200  # rows of the table of runs: a document is for reading
-
-
-def sides_of(comparison: Comparison, model: str) -> tuple[Side, ...]:
-    """Return the sides of one model, in reading order."""
-    return tuple(side for side in comparison.sides if side.model == model)
 
 
 def model_heading(sides: Sequence[Side]) -> str:
@@ -213,53 +208,6 @@ def fairness(pair: Pair) -> Table:
     )
 
 
-EFFICIENCY = ("model_tflops_per_gpu", "mfu", "tokens_per_watt_hour", "cost_usd_per_trillion_tokens")
-"""Metrics of one side's efficiency; compare_with_enhanced_metrics.py shows all metrics."""
-
-
-def efficiency(sides: Sequence[Side]) -> Table:
-    """Return the table of each side's use of its own device, power and money, which needs no comparable work."""
-    metrics = [side.metrics for side in sides]
-    rows = []
-    for name in EFFICIENCY:
-        of_name = [of_side[name] for of_side in metrics]
-        if any(metric.value is not None for metric in of_name):
-            title = of_name[0].definition.title
-            rows.append(
-                (text(title[0].upper() + title[1:]), *(_metric_cell(metric, FORMS[name]) for metric in of_name))
-            )
-    notes = [
-        f"{opening}: {'; '.join(remarks)}."
-        for name, opening in _RESTS_ON.items()
-        if (remarks := [f"{side.label}: {choice}" for side in sides if (choice := _choice_of(side.metrics[name]))])
-    ]
-    return Table(
-        key="efficiency",
-        title="Efficiency",
-        columns=headed(("", *(side.label for side in sides)), words=("",)),
-        rows=tuple(rows),
-        note=" ".join(notes) if rows else None,
-        sortable=False,
-    )
-
-
-_RESTS_ON = {"mfu": "MFU convention and peak", "power_watts_per_gpu": "Power", "price_usd_per_gpu_hour": "Price"}
-"""Context that a figure of this table needs, with its introduction."""
-
-
-def _choice_of(metric: Metric) -> str | None:
-    """Return an input with its origin, or the reason why it is missing."""
-    if metric.value is None:
-        return metric.because
-    shown = "" if metric.name == "mfu" else f"{FORMS[metric.name](metric.value)}, "
-    return f"{shown}{metric.remark}" if metric.remark else None
-
-
-def _metric_cell(metric: Metric, form: quantities.Form) -> TableCell:
-    inputs = "; ".join(f"{one.name} {one.value} ({one.source})" for one in metric.inputs if one.value is not None)
-    return figure(metric.value, form, f"{metric.definition.formula}. {inputs}")
-
-
 def alone(pair: Pair) -> str | None:
     """Return a sentence on how well each side used its own device, for sides that did other work; None if unknown."""
     clauses = []
@@ -271,9 +219,9 @@ def alone(pair: Pair) -> str | None:
     return f"Each side on its own device: {'; '.join(clauses)}" if clauses else None
 
 
-def runs(sides: Sequence[Side]) -> Table:
+def runs(comparison: Comparison) -> Table:
     """Return one row per run of every side."""
-    every = [(side, run) for side in sides for run in side.result.runs]
+    every = [(side, run) for side in comparison.sides for run in side.result.runs]
     step_time = quantities.seconds_together(run.avg_step_time_seconds for _, run in every)
     rows = tuple(
         (
@@ -303,7 +251,7 @@ def runs(sides: Sequence[Side]) -> Table:
     )
 
 
-def analysis(sides: Sequence[Side]) -> Table:
+def analysis(comparison: Comparison) -> Table:
     """Return the table of the data of the estimates, and of the runs that would make them precise."""
     columns: SideColumns = {
         "Side": lambda side: text(side.label),
@@ -315,7 +263,8 @@ def analysis(sides: Sequence[Side]) -> Table:
         ),
         "Rates from": lambda side: text(_BASES.get(side.result.performance_metrics.basis or "")),
     }
-    return table_of("analysis", "Detailed analysis", sides, columns, words=("Side", "Interval from", "Rates from"))
+    words = ("Side", "Interval from", "Rates from")
+    return table_of("analysis", "Detailed analysis", comparison.sides, columns, words=words)
 
 
 def _main_estimate(side: Side) -> Estimate:
@@ -334,14 +283,47 @@ _BASES = {
 }
 
 
-OF_A_MODEL: tuple[Build, ...] = (
-    facts.hardware,
-    facts.configuration,
-    facts.performance,
-    efficiency,
-    facts.memory,
-    facts.power,
-    analysis,
-    runs,
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A report on a comparison: its title, and the sections that follow the verdicts."""
+
+    title: str
+    stem: str
+    """Beginning of the names of its files."""
+    data: str
+    """Name of its files for scripts, without ending."""
+    sections: tuple[Section, ...]
+    """Tables of each model, in their order. A new section is one function and one row."""
+    of_metrics: bool = False
+    """Derived metrics are the subject: the terminal shows the sections too, and documents explain every metric."""
+
+
+COMPARISON = Report(
+    title="Training benchmark comparison",
+    stem="comparison",
+    data="comparison",
+    sections=(
+        facts.hardware,
+        facts.configuration,
+        facts.performance,
+        efficiency.short,
+        facts.memory,
+        facts.power,
+        analysis,
+        runs,
+        published,
+    ),
 )
-"""Tables that documents and pages show for each model, in their order. A new section is one function and one row."""
+ENHANCED = Report(
+    title="Efficiency, cost and time to train",
+    stem="enhanced",
+    data="enhanced_metrics",
+    sections=(
+        efficiency.efficiency,
+        efficiency.memory,
+        efficiency.cost,
+        efficiency.budget,
+        efficiency.returns,
+    ),
+    of_metrics=True,
+)

@@ -48,6 +48,8 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[TableCell, ...], ...]
     note: str | None = None
+    remarks: tuple[str, ...] = ()
+    """Sentences listed below the table."""
     sortable: bool = True
     """True if the rows are of one kind, so that they can be sorted."""
 
@@ -75,10 +77,12 @@ def table_of(
     *,
     words: Collection[str] = (),
     note: str | None = None,
+    remarks: tuple[str, ...] = (),
 ) -> Table:
     """Return a table with a row for each record. columns: title → cell of a record; words: as in `headed`."""
     rows = tuple(tuple(cell(record) for cell in columns.values()) for record in records)
-    return Table(key=key, title=title, columns=headed(columns, words=words), rows=rows, note=note)
+    columns_ = headed(columns, words=words)
+    return Table(key=key, title=title, columns=columns_, rows=rows, note=note, remarks=remarks)
 
 
 def csv_of(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:

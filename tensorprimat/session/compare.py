@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.analysis.records import Comparison
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
@@ -65,7 +66,7 @@ def compare_sides(
         assume_host_cv=assume_host_cv,
         confidence=confidence,
         strict=strict,
-        prices=prices,
+        choices=MetricChoices(prices=prices or {}),
     )
     return replace(found, warnings=(*notes, *found.warnings))
 

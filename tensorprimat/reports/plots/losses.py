@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.analysis.records import Comparison, Pair, Side
-from tensorprimat.reports import formatting, sections
+from tensorprimat.reports import formatting
 from tensorprimat.reports.bars import BarStyle, looks_of
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.series import curves, thinned
@@ -24,17 +24,15 @@ def render(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> d
 
     Raises MissingPackageError where matplotlib is not installed.
     """
-    models = [model for model in comparison.models if any(map(_logged, sections.sides_of(comparison, model)))]
-    if not models:
+    parts = [part for part in comparison.by_model() if any(map(_logged, part.sides))]
+    if not parts:
         return {}
 
     def fill(figure: Any) -> None:
-        sides = [side for model in models for side in sections.sides_of(comparison, model)]
-        looks = looks_of(sides)
-        body = canvas.framed(figure, ["Training loss"], canvas.keys_of(looks, ()), PANEL_INCHES * len(models))
-        for axes, model in zip(body.subplots(len(models), squeeze=False)[:, 0], models, strict=True):
-            pairs = [pair for pair in comparison.pairs if pair.model == model]
-            _panel(axes, sections.sides_of(comparison, model), pairs, looks)
+        looks = looks_of([side for part in parts for side in part.sides])
+        body = canvas.framed(figure, ["Training loss"], canvas.keys_of(looks, ()), PANEL_INCHES * len(parts))
+        for axes, part in zip(body.subplots(len(parts), squeeze=False)[:, 0], parts, strict=True):
+            _panel(axes, part.sides, part.pairs, looks)
 
     return canvas.drawn(fill, formats)
 

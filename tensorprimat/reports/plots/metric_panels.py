@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorprimat.analysis.economics import Economics, unlike_prices
+from tensorprimat.analysis.economics import unlike_prices
 from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.metrics import STATED
+from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core.units import SECONDS_PER_HOUR
 from tensorprimat.reports import formatting
-from tensorprimat.reports.bars import Bar, BarStyle, Labelled, Panel, looks_of, titles_of, worth_drawing
-from tensorprimat.reports.enhanced import convention_sentence, of_unlike_kinds
+from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, titles_of, worth_drawing
+from tensorprimat.reports.efficiency import convention_sentence, of_unlike_kinds
 from tensorprimat.reports.metric_forms import FORMS
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots.bar_panel import bar_panel, height_of
@@ -62,19 +63,18 @@ COST = (
 )  # fmt: skip
 
 
-def panels(
-    sides: Sequence[Labelled], metrics: Sequence[Metrics], looks: Mapping[str, BarStyle], *, comparable: bool
-) -> tuple[Panel, ...]:
+def panels(sides: Sequence[Side], looks: Mapping[str, BarStyle], *, comparable: bool) -> tuple[Panel, ...]:
     """Return a panel for every metric that two sides have, or the only side.
 
-    metrics: one mapping per side. comparable: the sides can be compared; otherwise only the panels of EFFICIENCY are
+    comparable: the sides can be compared; otherwise only the panels of EFFICIENCY are
     drawn, without "higher is better".
     """
+    metrics = [side.metrics for side in sides]
     every = (
         Panel(
             title=drawn.title + (f" ({drawn.better} is better)" if comparable and _may_win(drawn, metrics) else ""),
             unit=drawn.unit,
-            bars=tuple(_bar(drawn, side, known, looks) for side, known in zip(sides, metrics, strict=True)),
+            bars=tuple(_bar(drawn, side, looks) for side in sides),
         )
         for drawn in (*EFFICIENCY, *(COST if comparable or len(sides) == 1 else ()))
         if not (drawn.name == "memory_utilization" and of_unlike_kinds(metrics))
@@ -89,13 +89,13 @@ def _may_win(drawn: Drawn, metrics: Sequence[Metrics]) -> bool:
     return drawn.companion != "price_usd_per_gpu_hour" or not any(unlike_prices(metrics[0], one) for one in metrics[1:])
 
 
-def _bar(drawn: Drawn, side: Labelled, metrics: Metrics, looks: Mapping[str, BarStyle]) -> Bar:
-    value = metrics[drawn.name].value
+def _bar(drawn: Drawn, side: Side, looks: Mapping[str, BarStyle]) -> Bar:
+    value = side.metrics[drawn.name].value
     return Bar(
         look=looks[side.label],
         group=formatting.model_title(side.result.model),
         value=None if value is None else value / drawn.per_unit,
-        text="not known" if value is None else _described(drawn, metrics),
+        text="not known" if value is None else _described(drawn, side.metrics),
     )
 
 
@@ -111,23 +111,22 @@ def _described(drawn: Drawn, metrics: Metrics) -> str:
     return f"{figure} at {FORMS[drawn.companion](other.value)}{kind}"
 
 
-def render(content: Economics, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
+def render(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
     """Return enhanced_plot in each format; empty if no metric is known.
 
     Raises MissingPackageError if matplotlib is not installed.
     """
-    enhanced = [side for sides in content.models.values() for side in sides]
-    sides = [side.side for side in enhanced]
+    sides = comparison.sides
     looks = looks_of(sides)
-    comparable = all(one.fairness != "not_comparable" for returns in content.returns.values() for one in returns)
-    shown = panels(sides, [side.metrics for side in enhanced], looks, comparable=comparable)
+    comparable = all(pair.fairness.verdict != "not_comparable" for pair in comparison.pairs)
+    shown = panels(sides, looks, comparable=comparable)
     if not shown:
         return {}
     rows = [shown[start : start + COLUMNS] for start in range(0, len(shown), COLUMNS)]
     heights = [max(height_of(panel.bars) for panel in row) for row in rows]
     headings = [
         canvas.drawable(f"Efficiency and cost of training {' · '.join(titles_of(sides))}"),
-        *textwrap.wrap(canvas.drawable(f"{convention_sentence(content)}."), LINE_CHARACTERS),
+        *textwrap.wrap(canvas.drawable(convention_sentence(comparison)), LINE_CHARACTERS),
         *([] if comparable else ["The sides did different work: only figures of each side alone are drawn."]),
     ]
 

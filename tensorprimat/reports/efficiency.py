@@ -1,0 +1,197 @@
+"""The sections on derived metrics: efficiency, memory, cost, token budget and return, and the inputs of each figure.
+
+An unknown figure is "–", and its reason is a remark below the table, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+from tensorprimat.analysis.economics import Return, weigh
+from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
+from tensorprimat.analysis.records import Comparison, Side
+from tensorprimat.core import quantities
+from tensorprimat.core.flops import CONVENTIONS
+from tensorprimat.core.units import TERA
+from tensorprimat.reports.metric_forms import FORMS
+from tensorprimat.reports.tables import Table, TableCell, figure, headed, table_of, text
+
+SHORT = (
+    "model_tflops_per_gpu", "mfu", "power_watts_per_gpu", "tokens_per_watt_hour", "price_usd_per_gpu_hour",
+    "cost_usd_per_trillion_tokens",
+)  # fmt: skip
+"""Metrics that every comparison shows."""
+QUIET = ("reported_tflops_per_gpu_restated", "hfu")
+"""Metrics left out where no side has them: few runs have their inputs."""
+
+
+def short(comparison: Comparison) -> Table:
+    """Return the table of each side's use of its own device, power and money, which needs no comparable work."""
+    return _of_metrics("Efficiency", SHORT, comparison.sides, quiet=SHORT)
+
+
+def efficiency(comparison: Comparison) -> Table:
+    """Return every metric of the use of the device's arithmetic."""
+    return _section("Efficiency", comparison)
+
+
+def memory(comparison: Comparison) -> Table:
+    """Return every metric of the use of the device's memory."""
+    return _section("Memory", comparison)
+
+
+def cost(comparison: Comparison) -> Table:
+    """Return every metric of energy, money and time."""
+    return _section("Energy, cost and time", comparison)
+
+
+def _section(title: str, comparison: Comparison) -> Table:
+    """Return the metrics whose definition names this section."""
+    names = [name for name, definition in DEFINITIONS.items() if definition.section == title]
+    return _of_metrics(title, names, comparison.sides, quiet=QUIET)
+
+
+def _of_metrics(title: str, names: Sequence[str], sides: Sequence[Side], *, quiet: Collection[str]) -> Table:
+    """Return a table with metrics as rows and sides as columns. quiet: metrics left out where no side has them."""
+    rows = []
+    for name in names:
+        metrics = [side.metrics[name] for side in sides]
+        if name in quiet and all(metric.value is None for metric in metrics):
+            continue
+        label = metrics[0].definition.title
+        unlike = name in OF_MEMORY and of_unlike_kinds([side.metrics for side in sides])
+        for kind in dict.fromkeys(map(memory_kind, metrics)) if unlike else (None,):
+            alike = [metric if kind is None or memory_kind(metric) == kind else None for metric in metrics]
+            if kind is not None or not unlike:
+                cells = [text(None) if metric is None else _explained_cell(metric) for metric in alike]
+                rows.append((text(f"{label}, {kind}" if kind else label), *cells))
+    columns = headed(("", *(side.label for side in sides)), words=("",))
+    remarks = tuple(_remarks(sides, names, quiet)) if rows else ()
+    key = title.partition(",")[0].lower()
+    return Table(key=key, title=title, columns=columns, rows=tuple(rows), remarks=remarks, sortable=False)
+
+
+OF_MEMORY = ("memory_utilization", "memory_headroom_gb")
+"""Metrics whose meaning depends on the kind of memory: each kind has a row."""
+
+
+def memory_kind(metric: Metric) -> str | None:
+    """Return the kind of memory of a metric of OF_MEMORY; None if it is not known."""
+    return metric.inputs[0].source if metric.value is not None else None
+
+
+def of_unlike_kinds(metrics: Sequence[Mapping[str, Metric]]) -> bool:
+    """Return True if the sides' memory figures are of different kinds, which cannot be compared."""
+    return len({memory_kind(of_side["memory_utilization"]) for of_side in metrics} - {None}) > 1
+
+
+def _explained_cell(metric: Metric) -> TableCell:
+    rests_on = "; ".join(f"{i.name} {_input(i)}" + (f" ({i.source})" if i.source else "") for i in metric.inputs)
+    return figure(metric.value, FORMS[metric.name], source=f"{metric.definition.formula}: {rests_on}")
+
+
+def _input(item: Input) -> str:
+    if item.value is None:
+        return quantities.UNMEASURED
+    return (
+        item.value if isinstance(item.value, str) else f"{quantities.significant(item.value, 6)} {item.unit}".rstrip()
+    )
+
+
+def _remarks(sides: Sequence[Side], names: Sequence[str], quiet: Collection[str]) -> Iterator[str]:
+    """Yield the remarks on the figures, and the reasons why some are missing: each sentence once, led by its sides."""
+    labels_of: dict[str, list[str]] = {}
+    for side in sides:
+        for sentence in _of_side(side, names, quiet):
+            labels_of.setdefault(sentence, []).append(side.label)
+    for sentence, labels in labels_of.items():
+        yield sentence if len(sides) == 1 else f"{' and '.join(labels)}: {sentence}"
+
+
+def _of_side(side: Side, names: Sequence[str], quiet: Collection[str]) -> Iterator[str]:
+    missing: dict[str, list[str]] = {}
+    for name in names:
+        metric = side.metrics[name]
+        title = metric.definition.title
+        if metric.value is not None:
+            if metric.remark and name in SAID:
+                yield f"{title}: {metric.remark}"
+        elif name not in quiet or (metric.inputs and metric.inputs[0].value is not None):
+            for reason in metric.reasons:
+                missing.setdefault(reason, []).append(title)
+    for reason, titles in missing.items():
+        yield f"no {', '.join(titles)}: {reason}"
+
+
+SAID = {
+    "mfu",
+    "reported_tflops_per_gpu_restated",
+    "memory_utilization",
+    "largest_micro_batch_size",
+    "power_watts_per_gpu",
+    "price_usd_per_gpu_hour",
+}
+"""Metrics whose remark is part of the figure."""
+
+
+def budget(comparison: Comparison) -> Table:
+    """Return the table of cost, time and energy of training on the user's token budget."""
+    columns: dict[str, Callable[[Side], TableCell]] = {
+        "": lambda side: text(side.label),
+        "GPUs": lambda side: figure(side.result.training_config.num_gpus, quantities.count),
+        "GPU-hours": lambda side: _explained_cell(side.metrics["budget_gpu_hours"]),
+        "time": lambda side: _explained_cell(side.metrics["budget_seconds"]),
+        "energy": lambda side: _explained_cell(side.metrics["budget_energy_kwh"]),
+        "cost": lambda side: _explained_cell(side.metrics["budget_cost_usd"]),
+    }
+    title = f"Training on {quantities.significant(comparison.choices.budget_tokens / TERA)} T tokens"
+    return table_of("budget", title, comparison.sides, columns, words=("",))
+
+
+def returns(comparison: Comparison) -> Table:
+    """Return the table of each side's gain against its baseline, with the fairness of the comparison."""
+    columns: dict[str, Callable[[Return], TableCell]] = {
+        "side": lambda one: text(one.candidate),
+        "against": lambda one: text(one.baseline),
+        "saving": lambda one: _explained_cell(one.saving),
+        "break-even price": lambda one: _explained_cell(one.break_even_price),
+        "basis": lambda one: text(one.grounds),
+    }
+    every = [weigh(pair) for pair in comparison.pairs]
+    missing = {reason for one in every for reason in (*one.saving.reasons, *one.break_even_price.reasons)}
+    remarks = tuple(sorted(missing - {one.grounds for one in every}))
+    words = ("side", "against", "basis")
+    return table_of("returns", "Return on investment", every, columns, words=words, remarks=remarks)
+
+
+def explanation(side: Side) -> tuple[Table, Table]:
+    """Return a table of one side's figures with their formulas, and a table of all inputs of these figures."""
+    rests_on: dict[str, Input] = {}
+    for metric in side.metrics.values():
+        rests_on |= {item.name: item for item in metric.inputs}
+    derived = {
+        metric.definition.title for metric in side.metrics.values() if metric.name != "tokens_per_second_per_gpu"
+    }
+    figures: dict[str, Callable[[Metric], TableCell]] = {
+        "figure": lambda metric: text(metric.definition.title),
+        "value": lambda metric: figure(metric.value, FORMS[metric.name]),
+        "formula": lambda metric: text(metric.definition.formula),
+        "remark": lambda metric: text(f"unknown: {metric.because}" if metric.because else metric.remark),
+    }
+    inputs: dict[str, Callable[[Input], TableCell]] = {
+        "input": lambda item: text(item.name),
+        "value": lambda item: text(_input(item)),
+        "source": lambda item: text(item.source if item.value is not None else item.because),
+    }
+    words = ("figure", "formula", "remark", "input", "source")
+    not_derived = [item for item in rests_on.values() if item.name not in derived]
+    return (
+        table_of("figures", f"{side.label}: figures", side.metrics.values(), figures, words=words),
+        table_of("inputs", f"{side.label}: inputs of the metrics", not_derived, inputs, words=words),
+    )
+
+
+def convention_sentence(comparison: Comparison) -> str:
+    """Return the sentence that names the FLOPs convention, without which an MFU has no meaning."""
+    used = CONVENTIONS[comparison.choices.convention.lower()]
+    return f"FLOPs convention {used.name}: {used.formula}; used by {used.used_by}."
