@@ -12,7 +12,7 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.core import quantities
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import bars, facts, forest, formatting, html, sections, series
-from tensorprimat.reports.plots import step_panel
+from tensorprimat.reports.plots import panels
 
 LIKE = {"performance": facts.PERFORMANCE, "memory": facts.MEMORY}
 
@@ -179,7 +179,7 @@ def test_the_spread_of_a_side_runs_from_low_to_high_percentiles(comparison):
     looks = bars.looks_of(comparison.sides)
     for side in comparison.sides:
         curves = series.curves(side)
-        course = step_panel.course_of(side, looks[side.label], curves)
+        course = panels.course_of(side, looks[side.label], curves)
         measured = np.concatenate([curve.seconds[curve.measured] for curve in curves])
         expected = [np.quantile(measured, share) for share in (0.05, 0.25, 0.5, 0.75, 0.95)]
         assert list(course.percentiles) == pytest.approx(expected)

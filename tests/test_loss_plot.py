@@ -8,8 +8,7 @@ import pytest
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.core.store import Loaded
-from tensorprimat.reports.plots import losses as loss_plot
-from tensorprimat.reports.plots import metric_panels
+from tensorprimat.reports.plots import comparison as plots
 
 PNG = b"\x89PNG"
 
@@ -19,7 +18,7 @@ def loaded(*results):
 
 
 def test_losses_are_drawn_as_png_and_svg_with_the_verdict_on_parity():
-    pictures = loss_plot.render(
+    pictures = plots.losses(
         compare(loaded(plausible.result(runs=2, data="real"), plausible.result("mi300x", runs=2, seed=1, data="real")))
     )
     assert set(pictures) == {"png", "svg"}
@@ -28,28 +27,28 @@ def test_losses_are_drawn_as_png_and_svg_with_the_verdict_on_parity():
 
 
 def test_a_side_without_losses_is_named():
-    svg = loss_plot.render(compare(loaded(plausible.result(), plausible.result("mi300x", losses=False))), ("svg",))
+    svg = plots.losses(compare(loaded(plausible.result(), plausible.result("mi300x", losses=False))), ("svg",))
     assert b"No loss was logged: MI300X" in svg["svg"]
 
 
 def test_without_any_loss_there_is_no_picture():
-    assert loss_plot.render(compare(loaded(plausible.means_only()))) == {}
+    assert plots.losses(compare(loaded(plausible.means_only()))) == {}
 
 
 @pytest.mark.parametrize(("length", "drawn"), [(8192, True), (2048, False)])
 def test_cost_and_time_are_drawn_only_for_the_same_work(length, drawn):
     sides = loaded(plausible.result(), plausible.result("mi300x", sequence_length=length))
-    svg = metric_panels.render(compare(sides, choices=MetricChoices(prices={"": 2.0})), ("svg",))["svg"].decode()
+    svg = plots.metrics(compare(sides, choices=MetricChoices(prices={"": 2.0})), ("svg",))["svg"].decode()
     assert ("Cost of 1 T tokens" in svg) == drawn
     assert "MFU" in svg
 
 
 def test_a_panel_names_its_price_and_power():
     comparison = compare(loaded(plausible.result()), choices=MetricChoices(prices={"H100": 2.0}))
-    svg = metric_panels.render(comparison, ("svg",))["svg"].decode()
+    svg = plots.metrics(comparison, ("svg",))["svg"].decode()
     assert "at $2.00/h" in svg
     assert "700 W (nameplate)" in svg
 
 
 def test_without_any_known_metric_there_is_no_picture():
-    assert metric_panels.render(compare(loaded(plausible.means_only("cpu")))) == {}
+    assert plots.metrics(compare(loaded(plausible.means_only("cpu")))) == {}

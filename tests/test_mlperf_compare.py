@@ -20,7 +20,8 @@ from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun, bundled
 from tensorprimat.reports import mlperf as mlperf_report
-from tensorprimat.reports import mlperf_comparison, mlperf_plot
+from tensorprimat.reports import mlperf_comparison
+from tensorprimat.reports.plots import mlperf as mlperf_plot
 
 
 def entry(gpu: str, submitter: str, minutes: float, *, gpus: int = 8, round: str = "v9.1", **facts: object) -> Entry:

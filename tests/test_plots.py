@@ -18,7 +18,7 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
 from tensorprimat.reports import bars
-from tensorprimat.reports.plots import bar_panel, canvas
+from tensorprimat.reports.plots import canvas, panels, style
 from tensorprimat.reports.plots import comparison as comparison_plot
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ def draw():
     """Draws a comparison in the style of the files."""
     import matplotlib
 
-    with matplotlib.rc_context(canvas.STYLE):
+    with matplotlib.rc_context(style.STYLE):
         yield comparison_plot.draw
 
 
@@ -249,6 +249,6 @@ def test_an_interval_far_wider_than_its_bar_ends_in_an_arrow():
     look = bars.BarStyle(number=0, label="a GPU", colour="#0072B2", hatch="")
     wide = bars.Bar(group="", look=look, value=1000.0, low=3.0, high=300_000.0, text="1,000 ±100 % or more")
     axes = canvas.load().figure.Figure().subplots()
-    bar_panel.bar_panel(axes, bars.Panel(title="Throughput", unit="tokens/s", bars=(wide,)))
+    panels.bar_panel(axes, bars.Panel(title="Throughput", unit="tokens/s", bars=(wide,)))
     assert axes.get_xlim()[1] < 10 * wide.value
     assert ">" in [line.get_marker() for line in axes.lines]

@@ -131,11 +131,10 @@ def write_one(comparison: Comparison, report: Report, file: Path) -> None:
     """Write the one form of a report that the file's ending names."""
     from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports.plots import comparison as comparison_plot
-    from tensorprimat.reports.plots import metric_panels
 
     ending = file.suffix.lower()
     if ending == ".png":
-        draw = metric_panels.render if report.of_metrics else comparison_plot.render
+        draw = comparison_plot.metrics if report.of_metrics else comparison_plot.render
         if not (pictures := draw(comparison, ("png",))):
             raise InputError("no metric is known, so there is nothing to draw", path=file)
         write_atomically(file, pictures["png"])
@@ -220,7 +219,6 @@ def write(comparison: Comparison, folder: Path, start_call: StartCall | None) ->
     """
     from tensorprimat.reports.plots import canvas
     from tensorprimat.reports.plots import comparison as comparison_plot
-    from tensorprimat.reports.plots import losses as loss_plot
     from tensorprimat.reports.sections import COMPARISON
 
     pictures: dict[str, bytes] = {}
@@ -229,7 +227,7 @@ def write(comparison: Comparison, folder: Path, start_call: StartCall | None) ->
         print(MissingPackageError("matplotlib", needed_for="plots"), file=sys.stderr)
     elif start_call:
         plot = start_call(comparison_plot.drawn_as, comparison_plot.drawing_of(comparison))
-        pictures = named("comparison_loss", loss_plot.render(comparison))
+        pictures = named("comparison_loss", comparison_plot.losses(comparison))
     shown = ["comparison_plot.png"] if plot else []
     files = documents(comparison, COMPARISON, pictures=[*shown, *fnmatch.filter(pictures, "*.png")])
     return write_each({**(named("comparison_plot", plot()) if plot else {}), **pictures, **files}, folder)

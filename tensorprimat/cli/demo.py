@@ -51,8 +51,8 @@ def command(
     from tensorprimat.core.store import Loaded
     from tensorprimat.reports.console import print_summary
     from tensorprimat.reports.mlperf_comparison import sentence
-    from tensorprimat.reports.mlperf_plot import task
     from tensorprimat.reports.plots.canvas import can_draw
+    from tensorprimat.reports.plots.mlperf import task
     from tensorprimat.session.second_process import second_process
 
     loaded = [Loaded(path=Path(name), result=result_of(find(name)), side=label) for label, name in ENTRIES.items()]

@@ -93,10 +93,10 @@ def command(
 
 def _pictures(comparison: Comparison) -> dict[str, bytes]:
     """Return the plot's files; none where matplotlib is missing, which is reported on stderr."""
-    from tensorprimat.reports.plots import metric_panels
+    from tensorprimat.reports.plots import comparison as comparison_plot
 
     try:
-        return named("enhanced_plot", metric_panels.render(comparison))
+        return named("enhanced_plot", comparison_plot.metrics(comparison))
     except MissingPackageError as error:
         print(error, file=sys.stderr)
         return {}

@@ -73,10 +73,10 @@ def command(
     folder = file.parent if file else writable_folder("--output-dir", output_dir)
     files: dict[str, str | bytes] = {"history.csv": render_csv(all_series)}
     if not no_plot and (file is None or file.suffix.lower() in PICTURES):
-        from tensorprimat.reports.plots import history as history_plot
+        from tensorprimat.reports.plots import comparison as plots
 
         try:
-            files |= {f"history.{form}": picture for form, picture in history_plot.render(all_series).items()}
+            files |= {f"history.{form}": picture for form, picture in plots.history(all_series).items()}
         except MissingPackageError as error:
             print(error, file=sys.stderr)
     if file is not None:

@@ -141,7 +141,7 @@ def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_
             )
         print((report.as_json if as_json else report.text)(found, confidence), end="")
         if plot is not None:
-            from tensorprimat.reports import mlperf_plot
+            from tensorprimat.reports.plots import mlperf as mlperf_plot
 
             _write(plot, mlperf_plot.task(found[0], confidence, (form,))[form])
         return
@@ -157,7 +157,7 @@ def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_
         raise UsageError(f"--plot draws the scaling of one benchmark; name it by --benchmark ({scaled})")
     print((report.gpu_json if as_json else report.gpu_text)(scalings, rounds, confidence), end="")
     if plot is not None:
-        from tensorprimat.reports import mlperf_plot
+        from tensorprimat.reports.plots import mlperf as mlperf_plot
 
         _write(plot, mlperf_plot.scaling(scalings, confidence, (form,))[form])
 

@@ -24,8 +24,7 @@ from tensorprimat.core.quantities import to_digits
 from tensorprimat.core.safe_text import LONGEST, LONGEST_NOTE, one_line
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, facts, forest, formatting, money, notices, sections
-from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, panels
-from tensorprimat.reports.plots import metric_panels
+from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, metric_panels, panels
 from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
 
@@ -143,7 +142,7 @@ def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle]) -> 
             _scaled(panel)
             for panel in (
                 *panels(sides, looks, comparable=comparable, same_work=same_work),
-                *metric_panels.panels(sides, looks, comparable=comparable),
+                *metric_panels(sides, looks, comparable=comparable),
             )
         ],
         "tables": [section(of_model) for section in report.sections],

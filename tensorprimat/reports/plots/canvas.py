@@ -1,8 +1,6 @@
-"""Functions that all plots share: style, size, headings and legend, files of a figure.
+"""Functions that all plots share: size, headings and legend, texts that fit, files of a figure.
 
-Plots use matplotlib's Figure without pyplot, so nothing needs a display and importing stays cheap. The colours are
-those of Okabe and Ito, distinct for every kind of colour vision; hatches and line styles repeat the distinction for
-print without colour.
+Plots use matplotlib's Figure without pyplot, so nothing needs a display and importing stays cheap.
 """
 
 from __future__ import annotations
@@ -19,32 +17,16 @@ from typing import Any
 from tensorprimat.core.errors import MissingPackageError
 from tensorprimat.core.safe_text import middle_cut, one_line
 from tensorprimat.reports.bars import BarStyle
-
-LINE_STYLES = ("-", "--", ":", "-.")
-INK, FAINT, GRID = "#222222", "#8a8a8a", "#dddddd"
-
-DPI = 150
-WIDTH_INCHES = 13.0
-LEAST_PANEL_INCHES = 3.1
-LEGEND_COLUMNS = 3
-MOST_POINTS = 3000  # per curve: more than a panel has pixels
-
-STYLE = {
-    "font.size": 9.0,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "text.parse_math": False,  # a "$" in a device name is a dollar
-    "hatch.linewidth": 0.6,
-    "svg.hashsalt": "tensorprimat",  # the same comparison gives the same file
-}
+from tensorprimat.reports.plots.style import (
+    DPI,
+    FAINT,
+    INK,
+    LEGEND_COLUMNS,
+    LINE_CHARACTERS,
+    LINE_STYLES,
+    STYLE,
+    WIDTH_INCHES,
+)
 
 Fill = Callable[[Any], None]
 """Draws on an empty matplotlib Figure and sets its size."""
@@ -139,31 +121,28 @@ def keys_of(looks: Mapping[str, BarStyle], titles: Sequence[str]) -> list[Any]:
     return [*sides, *(lines if len(lines) > 1 else [])]
 
 
-def framed(figure: Any, headings: Sequence[str], keys: list[Any], height: float) -> Any:
-    """Set a figure's size, write headings and legend on top, and return the rest: `height` inches to draw in."""
-    header = 0.5 + 0.2 * (len(headings) - 1) + 0.24 * math.ceil(len(keys) / LEGEND_COLUMNS)
+def framed(figure: Any, title: str, sentences: Sequence[str], height: float, *, keys: Sequence[Any] = ()) -> Any:
+    """Set a figure's size, write title, sentences and legend on top, and return the rest, `height` inches high."""
+    lines = [line for sentence in sentences for line in textwrap.wrap(drawable(sentence), LINE_CHARACTERS)]
+    header = 0.5 + 0.2 * len(lines) + 0.24 * math.ceil(len(keys) / LEGEND_COLUMNS)
     figure.set_size_inches(WIDTH_INCHES, header + height)
     top, body = figure.subfigures(2, 1, height_ratios=(header, height))
-    _header(top, headings, keys, header)
+    y = 1 - 0.28 / header
+    top.text(0.012, y, drawable(title), fontsize=13.5, fontweight="bold", va="center")
+    for number, line in enumerate(lines):
+        top.text(0.012, y - (0.28 + 0.2 * number) / header, line, fontsize=9.5, va="center")
+    if keys:
+        top.legend(
+            handles=keys,
+            loc="lower left",
+            bbox_to_anchor=(0.005, 0.0),
+            ncols=min(LEGEND_COLUMNS, len(keys)),
+            handlelength=2.6,
+            handleheight=1.1,
+            borderaxespad=0.2,
+            fontsize=9.5,
+        )
     return body
-
-
-def _header(strip: Any, headings: Sequence[str], keys: list[Any], height: float) -> None:
-    y = 1 - 0.28 / height
-    strip.text(0.012, y, headings[0], fontsize=13.5, fontweight="bold", va="center")
-    for number, line in enumerate(headings[1:]):
-        strip.text(0.012, y - (0.28 + 0.2 * number) / height, line, fontsize=9.5, va="center")
-    strip.legend(
-        handles=keys,
-        loc="lower left",
-        bbox_to_anchor=(0.005, 0.0),
-        ncols=min(LEGEND_COLUMNS, len(keys)),
-        frameon=False,
-        handlelength=2.6,
-        handleheight=1.1,
-        borderaxespad=0.2,
-        fontsize=9.5,
-    )
 
 
 @lru_cache(maxsize=1)

@@ -1,53 +1,53 @@
-"""The plot comparison_plot.png and .svg: step time, throughput with intervals, memory by kind, time over steps."""
+"""The plots of results: comparison_plot, comparison_loss, enhanced_plot and history, each as PNG and SVG."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorprimat.analysis.history import Series
 from tensorprimat.analysis.records import Comparison
 from tensorprimat.reports import forest
-from tensorprimat.reports.bars import BarStyle, Panel, looks_of, panels, titles_of
-from tensorprimat.reports.plots.bar_panel import bar_panel
-from tensorprimat.reports.plots.bar_panel import height_of as height_of_bars
-from tensorprimat.reports.plots.canvas import (
-    FAINT,
-    GRID,
-    INK,
-    LEAST_PANEL_INCHES,
-    drawable,
-    drawn,
-    folded,
-    framed,
-    keys_of,
-    laid_out,
+from tensorprimat.reports.bars import BarStyle, Panel, looks_of, metric_panels, panels, titles_of
+from tensorprimat.reports.efficiency import convention_sentence
+from tensorprimat.reports.plots.canvas import drawn, framed, keys_of, laid_out
+from tensorprimat.reports.plots.panels import (
+    Course,
+    bar_panel,
+    course_of,
+    forest_panel,
+    height_of_bars,
+    height_of_scale,
+    history_panel,
+    logged,
+    loss_panel,
+    step_panel,
 )
-from tensorprimat.reports.plots.step_panel import Course, course_of, step_panel
+from tensorprimat.reports.plots.style import LEAST_PANEL_INCHES, WIDTH_INCHES
 from tensorprimat.reports.series import curves, has_course
 
 MOST_HEADINGS = 6
+MOST_HISTORIES = 12  # panels of one picture; the table has them all
+LOSS_INCHES = 3.6  # height of one panel of losses
 COLUMNS = 2  # of panels in a row
-ROW_INCHES = 0.3
-LABEL_WIDTH = 26  # characters of a label on one line
-LABEL_LINES = 2
 STEPS = "steps"
 """Marks the place of the panel of step time over steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """The content of the plot: what one process computes and another draws, without the rows of the results."""
+    """The content of a plot: one process computes it and another draws it, without the rows of the results."""
 
-    titles: tuple[str, ...]
-    """Names of the models."""
+    title: str
     sentences: tuple[str, ...]
-    """Sentences below the plot's title."""
+    """Sentences below the title."""
     looks: dict[str, BarStyle]
-    scales: tuple[forest.Forest, ...]
+    models: tuple[str, ...] = ()
+    """Names of the models, if each has a line style."""
+    scales: tuple[forest.Forest, ...] = ()
     panels: tuple[Panel, ...]
-    courses: tuple[Course, ...] | None
+    courses: tuple[Course, ...] | None = None
     """Step times of every side; None for no panel of them."""
 
 
@@ -80,9 +80,10 @@ def drawing_of(comparison: Comparison) -> Drawing:
         any_course = any_course or has_course(of_side)
         courses.append(course_of(side, looks[side.label], of_side))
     return Drawing(
-        titles=tuple(titles_of(sides)),
+        title=f"Training {' · '.join(titles_of(sides))}",
         sentences=tuple(_sentences(comparison)),
         looks=looks,
+        models=tuple(titles_of(sides)),
         scales=scales,
         panels=bars,
         courses=tuple(courses) if any_course or not (bars or scales) else None,
@@ -93,7 +94,8 @@ def _fill(figure: Any, drawing: Drawing) -> None:
     shown: list[Panel | str] = [*drawing.panels, *([STEPS] if drawing.courses is not None else [])]
     rows = [shown[start : start + COLUMNS] for start in range(0, len(shown), COLUMNS)]
     heights = [*map(height_of_scale, drawing.scales), *(max(map(_height, row)) for row in rows)]
-    body = framed(figure, _headings(drawing), keys_of(drawing.looks, drawing.titles), sum(heights))
+    keys = keys_of(drawing.looks, drawing.models)
+    body = framed(figure, drawing.title, drawing.sentences, sum(heights), keys=keys)
     grid = body.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
     for number, scale in enumerate(drawing.scales):
         forest_panel(body.add_subplot(grid[number, :]), scale)
@@ -123,44 +125,55 @@ def _sentences(comparison: Comparison) -> list[str]:
     return sentences
 
 
-def _headings(drawing: Drawing) -> list[str]:
-    """Return the title and the sentences in lines that fit the width."""
-    lines = [wrapped for line in drawing.sentences for wrapped in textwrap.wrap(drawable(line), 150)]
-    return [drawable(f"Training {' · '.join(drawing.titles)}"), *lines]
+def metrics(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
+    """Return enhanced_plot in each format; empty if no metric is known.
+
+    Raises MissingPackageError if matplotlib is not installed.
+    """
+    sides = comparison.sides
+    looks = looks_of(sides)
+    comparable = all(pair.fairness.verdict != "not_comparable" for pair in comparison.pairs)
+    shown = metric_panels(sides, looks, comparable=comparable)
+    if not shown:
+        return {}
+    unlike = () if comparable else ("The sides did different work: only figures of each side alone are drawn.",)
+    drawing = Drawing(
+        title=f"Efficiency and cost of training {' · '.join(titles_of(sides))}",
+        sentences=(convention_sentence(comparison), *unlike),
+        looks=looks,
+        panels=shown,
+    )
+    return drawn_as(drawing, formats)
 
 
-def height_of_scale(scale: forest.Forest) -> float:
-    """Return the inches that a scale needs."""
-    return ROW_INCHES * (len(scale.marks) + 1) + 0.75
+def losses(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
+    """Return comparison_loss in each format: one panel per model; none where no side logged a loss.
+
+    Raises MissingPackageError where matplotlib is not installed.
+    """
+    parts = [part for part in comparison.by_model() if any(map(logged, part.sides))]
+    if not parts:
+        return {}
+
+    def fill(figure: Any) -> None:
+        looks = looks_of([side for part in parts for side in part.sides])
+        body = framed(figure, "Training loss", (), LOSS_INCHES * len(parts), keys=keys_of(looks, ()))
+        for axes, part in zip(body.subplots(len(parts), squeeze=False)[:, 0], parts, strict=True):
+            loss_panel(axes, part.sides, part.pairs, looks)
+
+    return drawn(fill, formats)
 
 
-def forest_panel(axes: Any, scale: forest.Forest) -> None:
-    """Draw a scale; ratios and intervals in words are at its right."""
-    axes.set_title(drawable(scale.title))
-    axes.set_xlim(scale.start, scale.end)
-    axes.set_ylim(len(scale.marks) - 0.3, -0.7)
-    axes.axvline(1.0, color=FAINT, linestyle="--", linewidth=1.2)
-    for row, mark in enumerate(scale.marks):
-        colour = mark.level.colour if mark.level is not None else INK
-        if mark.low is not None and mark.high is not None:
-            _interval(axes, scale, mark, row, colour)
-        axes.plot(
-            [mark.value], [row], color=colour, marker="D" if mark.is_mean else "o", ms=7, linestyle="none",
-            markerfacecolor="white" if mark.verdict == "baseline" else colour,
-        )  # fmt: skip
-        axes.text(
-            1.01, row, drawable(f"{mark.text} ({mark.ends})"), transform=axes.get_yaxis_transform(),
-            va="center", fontsize=9, fontweight="bold" if mark.is_mean else "normal",
-        )  # fmt: skip
-    axes.set_yticks(range(len(scale.marks)), [folded(mark.label, LABEL_WIDTH, LABEL_LINES) for mark in scale.marks])
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
+def history(all_series: Sequence[Series], formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
+    """Return one panel per series: the figure of each benchmark with its interval, and a mark where a change is shown.
 
+    Raises MissingPackageError where matplotlib is not installed.
+    """
+    shown = all_series[:MOST_HISTORIES]
 
-def _interval(axes: Any, scale: forest.Forest, mark: forest.ForestMark, row: int, colour: str) -> None:
-    """Draw an interval as far as the scale reaches, with an arrow where it goes on."""
-    low, high = max(mark.low or 0.0, scale.start), min(mark.high or 0.0, scale.end)
-    axes.plot([low, high], [row, row], color=colour, linewidth=3.5, alpha=0.55, solid_capstyle="butt")
-    for end, beyond, marker in ((low, mark.low != low, "<"), (high, mark.high != high, ">")):
-        axes.plot([end], [row], color=colour, marker=marker if beyond else "|", ms=7, linestyle="none")
+    def fill(figure: Any) -> None:
+        figure.set_size_inches(WIDTH_INCHES, LEAST_PANEL_INCHES * len(shown))
+        for axes, series in zip(figure.subplots(len(shown), squeeze=False)[:, 0], shown, strict=True):
+            history_panel(axes, series)
+
+    return drawn(fill, formats)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.analysis.aggregate import SizeScaling
@@ -10,18 +10,14 @@ from tensorprimat.analysis.roofline import Ceiling, RooflinePoint
 from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.quantities import count, fixed, significant
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.reports.bars import COLOURS
-from tensorprimat.reports.plots.canvas import FAINT, GRID, INK, LINE_STYLES
+from tensorprimat.reports.plots.canvas import Fill
+from tensorprimat.reports.plots.style import COLOURS, FAINT, INK, LINE_STYLES, MARKERS
 
-MARKERS = "osD^vP*X"
 MOST_CURVES = 12  # more cannot be distinguished; the table has them all
 AXES = {"num_parameters": "parameters", "context_length": "context length, tokens"}
 
-Draw = Callable[[Any], None]
-"""Fills a matplotlib Figure."""
 
-
-def scaling(found: Sequence[SizeScaling]) -> Draw:
+def scaling(found: Sequence[SizeScaling]) -> Fill:
     """Return a drawing of time against parameters and against context, with the fitted power law of each curve."""
 
     def draw(figure: Any) -> None:
@@ -42,10 +38,8 @@ def scaling(found: Sequence[SizeScaling]) -> Draw:
             axes.set_xlabel(AXES[axis])
             axes.set_ylabel("milliseconds per step")
             axes.set_title(f"Time against {AXES[axis].partition(',')[0]}")
-            axes.grid(which="major", color=GRID, linewidth=0.7)
+            axes.grid(which="major")
             axes.legend(  # below: curves fill the whole of the axes
-                fontsize=8,
-                frameon=False,
                 loc="upper center",
                 bbox_to_anchor=(0.5, -0.12),
                 ncols=2 if len(curves) > 1 else 1,
@@ -72,7 +66,7 @@ def _curve(axes: Any, one: SizeScaling, number: int) -> None:
         axes.plot(ends, [one.factor * end**one.exponent for end in ends], color=colour, linewidth=1.0, alpha=0.7)
 
 
-def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> Draw:
+def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> Fill:
     """Return a drawing of mean with deviation, and CV, by warm-up steps. stable: the count to mark, or None."""
 
     def draw(figure: Any) -> None:
@@ -97,18 +91,17 @@ def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> Draw:
         mean.set_ylabel("milliseconds per step")
         mean.set_title("Step time after warm-up")
         mean.set_ylim(bottom=0)
-        mean.legend(fontsize=8, frameon=False)
+        mean.legend()
         scatter.bar(places, [cell.cv_percent or 0.0 for cell in measured], color=COLOURS[0], width=0.6)
         scatter.set_ylabel("CV, %")
         scatter.set_title("Variation of the trials")
         for axes in (mean, scatter):
             axes.set_xticks(list(places), counts)
             axes.set_xlabel("warm-up steps")
-            axes.set_axisbelow(True)
-            axes.grid(axis="y", color=GRID, linewidth=0.7)
+            axes.grid(axis="y")
             if stable is not None:
                 where = [cell.num_warmups for cell in measured].index(stable)
-                axes.axvspan(where - 0.5, len(measured) - 0.5, color="#009E73", alpha=0.08)
+                axes.axvspan(where - 0.5, len(measured) - 0.5, color=COLOURS[2], alpha=0.08)
 
     return draw
 
@@ -142,7 +135,7 @@ def _points(axes: Any, points: Sequence[RooflinePoint], *, several_precisions: b
                 )  # fmt: skip
 
 
-def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, machine: str) -> Draw:
+def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, machine: str) -> Fill:
     """Return a drawing of rate against arithmetic intensity, under the measured ceilings of each precision that ran."""
 
     def draw(figure: Any) -> None:
@@ -170,7 +163,7 @@ def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, ma
         axes.set_xlabel("arithmetic intensity, FLOP per byte moved (estimated from the shape)")
         axes.set_ylabel("model TFLOP/s of one device")
         axes.set_title(f"Roofline of {machine}, ceilings as measured by preflight; context × batch next to points")
-        axes.grid(which="major", color=GRID, linewidth=0.7)
-        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axes.grid(which="major")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
     return draw

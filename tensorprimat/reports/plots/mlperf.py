@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,23 +13,11 @@ from tensorprimat.analysis.mlperf_scaling import Scaling
 from tensorprimat.analysis.stats import student
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import confidence_level, percent, times
-from tensorprimat.reports.bars import COLOURS
 from tensorprimat.reports.mlperf_comparison import law_text, sentence
-from tensorprimat.reports.plots.canvas import (
-    FAINT,
-    GRID,
-    INK,
-    WIDTH_INCHES,
-    drawable,
-    drawn,
-    plain_log_ticks,
-    say,
-    shortened,
-)
+from tensorprimat.reports.plots.canvas import drawable, drawn, framed, plain_log_ticks, say, shortened
+from tensorprimat.reports.plots.style import COLOURS, FAINT, INK, MARKERS
 
 LINE_INCHES = 0.235  # of one entry
-CHARACTERS = 165  # of a line below the title
-MARKS = ("o", "s", "^", "D", "v", "P")
 PARTS = {
     "rate": "time per token\n(1 / rate)",
     "samples": "samples\nto the target",
@@ -52,11 +39,10 @@ def task(comparison: TaskComparison, confidence: float, formats: Sequence[str] =
         *(f"Warning: {warning.text}." for warning in comparison.warnings),
         f"Rates and samples: {DERIVED.format(round=rounds)}.",
     ]
-    lines = [line for one in sentences for line in textwrap.wrap(drawable(one), CHARACTERS)]
 
     def fill(figure: Any) -> None:
         goal = f"{comparison.task.benchmark} on {comparison.task.num_gpus} GPUs"
-        below = _below(figure, f"MLPerf Training, {goal}: time to one quality target", lines, body)
+        below = framed(figure, f"MLPerf Training, {goal}: time to one quality target", sentences, body)
         entries, parts = below.subplots(1, 2, width_ratios=(1.9, 1))
         _entries(entries, comparison, confidence)
         _parts(parts, comparison)
@@ -72,11 +58,10 @@ def scaling(found: Sequence[Scaling], confidence: float, formats: Sequence[str] 
     """
     rounds = ", ".join(sorted({one.round for one in found}))
     gpus = ", ".join(dict.fromkeys(one.gpu for one in found))
-    lines = [line for one in found for line in textwrap.wrap(drawable(_law(one)), CHARACTERS)]
-    lines += [f"Rates: {DERIVED.format(round=rounds)}."]
+    sentences = [*map(_law, found), f"Rates: {DERIVED.format(round=rounds)}."]
 
     def fill(figure: Any) -> None:
-        below = _below(figure, drawable(f"Strong scaling of {gpus} on {found[0].benchmark}"), lines, 4.6)
+        below = framed(figure, f"Strong scaling of {gpus} on {found[0].benchmark}", sentences, 4.6)
         rates, efficiency = below.subplots(1, 2)
         for number, one in enumerate(found):
             _rates(rates, one, number, confidence)
@@ -87,8 +72,8 @@ def scaling(found: Sequence[Scaling], confidence: float, formats: Sequence[str] 
             axes.set_xticks(counts, [f"{count:,}" for count in counts], rotation=45 if len(counts) > 8 else 0)
             axes.minorticks_off()
             axes.set_xlabel("GPUs")
-            axes.grid(color=GRID, linewidth=0.7)
-        rates.legend(frameon=False, fontsize=8.5, loc="upper left")
+            axes.grid()
+        rates.legend(loc="upper left")
         rates.set_yscale("log")
         plain_log_ticks(rates.yaxis)
         rates.set_title(f"Samples/s, fitted law and {confidence_level(confidence)} prediction band; dotted: linear")
@@ -97,16 +82,6 @@ def scaling(found: Sequence[Scaling], confidence: float, formats: Sequence[str] 
         efficiency.set_ylim(bottom=0)
 
     return drawn(fill, formats)
-
-
-def _below(figure: Any, title: str, lines: Sequence[str], height: float) -> Any:
-    """Set a figure's size, write title and lines on top, and return the rest: `height` inches to draw in."""
-    head = 0.5 + 0.19 * len(lines)
-    figure.set_size_inches(WIDTH_INCHES, head + height)
-    top, below = figure.subfigures(2, 1, height_ratios=(head, height))
-    top.text(0.012, 1 - 0.26 / head, title, fontsize=13.5, fontweight="bold", va="center")
-    top.text(0.012, 1 - 0.46 / head, "\n".join(lines), fontsize=9.5, va="top", linespacing=1.25)
-    return below
 
 
 def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
@@ -121,7 +96,7 @@ def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
             if estimate is not None:
                 low, high = estimate.interval(confidence)
                 axes.plot((low, high), (place, place), color=colour, linewidth=1.4, alpha=0.7)
-            axes.plot(minutes, place, marker=MARKS[number % len(MARKS)], color=colour, ms=6)
+            axes.plot(minutes, place, marker=MARKERS[number % len(MARKERS)], color=colour, ms=6)
             batch = one.entry.global_batch_size
             stated = [f"batch {batch}" if batch else None, one.precision.upper() if one.precision else None]
             whose = f"{_named(side) if one_gpu else side.gpu}, {one.entry.submitter}"
@@ -135,12 +110,11 @@ def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
         place += 0.6
     axes.set_yticks(places, names, fontsize=8.5)
     axes.invert_yaxis()
-    axes.set_axisbelow(True)
     axes.set_xlim(left=0)
     axes.margins(x=0.06)
     axes.set_xlabel("minutes (lower is better)")
     axes.set_title(f"Every entry; line and band: mean over submitters, {confidence_level(confidence)} interval")
-    axes.grid(axis="x", color=GRID, linewidth=0.7)
+    axes.grid(axis="x")
 
 
 def _parts(axes: Any, comparison: TaskComparison) -> None:
@@ -166,9 +140,8 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     axes.set_yticks(places, list(factors), fontsize=8.5)
     axes.invert_yaxis()
     axes.margins(x=0.25)
-    axes.set_axisbelow(True)
     axes.set_title(drawable(f"Time of {_named(first)} / {_named(second)}"))
-    axes.grid(axis="x", color=GRID, linewidth=0.7)
+    axes.grid(axis="x")
 
 
 def _named(side: TaskSide) -> str:
@@ -176,7 +149,7 @@ def _named(side: TaskSide) -> str:
 
 
 def _rates(axes: Any, one: Scaling, number: int, confidence: float) -> None:
-    colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+    colour, mark = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     counts = np.array([point.scored.entry.num_gpus or math.nan for point in one.points])
     rates = np.array([point.scored.samples_per_second or math.nan for point in one.points])
     axes.plot(counts, rates, mark, color=colour, ms=5, label=drawable(f"{one.gpu} {one.round}"))
@@ -193,7 +166,7 @@ def _rates(axes: Any, one: Scaling, number: int, confidence: float) -> None:
 
 
 def _efficiency(axes: Any, one: Scaling, number: int) -> None:
-    colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+    colour, mark = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     counts = [point.scored.entry.num_gpus or 0 for point in one.points]
     shares = [point.efficiency if point.efficiency is not None else math.nan for point in one.points]
     axes.plot(counts, shares, mark, color=colour, ms=5)
