@@ -187,6 +187,14 @@ def test_error_bars_are_drawn_where_there_are_intervals():
     assert all(bar.low < bar.value < bar.high for bar in throughput.bars)
 
 
+def test_the_ticks_of_a_scale_are_the_ratios_themselves(draw):
+    figure = draw(comparison_of(plausible.result("h100"), plausible.result("mi300x", warmup=15, seed=2)))
+    figure.canvas.draw()
+    scale = next(axes for axes in figure.get_axes() if axes.get_title(loc="left").startswith("Multiple"))
+    assert scale.xaxis.get_offset_text().get_text() == ""
+    assert "1.00000" in [label.get_text() for label in scale.get_xticklabels()]
+
+
 def test_a_label_has_one_look_in_all_models():
     comparison = six_sides_of_three_models()
     looks = bars.looks_of(comparison.sides)

@@ -130,3 +130,25 @@ def test_a_training_without_a_place_on_the_roofline_is_named(tmp_path):
     assert len(roof.points) == 1
     (sentence,) = roof.left_out
     assert sentence.startswith(f"{files[1]}: not on the roofline")
+
+
+def test_the_axes_of_a_roofline_have_numbers_in_teraflops_and_the_legend_no_exponent():
+    seen = []
+
+    def draw(figure):
+        roofs = roofline.ceilings(made())
+        cell_plots.roofline(roofs, [roofline.of_result(trained())], machine="an H100")(figure)
+        figure.canvas.draw()
+        (axes,) = figure.axes
+        for axis, place in ((axes.xaxis, 0), (axes.yaxis, 1)):
+            low, high = axis.get_view_interval()
+            seen.append(
+                [tick.get_text() for tick in axis.get_ticklabels() if low <= tick.get_position()[place] <= high]
+            )
+        seen.append([one.get_text() for one in axes.get_legend().get_texts()])
+
+    canvas.picture(draw)
+    intensities, rates, labels = seen
+    assert {"100", "1,000"} <= set(intensities)
+    assert {"500"} <= set(rates)
+    assert "bf16: 700 TFLOP/s, 2,800 GB/s" in labels

@@ -8,9 +8,9 @@ from typing import Any
 from tensorprimat.analysis.aggregate import SizeScaling
 from tensorprimat.analysis.roofline import Ceiling, RooflinePoint
 from tensorprimat.core.micro_result import MicroResult
-from tensorprimat.core.quantities import count, fixed, significant
+from tensorprimat.core.quantities import count, fixed, rate, significant
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.reports.plots.canvas import Fill
+from tensorprimat.reports.plots.canvas import Fill, plain_log_ticks
 from tensorprimat.reports.plots.style import COLOURS, FAINT, INK, LINE_STYLES, MARKERS
 
 MOST_CURVES = 12  # more cannot be distinguished; the table has them all
@@ -107,8 +107,7 @@ def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> Fill:
 
 
 def _roof(roof: Ceiling) -> str:
-    compute, memory = significant(roof.flops_per_second / TERA, 3), significant(roof.bytes_per_second / GB, 3)
-    return f"{roof.precision}: {compute} TFLOP/s, {memory} GB/s"
+    return f"{roof.precision}: {rate(roof.flops_per_second / TERA)} TFLOP/s, {rate(roof.bytes_per_second / GB)} GB/s"
 
 
 def _points(axes: Any, points: Sequence[RooflinePoint], *, several_precisions: bool) -> None:
@@ -124,14 +123,14 @@ def _points(axes: Any, points: Sequence[RooflinePoint], *, several_precisions: b
             if not alike:
                 continue
             axes.plot(
-                [point.intensity for point in alike], [point.flops_per_second for point in alike],
+                [point.intensity for point in alike], [point.flops_per_second / TERA for point in alike],
                 color=COLOURS[models.index(model) % len(COLOURS)], marker=MARKERS[kinds.index(work) % len(MARKERS)],
                 ms=8, linestyle="none", markeredgecolor="white", label=f"{model}, {work}",
             )  # fmt: skip
             for point in alike:
                 axes.annotate(
-                    point.size, (point.intensity, point.flops_per_second), xytext=(6, -3), textcoords="offset points",
-                    fontsize=6.5, color=FAINT,
+                    point.size, (point.intensity, point.flops_per_second / TERA), xytext=(6, -3),
+                    textcoords="offset points", fontsize=6.5, color=FAINT,
                 )  # fmt: skip
 
 
@@ -147,7 +146,7 @@ def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, ma
         for number, roof in enumerate(roofs):
             axes.plot(
                 [low, roof.ridge, high],
-                [roof.at(low), roof.flops_per_second, roof.flops_per_second],
+                [height / TERA for height in (roof.at(low), roof.flops_per_second, roof.flops_per_second)],
                 color=INK,
                 linestyle=LINE_STYLES[number % len(LINE_STYLES)],
                 linewidth=1.2,
@@ -156,10 +155,8 @@ def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, ma
         _points(axes, points, several_precisions=len(ran) > 1)
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value / TERA:g}")
-        axes.yaxis.set_minor_formatter("")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.xaxis.set_minor_formatter("")
+        plain_log_ticks(axes.xaxis)
+        plain_log_ticks(axes.yaxis)
         axes.set_xlabel("arithmetic intensity, FLOP per byte moved (estimated from the shape)")
         axes.set_ylabel("model TFLOP/s of one device")
         axes.set_title(f"Roofline of {machine}, ceilings as measured by preflight; context × batch next to points")

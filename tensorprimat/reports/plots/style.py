@@ -30,6 +30,7 @@ STYLE = {
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
     "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,  # "1.00004" on an axis, not "0.00004" and "+1" below it
     "grid.color": "#dddddd",
     "grid.linewidth": 0.7,
     "legend.frameon": False,
