@@ -17,7 +17,7 @@ from tensorprimat.core.errors import MissingPackageError
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import bars
+from tensorprimat.reports import bars, forest
 from tensorprimat.reports.plots import canvas, panels, style
 from tensorprimat.reports.plots import comparison as comparison_plot
 
@@ -187,12 +187,23 @@ def test_error_bars_are_drawn_where_there_are_intervals():
     assert all(bar.low < bar.value < bar.high for bar in throughput.bars)
 
 
-def test_the_ticks_of_a_scale_are_the_ratios_themselves(draw):
-    figure = draw(comparison_of(plausible.result("h100"), plausible.result("mi300x", warmup=15, seed=2)))
-    figure.canvas.draw()
-    scale = next(axes for axes in figure.get_axes() if axes.get_title(loc="left").startswith("Multiple"))
-    assert scale.xaxis.get_offset_text().get_text() == ""
-    assert "1.00000" in [label.get_text() for label in scale.get_xticklabels()]
+def test_the_ticks_of_nearly_equal_figures_are_the_figures_themselves():
+    seen = []
+
+    def fill(figure):
+        axes = figure.subplots()
+        axes.plot([10_203.01, 10_203.02])
+        figure.canvas.draw()
+        seen.extend([axes.yaxis.get_offset_text().get_text(), axes.get_yticklabels()[1].get_text()])
+
+    canvas.picture(fill)
+    assert seen == ["", "10203.010"]
+
+
+def test_equal_speeds_are_not_drawn_far_apart():
+    (scale,) = forest.forests(comparison_of(plausible.result("h100"), plausible.result("mi300x", seed=2)))
+    assert 0.45 < scale.place(1.0) < 0.55
+    assert 0.45 < scale.place(scale.marks[0].value) < 0.55
 
 
 def test_a_label_has_one_look_in_all_models():

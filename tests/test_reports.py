@@ -29,7 +29,7 @@ from tensorprimat.reports import (
     markdown,
     sections,
 )
-from tensorprimat.reports.tables import Column, Table
+from tensorprimat.reports.tables import Column, Table, table_of
 from tensorprimat.reports.tables import text as text_cell
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>|$x$ =HYPERLINK(1) [x](javascript:1) {{7*7}} `rm`"
@@ -222,6 +222,21 @@ def test_a_result_of_means_only_is_shown_as_reported_without_interval():
     report = html.render(comparison)
     assert "as reported by the file, which holds no steps to check it" in report
     assert json.document(comparison)["sides"][0]["tokens_per_second"]["value"] is None
+
+
+def test_one_function_and_one_row_make_a_section_of_every_report(two):
+    def colours(comparison):
+        return table_of("colours", "Colours", comparison.sides, {"Side": lambda side: text_cell(f"<{side.label}>")})
+
+    for report in (sections.COMPARISON, sections.ENHANCED):
+        more = replace(report, sections=(*report.sections, colours))
+        terminal = Console(file=io.StringIO(), width=100)
+        console.print_summary(two, terminal, report=more)
+        assert ("<H100>" in terminal.file.getvalue()) == report.of_metrics  # compare prints verdicts and results only
+        document, page = markdown.render(two, more), html.render(two, more)
+        assert "## Colours\n\n| Side |" in document
+        assert "&lt;H100&gt;" in page
+        assert page.index(">Colours</summary>") < page.index(">Provenance</summary>")
 
 
 def test_peak_memory_names_its_kind(two):

@@ -22,6 +22,7 @@ from tensorprimat.reports.tables import Table, TableCell, table_of, text
 LARGEST = 1e6  # a ratio beyond it is nonsense that would flatten every other
 LONGEST_BASE = 40  # characters of the baseline in a title
 ROOM = 0.12  # of the span, left free at both ends of a scale
+LEAST_ROOM = 0.01  # a ratio of 1.0001 must not look like a difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +139,7 @@ def _range(marks: Iterable[ForestMark]) -> tuple[float, float]:
         if mark.low is not None and mark.high is not None:
             least = min(least, max(mark.low, min(values) - span))
             most = max(most, min(mark.high, max(values) + span))
-    room = ROOM * (most - least) or 0.05
+    room = max(ROOM * (most - least), LEAST_ROOM)
     return least - room, most + room
 
 
