@@ -25,7 +25,7 @@ from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.engines import clock, console, live_result, power, ranks
 from tensorprimat.engines.failures import reason
-from tensorprimat.engines.introspect import batch_shape, is_nemo, optimizer_dtype
+from tensorprimat.engines.introspect import batch_shape, is_nemo, observed_by, optimizer_dtype
 from tensorprimat.engines.live_result import Declared
 from tensorprimat.engines.memory import DeviceMemory
 from tensorprimat.engines.recorder import Recorder, mean_loss
@@ -271,6 +271,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         config = described.training_config
         if config.optimizer_dtype is None:
             config = config.changed(optimizer_dtype=optimizer_dtype(trainer))
+        ran, contradictions = observed_by(trainer.lightning_module, config)
+        config, warnings = config.changed(**ran), [*warnings, *contradictions]
         described = described.changed(training_config=config)
         if recorder is not None:
             timer = described.provenance.changed(timer=recorder.clock.name)

@@ -104,6 +104,15 @@ def stated_by(module: Any) -> dict[str, Any]:
     return {name: value for name, value in state().items() if value is not None} if callable(state) else {}
 
 
+def observed_by(module: Any, config: TrainingConfig) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields of TrainingConfig that ran differently from the plan, and warnings about them.
+
+    The module states them by a method `benchmark_observed`, if it has one. config: the plan.
+    """
+    state = getattr(module, "benchmark_observed", None)
+    return state(config) if callable(state) else ({}, [])
+
+
 def model_stated_by(module: Any) -> tuple[Model, list[str]] | None:
     """Return the model that the module states by `benchmark_model`, checked against its parameters.
 

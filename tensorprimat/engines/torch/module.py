@@ -7,6 +7,7 @@ accumulation.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -16,11 +17,12 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 
 from tensorprimat.core.configured import ConfiguredModel, model_of
-from tensorprimat.core.result import Model
+from tensorprimat.core.result import Model, TrainingConfig
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import profiling
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import data as torch_data
-from tensorprimat.engines.torch import fp8
+from tensorprimat.engines.torch import fp8, observed
 from tensorprimat.engines.torch.model import LEARNING_RATE, LanguageModel, adamw, has_fused_norm
 
 LEARNING_RATES = {"tiny": 3e-3}
@@ -42,6 +44,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         self.preset = model_of(spec)
         self.learning_rate = LEARNING_RATES.get(self.preset.name, LEARNING_RATE)
         self._spec = spec
+        self._operations: Counter[str] = Counter()
 
     def train_dataloader(self) -> Any:
         """This rank's part of the synthetic stream, one optimizer step at a time."""
@@ -91,12 +94,25 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         """Return the settings that only the built model knows, as fields of TrainingConfig."""
         spec = self._spec
         fused = [
-            *(["RMS norm"] if has_fused_norm(self.device.type) else []),
+            *(["RMS norm"] if self._has_fused_norm else []),
             *(self._fused_by_compiling() if spec.compile else []),
             "linear cross-entropy",
             *(["AdamW"] if self._has_fused_adamw else []),
         ]
         return {"fused_kernels": ", ".join(fused), "attention_kernel": self._attention_kernel(spec)}
+
+    def benchmark_observed(self, planned: TrainingConfig) -> tuple[dict[str, Any], list[str]]:
+        """Return the settings that ran differently from the plan, as fields of TrainingConfig, and warnings."""
+        layers = 0 if self.network is None else len(self.network.decoder.layers)
+        return observed.settings(self._operations, planned, layers=layers)
+
+    @property
+    def _has_fused_norm(self) -> bool:
+        """Return True if torch's norm computes the model's, as one kernel; Gemma has norms of its own."""
+        own = self.network is not None and not any(
+            isinstance(part, torch.nn.RMSNorm) for part in self.network.modules()
+        )
+        return has_fused_norm(self.device.type) and not own
 
     def _fused_by_compiling(self) -> list[str]:
         """Return the operations that torch.compile fuses into one kernel; on a CPU, RoPE stays three kernels."""
@@ -143,18 +159,31 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> dict[str, torch.Tensor]:
         """Train on tokens of shape (micro-batches, sequences, length + 1); return the mean loss of this rank's part."""
-        assert self.network is not None
         optimizer = self.optimizers()
-        micro_batches = batch.unbind(0)
+        *others, last = batch.unbind(0)
         losses = []
-        for position, tokens in enumerate(micro_batches, start=1):
-            with self._gradients_stay_local() if position < len(micro_batches) else nullcontext():
-                loss = self.network(tokens)
-                self.manual_backward(loss / len(micro_batches))
-            losses.append(loss.detach())
-        optimizer.step()
+        for tokens in others:
+            with self._gradients_stay_local():
+                losses.append(self._forward_backward(tokens, parts=len(batch)))
+        with self._operations_recorded(batch_idx):
+            losses.append(self._forward_backward(last, parts=len(batch)))
+            optimizer.step()
         optimizer.zero_grad()
         return {"loss": torch.stack(losses).mean()}
+
+    def _forward_backward(self, tokens: torch.Tensor, *, parts: int) -> torch.Tensor:
+        """Add the gradients of one of several micro-batches, (sequences, length + 1); return its loss."""
+        assert self.network is not None
+        loss = self.network(tokens)
+        self.manual_backward(loss / parts)
+        detached: torch.Tensor = loss.detach()
+        return detached
+
+    def _operations_recorded(self, step: int) -> Any:
+        """Record the operations of one warm-up step, on one rank; a requested profile is recorded alone."""
+        spec = self._spec
+        records = step == observed.STEP < spec.warmup_steps and profiling.STEM not in spec.options
+        return observed.recording(self._operations) if records and self.global_rank == 0 else nullcontext()
 
     def _gradients_stay_local(self) -> Any:
         """Skip the exchange before the last micro-batch (DDP); FSDP always reduces, to keep only its part in memory."""

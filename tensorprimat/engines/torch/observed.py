@@ -1,0 +1,135 @@
+"""Operations that one training step really ran, as torch's profiler names them, and the settings that they show.
+
+The plan of a run (torch.compile, the attention kernel, recomputation, fused operations) can differ from the run:
+torch.compile falls back to eager code where a compiler error is suppressed or its limit of recompilations is reached, a
+compiled graph keeps the attention kernel that was chosen when it was traced, and a library's option can switch a kernel
+off. The names of the operations of one warm-up step show what ran, on every device and with compiled code too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tensorprimat.core.quantities import counted
+from tensorprimat.core.result import TrainingConfig
+
+STEP = 1
+"""Index of the warm-up step whose operations are recorded: the second, since the first compiles."""
+
+_FUSED_ATTENTION = {
+    "aten::_scaled_dot_product_flash_attention": "flash",
+    "aten::_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "flash_attn::_flash_attn_forward": "flash",  # the package flash-attn
+    "aten::_scaled_dot_product_efficient_attention": "efficient",
+    "aten::_scaled_dot_product_cudnn_attention": "cudnn",
+}
+_PLAIN_ATTENTION = "aten::_scaled_dot_product_attention_math"
+_BATCHED_PRODUCT = "aten::bmm"
+_BACKWARD = {f"{name}_backward" for name in _FUSED_ATTENTION} | {"flash_attn::_flash_attn_backward"}
+_COMPILED_GRAPH = "Torch-Compiled Region"
+_FUSED_KERNELS = {"RMS norm": "aten::_fused_rms_norm", "AdamW": "aten::_fused_adamw_"}
+"""Name in a result → the operation that has to run for it, outside compiled graphs."""
+_BY_COMPILING = ("RoPE", "SwiGLU", "GeGLU")
+
+
+@contextmanager
+def recording(operations: Counter[str]) -> Iterator[None]:
+    """Count the operations of this process by name, forward and backward; without torch's profiler, none.
+
+    The profiler of torch.autograd prints nothing and waits for no device; torch.profiler prints two lines each time.
+    """
+    try:
+        from torch.autograd.profiler_legacy import profile
+
+        profiler = profile()
+        profiler.__enter__()
+    except (ImportError, AttributeError, RuntimeError):  # it is private, and refuses to run under another profiler
+        yield
+        return
+    try:
+        yield
+    finally:
+        profiler.__exit__(None, None, None)
+        operations.update(event.name for event in profiler.function_events)
+
+
+def settings(
+    operations: Mapping[str, int], planned: TrainingConfig, *, layers: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Return fields of TrainingConfig that the operations of a step contradict, as they ran, and a warning for each.
+
+    operations: times that each operation ran in the forward and backward pass of one micro-batch and in the optimizer
+    step, by name; empty if none were recorded. layers: decoder layers of the model.
+    """
+    if not operations:
+        return {}, []
+    ran: dict[str, Any] = {}
+    warnings = []
+    graphs = sum(count for name, count in operations.items() if name.startswith(_COMPILED_GRAPH))
+    compiled = bool(planned.compile) and graphs >= layers
+    if planned.compile and graphs < layers:
+        ran["compile"] = False
+        warnings.append(
+            f"compile: torch.compile was planned, but {layers - graphs} of {counted(layers, 'layer')} ran without it "
+            "(TORCH_LOGS=recompiles,graph_breaks shows the reason)"
+        )
+    elif compiled and graphs > layers * (1 if planned.recompute == "none" else 2):
+        warnings.append(
+            f"compile: {counted(layers, 'layer')} ran as {graphs} compiled graphs, so that kernels are not fused "
+            "across their borders (TORCH_LOGS=graph_breaks shows the reason)"
+        )
+    kernel = _kernel(operations, planned.attention_kernel, layers=layers)
+    if kernel != planned.attention_kernel:
+        ran["attention_kernel"] = kernel
+        warnings.append(f"attention_kernel: {planned.attention_kernel} was expected, but {kernel} ran")
+    recompute = _recompute(operations)
+    if recompute is not None and recompute != planned.recompute:
+        ran["recompute"] = recompute
+        warnings.append(f"recompute: {planned.recompute} was planned, but {recompute} ran")
+    lost = _lost(operations, planned.fused_kernels or "", compiled=compiled)
+    if lost:
+        kept = [name for name in (planned.fused_kernels or "").split(", ") if name not in lost]
+        ran["fused_kernels"] = ", ".join(kept)
+        if not ("compile" in ran and set(lost) <= set(_BY_COMPILING)):  # the warning about compile covers these
+            warnings.append(f"fused_kernels: {', '.join(lost)} was planned as one kernel, but ran as several")
+    return ran, warnings
+
+
+def _kernel(operations: Mapping[str, int], planned: str | None, *, layers: int) -> str | None:
+    """Return the attention kernels that ran; the planned one where no operation shows another.
+
+    FlexAttention is a generated kernel without a name of its own. Plain products are an operation of their own in eager
+    code, and batched products in a compiled graph.
+    """
+    if planned is None or "flex" in planned:
+        return planned
+    ran = dict.fromkeys(kernel for name, kernel in _FUSED_ATTENTION.items() if operations.get(name))
+    if operations.get(_PLAIN_ATTENTION) or (not ran and operations.get(_BATCHED_PRODUCT, 0) >= 2 * layers):
+        ran["math"] = None
+    return planned if not ran or set(ran) == set(planned.split(" and ")) else " and ".join(ran)
+
+
+def _recompute(operations: Mapping[str, int]) -> str | None:
+    """Return the recomputation that the attention calls show: those in forward, per call in backward.
+
+    None where backward has no call of its own (plain products, FlexAttention), or where it was not recorded.
+    """
+    forward = sum(operations.get(name, 0) for name in _FUSED_ATTENTION)
+    backward = sum(operations.get(name, 0) for name in _BACKWARD)
+    if not backward or not backward <= forward <= 2 * backward:
+        return None
+    if forward == backward:
+        return "none"
+    return "full" if forward == 2 * backward else "every second layer"
+
+
+def _lost(operations: Mapping[str, int], planned: str, *, compiled: bool) -> list[str]:
+    """Return the operations that were planned as one kernel and ran as several."""
+    names = planned.split(", ")
+    separate = [name for name, operation in _FUSED_KERNELS.items() if name in names and not operations.get(operation)]
+    if compiled:
+        return [name for name in separate if name == "AdamW"]  # a compiled graph fuses its norms itself
+    return [*separate, *(name for name in _BY_COMPILING if name in names)]

@@ -1,0 +1,164 @@
+"""The result of the torch engine names the settings that ran, where they differ from the plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("lightning")
+pytest.importorskip("transformers")
+
+import torch
+from test_torch_engine import spec_of
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from tensorprimat.core import models, store
+from tensorprimat.core.result import TrainingConfig
+from tensorprimat.engines.torch import engine as torch_engine
+from tensorprimat.engines.torch import observed
+from tensorprimat.engines.torch.model import LanguageModel, adamw
+from tensorprimat.engines.torch.module import TrainingModule
+
+pytestmark = [  # of torch, while it compiles
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+LAYERS = 4
+PLAN = TrainingConfig(
+    compile=False, attention_kernel="flash", recompute="none", fused_kernels="linear cross-entropy, AdamW"
+)
+COMPILED = PLAN.changed(compile=True, fused_kernels="SwiGLU, linear cross-entropy, AdamW")
+
+
+@pytest.fixture(autouse=True)
+def without_compiled_code():
+    """Compiled code belongs to the class of a layer: other tests compile the same."""
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def network():
+    return LanguageModel(models.find("llama", "tiny"), sequence_length=16)
+
+
+def operations_of(network, *, fused=True):
+    """Operations of the second step."""
+    optimizer, tokens = adamw(network, fused=fused), torch.arange(34).reshape(2, 17)
+    operations = Counter()
+    for recorded in (Counter(), operations):
+        with observed.recording(recorded):
+            network(tokens).backward()
+            optimizer.step()
+        optimizer.zero_grad()
+    return operations
+
+
+def compiled(network, backend="aot_eager"):
+    for layer in network.decoder.layers:
+        layer.compile(backend=backend, dynamic=False)
+    return network
+
+
+def ran(network, planned, **options):
+    return observed.settings(operations_of(network, **options), planned, layers=LAYERS)
+
+
+@pytest.mark.parametrize(("every", "recompute"), [(None, "none"), (1, "full"), (2, "every second layer")])
+def test_a_run_as_planned_contradicts_nothing(network, every, recompute):
+    if every:
+        network.recompute_activations(every=every)
+    assert ran(network, PLAN.changed(recompute=recompute)) == ({}, [])
+
+
+@pytest.mark.parametrize(("every", "recompute"), [(1, "full"), (2, "every second layer")])
+def test_recomputation_is_counted_from_the_calls_of_attention(network, every, recompute):
+    network.recompute_activations(every=every)
+    assert ran(network, PLAN) == ({"recompute": recompute}, [f"recompute: none was planned, but {recompute} ran"])
+
+
+def test_recomputation_that_did_not_happen_is_seen(network):
+    assert ran(network, PLAN.changed(recompute="full"))[0] == {"recompute": "none"}
+
+
+def test_an_attention_kernel_that_was_switched_off_is_seen(network):
+    with sdpa_kernel(SDPBackend.MATH):
+        assert ran(network, PLAN) == (
+            {"attention_kernel": "math"},
+            ["attention_kernel: flash was expected, but math ran"],
+        )
+
+
+def test_an_optimizer_that_is_not_fused_is_seen(network):
+    fields, (warning,) = ran(network, PLAN, fused=False)
+    assert fields == {"fused_kernels": "linear cross-entropy"}
+    assert warning == "fused_kernels: AdamW was planned as one kernel, but ran as several"
+
+
+def test_compiled_layers_contradict_nothing(network):
+    assert ran(compiled(network), COMPILED) == ({}, [])
+
+
+def test_a_compiled_graph_with_plain_products_for_attention_is_seen(network):
+    """Torch's cache of compiled graphs returns one that was traced while the flash kernel was switched off."""
+    with sdpa_kernel(SDPBackend.MATH):
+        operations = operations_of(compiled(network))
+    assert observed.settings(operations, COMPILED, layers=LAYERS)[0] == {"attention_kernel": "math"}
+
+
+def test_layers_that_run_without_their_compiled_code_are_counted(network, monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    for number, layer in enumerate(compiled(network).decoder.layers):
+        layer.mlp.act_fn = torch.nn.SiLU() if number % 2 else torch.nn.ReLU()
+    fields, (warning,) = ran(network, COMPILED)
+    assert fields == {"compile": False, "fused_kernels": "linear cross-entropy, AdamW"}
+    assert warning.startswith("compile: torch.compile was planned, but 2 of 4 layers ran without it (TORCH_LOGS=")
+
+
+def test_a_layer_in_several_graphs_is_seen(network, monkeypatch):
+    kind = type(network.decoder.layers[0].mlp)
+    whole = kind.forward
+
+    def in_two_graphs(self, hidden):
+        torch._dynamo.graph_break()
+        return whole(self, hidden)
+
+    monkeypatch.setattr(kind, "forward", in_two_graphs)
+    fields, (warning,) = ran(compiled(network), COMPILED)
+    assert fields == {}
+    assert warning.startswith("compile: 4 layers ran as ")
+
+
+def test_nothing_is_concluded_without_operations():
+    assert observed.settings({}, COMPILED, layers=LAYERS) == ({}, [])
+
+
+def test_another_profiler_that_is_active_stays_alone(network):
+    with torch.autograd.profiler.profile(), observed.recording(operations := Counter()):
+        network(torch.arange(34).reshape(2, 17))
+    assert not operations
+
+
+@contextmanager
+def never_compiling():
+    torch.compiler.set_stance("force_eager")
+    try:
+        yield
+    finally:
+        torch.compiler.set_stance("default")
+
+
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="torch 2.6 has it")
+def test_the_result_names_what_ran_and_warns(tmp_path):
+    spec = spec_of(compile=True, steps=2, warmup_steps=2)
+    module = TrainingModule(spec)
+    callback = torch_engine.callback_of(spec, module, tmp_path / "result.json")
+    with never_compiling():
+        torch_engine.trainer_of(spec, [callback]).fit(module)
+    result = store.load(tmp_path / "result.json")
+    assert result.training_config.compile is False
+    assert result.training_config.fused_kernels == "linear cross-entropy, AdamW"
+    assert [warning for warning in result.warnings if "4 of 4 layers ran without it" in warning]
