@@ -109,8 +109,8 @@ def test_a_compiled_graph_with_plain_products_for_attention_is_seen(network):
     assert observed.settings(operations, COMPILED, layers=LAYERS)[0] == {"attention_kernel": "math"}
 
 
-def test_layers_that_run_without_their_compiled_code_are_counted(network, monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+@torch._dynamo.config.patch(recompile_limit=1)
+def test_layers_that_run_without_their_compiled_code_are_counted(network):
     for number, layer in enumerate(compiled(network).decoder.layers):
         layer.mlp.act_fn = torch.nn.SiLU() if number % 2 else torch.nn.ReLU()
     fields, (warning,) = ran(network, COMPILED)
