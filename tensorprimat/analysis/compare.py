@@ -57,7 +57,7 @@ def compare(
     choices = choices or MetricChoices()
     items, warnings = usable(loaded)
     if not items:
-        raise InputError("nothing to compare: " + ("; ".join(warnings) or "no results"))
+        raise InputError("no result can be used" + (f": {'; '.join(warnings)}" if warnings else ""))
     named = paired_models(items)
     models = tuple(dict.fromkeys(named))
     groups = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,24 +143,25 @@ def write_one(comparison: Comparison, report: Report, file: Path) -> None:
         write_atomically(file, render(comparison, report))
 
 
-def renderers(report: Report) -> dict[str, Callable[[Comparison, Report], str]]:
-    """Return the functions that write the documents of a report and its tables for scripts, by name of their files."""
+def renderers(report: Report, pictures: Sequence[str] = ()) -> dict[str, Callable[[Comparison, Report], str]]:
+    """Return the functions that write the documents of a report and its tables for scripts, by name of their files.
+
+    pictures: names of the picture files in the same folder.
+    """
     from tensorprimat.reports import csv, html, json, markdown
 
     return {
-        f"{report.stem}_report.md": markdown.render,
+        f"{report.stem}_report.md": partial(markdown.render, pictures=pictures),
         f"{report.stem}_report.html": html.render,
         f"{report.data}.json": json.render,
         f"{report.data}.csv": csv.render,
     }
 
 
-def documents(comparison: Comparison, report: Report, *, pictures: Sequence[str]) -> dict[str, str]:
-    """Return every file of a report by name. pictures: names of the picture files in the same folder."""
-    from tensorprimat.reports import markdown
-
-    files = {name: render(comparison, report) for name, render in renderers(report).items()}
-    return files | {f"{report.stem}_report.md": markdown.render(comparison, report, pictures=pictures)}
+def documents(comparison: Comparison, report: Report, pictures: Iterable[str]) -> dict[str, str]:
+    """Return every document of a report by the name of its file. pictures: names of files in the same folder."""
+    shown = fnmatch.filter(pictures, "*.png")
+    return {name: render(comparison, report) for name, render in renderers(report, shown).items()}
 
 
 def write_each(files: Mapping[str, str | bytes], folder: Path) -> list[str]:
@@ -228,8 +229,7 @@ def write(comparison: Comparison, folder: Path, start_call: StartCall | None) ->
     elif start_call:
         plot = start_call(comparison_plot.drawn_as, comparison_plot.drawing_of(comparison))
         pictures = named("comparison_loss", comparison_plot.losses(comparison))
-    shown = ["comparison_plot.png"] if plot else []
-    files = documents(comparison, COMPARISON, pictures=[*shown, *fnmatch.filter(pictures, "*.png")])
+    files = documents(comparison, COMPARISON, ["comparison_plot.png", *pictures] if plot else pictures)
     return write_each({**(named("comparison_plot", plot()) if plot else {}), **pictures, **files}, folder)
 
 

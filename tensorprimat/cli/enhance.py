@@ -79,8 +79,7 @@ def command(
     else:
         folder = writable_folder("--output-dir", output_dir)
         pictures = {} if no_plot else _pictures(comparison)
-        shown = [name for name in pictures if name.endswith(".png")]
-        files = write_each({**pictures, **documents(comparison, ENHANCED, pictures=shown)}, folder)
+        files = write_each({**pictures, **documents(comparison, ENHANCED, pictures)}, folder)
     if json:
         print(render(comparison, ENHANCED), end="")
     else:
