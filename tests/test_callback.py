@@ -70,14 +70,14 @@ class Small(lightning.LightningModule):
         return [optimizer], [{"scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), "interval": "step"}]
 
 
-def fit(callback, module=None, *, data=None, validation=None, callbacks=(), **options):
+def fit(callback, module=None, *, data=None, loader=None, validation=None, callbacks=(), **options):
     trainer = lightning.Trainer(
         **{
             "accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
             "enable_checkpointing": False, "max_epochs": 1, "callbacks": [callback, *callbacks], **options,
         }
     )  # fmt: skip
-    trainer.fit(module or Small(), DataLoader(data or Tokens(24), batch_size=2), validation)
+    trainer.fit(module or Small(), loader or DataLoader(data or Tokens(24), batch_size=2), validation)
     return callback.result
 
 
@@ -113,6 +113,38 @@ def test_batch_sizes_and_sequence_length_come_from_the_batches(callback):
     assert (config.sequence_length, config.num_gpus, config.max_steps) == (8, 1, None)
     assert (config.precision, config.parameter_dtype, config.optimizer_dtype) == ("fp32", "float32", "float32")
     assert (config.optimizer, config.framework) == ("AdamW", "Lightning")
+
+
+def test_stated_sizes_that_the_batches_contradict_are_replaced_and_named(tmp_path):
+    stated = {"micro_batch_size": 4, "global_batch_size": 128, "sequence_length": 4096}
+    callback = BenchmarkCallback(output_dir=str(tmp_path), print_every=0, training_config=stated)
+    result = fit(callback, accumulate_grad_batches=3)
+    config = result.training_config
+    assert (config.micro_batch_size, config.global_batch_size, config.sequence_length) == (2, 6, 8)
+    assert result.performance_metrics.tokens_per_step == 6 * 8
+    named = "training_config: sequence_length is stated as 4,096, but the batches have 8, which is used"
+    assert named in result.warnings
+
+
+def test_a_batch_may_hold_the_label_of_the_last_token_too(tmp_path):
+    callback = BenchmarkCallback(output_dir=str(tmp_path), print_every=0, training_config={"sequence_length": 7})
+    result = fit(callback)
+    assert (result.training_config.sequence_length, result.performance_metrics.tokens_per_step) == (7, 2 * 7)
+    assert not [warning for warning in result.warnings if "stated as" in warning]
+
+
+def test_sequences_of_varying_length_are_counted(callback):
+    lengths = [8, 4, 8, 12, 8, 8, 12, 8, 4, 8, 8, 8]
+    batches = [torch.zeros((2, length), dtype=torch.long) for length in lengths]
+    result = fit(callback, loader=DataLoader(batches, batch_size=None))
+    assert [step.tokens for step in result.steps] == [2 * length for length in lengths]
+    assert (result.training_config.sequence_length, result.training_config.global_batch_size) == (None, 2)
+    assert any(warning.startswith("sequence_length: varies from 4 to 12 tokens") for warning in result.warnings)
+
+
+def test_a_step_that_the_end_of_an_epoch_shortens_has_fewer_tokens(callback):
+    result = fit(callback, data=Tokens(10), accumulate_grad_batches=3)
+    assert [(step.samples, step.tokens) for step in result.steps] == [(6, 48), (4, 32)]
 
 
 class MegatronLike(SingleDeviceStrategy):
@@ -324,10 +356,10 @@ def test_its_lines_mark_the_warm_up_and_show_rate_and_time_left(tmp_path, capsys
 def test_declared_facts_win_and_a_conflict_is_a_warning(tmp_path):
     declared = BenchmarkCallback(
         output_dir=str(tmp_path), platform="nvd", model_name="llama", print_every=0,
-        training_config={"sequence_length": 4, "num_gpus": 8, "data": "mock"},
+        training_config={"seed": 4, "num_gpus": 8, "data": "mock"},
     )  # fmt: skip
     result = fit(declared, max_steps=3)
-    assert (result.training_config.sequence_length, result.training_config.data) == (4, "mock")
+    assert (result.training_config.seed, result.training_config.data) == (4, "mock")
     assert result.platform == "cpu"
     assert "platform: nvd was requested, but the training runs on CPU" in result.warnings
     assert "training_config: num_gpus is 8 in the callback, but 1 in the trainer" in result.warnings

@@ -24,6 +24,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.engines import clock, console, live_result, power, ranks
+from tensorprimat.engines.batches import BatchCounter, with_counted_work
 from tensorprimat.engines.failures import reason
 from tensorprimat.engines.introspect import batch_shape, is_nemo, observed_by, optimizer_dtype
 from tensorprimat.engines.live_result import Declared
@@ -70,7 +71,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             methodology: Recorded in the result.
             warmup_steps: Declared warm-up; None detects it from the data.
             training_config: Fields of TrainingConfig, such as those that the trainer does not know; they override what
-                the trainer states.
+                the trainer states. Batch sizes and sequence length that the batches contradict are replaced by those of
+                the batches, with a warning.
             result_file: Write this one file instead of files in output_dir.
             print_every: Steps between printed lines, 0 for none.
             sync: Wait for the GPU at every step end instead of using events.
@@ -108,6 +110,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._memory_peak: float | None = None
         self._step = 0
         self._batches = 0
+        self._counter: BatchCounter | None = None
         self._losses: list[torch.Tensor] = []
         self._loss_scale = 1
         self._learning_rate: float | None = None
@@ -140,6 +143,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         # Several processes also wait for each other between batches (Lightning 2.6 exchanges a flag before each one).
         self._alone = trainer.world_size == 1
         self._is_nemo = is_nemo(trainer)
+        self._counter = None if self._is_nemo else BatchCounter()
         if pl_module.automatic_optimization:  # its outputs come divided by the number of micro-batches
             self._loss_scale = trainer.accumulate_grad_batches
         if device.type == "cuda":
@@ -176,6 +180,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         if loss is not None:
             self._losses.append(loss.detach())
         self._batches += 1
+        if self._counter is not None:
+            self._counter.add(batch)
         step = trainer.global_step
         if step > self._step:
             self._end_step(recorder, step, batch)
@@ -193,6 +199,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             data_wait_seconds=self._data_wait,
             memory=memory,
         )
+        if self._counter is not None:
+            self._counter.end_step(step - self._step)
         if memory:
             self._memory_peak = memory["memory_allocated_peak_bytes"]
         if not self._batch_seen and self._described is not None:
@@ -279,6 +287,10 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             described = described.changed(provenance=timer)
             warnings = warnings + recorder.warnings
         steps = recorder.steps if recorder else Steps({})
+        if self._counter is not None:
+            automatic = trainer.lightning_module.automatic_optimization
+            described, steps, odd = with_counted_work(described, steps, self._counter.steps, automatic=automatic)
+            warnings = [*warnings, *odd]
         if self._sampler is not None:
             self._sampler.stop()
             warnings = [*warnings, *self._sampler.column_warnings(), *power.unmeasured(described, self._sampler)]

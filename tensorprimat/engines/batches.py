@@ -1,0 +1,115 @@
+"""Tokens and sequences of every optimizer step, counted from the shapes of a training's batches.
+
+The settings of a training (global batch × sequence length) need not be what it trained on: the user or a data module
+may state other sizes, lengths may vary, and an epoch may end within an accumulation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tensorprimat.core.quantities import count
+from tensorprimat.core.result import Result, TrainingConfig
+from tensorprimat.core.settings import MODEL_PARALLEL
+from tensorprimat.core.steps import Steps
+from tensorprimat.engines.introspect import batch_shape
+
+
+@dataclass(frozen=True, slots=True)
+class CountedBatches:
+    """The batches of one optimizer step on one rank."""
+
+    batches: int
+    sequences: int
+    lengths: tuple[int, int]
+    """Shortest and longest, in tokens."""
+    tokens: int
+
+
+class BatchCounter:
+    """Counts the batches of one rank, step by step, without looking at their content."""
+
+    def __init__(self) -> None:
+        self.steps: list[CountedBatches | None] = []
+        """One entry for each recorded step; None where a batch is no two-dimensional tensor of token ids."""
+        self._shapes: list[tuple[int, int] | None] = []
+
+    def add(self, batch: Any) -> None:
+        """Count a batch of the current step."""
+        self._shapes.append(batch_shape(batch))
+
+    def end_step(self, optimizer_steps: int = 1) -> None:
+        """Close a recorded step, which several optimizer steps may share."""
+        shapes = [shape for shape in self._shapes if shape is not None]
+        whole = optimizer_steps == 1 and len(shapes) == len(self._shapes) > 0
+        lengths = [length for _, length in shapes]
+        self.steps.append(
+            CountedBatches(
+                batches=len(shapes),
+                sequences=sum(sequences for sequences, _ in shapes),
+                lengths=(min(lengths), max(lengths)),
+                tokens=sum(sequences * length for sequences, length in shapes),
+            )
+            if whole
+            else None
+        )
+        self._shapes.clear()
+
+
+def with_counted_work(
+    result: Result, steps: Steps, seen: Sequence[CountedBatches | None], *, automatic: bool
+) -> tuple[Result, Steps, list[str]]:
+    """Return result and steps with the work that the batches hold where the settings state another, and warnings.
+
+    seen: the batches of each row of steps on one rank; the other ranks are taken to train on as much. Batches of a
+    model that is split among ranks (tensor, pipeline, context parallel) are left alone: they may be parts. automatic:
+    Lightning runs the optimizer, so that a batch is a micro-batch.
+    """
+    config = result.training_config
+    whole = [step for step in seen[: len(steps)] if step is not None]
+    replicas = config.data_parallel_size
+    if (
+        not whole
+        or len(whole) != len(steps)
+        or not replicas
+        or any((getattr(config, n) or 1) > 1 for n in MODEL_PARALLEL)
+    ):
+        return result, steps, []
+    lengths = (min(step.lengths[0] for step in whole), max(step.lengths[1] for step in whole))
+    with_label = config.sequence_length == lengths[0] - 1  # a batch may hold the label of the last token too
+    length = lengths[0] - with_label if lengths[0] == lengths[1] else None
+    (usual, _), *_ = Counter(replace(step, lengths=(0, 0), tokens=0) for step in whole).most_common(1)
+    ran: dict[str, int | None] = {"sequence_length": length}
+    ran["global_batch_size"] = usual.sequences * replicas
+    if automatic and usual.sequences % usual.batches == 0:
+        ran["micro_batch_size"] = usual.sequences // usual.batches
+        ran["gradient_accumulation_steps"] = usual.batches
+    warnings = _contradictions(config, ran, lengths)
+    result = result.changed(training_config=config.changed(**ran))
+    if length is None or any(step.sequences != usual.sequences for step in whole):
+        sequences = np.array([step.sequences * replicas for step in whole], np.float64)
+        tokens = np.array([step.tokens * replicas for step in whole], np.float64)
+        steps = steps.replace(samples=sequences, tokens=tokens if length is None else sequences * length)
+        if replicas > 1:
+            warnings.append(f"tokens_per_step: counted on one of {replicas} ranks and taken as equal on the others")
+    return result, steps, warnings
+
+
+def _contradictions(config: TrainingConfig, ran: dict[str, int | None], lengths: tuple[int, int]) -> list[str]:
+    """Return a warning for each setting that the batches contradict."""
+    warnings = [
+        f"training_config: {name} is stated as {count(stated)}, but the batches have {count(seen)}, which is used"
+        for name, seen in ran.items()
+        if seen is not None and (stated := getattr(config, name)) is not None and stated != seen
+    ]
+    if ran["sequence_length"] is None:
+        warnings.append(
+            f"sequence_length: varies from {count(lengths[0])} to {count(lengths[1])} tokens in the batches; tokens/s "
+            "is all their tokens over all seconds, padding included"
+        )
+    return warnings
