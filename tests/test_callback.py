@@ -115,6 +115,13 @@ def test_batch_sizes_and_sequence_length_come_from_the_batches(callback):
     assert (config.optimizer, config.framework) == ("AdamW", "Lightning")
 
 
+@pytest.mark.parametrize(("granularity", "recorded"), [(None, "none"), ("selective", "selective"), ("full", "full")])
+def test_recomputation_under_megatron_comes_from_the_models_configuration(callback, granularity, recorded):
+    module = Small()
+    module.config = SimpleNamespace(num_layers=2, recompute_granularity=granularity)
+    assert fit(callback, module).training_config.recompute == recorded
+
+
 def test_stated_sizes_that_the_batches_contradict_are_replaced_and_named(tmp_path):
     stated = {"micro_batch_size": 4, "global_batch_size": 128, "sequence_length": 4096}
     callback = BenchmarkCallback(output_dir=str(tmp_path), print_every=0, training_config=stated)

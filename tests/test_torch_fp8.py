@@ -10,7 +10,7 @@ import torch
 from architectures import completed
 
 from tensorprimat.core import models, settings
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, prepare
@@ -246,6 +246,18 @@ def test_mxfp8_needs_a_torchao_that_has_it(monkeypatch):
     assert engine._declared(spec(fp8_recipe="mxfp8"))["fp8_recipe"] == "mxfp8"
 
 
+class _Wrapped(torch.nn.Parameter):
+    """Stands in for torchao's weight."""
+
+
+def test_layers_that_torchao_leaves_as_they_are_end_the_run(monkeypatch):
+    network = LanguageModel(models.find("llama", "tiny"))
+    stand_in(monkeypatch)
+    monkeypatch.setattr(sys.modules["torchao.float8"], "convert_to_float8_training", lambda module, **_: module)
+    with pytest.raises(RunError, match="torchao converted 0 of 28 linear layers to FP8; use --precision bf16"):
+        fp8.convert(network.decoder.layers, "tensorwise")
+
+
 def test_mxfp8_takes_every_linear_layer_but_the_head(monkeypatch):
     network = LanguageModel(models.find("llama", "tiny"))
     wrapped, recipes = [], []
@@ -253,7 +265,12 @@ def test_mxfp8_takes_every_linear_layer_but_the_head(monkeypatch):
     config, quantization = modules["torchao.prototype.moe_training.config"], modules["torchao.quantization"]
     config.MXFP8TrainingRecipe = {"MXFP8_RCEIL": "real", "MXFP8_EMULATED_RCEIL": "emulated"}
     config.MXFP8TrainingOpConfig = types.SimpleNamespace(from_recipe=lambda one: recipes.append(one) or one)
-    quantization.quantize_ = lambda part, *_, **__: wrapped.append((part.in_features, part.out_features))
+
+    def quantize_(part, *_, **__):
+        wrapped.append((part.in_features, part.out_features))
+        part.weight = _Wrapped(torch.empty(part.weight.shape))
+
+    quantization.quantize_ = quantize_
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     count = fp8.convert(network.decoder.layers, "mxfp8")

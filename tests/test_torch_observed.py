@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tensorprimat.core import models, store
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.engines.torch import engine as torch_engine
-from tensorprimat.engines.torch import observed
+from tensorprimat.engines.torch import fp8, observed
 from tensorprimat.engines.torch.model import LanguageModel, adamw
 from tensorprimat.engines.torch.module import TrainingModule
 
@@ -96,6 +96,21 @@ def test_an_optimizer_that_is_not_fused_is_seen(network):
     fields, (warning,) = ran(network, PLAN, fused=False)
     assert fields == {"fused_kernels": "linear cross-entropy"}
     assert warning == "fused_kernels: AdamW was planned as one kernel, but ran as several"
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+@pytest.mark.parametrize("converts", [True, False])
+def test_products_in_fp8_are_seen(network, recipe, converts):
+    pytest.importorskip("torchao")
+    network = network.to(torch.bfloat16)
+    if converts:
+        fp8.convert(network.decoder.layers, recipe)
+    found = ran(network, PLAN.changed(precision="fp8", compute_dtype="float8", fp8_recipe=recipe))
+    if converts:
+        assert found == ({}, [])
+    else:
+        assert found[0] == {"precision": "bf16", "compute_dtype": "bfloat16", "fp8_recipe": None}
+        assert found[1] == ["precision: fp8 was planned, but no product ran in FP8"]
 
 
 def test_compiled_layers_contradict_nothing(network):

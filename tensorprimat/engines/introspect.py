@@ -86,6 +86,9 @@ def training_config(trainer: Any, module: Any) -> dict[str, Any]:
         "global_batch_size": _batch_size(strategy, data, "global_batch_size"),
         "sequence_length": _whole(data, "seq_length", "sequence_length"),
     }
+    for config in _configs(module):
+        if hasattr(config, "recompute_granularity"):  # Megatron's
+            facts["recompute"] = config.recompute_granularity or "none"
     parameter = next(iter(module.parameters()), None)
     if parameter is not None:
         facts["parameter_dtype"] = dtype_name(parameter.dtype)

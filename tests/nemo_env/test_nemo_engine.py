@@ -158,6 +158,7 @@ def test_a_tiny_training_gives_the_same_steps_as_nemos_own_log(shim, model, tmp_
     config = result.training_config
     assert (config.global_batch_size, config.micro_batch_size, config.sequence_length) == (4, 1, 64)
     assert (config.data_parallel_size, config.gradient_accumulation_steps) == (1, 4)
+    assert config.recompute == "none", "the configuration of NeMo's model states it"
     assert result.performance_metrics.measured_steps == STEPS
 
 

@@ -66,7 +66,7 @@ def callback(run: Any, spec: RunSpec, result_file: str | None, device_name: str 
     """
     from tensorprimat.engines.callback import BenchmarkCallback
 
-    settings: dict[str, Any] = {"data": "mock", "seed": spec.seed, "recompute": spec.recompute}
+    settings: dict[str, Any] = {"data": "mock", "seed": spec.seed}
     if nemo_performance.uses_cuda_graphs(spec, device_name):
         settings["cuda_graphs"] = True
     if spec.precision == "fp8":  # to Lightning it is bf16

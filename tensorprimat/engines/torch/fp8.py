@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorprimat.core import catalogue
 from tensorprimat.core.configured import model_of
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
@@ -142,9 +142,16 @@ def convert(layers: Sequence[Any], recipe: str, *, emulate: bool = False) -> int
 
     emulate: quantise, and multiply in the wider type, which runs on any device and says nothing about speed. Raises
     UsageError where a matrix of the layers cannot be converted: the peak of FP8 is then no denominator of the MFU.
+    Raises RunError where torchao converts fewer than it should.
     """
+    import torch
+
     check_sides(layers, _multiple(recipe))
-    return _to_mxfp8(layers, emulate=emulate) if recipe == MXFP8 else _to_float8(layers, recipe, emulate=emulate)
+    products = sum(isinstance(part, torch.nn.Linear) for layer in layers for part in layer.modules())
+    made = _to_mxfp8(layers, emulate=emulate) if recipe == MXFP8 else _to_float8(layers, recipe, emulate=emulate)
+    if made != products:
+        raise RunError(f"torchao converted {made} of {products} linear layers to FP8; use --precision bf16")
+    return made
 
 
 def _multiple(recipe: str | None) -> int:
@@ -195,7 +202,7 @@ def _to_mxfp8(layers: Sequence[Any], *, emulate: bool) -> int:
     chosen = [part for layer in layers for part in layer.modules() if isinstance(part, torch.nn.Linear)]
     for part in chosen:
         quantize_(part, config, filter_fn=lambda module, _: isinstance(module, torch.nn.Linear))
-    return len(chosen)
+    return sum(type(part.weight) is not torch.nn.Parameter for part in chosen)
 
 
 def _fits(part: Any, multiple: int) -> bool:

@@ -30,6 +30,9 @@ _PLAIN_ATTENTION = "aten::_scaled_dot_product_attention_math"
 _BATCHED_PRODUCT = "aten::bmm"
 _BACKWARD = {f"{name}_backward" for name in _FUSED_ATTENTION} | {"flash_attn::_flash_attn_backward"}
 _COMPILED_GRAPH = "Torch-Compiled Region"
+_FP8_PRODUCTS = ("scaled_mm", "mx_mm")
+"""Parts of the names of products in FP8: torch's own, and torchao's in MXFP8."""
+_PLAIN_PRODUCT = "aten::mm"
 _FUSED_KERNELS = {"RMS norm": "aten::_fused_rms_norm", "AdamW": "aten::_fused_adamw_"}
 """Name in a result → the operation that has to run for it, outside compiled graphs."""
 _BY_COMPILING = ("RoPE", "SwiGLU", "GeGLU")
@@ -85,6 +88,9 @@ def settings(
     if kernel != planned.attention_kernel:
         ran["attention_kernel"] = kernel
         warnings.append(f"attention_kernel: {planned.attention_kernel} was expected, but {kernel} ran")
+    if planned.precision == "fp8" and not _multiplies_in_fp8(operations, layers):
+        ran |= {"precision": "bf16", "compute_dtype": "bfloat16", "fp8_recipe": None}
+        warnings.append("precision: fp8 was planned, but no product ran in FP8")
     recompute = _recompute(operations)
     if recompute is not None and recompute != planned.recompute:
         ran["recompute"] = recompute
@@ -110,6 +116,12 @@ def _kernel(operations: Mapping[str, int], planned: str | None, *, layers: int) 
     if operations.get(_PLAIN_ATTENTION) or (not ran and operations.get(_BATCHED_PRODUCT, 0) >= 2 * layers):
         ran["math"] = None
     return planned if not ran or set(ran) == set(planned.split(" and ")) else " and ".join(ran)
+
+
+def _multiplies_in_fp8(operations: Mapping[str, int], layers: int) -> bool:
+    """Return False where the layers multiplied, and never in FP8; a layer has four matrices or more."""
+    in_fp8 = any(part in name for name in operations for part in _FP8_PRODUCTS)
+    return in_fp8 or operations.get(_PLAIN_PRODUCT, 0) < 4 * layers
 
 
 def _recompute(operations: Mapping[str, int]) -> str | None:
