@@ -1,16 +1,24 @@
 """Attention of the torch engine: no mask tensor, no wait for the device, the kernel by its name."""
 
+import sys
+import types
+from importlib.machinery import ModuleSpec
+
 import pytest
 import torch
-from architectures import tiny
+from architectures import completed, tiny
+from test_torch_engine import EIGHT_H100, spec_of
 from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensorprimat.core import models
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.spec import MODELS
 from tensorprimat.engines.torch import attention as torch_attention
+from tensorprimat.engines.torch import engine, fp8
 from tensorprimat.engines.torch import model as torch_model
+from tensorprimat.engines.torch.engine import NOT_IN_FLASH_ATTN
 from tensorprimat.engines.torch.model import LanguageModel
 
 WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item", "aten::nonzero"}
@@ -29,9 +37,62 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def flash_attn_func(query, key, value, dropout_p, softmax_scale, causal, window_size, softcap=0.0):
+    """Attention as the package flash-attn documents it, by plain products; tensors are (batch, length, heads, size)."""
+    assert causal
+    assert not dropout_p
+    assert query.shape[-1] == key.shape[-1] == value.shape[-1]
+    length, behind = query.shape[1], window_size[0]
+    key, value = (pair.repeat_interleave(query.shape[2] // key.shape[2], 2) for pair in (key, value))
+    scores = torch.einsum("bqhs,bkhs->bhqk", query, key) * softmax_scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    distance = torch.arange(length)[:, None] - torch.arange(length)[None, :]
+    seen = (distance >= 0) & ((distance <= behind) | (behind < 0))
+    return torch.einsum("bhqk,bkhs->bqhs", scores.masked_fill(~seen, -torch.inf).softmax(-1), value)
+
+
+@pytest.fixture
+def flash_attn(monkeypatch):
+    """Put a stand-in for the package flash-attn in place, which needs a GPU."""
+    package = types.ModuleType("flash_attn")
+    package.flash_attn_func, package.__spec__ = flash_attn_func, ModuleSpec("flash_attn", None)
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+
+
+@pytest.mark.usefixtures("flash_attn")
+@pytest.mark.parametrize("kind", ["qwen", "mistral", *(kind for kind in FAMILIES if kind not in NOT_IN_FLASH_ATTN)])
+def test_the_package_computes_the_attention_of_every_architecture(kind):
+    preset = models.find(kind, "tiny") if kind in MODELS else tiny(kind)
+    losses = []
+    for attention in ("flash", "eager"):
+        torch.manual_seed(5)
+        network = LanguageModel(preset, attention=attention, sequence_length=100)
+        losses.append(network((torch.arange(101)[None] * 7) % 1000))  # longer than the window of 64
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("flash_attn")
+def test_the_package_gets_16_bits_under_autocast(monkeypatch):
+    kinds = []
+
+    def noting(query, key, value, **more):
+        kinds.append({one.dtype for one in (query, key, value)})
+        return flash_attn_func(query, key, value, **more)
+
+    monkeypatch.setattr(sys.modules["flash_attn"], "flash_attn_func", noting)
+    network = LanguageModel(models.find("llama", "tiny"), attention="flash", sequence_length=16)
+    with torch.autocast("cpu", torch.bfloat16):
+        network(torch.arange(17)[None])
+    assert kinds == [{torch.bfloat16}] * 4
+
+
+@pytest.mark.usefixtures("flash_attn")
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flash"])
 @pytest.mark.parametrize("model", ["qwen", *FAMILIES])
 def test_a_training_step_never_waits_for_the_device(model, attention):
+    if attention == "flash" and model in NOT_IN_FLASH_ATTN:
+        pytest.skip("refused")
     preset = models.find(model, "tiny") if model in MODELS else tiny(model)
     network = LanguageModel(preset, attention=attention, sequence_length=100)
     with Operations() as operations:
@@ -172,3 +233,19 @@ def test_the_recorded_kernel_is_the_one_that_torch_chooses(allowed):
             shape, batch=1, sequence_length=64, dtype=torch.float32, device=torch.device("cpu")
         )
     assert chosen == {SDPBackend.MATH: "math", SDPBackend.FLASH_ATTENTION: "flash"}[allowed]
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "complaint"),
+    [
+        ("llama", "fp32", "--attention flash and --precision fp32 contradict: it needs bf16, fp16 or fp8"),
+        ("gpt_oss", "bf16", "--attention flash: gpt_oss has attention sinks, which the package flash-attn lacks"),
+        ("llama4_text", "bf16", "--attention flash: llama4_text has attention in chunks, which the package"),
+    ],
+)
+def test_the_package_is_refused_for_attention_that_it_lacks(monkeypatch, model, precision, complaint):
+    monkeypatch.setattr(fp8, "check_units", lambda *_: None)
+    own = {} if model in MODELS else {"config": completed(model), "preset": "full"}
+    planned = spec_of(model=model, precision=precision, platform="nvd", attention_backend="flash", **own)
+    with pytest.raises(UsageError, match=f"^{complaint}"):
+        engine.check(planned, EIGHT_H100)

@@ -14,13 +14,15 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from tensorprimat.core import models
 from tensorprimat.core.result import ModelShape
 
 CAUSAL_SDPA = "tensorprimat_causal_sdpa"
 """The name under which transformers knows `causal_attention`."""
+PACKAGE = "tensorprimat_package_attention"
+"""The name under which transformers knows `package_attention`."""
 EAGER = "eager"
 FLEX_ATTENTION = "flex_attention"
 """transformers' names of attention by plain products and by FlexAttention."""
@@ -31,12 +33,12 @@ _KERNELS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 """torch.nn.attention.SDPBackend by number."""
 
 
-def register() -> str:
-    """Register `causal_attention` with transformers and return its name."""
+def register(name: str = CAUSAL_SDPA) -> str:
+    """Register one of the two attentions of this module with transformers and return its name."""
     from transformers import AttentionInterface
 
-    AttentionInterface.register(CAUSAL_SDPA, causal_attention)
-    return CAUSAL_SDPA
+    AttentionInterface.register(name, {CAUSAL_SDPA: causal_attention, PACKAGE: package_attention}[name])
+    return name
 
 
 def causal_attention(
@@ -66,6 +68,39 @@ def causal_attention(
     else:
         output = _flex()(query, key, value, block_mask=attention_mask, scale=scaling, **grouped)
     return output.transpose(1, 2).contiguous(), None
+
+
+def package_attention(
+    module: Any,  # noqa: ARG001  # transformers passes the layer
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any = None,  # noqa: ARG001  # the kernels take causality and window as numbers
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return the output of the package flash-attn, shapes as in `causal_attention`.
+
+    transformers' own call of the package looks for packed documents in every layer if the batch is one sequence, for
+    which the host waits for the device.
+    """
+    from flash_attn import flash_attn_func
+
+    device = query.device.type
+    if torch.is_autocast_enabled(device):  # rotary embedding in float32 widens queries and keys
+        query, key, value = (one.to(torch.get_autocast_dtype(device)) for one in (query, key, value))
+    width, value_width = query.shape[-1], value.shape[-1]
+    if value_width < width:  # the kernels need one width: latent attention has two
+        value = pad(value, (0, width - value_width))
+    output = flash_attn_func(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), dropout_p=dropout, softmax_scale=scaling,
+        causal=True, window_size=(-1, -1) if sliding_window is None else (sliding_window - 1, 0),
+        **({} if softcap is None else {"softcap": softcap}),
+    )  # fmt: skip
+    return output[..., :value_width], None
 
 
 def _with_heads_of(

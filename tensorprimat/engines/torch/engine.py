@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat.core import settings
-from tensorprimat.core.configured import model_of
+from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.models import Preset
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.core.training_memory import strategy_of
@@ -53,11 +54,15 @@ EXPECTED_WARNINGS = (
 )
 
 
+NOT_IN_FLASH_ATTN = {"gpt_oss": "attention sinks", "llama4_text": "attention in chunks"}
+"""Architectures whose attention the package flash-attn does not compute → what it lacks."""
+
+
 def check(spec: RunSpec, machine: Machine) -> None:
     """Raises UsageError where this engine or this machine cannot run the spec, whatever packages are installed."""
     check_model_parallel(ENGINES["torch"], spec)
     spec.check()
-    model_of(spec)
+    model = model_of(spec)
     if spec.strategy != "auto" and spec.num_gpus * spec.num_nodes == 1:
         raise UsageError(f"--strategy {spec.strategy}: one device needs no strategy; leave --strategy out")
     if spec.compile and (switch := environment.compiling_disabled()):
@@ -67,6 +72,8 @@ def check(spec: RunSpec, machine: Machine) -> None:
     fp8.check_layers(spec)
     if spec.master_weights and spec.precision not in ("bf16", "fp8"):
         raise UsageError(f"--master-weights {spec.master_weights}: only with --precision bf16 or fp8")
+    if spec.attention_backend == "flash" and spec.platform != "cpu":
+        _check_flash(spec, model)
     if spec.platform == "cpu":
         if spec.precision in ("fp16", "tf32"):
             raise UsageError(f"--precision {spec.precision}: not on a CPU; use fp32 or bf16")
@@ -79,6 +86,14 @@ def check(spec: RunSpec, machine: Machine) -> None:
     if spec.num_gpus > visible:
         raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} GPU{'s' * (visible != 1)} visible here")
     fp8.check_mxfp8(spec, machine.gpu_info)
+
+
+def _check_flash(spec: RunSpec, model: Preset | ConfiguredModel) -> None:
+    """Raise UsageError where the package flash-attn cannot compute the model's attention."""
+    if spec.precision in ("fp32", "tf32"):
+        raise UsageError(f"--attention flash and --precision {spec.precision} contradict: it needs bf16, fp16 or fp8")
+    if isinstance(model, ConfiguredModel) and (lacking := NOT_IN_FLASH_ATTN.get(model.decoder.kind)):
+        raise UsageError(f"--attention flash: {spec.model} has {lacking}, which the package flash-attn lacks; use sdpa")
 
 
 def check_packages(spec: RunSpec, machine: Machine) -> None:

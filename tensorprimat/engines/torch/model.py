@@ -31,8 +31,6 @@ _HOMES = {
 }
 """Family → package and class prefix in transformers. The ladder of sizes has Llama's architecture."""
 
-ATTENTION = {"eager": torch_attention.EAGER, "flash": "flash_attention_2"}
-"""--attention, where it is not sdpa → its name in transformers."""
 _LOUD_AT_IMPORT = ("torchao", "torch.utils._pytree")
 """Loggers that warn of kernels for other GPUs and of torchao's older calls when transformers imports torchao."""
 _WITHOUT_SDPA = ("gemma2", "gpt_oss")
@@ -84,8 +82,10 @@ def attention_of(kind: str, attention: str, device_type: str) -> str:
     Soft caps and sinks are in no SDPA kernel: FlexAttention computes them on a GPU, plain products on a CPU and in a
     torch without FlexAttention.
     """
-    if attention != "sdpa":
-        return ATTENTION[attention]
+    if attention == "eager":
+        return torch_attention.EAGER
+    if attention == "flash":
+        return torch_attention.register(torch_attention.PACKAGE)
     if kind in _WITHOUT_SDPA:
         return torch_attention.FLEX_ATTENTION if torch_attention.uses_flex(device_type) else torch_attention.EAGER
     return torch_attention.register()
@@ -225,7 +225,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         None with the package flash-attn, whose kernels take causality and window as numbers.
         """
         attention = self.causal.config._attn_implementation
-        if attention == ATTENTION["flash"]:
+        if attention == torch_attention.PACKAGE:
             return None
         masks: dict[str | None, Any] = {
             kind: torch_attention.mask_of(
