@@ -11,7 +11,7 @@ import pytest
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core import quantities
 from tensorprimat.core.store import Loaded
-from tensorprimat.reports import bars, facts, forest, formatting, html, sections, series
+from tensorprimat.reports import bars, efficiency, facts, forest, formatting, html, sections, series
 from tensorprimat.reports.plots import panels
 
 LIKE = {"performance": facts.PERFORMANCE, "memory": facts.MEMORY}
@@ -135,6 +135,23 @@ def test_each_column_of_the_data_of_estimates_holds_the_figure_of_its_heading(co
     assert shown["Runs for ±1 %"] == needed
     widths = [formatting.plus_minus(side.tokens_per_second_per_gpu) for side in comparison.sides]
     assert shown["95 % interval"] == widths
+
+
+def test_more_runs_than_are_tried_are_shown_as_a_bound():
+    scattered = plausible.result("cpu", runs=2, run_noise=0.5, seed=7)
+    few_steps = plausible.result("cpu", runs=1, steps=2)
+    table = sections.analysis(compare([Loaded(path=Path("runs.json"), result=scattered)]))
+    assert [cell.text for cell in table.rows[0]][1:4] == ["2 runs", "±100 % or more", "over 1,000"]
+    table = sections.analysis(compare([Loaded(path=Path("run.json"), result=few_steps)]))
+    assert table.rows[0][3].text == "–"
+
+
+def test_the_metrics_of_several_runs_state_that_they_are_sums_over_the_runs(comparison):
+    short, enhanced = (section(comparison) for section in (facts.performance, efficiency.efficiency))
+    assert short.note == enhanced.note
+    assert "are added up" in short.note
+    single = compare([Loaded(path=Path("run.json"), result=plausible.result("h100"))])
+    assert efficiency.efficiency(single).note is None
 
 
 @pytest.mark.parametrize("one", ["Step time, minimum", "Warm-up steps left out"])

@@ -73,6 +73,12 @@ def test_a_projection_states_that_its_exponents_are_of_another_task(tmp_path, ca
         assert shown in capsys.readouterr().out
 
 
+def test_a_projection_from_one_gpu_names_one_gpu(tmp_path, capsys):
+    file = store.write(plausible.result("cpu", runs=2), tmp_path / "one.json")
+    assert main(["project", "--from", str(file), "--gpus", "8"]) == 0
+    assert "tokens/s/GPU on 1 GPU, " in capsys.readouterr().out
+
+
 def test_the_left_out_points_are_listed_with_their_misses(capsys):
     assert main(["project", "--benchmark", "llama2_70b_lora"]) == 0
     printed = capsys.readouterr().out

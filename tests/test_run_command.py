@@ -289,6 +289,17 @@ def test_a_log_is_found_and_read_and_the_other_models_are_named(folder, capsys):
     assert not list((folder / "output").glob("*qwen*"))
 
 
+def test_a_dry_run_names_the_models_that_it_could_not_check(folder, capsys):
+    write_log(folder / "training_llama.log")
+    assert run("--dry-run") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "Dry run: nothing was trained, read or written; no log for qwen and mistral"
+    for model in ("qwen", "mistral"):
+        write_log(folder / f"training_{model}.log")
+    assert run("--dry-run") == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("; every check passed")
+
+
 def test_a_model_without_a_log_alone_is_exit_code_2(folder, capsys):
     write_log(folder / "training_llama.log")
     assert run("--model", "qwen", "--engine", "logs") == 2

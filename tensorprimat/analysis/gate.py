@@ -240,7 +240,7 @@ def _more_runs(pair: GroupPair, distance: float, assumed: StatedScatter) -> str:
     """Return a phrase with the number of runs that would decide, if further runs vary like those measured."""
     needed = runs_to_show(pair, distance, assumed) if distance > 0 else None
     if needed is None:
-        return "it is so close to the limit that even 1,000 runs on each side would not decide"
+        return f"it is so close to the limit that even {stats.MOST_PLANNED_RUNS:,} runs on each side would not decide"
     return f"about {needed} runs on each side would decide"
 
 

@@ -29,6 +29,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit  # scipy.stats would cost 
 from tensorprimat.core.steps import FloatArray
 
 FEWEST_ROWS = 3  # fewer leave no residual for a mean, a scale and an autocorrelation
+MOST_PLANNED_RUNS = 1000  # nobody does more runs of one configuration
 FEWEST_SHOWN = 80  # rows of one run whose interval is shown; slow wander and changes of clock hide in fewer
 _PHI = np.linspace(-0.5, 0.98, 75)  # steps alternate little and remember much; 0.98 is a memory of 50 steps
 EXTRA_OF_FEW = {2: 1.0, 3: 0.25, 4: 1.2}  # where the formula for more runs gives false alarms above 6 %
@@ -345,12 +346,12 @@ def holm(p_values: Sequence[float], confidence: float) -> tuple[float, ...]:
 
 
 def runs_needed(scatters: Sequence[float], half_width: float, confidence: float = 0.95) -> int | None:
-    """Return the number of runs per side that gives an interval of ± half_width; None beyond 1,000.
+    """Return the number of runs per side that gives an interval of ± half_width; None beyond MOST_PLANNED_RUNS.
 
     scatters: standard deviation of log run figures, one per side: one for a figure, two for a ratio.
     """
     deviation = math.hypot(*scatters)
-    for runs in range(2, 1001):
+    for runs in range(2, MOST_PLANNED_RUNS + 1):
         if student(confidence, len(scatters) * (runs - 1)) * deviation / math.sqrt(runs) <= half_width:
             return runs
     return None

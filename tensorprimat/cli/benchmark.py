@@ -150,7 +150,9 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
     if not any(job.engine for job in jobs):
         screen.say("Dry run: there is nothing to run or read")
         return 2
-    screen.say(f"Dry run: nothing was trained, read or written{'' if worst else '; every check passed'}")
+    without = [job.model for job in jobs if not job.engine]
+    checked = f"no log for {' and '.join(without)}" if without else "every check passed"
+    screen.say(f"Dry run: nothing was trained, read or written{'' if worst else f'; {checked}'}")
     return worst
 
 

@@ -6,6 +6,7 @@ An unknown figure is "–", and its reason is a remark below the table, once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tensorprimat.analysis.economics import Return, weigh
 from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
@@ -13,6 +14,7 @@ from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.flops import CONVENTIONS
 from tensorprimat.core.units import TERA
+from tensorprimat.reports.facts import runs_added_up
 from tensorprimat.reports.metric_forms import FORMS
 from tensorprimat.reports.tables import Table, TableCell, figure, headed, table_of, text
 
@@ -32,7 +34,7 @@ def short(comparison: Comparison) -> Table:
 
 def efficiency(comparison: Comparison) -> Table:
     """Return every metric of the use of the device's arithmetic."""
-    return _section("Efficiency", comparison)
+    return replace(_section("Efficiency", comparison), note=runs_added_up(comparison.sides))
 
 
 def memory(comparison: Comparison) -> Table:

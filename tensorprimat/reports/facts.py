@@ -207,9 +207,16 @@ def _how_combined(sides: Sequence[Side]) -> str | None:
             f"Rows are means of several steps ({', '.join(means)}): median, minimum, maximum, standard deviation and "
             "CV describe rows, not single steps."
         )
-    if any(len(side.result.runs) > 1 for side in sides):
-        notes.append("Work and time of all runs are added up here; the results above are means of the runs.")
+    if added_up := runs_added_up(sides):
+        notes.append(added_up)
     return " ".join(notes) or None
+
+
+def runs_added_up(sides: Sequence[Side]) -> str | None:
+    """Return a note on why figures of several runs differ from those above them; None if each side has one run."""
+    if all(len(side.result.runs) <= 1 for side in sides):
+        return None
+    return "Work and time of all runs are added up here; the results above are means of the runs."
 
 
 def memory(comparison: Comparison) -> Table:

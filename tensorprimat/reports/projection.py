@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensorprimat.analysis.projection import CONFIDENCE, LeftOut, Projection, Validation, verdict
-from tensorprimat.core.quantities import confidence_level, count, fixed, rate, rounded
+from tensorprimat.core.quantities import confidence_level, count, counted, fixed, rate, rounded
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports.mlperf import table
 
@@ -28,9 +28,10 @@ def sentence(found: Projection) -> str:
     expected = f"{count(found.tokens_per_second_per_gpu)} ({count(found.low)} to {count(found.high)})"
     task = f", a different task from {one_line(found.other_task)}" if found.other_task else ""
     exponent = found.exponent
+    measured_on = counted(found.measured_gpus, "GPU")
     law = f"samples/s × GPUs^{fixed(exponent.mean, 3)} ± {fixed(exponent.half_width, 3)}"
     return (
-        f"{one_line(found.gpu)}: {count(found.measured)} tokens/s/GPU on {found.measured_gpus} GPUs, {expected} on "
+        f"{one_line(found.gpu)}: {count(found.measured)} tokens/s/GPU on {measured_on}, {expected} on "
         f"{found.gpus}, {confidence_level(CONFIDENCE)} interval, if it scales as {exponent.groups} submissions of "
         f"{found.benchmark} did{task} ({law}); {verdict(found.validation)}. "
         "This assumes a global batch and a network like theirs, and does not include the scatter of the result itself."

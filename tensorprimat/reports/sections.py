@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
+from tensorprimat.analysis.stats import MOST_PLANNED_RUNS
 from tensorprimat.core import quantities
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.reports import efficiency, facts, formatting
@@ -257,7 +258,7 @@ def analysis(comparison: Comparison) -> Table:
         "Side": lambda side: text(side.label),
         "Interval from": lambda side: text(_main_estimate(side).rests_on),
         "95 % interval": lambda side: text(_plus_minus(_main_estimate(side))),
-        "Runs for ±1 %": lambda side: figure(_main_estimate(side).runs_for_one_percent, quantities.count),
+        "Runs for ±1 %": lambda side: _runs_needed(_main_estimate(side)),
         "CV of step time": lambda side: figure(
             side.result.performance_metrics.cv_step_time, quantities.percent, basis_of(side)
         ),
@@ -270,6 +271,12 @@ def analysis(comparison: Comparison) -> Table:
 def _main_estimate(side: Side) -> Estimate:
     known = (side.tokens_per_second_per_gpu, side.tokens_per_second, side.step_time_seconds)
     return next((one for one in known if one.value is not None), side.step_time_seconds)
+
+
+def _runs_needed(estimate: Estimate) -> TableCell:
+    if estimate.low is not None and estimate.runs_for_one_percent is None:
+        return TableCell(text=f"over {quantities.count(MOST_PLANNED_RUNS)}", value=None)
+    return figure(estimate.runs_for_one_percent, quantities.count)
 
 
 def _plus_minus(estimate: Estimate) -> str:
