@@ -191,6 +191,14 @@ def test_every_matrix_of_the_layers_of_a_built_in_model_is_converted(preset):
         fp8.check_sides(network.decoder.layers, multiple)
 
 
+def test_experts_that_are_linear_layers_are_refused_too(monkeypatch):
+    """transformers 4 has them; here nothing of the model is left but the number of tokens of an expert."""
+    monkeypatch.setattr(fp8, "check_units", lambda *_: None)
+    monkeypatch.setattr(fp8, "check_sides", lambda *_: None)
+    with pytest.raises(UsageError, match="^--precision fp8: each expert of this model gets another number of tokens"):
+        engine.check(spec(model="qwen3_moe", config=completed("qwen3_moe"), preset="full"), machine(*H100, 1))
+
+
 @pytest.mark.parametrize(("kind", "left"), [("mixtral", "mlp.gate.weight"), ("cohere", None), ("qwen3", None)])
 def test_a_model_with_experts_is_refused_before_it_trains_in_fp8(monkeypatch, kind, left):
     """Its routed experts would multiply in bf16 under the peak of FP8."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.core import catalogue
-from tensorprimat.core.configured import model_of
+from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
@@ -129,12 +129,16 @@ def check_layers(spec: RunSpec) -> None:
 
     from tensorprimat.engines.torch.model import LanguageModel
 
+    model = model_of(spec)
     with torch.device("meta"):
-        network = LanguageModel(model_of(spec))
-    named = spec.named("precision")
-    check_sides(
-        network.decoder.layers, _multiple(spec.fp8_recipe), named, " without --methodology" * spec.with_methodology_flag
-    )
+        network = LanguageModel(model)
+    named, suffix = spec.named("precision"), " without --methodology" * spec.with_methodology_flag
+    check_sides(network.decoder.layers, _multiple(spec.fp8_recipe), named, suffix)
+    if isinstance(model, ConfiguredModel) and any(layer.experts for layer in model.decoder.layers):
+        raise UsageError(  # linear layers in transformers 4
+            f"{named}: each expert of this model gets another number of tokens in every step, and FP8 products need a "
+            f"multiple of {MULTIPLE}; use --precision bf16{suffix}"
+        )
 
 
 def convert(layers: Sequence[Any], recipe: str, *, emulate: bool = False) -> int:
