@@ -178,6 +178,13 @@ def test_one_missing_reading_is_bridged_and_several_leave_their_steps_empty():
     ]
 
 
+def test_a_bridged_reading_is_not_counted_among_those_whose_steps_have_none():
+    sampler = curve(joules=lambda second: None if second in (2, 5, 6) else 500.0 * second)
+    assert sampler.column_warnings() == [
+        "power_metrics: a GPU reported no energy in 2 of 11 readings; the steps of these readings have none"
+    ]
+
+
 def test_energy_that_some_steps_lack_is_that_of_sampled_power():
     result = measured(curve(joules=lambda second: None if second in (5, 6) else 400.0 * second))
     figures = result.power_metrics

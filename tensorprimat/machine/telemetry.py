@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorprimat.core.steps import FloatArray
 from tensorprimat.machine import amd, nvidia
@@ -218,15 +219,24 @@ class Sampler:
             )
         for figure, (name, _) in FIGURES.items():
             known = np.isfinite(self._values(figure))
-            series = self._looked(figure)
-            ends_known = series is not None and known[[0, -1]].all()
-            if known.any() and not (series is not None and ends_known and not series.lost.any()):
-                missing = int((~known.all(axis=1)).sum())
+            if known.any() and (missing := _not_bridged(np.all(known, axis=1))):
                 found.append(
                     f"power_metrics: a GPU reported no {name} in {missing} of {len(known)} readings; "
                     "the steps of these readings have none"
                 )
         return found
+
+
+def _not_bridged(whole: NDArray[np.bool_]) -> int:
+    """Return the incomplete readings that leave steps without a figure: several in a row, or at an end.
+
+    whole: for each reading, True if every device reported the figure.
+    """
+    if whole.sum() < 2:
+        return int((~whole).sum())
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], whole, [True]]).astype(np.int8)))
+    runs = zip(edges[::2], edges[1::2], strict=True)
+    return sum(int(end - start) for start, end in runs if start == 0 or end == len(whole) or end - start > MOST_MISSING)
 
 
 @dataclass(frozen=True)
