@@ -192,7 +192,7 @@ def test_every_matrix_of_the_layers_of_a_built_in_model_is_converted(preset):
 
 
 def test_experts_that_are_linear_layers_are_refused_too(monkeypatch):
-    """transformers 4 has them; here nothing of the model is left but the number of tokens of an expert."""
+    """As in transformers 4; here nothing of the model is left but the number of tokens of an expert."""
     monkeypatch.setattr(fp8, "check_units", lambda *_: None)
     monkeypatch.setattr(fp8, "check_sides", lambda *_: None)
     with pytest.raises(UsageError, match=r"^--precision fp8: each expert of this model gets another number of tokens"):
