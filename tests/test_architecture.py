@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from syntax import nodes
 
+from tensorprimat.engines import ENGINES
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tensorprimat"
 
@@ -181,6 +183,63 @@ def test_a_command_contains_no_arithmetic(path):
 
 def test_arithmetic_is_recognised():
     assert list(computes("a = b * 2\nsum(c)\nd = '=' * 3\ne = f / 'g'\n")) == [1, 2]
+
+
+ENGINE_NAMES = frozenset(ENGINES)
+COMPARED_ON_PURPOSE = {
+    "core/identity.py": ("PRETRAINING_ENGINES",),  # of result files from before 2026-11-21: no later engine wrote one
+}
+
+
+def names_of_engines(node):
+    """Return the engine names that a constant, or a display of constants, holds."""
+    elements = node.elts if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else [node]
+    return [one.value for one in elements if isinstance(one, ast.Constant) and one.value in ENGINE_NAMES]
+
+
+def compares_engines(text):
+    """Return the lines that choose by an engine's name: comparisons, cases, and collections to look a name up in."""
+    for node in nodes(text):
+        if isinstance(node, ast.Compare):
+            rows = [side for side in ast.walk(node) if isinstance(side, ast.Subscript)]
+            if any(map(names_of_engines, (node.left, *node.comparators))) or any(
+                names_of_engines(row.slice) and ast.unparse(row.value).endswith("ENGINES") for row in rows
+            ):
+                yield node.lineno
+        elif isinstance(node, ast.MatchValue) and names_of_engines(node.value):
+            yield node.value.lineno
+        elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.Tuple, ast.List, ast.Set, ast.Call)):
+            display = node.value.args[0] if isinstance(node.value, ast.Call) and node.value.args else node.value
+            elements = getattr(display, "elts", [])
+            if elements and len(names_of_engines(display)) == len(elements):
+                yield node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_chooses_by_the_name_of_an_engine(path):
+    name = str(path.relative_to(PACKAGE))
+    lines = path.read_text().splitlines()
+    found = [lines[number - 1].strip() for number in compares_engines(path.read_text())]
+    left = [line for line in found if not line.startswith(COMPARED_ON_PURPOSE.get(name, ()))]
+    assert not left, f"{name}: declare a field in the engine's row instead of {left}"
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        'spec.engine == "nemo"', 'engine not in ("auto", "torch")', 'job.engine is ENGINES["primus"]',
+        'INSIDE = ("torch", "nemo")', 'ABLE = frozenset({"bridge"})',
+        'match spec.engine:\n    case "bridge":\n        pass',
+        '(spec.engine, spec.model) != ("bridge", "llama")',
+    ],
+)  # fmt: skip
+def test_a_choice_by_the_name_of_an_engine_is_recognised(planted):
+    assert list(compares_engines(planted))
+
+
+@pytest.mark.parametrize("harmless", ['importable("torch")', 'PACKAGES = ("torch", "lightning")', "engine == OWN"])
+def test_names_of_packages_are_no_choice_of_an_engine(harmless):
+    assert not list(compares_engines(harmless))
 
 
 def public_names(path):

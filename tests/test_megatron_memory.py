@@ -17,6 +17,7 @@ from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import run_summary
 
+NEMO = ENGINES["nemo"].megatron
 H100_BYTES = 85.0 * GB  # torch's total_memory of an H100 SXM of 80 GB: 79.2 GiB
 LLAMA_8B = models.find("llama").shape
 LLAMA_70B = LLAMA_8B.model_copy(
@@ -119,7 +120,7 @@ def test_the_fullest_pipeline_stage_is_the_estimate():
 
 
 def test_full_recomputation_keeps_one_input_of_each_layer():
-    kept, recomputed = megatron_memory.estimate(spec()), megatron_memory.estimate(spec(recompute="full"))
+    kept, recomputed = NEMO.estimate(spec()), NEMO.estimate(spec(recompute="full"))
     assert recomputed.activations == 32 * 8192 * 4096 * 2
     assert recomputed.total < kept.total / 1.5
 
@@ -209,7 +210,8 @@ def test_parallel_sizes_that_do_not_divide_the_model_are_refused(engine, changes
 )
 def test_no_remedy_divides_heads_unevenly(tensor, offered):
     on_32 = spec(model="mistral", precision="bf16", num_gpus=32, tensor_model_parallel_size=tensor)
-    assert megatron_memory.remedies(on_32, 0.9 * megatron_memory.estimate(on_32).total)[0] == offered
+    needed = NEMO.estimate(on_32).total
+    assert NEMO.remedies(on_32, 0.9 * needed, estimate=NEMO.estimate)[0] == offered
 
 
 def test_a_run_that_never_fits_names_more_gpus():

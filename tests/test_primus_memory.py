@@ -7,7 +7,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
 from tensorprimat.core.units import GB
-from tensorprimat.engines import PRIMUS_TRAINING, prepare
+from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import run_summary, run_time
 
@@ -35,7 +35,7 @@ def needs(tmp_path, monkeypatch):
             host="here",
         )
         settings = RunSettings(**{"steps": 20, "warmup_steps": 5, "seed": 1, "global_batch_size": 1920, **flags})
-        return prepare.spec_of(model, settings, engine=PRIMUS_TRAINING, machine=node), node
+        return prepare.spec_of(model, settings, engine=ENGINES["primus"], machine=node), node
 
     return configure
 

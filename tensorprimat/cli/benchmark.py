@@ -21,7 +21,7 @@ from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.spec import MODELS
-from tensorprimat.engines import PRIMUS_TRAINING, default_engine
+from tensorprimat.engines import default_engine
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus import engine as primus
@@ -68,12 +68,12 @@ def benchmark(request: Request) -> int:
             _say_log(job.model, job.search, screen)
         elif job.engine is None:
             screen.say(f"{job.model}: {primus_checkout.NO_CONFIG}", style="bold yellow")
-        elif job.spec is not None and job.engine == PRIMUS_TRAINING:
+        elif job.spec is not None and job.engine.own_configuration:
             for advice in primus_spec.advice(job.spec):
                 screen.warn(advice)
     check_facts(request, jobs)
     request, jobs = within_budget(request, jobs, machine, screen)
-    if request.runs > 1 and any(job.engine and job.engine.reads_logs for job in jobs):
+    if request.runs > 1 and any(job.reads_log for job in jobs):
         screen.warn(f"--runs {request.runs}: a log is read once; its runs are those that it holds")
     if request.dry_run:
         return _dry_run(jobs, request, machine, screen)
@@ -136,7 +136,7 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
         if job.spec is not None:
             rows = runs.start_rows(job.spec, request, machine)
             screen.block(f"WOULD TRAIN - {job.model} on {machine.label}", [*rows, ("Results", f"{request.output}/")])
-            if job.engine == PRIMUS_TRAINING:
+            if job.engine is not None and job.engine.own_configuration:
                 try:
                     primus.show_command(job.spec, screen.say)
                 except RunError as error:  # the next model is shown anyway

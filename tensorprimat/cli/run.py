@@ -133,13 +133,14 @@ def _flags_of(text: str, context: typer.Context) -> dict[str, Any]:
 def _model(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
     """Return the model's name, and its configuration where --model is a file. Raises UsageError."""
     from tensorprimat.core.spec import MODELS
+    from tensorprimat.engines import OWN
 
     if text in (*MODELS, "all"):
         return text, None
     from tensorprimat.engines.torch import config as torch_config
 
-    if engine not in ("auto", "torch"):
-        raise UsageError(f"--engine {engine}: trains {', '.join(MODELS)}; for --model {text} use --engine torch")
+    if engine not in ("auto", OWN):
+        raise UsageError(f"--engine {engine}: trains {', '.join(MODELS)}; for --model {text} use --engine {OWN}")
     return torch_config.read(text)
 
 
@@ -148,6 +149,7 @@ def _request(options: Mapping[str, Any]) -> Request:
     from tensorprimat.cli.options import named_file
     from tensorprimat.cli.result_file import refuse_several
     from tensorprimat.core.spec import MODELS, RunSettings
+    from tensorprimat.engines import OWN
     from tensorprimat.session.budget import Budget
     from tensorprimat.session.plan import Request, stated_facts
 
@@ -160,7 +162,7 @@ def _request(options: Mapping[str, Any]) -> Request:
             f"--recompute: means --activation-checkpointing full, and --activation-checkpointing {stated} is given "
             "too; leave one of the two out"
         )
-    engine = "torch" if config and options["engine"] == "auto" else options["engine"]
+    engine = OWN if config and options["engine"] == "auto" else options["engine"]
     options = {**options, "model": name, "engine": engine}
     file = named_file("--output", options["output"])
     if file is not None:

@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 
 from tensorprimat.core import names
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import gigabytes
 from tensorprimat.core.result import SCHEMA_VERSION, GpuInfo, MemoryMetrics, PerformanceMetrics, TrainingConfig
 from tensorprimat.core.spec import MODELS
@@ -26,6 +27,8 @@ PLATFORMS = {"cuda": "nvd", "nvd": "nvd", "nvidia": "nvd", "nemo": "nvd", "rocm"
 STACKS = {"nvd": "cuda", "amd": "rocm", "cpu": "cpu"}
 ENGINES = {"nemo": "nemo", "primus": "primus", "prim": "primus"}
 """Spelling in file names and software stacks of version 2 → engine of this project; other trainers have none."""
+TIMING = {"primus": "reported"}
+"""Engine of such a file → who measured its steps, where it is not this project."""
 
 ALIASES = {
     "sequence_length": ("seq_length",),
@@ -100,8 +103,8 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
         "performance_metrics": _performance(figures, with_steps="seconds" in columns),
         "memory_metrics": memory or None,
         "provenance": {
-            "engine": "logs" if from_primus_log else engine,
-            "timing": "reported" if from_primus_log or engine == "primus" else "measured",
+            "engine": LOGS if from_primus_log else engine,
+            "timing": "reported" if from_primus_log else TIMING.get(engine or "", "measured"),
             "sources": [{"file": str(document["source_log_file"])}] if document.get("source_log_file") else [],
             "assumed": assumed,
         },

@@ -27,10 +27,6 @@ GRADIENT_BYTES = 2  # reduced in BF16, as NVIDIA's performance settings have it;
 STATE_BYTES = 12  # float32 weights and both moments of Adam, split over the ranks
 COPIED_GRADIENT_BYTES = 4  # float32 gradients that the optimizer steps with, split over the ranks
 WIDTH = 2  # BF16
-BRIDGE_RECOMPUTES = {"H100": 5, "H200": 5}
-"""GPU → layers that Megatron-Bridge's FP8 performance recipe of Llama 3 8B on 8 GPUs recomputes.
-
-Source: Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/llama/h100/llama3.py."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,97 +113,122 @@ def of_layout(
     return max(first, last, key=lambda one: one.total)
 
 
-def recomputed_by_recipe(spec: RunSpec, device_name: str | None) -> int:
-    """Return the layers that NVIDIA's recipe recomputes where the spec requests no recomputation."""
-    if (spec.engine, spec.model, spec.precision, spec.num_gpus) != ("bridge", "llama", "fp8", 8):
+@dataclass(frozen=True, kw_only=True)
+class RecipeRecomputation:
+    """Recomputation that a recipe of a vendor sets, where the spec requests none."""
+
+    model: str
+    precision: str
+    num_gpus: int
+    gpus: tuple[str, ...]
+    """Parts of the names of the GPUs."""
+    layers: int
+    """Layers whose activations are recomputed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MegatronCore:
+    """Megatron Core as an engine configures it: how it splits a model, and the memory of one device."""
+
+    exchanges_heads: bool = False
+    """Context-parallel ranks exchange attention heads in models with an attention window (cp_comm_type "a2a")."""
+    steps_with_bf16_gradients: bool = False
+    """In BF16 the optimizer steps with the BF16 gradients, without a copy of them in float32."""
+    recomputes: tuple[RecipeRecomputation, ...] = ()
+
+    def recomputed_by_recipe(self, spec: RunSpec, device_name: str | None) -> int:
+        """Return the layers that the vendor's recipe recomputes where the spec requests no recomputation."""
+        for one in self.recomputes if spec.recompute == "none" else ():
+            same = (one.model, one.precision, one.num_gpus) == (spec.model, spec.precision, spec.num_gpus)
+            if same and any(gpu in (device_name or "") for gpu in one.gpus):
+                return one.layers
         return 0
-    gpu = next((gpu for gpu in BRIDGE_RECOMPUTES if gpu in (device_name or "")), None)
-    return 0 if gpu is None or spec.recompute != "none" else BRIDGE_RECOMPUTES[gpu]
 
+    def recomputed_share(self, spec: RunSpec, device_name: str | None = None) -> float:
+        """Return the share of the layers whose forward pass runs again in backward, by flag or by NVIDIA's recipe."""
+        if spec.recompute == "full":
+            return 1.0
+        return self.recomputed_by_recipe(spec, device_name) / models.find(spec.model, spec.preset).shape.num_layers
 
-def recomputed_share(spec: RunSpec, device_name: str | None = None) -> float:
-    """Return the share of the layers whose forward pass runs again in backward, by flag or by NVIDIA's recipe."""
-    if spec.recompute == "full":
-        return 1.0
-    return recomputed_by_recipe(spec, device_name) / models.find(spec.model, spec.preset).shape.num_layers
+    def forbids_context_parallel(self, spec: RunSpec) -> bool:
+        """Return True if the model's attention window is shorter than the sequence, and the engine cannot split it.
 
+        Megatron Core splits no such sequence over context-parallel ranks by default: Transformer Engine then exchanges
+        keys and values point to point, and allows no window (Megatron-LM, pull requests 1160, 2024-09, and 5597,
+        2026-07). NeMo's Mistral exchanges attention heads instead, which allows one (cp_comm_type "a2a" of
+        MistralConfig7B, 2.7.3).
+        """
+        if self.exchanges_heads:
+            return False
+        window = models.find(spec.model, spec.preset).shape.sliding_window
+        return window is not None and window < spec.sequence_length
 
-def forbids_context_parallel(spec: RunSpec) -> bool:
-    """Return True if the model's attention window is shorter than the sequence, and the engine cannot split it.
+    def uneven_split(self, spec: RunSpec) -> tuple[tuple[str, ...], str, int] | None:
+        """Return the parallel sizes by which Megatron Core cannot divide the model, what they divide, and its number.
 
-    Megatron Core splits no such sequence over context-parallel ranks by default: Transformer Engine then exchanges keys
-    and values point to point, and allows no window (Megatron-LM, pull requests 1160, 2024-09, and 5597, 2026-07).
-    NeMo's Mistral exchanges attention heads instead, which allows one (cp_comm_type "a2a" of MistralConfig7B, 2.7.3).
-    """
-    if spec.engine == "nemo":
-        return False
-    window = models.find(spec.model, spec.preset).shape.sliding_window
-    return window is not None and window < spec.sequence_length
+        Megatron Core 0.15 divides key-value heads by the tensor parallel size and layers by the pipeline's. Transformer
+        Engine divides the heads by the context parallel size, too, where ranks exchange heads (see
+        `forbids_context_parallel`).
+        """
+        shape = models.find(spec.model, spec.preset).shape
+        by_context = self.exchanges_heads and shape.sliding_window is not None and spec.context_parallel_size > 1
+        by_heads = ("tensor_model_parallel_size", *(("context_parallel_size",) if by_context else ()))
+        by_layers = ("pipeline_model_parallel_size",)
+        for names, what, count in (
+            (by_heads, "key-value heads", shape.num_key_value_heads),
+            (by_layers, "layers", shape.num_layers),
+        ):
+            if count % math.prod(getattr(spec, name) for name in names):
+                return tuple(name for name in names if getattr(spec, name) > 1), what, count
+        return None
 
+    def estimate(self, spec: RunSpec, device_name: str | None = None) -> MemoryEstimate:
+        """Return the memory of one device for a spec with NVIDIA's performance settings."""
+        shape = models.find(spec.model, spec.preset).shape
+        aware = self.steps_with_bf16_gradients and spec.precision == "bf16"
+        recomputed = self.recomputed_by_recipe(spec, device_name)
+        return of_layout(
+            shape,
+            RankLayout(
+                tensor=spec.tensor_model_parallel_size,
+                pipeline=spec.pipeline_model_parallel_size,
+                context=spec.context_parallel_size,
+                data=spec.data_parallel_size,
+            ),
+            micro_batch_size=spec.micro_batch_size,
+            sequence_length=spec.sequence_length,
+            micro_batches=spec.gradient_accumulation_steps,
+            fp8=spec.precision == "fp8",
+            recomputed_layers=shape.num_layers if spec.recompute == "full" else recomputed,
+            state_bytes=STATE_BYTES + (0 if aware else COPIED_GRADIENT_BYTES),
+        )
 
-def uneven_split(spec: RunSpec) -> tuple[tuple[str, ...], str, int] | None:
-    """Return the parallel sizes by which Megatron Core cannot divide the model, what they divide, and its number.
+    def remedies(self, spec: RunSpec, memory_bytes: float, *, estimate: Estimator) -> list[str]:
+        """Return the flags that make the spec fit into the device's memory, each alone, the fastest first.
 
-    Megatron Core 0.15 divides key-value heads by the tensor parallel size and layers by the pipeline's. Transformer
-    Engine divides the heads by the context parallel size, too, where ranks exchange heads (see
-    `forbids_context_parallel`).
-    """
-    shape = models.find(spec.model, spec.preset).shape
-    exchanges_heads = spec.engine == "nemo" and shape.sliding_window is not None and spec.context_parallel_size > 1
-    by_heads = ("tensor_model_parallel_size", *(("context_parallel_size",) if exchanges_heads else ()))
-    by_layers = ("pipeline_model_parallel_size",)
-    for names, what, count in (
-        (by_heads, "key-value heads", shape.num_key_value_heads),
-        (by_layers, "layers", shape.num_layers),
-    ):
-        if count % math.prod(getattr(spec, name) for name in names):
-            return tuple(name for name in names if getattr(spec, name) > 1), what, count
-    return None
+        estimate: the engine's own estimate of one device's memory.
+        """
+        candidates: list[tuple[str, int | str]] = [
+            *(("context_parallel_size", size) for size in (() if self.forbids_context_parallel(spec) else (2, 4))),
+            *(("tensor_model_parallel_size", size) for size in (2, 4, 8)),
+            ("recompute", "full"),
+            *(("pipeline_model_parallel_size", size) for size in (2, 4, 8)),
+            ("micro_batch_size", max(1, spec.micro_batch_size // 2)),
+            *(("sequence_length", spec.sequence_length // part) for part in (2, 4)),
+        ]
+        fitting: dict[str, str] = {}
+        for name, value in candidates:
+            changed = spec.changed(**{name: value})
+            is_new = name not in fitting and value != getattr(spec, name)
+            if is_new and self._fits(changed, memory_bytes, estimate):
+                other = " (other work)" if name == "sequence_length" else ""
+                fitting[name] = f"{settings.flag(name)} {value}{other}"
+        return list(fitting.values())[:2]
 
-
-def estimate(spec: RunSpec, device_name: str | None = None) -> MemoryEstimate:
-    """Return the memory of one device for a spec of NeMo or Megatron-Bridge with NVIDIA's performance settings."""
-    shape = models.find(spec.model, spec.preset).shape
-    aware = spec.engine == "nemo" and spec.precision == "bf16"  # the optimizer steps with the BF16 gradients
-    return of_layout(
-        shape,
-        RankLayout(
-            tensor=spec.tensor_model_parallel_size,
-            pipeline=spec.pipeline_model_parallel_size,
-            context=spec.context_parallel_size,
-            data=spec.data_parallel_size,
-        ),
-        micro_batch_size=spec.micro_batch_size,
-        sequence_length=spec.sequence_length,
-        micro_batches=spec.gradient_accumulation_steps,
-        fp8=spec.precision == "fp8",
-        recomputed_layers=shape.num_layers if spec.recompute == "full" else recomputed_by_recipe(spec, device_name),
-        state_bytes=STATE_BYTES + (0 if aware else COPIED_GRADIENT_BYTES),
-    )
-
-
-def remedies(spec: RunSpec, memory_bytes: float, *, estimate: Estimator = estimate) -> list[str]:
-    """Return the flags that make the spec fit into the device's memory, each alone, the fastest first."""
-    candidates: list[tuple[str, int | str]] = [
-        *(("context_parallel_size", size) for size in (() if forbids_context_parallel(spec) else (2, 4))),
-        *(("tensor_model_parallel_size", size) for size in (2, 4, 8)),
-        ("recompute", "full"),
-        *(("pipeline_model_parallel_size", size) for size in (2, 4, 8)),
-        ("micro_batch_size", max(1, spec.micro_batch_size // 2)),
-        *(("sequence_length", spec.sequence_length // part) for part in (2, 4)),
-    ]
-    fitting: dict[str, str] = {}
-    for name, value in candidates:
-        changed = spec.changed(**{name: value})
-        if name not in fitting and value != getattr(spec, name) and _fits(changed, memory_bytes, estimate):
-            fitting[name] = f"{settings.flag(name)} {value}" + (" (other work)" if name == "sequence_length" else "")
-    return list(fitting.values())[:2]
-
-
-def _fits(spec: RunSpec, memory_bytes: float, estimate: Estimator) -> bool:
-    try:
-        spec.check()
-    except UsageError:
-        return False
-    needed = None if uneven_split(spec) else estimate(spec)
-    return needed is not None and needed.total <= memory_bytes
+    def _fits(self, spec: RunSpec, memory_bytes: float, estimate: Estimator) -> bool:
+        try:
+            spec.check()
+        except UsageError:
+            return False
+        needed = None if self.uneven_split(spec) else estimate(spec)
+        return needed is not None and needed.total <= memory_bytes

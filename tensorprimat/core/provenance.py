@@ -63,6 +63,10 @@ FROM_PATH = "path "
 """Beginning of an origin in `Provenance.assumed`: the path of the file states the fact, not its content."""
 
 
+LOGS = "logs"
+"""Engine of a result that was read from a log."""
+
+
 class Provenance(Record):
     """The origin of the figures: engine, log format, timing, source files."""
 

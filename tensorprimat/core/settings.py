@@ -45,6 +45,8 @@ class Option:
     """Description of a default that depends on the machine or the model."""
     engine: str | None = None
     """The engines that have it, where not all do."""
+    own_training: bool = False
+    """Only the project's own training loop has it."""
     least: int | None = None
     choices: tuple[str, ...] = ()
     in_ab: bool = True
@@ -175,7 +177,8 @@ SETTINGS: tuple[Setting, ...] = (
         name="strategy", label="strategy", kind="word", applies="several GPUs",
         option=Option(
             flag="--strategy", help="Strategy that shares the model among GPUs: auto, ddp or fsdp.", metavar="HOW",
-            type=str, default="auto", engine="torch engine", choices=("auto", "ddp", "fsdp"),
+            type=str, default="auto", engine="torch engine", own_training=True,
+            choices=("auto", "ddp", "fsdp"),
         ),
     ),
     Setting(
@@ -183,6 +186,7 @@ SETTINGS: tuple[Setting, ...] = (
         option=Option(
             flag="--fp8-recipe", help="Scales of --precision fp8: tensorwise, rowwise, or mxfp8 on Blackwell.",
             metavar="HOW", type=str, shown_default="tensorwise", engine="torch engine with torchao",
+            own_training=True,
             choices=("tensorwise", "rowwise", "mxfp8"),
         ),
     ),
@@ -192,7 +196,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="master_weights", label="master weights", weight=None,
         option=Option(
-            flag="--master-weights", metavar="FORMAT", type=str, engine="torch engine", choices=("fp32",),
+            flag="--master-weights", metavar="FORMAT", type=str, engine="torch engine", own_training=True,
+            choices=("fp32",),
             help="fp32: keep float32 weights and optimizer state under bf16 compute, as Megatron does.",
             shown_default="none: bf16 throughout",
         ),
@@ -210,7 +215,7 @@ SETTINGS: tuple[Setting, ...] = (
         name="attention_backend", label="attention", kind="word",
         option=Option(
             flag="--attention", help="Attention: sdpa, eager or flash.", metavar="HOW", type=str, shown_default="sdpa",
-            engine="torch engine", choices=("sdpa", "eager", "flash"),
+            engine="torch engine", own_training=True, choices=("sdpa", "eager", "flash"),
         ),
     ),
     Setting(name="attention_kernel", label="attention kernel", kind="word", applies="where stated"),  # few state it
@@ -218,7 +223,7 @@ SETTINGS: tuple[Setting, ...] = (
         name="compile", label="compiled",
         option=Option(
             flag="--compile/--no-compile", help="Compile each layer with torch.compile.", type=bool,
-            shown_default="on a GPU", engine="torch engine",
+            shown_default="on a GPU", engine="torch engine", own_training=True,
         ),
     ),
     Setting(name="cuda_graphs", label="CUDA graphs", applies="where stated"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import metadata
+from typing import Any
 
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.megatron_memory import MegatronCore, RecipeRecomputation
+from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.result import Platform
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
@@ -16,13 +20,20 @@ from tensorprimat.core.spec import RunSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """One row of ENGINES."""
+    """One row of ENGINES: every fact by which the tool treats engines differently."""
 
     name: str
     """Value of --engine and of provenance.engine."""
     title: str
+    logs: str | None = None
+    """Title where it reads logs of earlier training; None for an engine that only trains."""
     module: str | None = None
-    """Module that a fresh process runs (see engines/launch); None for an engine that reads logs."""
+    """Module that a fresh process runs (see engines/launch); None for an engine that only reads logs."""
+    checkout: str | None = None
+    """Module whose `models_here` and `machine_of` find the checkout that trains; without a checkout the engine reads
+    logs. None for an engine that consists of packages."""
+    vendor: Platform | None = None
+    """Platform of the vendor whose software it is, on which `auto` prefers it; None for the project's own."""
     packages: tuple[str, ...] = ()
     """Import names without which it cannot start."""
     oldest: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -32,17 +43,28 @@ class Engine:
     (--compile, --attention, …)."""
     own_configuration: bool = False
     """The settings come from configuration files of the framework, which flags override."""
-    tensor_parallel: bool = False
-    """The engine has --tensor-parallel-size."""
+    from_methodology: bool = False
+    """A full model starts from the default methodology where no flag names one."""
+    under_executor: bool = False
+    """--executor can start its ranks on other machines."""
+    torch_profiler: bool = False
+    """It can run PyTorch's own profiler (--profile torch)."""
+    megatron: MegatronCore | None = None
+    """Behaviour of Megatron Core in it, with parallel sizes and memory; None for an engine without Megatron Core."""
     memory: str | None = None
-    """Module whose `estimate(spec, device_name)` and `remedies(spec, memory_bytes)` deal with one device's memory."""
+    """Module whose `estimate` and `recomputed_share` deal with one device's memory, and, where there is no `megatron`,
+    `remedies`; None: those of `megatron`, if any."""
     install: str = ""
-    """The command that brings them."""
+    """The command that brings its packages."""
 
     @property
-    def reads_logs(self) -> bool:
-        """Return True if the engine turns logs of earlier training into results instead of training."""
-        return self.module is None
+    def tensor_parallel(self) -> bool:
+        """Return True if the engine splits a model over GPUs: it has --tensor-parallel-size and its kin."""
+        return self.megatron is not None
+
+    def memory_model(self) -> Any:
+        """Return what has the functions that `memory` describes; None for an engine without estimates."""
+        return self.megatron if self.memory is None else importlib.import_module(self.memory)
 
     def missing_packages(self) -> tuple[str, ...]:
         """Return those of the engine's packages that this Python lacks, without importing any."""
@@ -68,6 +90,8 @@ ENGINES = {
         Engine(
             name="torch",
             own_training=True,
+            under_executor=True,
+            torch_profiler=True,
             memory="tensorprimat.core.training_memory",
             title="the torch engine (Lightning)",
             module="tensorprimat.engines.torch.engine",
@@ -77,8 +101,11 @@ ENGINES = {
         ),
         Engine(
             name="nemo",
-            tensor_parallel=True,
-            memory="tensorprimat.core.megatron_memory",
+            vendor="nvd",
+            from_methodology=True,
+            under_executor=True,
+            torch_profiler=True,
+            megatron=MegatronCore(exchanges_heads=True, steps_with_bf16_gradients=True),
             title="the NeMo engine",
             module="tensorprimat.engines.nemo.engine",
             packages=("nemo.collections.llm", "nemo_run"),
@@ -87,8 +114,13 @@ ENGINES = {
         ),
         Engine(
             name="bridge",
-            tensor_parallel=True,
-            memory="tensorprimat.core.megatron_memory",
+            vendor="nvd",
+            from_methodology=True,  # it starts ranks of its own, so no executor can
+            megatron=MegatronCore(
+                recomputes=(  # Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/llama/h100/llama3.py
+                    RecipeRecomputation(model="llama", precision="fp8", num_gpus=8, gpus=("H100", "H200"), layers=5),
+                )
+            ),
             title="the Megatron-Bridge engine",
             module="tensorprimat.engines.bridge",
             packages=("megatron.bridge",),
@@ -96,20 +128,30 @@ ENGINES = {
         ),
         Engine(
             name="primus",
+            vendor="amd",
             own_configuration=True,
-            tensor_parallel=True,
+            megatron=MegatronCore(),
             memory="tensorprimat.engines.primus.memory",
-            title="Primus, from its logs",
+            title="Primus",
+            logs="Primus, from its logs",
+            module="tensorprimat.engines.primus.engine",
+            checkout="tensorprimat.engines.primus.checkout",
+            packages=("yaml",),
         ),
-        Engine(name="logs", title="logs of earlier training"),
+        Engine(name=LOGS, title="logs of earlier training", logs="logs of earlier training"),
     )
 }
 
 
-PRIMUS_TRAINING = replace(
-    ENGINES["primus"], title="Primus", module="tensorprimat.engines.primus.engine", packages=("yaml",)
-)
-"""Engine of --engine primus if there is a Primus checkout; without one it reads logs."""
+OWN = next(name for name, engine in ENGINES.items() if engine.own_training)
+"""The project's own engine, which trains everywhere."""
+VENDOR_ENGINES = {
+    platform: tuple(name for name, engine in ENGINES.items() if engine.vendor == platform)
+    for platform in ("nvd", "amd")
+}
+"""Platform → its vendor's own engines, the preferred one first."""
+NVIDIA_ORDER = (*VENDOR_ENGINES["nvd"], OWN)
+"""Engines that `auto` tries on an NVIDIA GPU: NVIDIA's own first; its newer images carry Megatron-Bridge only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,21 +162,15 @@ class Plan:
     """By model; None: there is no log of this model, and no training was requested."""
     because: str
     """One sentence for the start of the benchmark."""
-
-
-NVIDIA_ORDER = ("nemo", "bridge", "torch")
-"""Engines that `auto` tries on an NVIDIA GPU: NVIDIA's own first; its newer images carry Megatron-Bridge only."""
-
-
-VENDOR_ENGINES = {"nvd": ("nemo", "bridge"), "amd": ("primus",)}
-"""By platform: the vendor's own engines, for messages."""
+    from_logs: bool = False
+    """The engines read logs of earlier training."""
 
 
 def default_engine(platform: Platform) -> str:
     """Return the engine whose results have no engine in their file name: the first one installed of those of `auto`."""
     if platform == "nvd":
-        return next(name for name in NVIDIA_ORDER if name == "torch" or not ENGINES[name].missing_packages())
-    return "primus" if platform == "amd" else "torch"
+        return next(name for name in NVIDIA_ORDER if name == OWN or not ENGINES[name].missing_packages())
+    return VENDOR_ENGINES["amd"][0] if platform == "amd" else OWN
 
 
 Obstacle = Callable[[Engine, str], str | None]
@@ -181,7 +217,7 @@ def check_model_parallel(engine: Engine, spec: RunSpec) -> None:
         return
     instead = "leave --methodology out" if spec.with_methodology_flag else "use 1"
     if spec.platform != "cpu" and spec.num_gpus * spec.num_nodes % spec.model_parallel_size == 0:
-        instead += f", or --engine {'primus' if spec.platform == 'amd' else 'nemo'}"
+        instead += f", or --engine {VENDOR_ENGINES[spec.platform][0]}"
     raise UsageError(f"{spec.named(*split)}: the {engine.name} engine supports data parallelism only; {instead}")
 
 
@@ -191,7 +227,9 @@ def looks_for_logs(requested: str, platform: str) -> bool:
     >>> looks_for_logs("auto", "nvd"), looks_for_logs("auto", "amd"), looks_for_logs("torch", "amd")
     (False, True, False)
     """
-    return requested in ("logs", "primus") or (requested == "auto" and platform != "nvd")
+    if requested == "auto":
+        return platform != "nvd"
+    return requested in ENGINES and ENGINES[requested].logs is not None
 
 
 def choose(
@@ -200,38 +238,47 @@ def choose(
     platform: Platform,
     models: Sequence[str],
     with_log: Sequence[str],
-    primus_models: Sequence[str] | None = None,
+    configured: Sequence[str] | None = None,
     obstacle: Obstacle = lambda *_: None,
 ) -> Plan:
     """Return the engine for each model.
 
-    requested: --engine; with_log: models of which a log was found; primus_models: those that a Primus checkout here has
-    a configuration of, None where there is no checkout; obstacle: used on an NVIDIA GPU only, see `in_order`. Raises
-    UsageError for an engine that does not exist.
+    requested: --engine; with_log: models of which a log was found; configured: those that the engine's checkout here
+    has a configuration of, None where there is no checkout; obstacle: used on an NVIDIA GPU only, see `in_order`.
+    Raises UsageError for an engine that does not exist.
     """
     if requested != "auto" and requested not in ENGINES:
         raise UsageError(f"--engine {requested}: no such engine; engines: auto, {', '.join(ENGINES)}")
-    if requested == "primus" and primus_models is not None:
-        return _plan(PRIMUS_TRAINING, models, primus_models, "Primus trains on this machine, as requested")
     if requested != "auto":
         engine = ENGINES[requested]
-        return _plan(engine, models, with_log if engine.reads_logs else models, f"{engine.title}, as requested")
+        if engine.checkout is not None and configured is not None:
+            return _training(engine, models, f"{engine.title} trains on this machine, as requested", among=configured)
+        if engine.logs is not None:
+            return _reading(engine, models, with_log, f"{engine.logs}, as requested")
+        return _training(engine, models, f"{engine.title}, as requested")
     if platform == "nvd":
         return in_order(models, obstacle)
     if platform == "amd":
         because = "on ROCm, Primus logs are read; use --engine torch to train here instead"
-        return _plan(ENGINES["primus"], models, with_log, because)
+        return _reading(ENGINES[default_engine(platform)], models, with_log, because)
     if with_log:
         because = (
             "no GPU found; reading the training logs that were found; use --engine torch to train on the CPU instead"
         )
-        return _plan(ENGINES["logs"], models, with_log, because)
+        return _reading(ENGINES[LOGS], models, with_log, because)
     because = "No GPU or training log found; training a tiny version of each model on the CPU"
-    return _plan(ENGINES["torch"], models, models, because)
+    return _training(ENGINES[OWN], models, because)
 
 
-def _plan(engine: Engine, models: Sequence[str], available: Sequence[str], because: str) -> Plan:
-    return Plan(engines={model: engine if model in available else None for model in models}, because=because)
+def _training(engine: Engine, models: Sequence[str], because: str, *, among: Sequence[str] | None = None) -> Plan:
+    """Return a plan by which the engine trains the models, or those among others that it has a configuration of."""
+    trained = models if among is None else among
+    return Plan(engines={model: engine if model in trained else None for model in models}, because=because)
+
+
+def _reading(engine: Engine, models: Sequence[str], with_log: Sequence[str], because: str) -> Plan:
+    found = {model: engine if model in with_log else None for model in models}
+    return Plan(engines=found, because=because, from_logs=True)
 
 
 def fuses_norm(device_type: str) -> bool:

@@ -18,11 +18,10 @@ from tensorprimat.core.settings import OF_A_METHODOLOGY
 
 if TYPE_CHECKING:
     from tensorprimat.core.configurations import Configuration
+    from tensorprimat.engines import Engine
 
 VENDORS = {"nvd": "NVIDIA", "amd": "AMD"}
 """Platform → the name that a message has for its GPUs."""
-APPLIED_UNASKED = ("nemo", "bridge")
-"""Engines that start from the default methodology; the torch engine splits data only and has a preset's sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ def values(
     *,
     model: str,
     preset: str,
-    engine: str,
+    engine: Engine,
     platform: str,
     gpu: GpuInfo,
     obstacle: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
@@ -58,10 +57,12 @@ def values(
     Raises UsageError for a name that does not exist, has no configuration for this GPU, or contradicts a flag.
     """
     mine = {key: value for key in OF_A_METHODOLOGY if (value := flags.get(key)) is not None}
-    if name is None and (engine not in APPLIED_UNASKED or preset != "full"):
+    if name is None and (not engine.from_methodology or preset != "full"):
         return Chosen(values={**mine, "methodology": None})
     precision = mine.get("precision")
-    rows = _rows(name or DEFAULT_METHODOLOGY, gpu, model=model, platform=platform, precision=precision, engine=engine)
+    rows = _rows(
+        name or DEFAULT_METHODOLOGY, gpu, model=model, platform=platform, precision=precision, engine=engine.name
+    )
     if not rows:
         if name is not None:
             raise UsageError(_missing_entry(name, model, gpu, precision))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat.core import catalogue, megatron_memory, models, regular, training_memory
+from tensorprimat.core import catalogue, models, regular, training_memory
 from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
@@ -20,6 +20,7 @@ from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import (
     ENGINES,
+    OWN,
     VENDOR_ENGINES,
     Engine,
     check_model_parallel,
@@ -52,7 +53,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     settings.check()
     _check_torch_flags(settings, engine)
     if engine.own_configuration:
-        return primus_spec.spec_of(model, settings, machine=machine)
+        return primus_spec.spec_of(model, settings, engine=engine, machine=machine)
     platform = machine.platform
     preset = _preset(model, settings, engine, settings.preset or DEFAULT_PRESET.get(platform, "full"))
     devices = machine.gpu_info.device_count or 1
@@ -82,7 +83,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         vars(settings),
         model=model,
         preset=preset.name,
-        engine=engine.name,
+        engine=engine,
         platform=platform,
         gpu=machine.gpu_info,
         obstacle=lambda row: _obstacle({**fields, **row, "origins": dict.fromkeys(row, "")}, engine, machine),
@@ -259,7 +260,7 @@ def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:
         return
     for setting in settings_of_runs.WITH_OPTION:
         option, value = setting.option, getattr(settings, setting.name)
-        if option and "torch engine" in (option.engine or "") and value not in (None, False, option.default):
+        if option and option.own_training and value not in (None, False, option.default):
             flag = option.flag.partition("/")[0]
             raise UsageError(f"{flag}: only the torch engine has it; add --engine torch, or leave it out")
 
@@ -296,7 +297,8 @@ def check_spec(engine: Engine, spec: RunSpec, machine: Machine, *, packages: boo
 
 def check_split(spec: RunSpec, engine: Engine) -> None:
     """Raise UsageError where Megatron Core could not give every rank the same share of the model."""
-    if not engine.tensor_parallel or engine.own_configuration or (uneven := megatron_memory.uneven_split(spec)) is None:
+    megatron = None if engine.own_configuration else engine.megatron
+    if megatron is None or (uneven := megatron.uneven_split(spec)) is None:
         return
     sizes, what, count = uneven
     share = " × ".join(settings_of_runs.BY_NAME[name].label for name in sizes)
@@ -309,7 +311,7 @@ def check_split(spec: RunSpec, engine: Engine) -> None:
 
 def check_window(spec: RunSpec, engine: Engine) -> None:
     """Raise UsageError where Megatron Core would split a sequence that is longer than the attention window."""
-    if spec.context_parallel_size > 1 and engine.tensor_parallel and megatron_memory.forbids_context_parallel(spec):
+    if spec.context_parallel_size > 1 and engine.megatron and engine.megatron.forbids_context_parallel(spec):
         window = model_of(spec).memory_shape.sliding_window
         raise UsageError(
             f"--context-parallel-size {spec.context_parallel_size}: Megatron Core cannot split sequences of "
@@ -351,28 +353,33 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
 
 def memory_estimate(spec: RunSpec, device_name: str | None) -> MemoryEstimate | None:
     """Return the memory of one GPU by the engine's own settings; None on a CPU and where there is no estimate."""
-    module = ENGINES[spec.engine].memory
-    if spec.platform == "cpu" or module is None:
+    model = ENGINES[spec.engine].memory_model()
+    if spec.platform == "cpu" or model is None:
         return None
-    estimate: MemoryEstimate | None = importlib.import_module(module).estimate(spec, device_name)
+    estimate: MemoryEstimate | None = model.estimate(spec, device_name)
     return estimate
 
 
 def recomputed_share(spec: RunSpec, device_name: str | None) -> float | None:
     """Return the share of the layers whose forward pass runs again in backward; None where it is not known."""
-    module = ENGINES[spec.engine].memory
-    if module is None:
+    model = ENGINES[spec.engine].memory_model()
+    if model is None:
         return None
-    share: float | None = importlib.import_module(module).recomputed_share(spec, device_name)
+    share: float | None = model.recomputed_share(spec, device_name)
     return share
 
 
 def _check_estimate(spec: RunSpec, machine: Machine, memory_bytes: float) -> None:
     """Raise DoesNotFitError naming the flags that make the spec fit, where it needs more than the device has."""
-    needed, module = memory_estimate(spec, machine.gpu_info.device_name), ENGINES[spec.engine].memory
-    if needed is None or module is None or needed.total <= memory_bytes:
+    needed = memory_estimate(spec, machine.gpu_info.device_name)
+    if needed is None or needed.total <= memory_bytes:
         return
-    fitting = importlib.import_module(module).remedies(spec, memory_bytes)
+    engine = ENGINES[spec.engine]
+    model = engine.memory_model()
+    if engine.megatron is None:
+        fitting = model.remedies(spec, memory_bytes)
+    else:
+        fitting = engine.megatron.remedies(spec, memory_bytes, estimate=model.estimate)
     if spec.with_methodology_flag:
         set_by_it = tuple(settings_of_runs.flag(name) for name in settings_of_runs.OF_A_METHODOLOGY)
         fitting = [f"{one} without --methodology" if one.startswith(set_by_it) else one for one in fitting]
@@ -397,7 +404,7 @@ def _otherwise(spec: RunSpec, machine: Machine) -> str:
         return "use --preset tiny or more --num-gpus"
     memory = machine.gpu_info.total_memory_gb
     one_each = dict.fromkeys(settings_of_runs.MODEL_PARALLEL, 1)
-    here = spec.changed(engine="torch", precision="bf16", micro_batch_size=1, origins={}, **one_each)
+    here = spec.changed(engine=OWN, precision="bf16", micro_batch_size=1, origins={}, **one_each)
     fits = memory is not None and training_memory.smallest_that_fits(here, memory * GB)
     if not fits or ENGINES[spec.engine].own_configuration:
         return "use more --num-gpus"

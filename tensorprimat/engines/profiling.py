@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.engines import Engine
+from tensorprimat.engines import ENGINES, Engine
 
 STEM = "profile"
 """Option of a RunSpec: path of PyTorch's own profile, without suffix."""
 
 PROGRAMS = {"torch": None, "nsys": "nsys", "rocprof": "rocprofv3"}
 """Value of --profile → the program that it needs; None for PyTorch's own profiler, inside the engine."""
-INSIDE = ("torch", "nemo")
-"""Engines that can run PyTorch's own profiler."""
 _WHERE = {
     "nsys": "install NVIDIA Nsight Systems, or run in NVIDIA's PyTorch container",
     "rocprof": "install ROCm's rocprofiler-sdk, or run in AMD's PyTorch container",
@@ -32,11 +30,10 @@ def check(name: str, engine: Engine) -> None:
     if engine.module is None:
         raise UsageError(f"--profile {name}: reading logs has nothing to profile; give an --engine that trains")
     program = PROGRAMS[name]
-    if program is None and engine.name not in INSIDE:
-        raise UsageError(
-            f"--profile torch: only with --engine {' or '.join(INSIDE)}; --engine {engine.name} has --profile nsys, "
-            "rocprof"
-        )
+    if program is None and not engine.torch_profiler:
+        able = " or ".join(row.name for row in ENGINES.values() if row.torch_profiler)
+        others = ", ".join(other for other, program in PROGRAMS.items() if program is not None)
+        raise UsageError(f"--profile {name}: only with --engine {able}; --engine {engine.name} has --profile {others}")
     if program is not None and shutil.which(program) is None:
         raise UsageError(f"--profile {name}: {program} is not installed; {_WHERE[name]}")
 
@@ -58,4 +55,4 @@ def wrapping(name: str, stem: Path) -> list[str]:
 
 def options(name: str, stem: Path) -> Mapping[str, str]:
     """Return the options that the engine itself needs for profiling."""
-    return {STEM: str(stem)} if name == "torch" else {}
+    return {STEM: str(stem)} if PROGRAMS[name] is None else {}

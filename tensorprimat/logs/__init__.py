@@ -11,6 +11,7 @@ from typing import Any
 
 from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import ContradictionError, InputError, InternalError, NoFormatError, NotALogError
+from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
 from tensorprimat.logs import assemble, failures, files, line_widths, spelling
@@ -160,7 +161,7 @@ def _without_overridden(result: Result) -> Result:
 
 def _with_odd_rows(log: Log, result: Result) -> Result:
     """Return the result with a warning for each sign of rows that were joined or cut inside a number."""
-    found = [] if result.provenance.engine != "logs" else spelling.problems(log, result.steps)
+    found = [] if result.provenance.engine != LOGS else spelling.problems(log, result.steps)
     return result.changed(warnings=(*result.warnings, *found)) if found else result
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from tensorprimat.core import audit, audit_verdict, devices, stated
 from tensorprimat.core.digest import Digest
 from tensorprimat.core.errors import ContradictionError, InputError
-from tensorprimat.core.provenance import Provenance, Source
+from tensorprimat.core.provenance import LOGS, Provenance, Source
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
     GpuInfo,
@@ -85,7 +85,7 @@ def _result(
         performance_metrics=_reported_means(stated.believed(Reported, reading.reported, warnings), config),
         runs=_runs(reading),
         provenance=Provenance(
-            engine="logs",
+            engine=LOGS,
             format=format.name,
             timing=reading.timing,
             timer=reading.timer,

@@ -15,7 +15,7 @@ from tensorprimat.core import processes, stated, store
 from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import ENGINES, OWN, prepare
 from tensorprimat.engines.torch import engine as torch_engine
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
     for flag, wrong in (
         (f"--model {request.model}", request.model == "all"),
         (f"--runs {request.runs}", request.runs > 1),
-        (f"--engine {request.engine}", request.engine not in ("auto", "torch")),
+        (f"--engine {request.engine}", request.engine not in ("auto", OWN)),
         ("--append", request.append),
         ("--dry-run", request.dry_run),
         (f"--executor {request.cluster.executor}", request.cluster.executor != ""),
@@ -83,7 +83,7 @@ def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
         raise UsageError(
             f"--num-gpus {request.settings.num_gpus}: {place.launcher} has started {per_node} processes per node"
         )
-    engine = ENGINES["torch"]
+    engine = ENGINES[OWN]
     prepare.check_engine(engine)
     settings = replace(request.settings, num_gpus=per_node, num_nodes=place.nodes)
     spec = prepare.spec_of(request.model, settings, engine=engine, machine=machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,9 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.stated import UserFacts
-from tensorprimat.engines import Engine, Obstacle, Plan, choose, looks_for_logs, prepare, profiling
+from tensorprimat.engines import ENGINES, Engine, Obstacle, Plan, choose, looks_for_logs, prepare, profiling
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.cluster.executors import Cluster
-from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append as appending
@@ -61,6 +61,11 @@ class Job:
     """With --append: the result that the runs are added to."""
 
     @property
+    def reads_log(self) -> bool:
+        """Return True if the model's log was found and is read."""
+        return self.engine is not None and self.spec is None
+
+    @property
     def module(self) -> str:
         """Return the module that a fresh process runs. Raises UsageError for an engine that does not train."""
         if self.engine is None or self.engine.module is None:
@@ -81,7 +86,7 @@ def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, 
 def check_facts(request: Request, jobs: Sequence[Job]) -> None:
     """Raise UsageError for a fact about logs where models are trained and no log is read."""
     trained = any(job.spec is not None for job in jobs)
-    if not trained or any(job.engine is not None and job.engine.reads_logs for job in jobs):
+    if not trained or any(job.reads_log for job in jobs):
         return
     for field_name in request.facts.stated():
         flag = stated.ALL_FLAGS[field_name]
@@ -108,21 +113,23 @@ def check(request: Request) -> None:
 def plan_here(
     request: Request, chosen: Sequence[str], machine: Machine
 ) -> tuple[Machine, Mapping[str, discover.Search], Plan]:
-    """Return the machine (for Primus: the one that it trains on), the searches for logs, and the plan of each model."""
-    primus_models = primus_checkout.models_here(chosen) if request.engine == "primus" else None
-    if primus_models is not None:
-        machine = primus_checkout.machine_of(machine)
-    from_logs = looks_for_logs(request.engine, machine.platform) and primus_models is None
+    """Return the machine (for Primus: the one that it trains on), the searches for logs that are read, and the plan."""
+    engine = ENGINES.get(request.engine)
+    checkout = importlib.import_module(engine.checkout) if engine is not None and engine.checkout else None
+    configured = None if checkout is None else checkout.models_here(chosen)
+    if checkout is not None and configured is not None:
+        machine = checkout.machine_of(machine)
+    from_logs = looks_for_logs(request.engine, machine.platform) and configured is None
     searches = discover.find(chosen) if from_logs else {}
     plan = choose(
         request.engine,
         platform=machine.platform,
         models=chosen,
         with_log=[model for model, search in searches.items() if search.path],
-        primus_models=primus_models,
+        configured=configured,
         obstacle=obstacle_of(request.settings, machine),
     )
-    return machine, searches, plan
+    return machine, searches if plan.from_logs else {}, plan
 
 
 def obstacle_of(settings: RunSettings, machine: Machine) -> Obstacle:
@@ -134,7 +141,7 @@ def job_of(
     model: str, engine: Engine | None, search: discover.Search | None, request: Request, machine: Machine
 ) -> Job:
     """Return the work for one model. Raises TensorPrimatError where the engine could not run it here."""
-    if engine is None or engine.reads_logs:
+    if engine is None or search is not None:
         if request.append:
             raise UsageError("--append adds runs that are trained here; give --engine torch too, or leave it out")
         return Job(model=model, engine=engine, search=search)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import megatron_memory, quantities, settings, training_memory
+from tensorprimat.core import quantities, settings, training_memory
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
@@ -49,7 +49,8 @@ def memory(spec: RunSpec, machine: Machine) -> str | None:
         return None
     parts = prepare.describe_memory(needed)
     recomputed = "" if spec.recompute == "none" else f"; activations of {RECOMPUTED[spec.recompute]} are recomputed"
-    if again := megatron_memory.recomputed_by_recipe(spec, device_name):
+    megatron = ENGINES[spec.engine].megatron
+    if megatron is not None and (again := megatron.recomputed_by_recipe(spec, device_name)):
         recomputed = f"; NVIDIA's recipe recomputes the activations of {again} layers"
     by_shape = spec.config is not None and training_memory.COUNTED not in spec.options
     uncounted = "; activations from the model's shape alone, because torch cannot count them" if by_shape else ""

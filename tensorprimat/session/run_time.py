@@ -16,8 +16,7 @@ from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.quantities import alternatives, percent, rough_time
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import TERA
-from tensorprimat.engines import prepare
-from tensorprimat.engines.methodology import APPLIED_UNASKED
+from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.machine.platform import Machine
 
 UTILISATION = 0.3  # of the dense peak: published plain PyTorch training lies above it (docs/reference/expected-mfu.md)
@@ -26,7 +25,6 @@ FEWEST_STEPS = 5  # measured steps; fewer say little about a run
 FEWEST_WARMUP_STEPS = 2  # the first step compiles and allocates; a result warns if its measured steps still drift
 FITTED = {"global_batch_size": "batch", "steps": "steps", "warmup_steps": "warm-up steps"}
 """Settings that a budget reduces → label."""
-SCALED_ENGINES = ("torch",)  # the others take batch and parallelism from a vendor's recipe, which is for one node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,8 +178,9 @@ def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str])
     if time is None or time.seconds <= share:
         return spec
     least = spec.micro_batch_size * spec.data_parallel_size
-    below_a_node = spec.engine in APPLIED_UNASKED and spec.num_gpus * spec.num_nodes < METHODOLOGY_GPUS
-    scalable = (spec.engine in SCALED_ENGINES or below_a_node) and not spec.with_methodology_flag
+    engine = ENGINES[spec.engine]  # all but the own take batch and parallelism from a vendor's recipe, for one node
+    below_a_node = engine.from_methodology and spec.num_gpus * spec.num_nodes < METHODOLOGY_GPUS
+    scalable = (engine.own_training or below_a_node) and not spec.with_methodology_flag
     if "global_batch_size" in free and scalable and spec.global_batch_size > least:
         spec = spec.changed(global_batch_size=least, methodology=None, notes=()).check()
         time = of_run(spec, machine) or time

@@ -20,12 +20,13 @@ from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.records import Record
 from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import Obstacle, Plan, importable, in_order, launch
+from tensorprimat.engines import ENGINES, NVIDIA_ORDER, OWN, Obstacle, Plan, importable, in_order, launch
 from tensorprimat.machine.platform import SPELLINGS, Machine
 
 OPTION = "executor"
 """Option of a RunSpec: the launcher of its ranks, if another machine starts them."""
-TRAINS_THERE = ("nemo", "torch")  # Megatron-Bridge's engine starts ranks of its own, and logs are read here
+TRAINS_THERE = tuple(name for name in NVIDIA_ORDER if ENGINES[name].under_executor)
+"""Engines whose ranks an executor can start, in the order in which `auto` tries them."""
 NODE = "node"  # a host that is not known yet
 NEMO_RUN = "pip install 'nemo_run==0.11.1' 'leptonai<0.28' (newer leptonai breaks its import)"
 WITHOUT = {
@@ -198,12 +199,14 @@ def plan(
     """Return the engine that trains there. Raises UsageError for one that cannot."""
     if requested not in ("auto", *TRAINS_THERE):
         raise UsageError(f"--engine {requested}: --executor supports only {' and '.join(TRAINS_THERE)}")
-    first = "torch" if requested == "auto" and platform != "nvd" else requested
+    first = OWN if requested == "auto" and platform != "nvd" else requested
     bare = cluster.own_packages and cluster.container_image is None  # it gets the torch engine's packages, see nemo_run
-    if bare and requested == "nemo":
-        raise UsageError(f"--engine nemo: needs an image on --executor {cluster.executor}; add --container-image")
+    if bare and requested not in ("auto", OWN):
+        raise UsageError(
+            f"--engine {requested}: needs an image on --executor {cluster.executor}; add --container-image"
+        )
     if first == "auto" and bare:
-        first = "torch"
+        first = OWN
     elif first == "auto" and cluster.own_packages:
         raise UsageError(
             f"--container-image {cluster.container_image}: this machine cannot see which engines it contains; add "
@@ -221,7 +224,7 @@ def default_engine(cluster: Cluster, platform: Platform) -> str:
     """
     if platform != "nvd" or not cluster.own_packages:
         return engines.default_engine(platform)
-    return TRAINS_THERE[0] if cluster.container_image is not None else "torch"
+    return TRAINS_THERE[0] if cluster.container_image is not None else OWN
 
 
 def describe(cluster: Cluster, nodes: int) -> str:

@@ -76,11 +76,6 @@ def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float | 
     return min(1.0, again * spec.pipeline_model_parallel_size / shape.num_layers)
 
 
-def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
-    """Return the flags that make the spec fit into the device's memory, each alone, the fastest first."""
-    return megatron_memory.remedies(spec, memory_bytes, estimate=estimate)
-
-
 def _recomputed_layers(sets: Mapping[str, Any]) -> int | None:
     """Return the layers of a stage of which only the input is kept; None where other parts of layers are recomputed."""
     granularity = sets.get("recompute_granularity")

@@ -17,6 +17,7 @@ from tensorprimat.engines.primus.config import Effective, effective
 
 if TYPE_CHECKING:
     from tensorprimat.core.spec import RunSettings
+    from tensorprimat.engines import Engine
     from tensorprimat.machine.platform import Machine
 
 ROOT, CONFIG, GPU, GPU_SOURCE = "primus", "config", "gpu", "gpu_source"
@@ -43,7 +44,7 @@ PRECISION_SETTINGS: dict[str, dict[str, Any]] = {
 RECOMPUTE_SETTINGS = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
-def spec_of(model: str, settings: RunSettings, *, machine: Machine) -> RunSpec:
+def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> RunSpec:
     """Return one run of a model by Primus: flags, else the methodology's values, else those of its configuration.
 
     Raises UsageError where there is no checkout, GPU or configuration, or a value cannot work; InputError for a
@@ -51,7 +52,7 @@ def spec_of(model: str, settings: RunSettings, *, machine: Machine) -> RunSpec:
     """
     root = primus_checkout.find()
     if root is None:
-        raise UsageError("--engine primus: no Primus checkout; set PRIMUS_PATH to it")
+        raise UsageError(f"--engine {engine.name}: no Primus checkout; set PRIMUS_PATH to it")
     if settings.preset not in (None, "full"):
         raise UsageError(f"--preset {settings.preset}: Primus trains the full models; --engine torch has it")
     gpu, gpu_source = primus_checkout.gpu_model()
@@ -60,7 +61,7 @@ def spec_of(model: str, settings: RunSettings, *, machine: Machine) -> RunSpec:
         vars(settings),
         model=model,
         preset="full",
-        engine="primus",
+        engine=engine,
         platform="amd",
         gpu=GpuInfo(device_name=gpu),
     )
@@ -76,7 +77,7 @@ def spec_of(model: str, settings: RunSettings, *, machine: Machine) -> RunSpec:
     return RunSpec(
         model=model,
         preset="full",
-        engine="primus",
+        engine=engine.name,
         steps=settings.steps,
         warmup_steps=settings.warmup_steps,
         precision=_precision(precision or sets.precision, config),
