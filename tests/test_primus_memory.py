@@ -144,6 +144,14 @@ def test_the_plan_shows_the_estimate(needs):
     assert estimate((spec, node)).total / GB == pytest.approx(144, rel=0.01)
 
 
+def test_the_plan_names_the_layers_that_the_configuration_recomputes(needs):
+    every = "recompute_granularity: full"
+    half = needs(every, "recompute_method: block", "recompute_num_layers: 16")
+    ending = "; the engine's configuration recomputes the activations of 50 % of the layers"
+    assert run_summary.memory(*half).endswith(ending)
+    assert run_summary.memory(*needs(every, recompute="full")).endswith("; activations of all layers are recomputed")
+
+
 def test_the_time_counts_the_layers_that_the_configuration_recomputes(needs):
     every = "recompute_granularity: full"
 

@@ -52,6 +52,10 @@ def memory(spec: RunSpec, machine: Machine) -> str | None:
     megatron = ENGINES[spec.engine].megatron
     if megatron is not None and (again := megatron.recomputed_by_recipe(spec, device_name)):
         recomputed = f"; NVIDIA's recipe recomputes the activations of {again} layers"
+    elif not recomputed and (share := prepare.recomputed_share(spec, device_name)):
+        recomputed = (
+            f"; the engine's configuration recomputes the activations of {quantities.percent(share, 0)} of the layers"
+        )
     by_shape = spec.config is not None and training_memory.COUNTED not in spec.options
     uncounted = "; activations from the model's shape alone, because torch cannot count them" if by_shape else ""
     return f"about {quantities.size(needed.total)} on each GPU: {parts}{recomputed}{uncounted}"
