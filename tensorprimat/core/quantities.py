@@ -198,13 +198,15 @@ def change(share: float | None, digits: int = 1, *, unit: str = " %") -> str:
 def times(value: float | None, digits: int | None = None) -> str:
     """Return a ratio; more digits where it is close to 1. digits: decimals, where another figure sets them.
 
-    >>> [times(v) for v in (1.2345, 1.0034, 12.345, 0.0123)]
-    ['1.23x', '1.003x', '12.3x', '0.012x']
+    >>> [times(v) for v in (1.2345, 1.0034, 12.345, 0.0123, 6027.87)]
+    ['1.23x', '1.003x', '12.3x', '0.012x', '6,028x']
     """
     if value is None:
         return UNMEASURED
     if abs(value) >= 1e6:
         return f"{value:.3g}x"
+    if abs(value) >= 100:
+        return f"{value:,.0f}x"
     if digits is not None and round(value, digits) > 0:
         return f"{value:.{digits}f}x"
     digits = 1 if value >= 10 else 3 if abs(value - 1) < 0.05 else 2

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 from tensorprimat.analysis.economics import Return, weigh
 from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
-from tensorprimat.analysis.records import Comparison, Side
+from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.flops import CONVENTIONS
 from tensorprimat.core.units import TERA
 from tensorprimat.reports.facts import runs_added_up
+from tensorprimat.reports.formatting import VERDICT_TITLES
 from tensorprimat.reports.metric_forms import FORMS
 from tensorprimat.reports.tables import Table, TableCell, figure, headed, table_of, text
 
@@ -151,19 +152,24 @@ def budget(comparison: Comparison) -> Table:
 
 
 def returns(comparison: Comparison) -> Table:
-    """Return the table of each side's gain against its baseline, with the fairness of the comparison."""
-    columns: dict[str, Callable[[Return], TableCell]] = {
-        "side": lambda one: text(one.candidate),
-        "against": lambda one: text(one.baseline),
-        "saving": lambda one: _explained_cell(one.saving),
-        "break-even price": lambda one: _explained_cell(one.break_even_price),
-        "basis": lambda one: text(one.grounds),
+    """Return the table of each side's gain against its baseline, with verdict level and finding."""
+    columns: dict[str, Callable[[tuple[Return, Pair]], TableCell]] = {
+        "side": lambda row: text(row[0].candidate),
+        "against": lambda row: text(row[0].baseline),
+        "saving": lambda row: _explained_cell(row[0].saving),
+        "break-even price": lambda row: _explained_cell(row[0].break_even_price),
+        "basis": lambda row: text(_basis(row[1])),
     }
-    every = [weigh(pair) for pair in comparison.pairs]
-    missing = {reason for one in every for reason in (*one.saving.reasons, *one.break_even_price.reasons)}
-    remarks = tuple(sorted(missing - {one.grounds for one in every}))
+    every = [(weigh(pair), pair) for pair in comparison.pairs]
+    missing = {reason for one, _ in every for reason in (*one.saving.reasons, *one.break_even_price.reasons)}
     words = ("side", "against", "basis")
-    return table_of("returns", "Return on investment", every, columns, words=words, remarks=remarks)
+    return table_of("returns", "Return on investment", every, columns, words=words, remarks=tuple(sorted(missing)))
+
+
+def _basis(pair: Pair) -> str:
+    """Return the verdict level of a pair and its finding about speed, such as "same work; no difference shown"."""
+    finding = None if pair.ratio is None else VERDICT_TITLES[pair.ratio.verdict]
+    return "; ".join(dict.fromkeys(filter(None, (pair.fairness.level.title, finding))))
 
 
 def explanation(side: Side) -> tuple[Table, Table]:
