@@ -14,6 +14,7 @@ import pytest
 
 from tensorprimat import engines
 from tensorprimat.cli import main
+from tensorprimat.core import failures
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
@@ -258,7 +259,17 @@ def console():
 def test_a_lost_rank_is_named_as_the_cause_whatever_the_others_print(console):
     for line in SUMMARY.format(code=-9).splitlines():
         console.show(line)
-    assert console.cause() == "rank 9 on node-2 was lost (it died of SIGKILL)"
+    assert console.cause() == f"rank 9 on node-2 {failures.KILLED}"
+
+
+def test_slurms_line_about_a_kill_for_memory_is_the_proof_of_its_reason(console):
+    console.show(
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some of the step tasks have been OOM Killed."
+    )
+    assert console.cause() == f"a process {failures.KILLED_FOR_MEMORY}"
+    for line in SUMMARY.format(code=-9).splitlines():
+        console.show(line)
+    assert console.cause() == f"rank 9 on node-2 {failures.KILLED_FOR_MEMORY}"
 
 
 def test_a_rank_that_failed_by_itself_is_quoted(console):

@@ -12,6 +12,7 @@ from tensorprimat.core import failures
 from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch
+from tensorprimat.machine import oom_kills
 
 SPEC = RunSpec(
     model="llama",
@@ -132,8 +133,18 @@ def test_an_engines_own_sentence_is_passed_on_whatever_follows_it(run):
 
 def test_a_killed_process_is_reported_as_killed(run):
     ending, _ = run("os.kill(os.getpid(), signal.SIGKILL)")
-    assert "killed (SIGKILL)" in str(ending.error)
+    assert str(ending.error).startswith(f"the training process {failures.KILLED}; for less memory try ")
     assert ending.result is None
+
+
+def test_a_process_that_the_kernel_killed_for_memory_is_reported_as_such(run, tmp_path, monkeypatch):
+    events = tmp_path / "memory.events"
+    events.write_text("oom_kill 4\n")
+    (tmp_path / "own").write_text("0::/\n")
+    monkeypatch.setattr(oom_kills, "_ROOT", tmp_path)
+    monkeypatch.setattr(oom_kills, "_OWN_GROUPS", tmp_path / "own")
+    ending, _ = run(f"open({str(events)!r}, 'w').write('oom_kill 5')\nos.kill(os.getpid(), signal.SIGKILL)")
+    assert str(ending.error).startswith(f"the training process {failures.KILLED_FOR_MEMORY}; for less memory try ")
 
 
 def test_another_fatal_signal_is_named(run):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorprimat.core import failures
 from tensorprimat.core.errors import OutOfMemoryError, RunError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launcher_output
@@ -85,7 +86,7 @@ dist.all_reduce(torch.ones(4))
     ("fault", "told"),
     [
         ("raise ValueError('bad shape')", "Primus exited with 1: [rank1]: ValueError: bad shape"),
-        ("os.kill(os.getpid(), 9)", "Primus: a rank died of SIGKILL: killed by hand, or by the system"),
+        ("os.kill(os.getpid(), 9)", f"Primus: a rank {failures.KILLED}"),
         ("raise torch.OutOfMemoryError('HIP out of memory')", "out of memory: qwen (full)"),
     ],
 )
@@ -118,13 +119,12 @@ def test_of_the_errors_of_many_ranks_the_first_that_no_other_rank_caused_is_name
 @pytest.mark.usefixtures("warm")
 def test_a_killed_rank_is_reported_as_killed(follow, tmp_path):
     (tmp_path / "rank.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    assert "a rank died of SIGKILL: killed by hand, or by the system" in str(
-        follow(sys.executable, *TORCHRUN, "rank.py")
-    )
+    assert f"a rank {failures.KILLED}; its log" in str(follow(sys.executable, *TORCHRUN, "rank.py"))
 
 
-def test_a_killed_launcher_is_reported_as_killed(follow):
-    assert "Primus died of SIGKILL: working" in str(follow("bash", "-c", "echo working; kill -9 $$"))
+@pytest.mark.parametrize("script", ["echo working; kill -9 $$", "echo working; exit 137"])
+def test_a_killed_launcher_is_reported_as_killed(follow, script):
+    assert f"Primus {failures.KILLED}; its last line: working" in str(follow("bash", "-c", script))
 
 
 GARBLED = """

@@ -14,11 +14,13 @@ import torch
 
 from tensorprimat.cli import main, micro_options
 from tensorprimat.cli.sweep import Progress
-from tensorprimat.core import footprint, micro_result
+from tensorprimat.core import failures, footprint, micro_result
 from tensorprimat.core.errors import RunError
+from tensorprimat.core.failures import KILLED_FOR_MEMORY
 from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
+from tensorprimat.machine import oom_kills
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import grid, isolated, memory, passes, sweep
 from tensorprimat.micro.estimate import best_rate, estimate
@@ -276,17 +278,44 @@ def test_a_sweep_of_a_gpu_that_nobody_knows_leaves_the_gpu_to_its_cells():
     assert (rate, origin) == (None, "the catalogue does not have this device; tprimat preflight measures it")
 
 
-def test_a_process_that_the_system_kills_ran_out_of_memory(monkeypatch):
-    monkeypatch.setattr(isolated, "_run", lambda *_: (-signal.SIGKILL, []))
-    cell = isolated.measure(specs()[0])
-    assert cell.status == "oom"
-    assert "the system killed the process" in cell.reason
+@pytest.fixture
+def cell_whose_process(tmp_path, monkeypatch):
+    """Function that returns the cell whose process runs a few lines of Python, which may count a kill for memory."""
+    events = tmp_path / "memory.events"
+    events.write_text("oom 0\noom_kill 0\n")
+    (tmp_path / "own").write_text("0::/\n")
+    monkeypatch.setattr(oom_kills, "_ROOT", tmp_path)
+    monkeypatch.setattr(oom_kills, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(isolated, "MODULE", "stand_in")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def does(body):
+        counts = f"def count():\n    open({str(events)!r}, 'w').write('oom 1\\noom_kill 1\\n')\n"
+        (tmp_path / "stand_in.py").write_text(f"import os, sys\n{counts}{body}")
+        return isolated.measure(specs()[0])
+
+    return does
 
 
-def test_a_process_that_crashes_is_a_failed_row(monkeypatch):
-    monkeypatch.setattr(isolated, "_run", lambda *_: (-signal.SIGSEGV, ["Fatal error"]))
-    cell = isolated.measure(specs()[0])
-    assert (cell.status, cell.reason) == ("failed", "the process died of SIGSEGV: Fatal error")
+def test_a_process_that_is_killed_ran_out_of_memory_only_if_the_kernel_says_so(cell_whose_process):
+    killed = "os.kill(os.getpid(), 9)"
+    cell = cell_whose_process(killed)
+    assert (cell.status, cell.reason) == ("failed", f"the process {failures.KILLED}")
+    cell = cell_whose_process(f"count(); {killed}")
+    assert (cell.status, cell.reason) == ("oom", f"out of memory: {cell.spec.title}; the process {KILLED_FOR_MEMORY}")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("print('Fatal error', file=sys.stderr); os.kill(os.getpid(), 11)", "died of SIGSEGV: Fatal error"),
+        ("print('odd', file=sys.stderr); sys.exit(3)", "exited with 3: odd"),
+        ("count(); sys.exit(3)", "exited with 3: no output"),  # another process of the group was killed
+    ],
+)
+def test_a_process_that_crashes_is_a_failed_row(cell_whose_process, body, reason):
+    cell = cell_whose_process(body)
+    assert (cell.status, cell.reason) == ("failed", f"the process {reason}")
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

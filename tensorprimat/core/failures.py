@@ -1,12 +1,14 @@
-"""Causes of a training that ended early, by the texts of frameworks, libraries, launchers and systems.
+"""Causes of a training that ended early, by its exit code and the texts of frameworks, libraries and systems.
 
-Readers of logs and launchers of processes use the same table. A text that also occurs in a healthy log ("out of
-memory" in an advice, "Connection reset by peer" of an upload) counts only for a process that is known to have failed.
+Readers of logs and launchers of processes use the same table and the same words. A text that also occurs in a healthy
+log ("out of memory" in an advice, "Connection reset by peer" of an upload) counts only for a process that is known to
+have failed.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass
 
 from tensorprimat.core.line_kinds import kinds_of
@@ -15,6 +17,15 @@ OUT_OF_MEMORY = "out of memory"
 INTERRUPTED = "interrupted"
 RANK_LOST = "lost rank"
 TIMEOUT = "collective timeout"
+
+BY_SYSTEM = "by the system because memory ran out"
+KILLED = f"was killed (SIGKILL): by hand, or {BY_SYSTEM} (dmesg says which)"
+KILLED_FOR_MEMORY = f"was killed (SIGKILL) {BY_SYSTEM}"
+LOST = "crashed or was killed, perhaps because memory ran out (see dmesg)"
+"""Ends of a sentence that begins with a process: killed without and with a proof of the reason, ended in some way."""
+SHELL_SIGNAL = 128  # a shell's exit code of a command that died of signal N is 128 + N
+KERNEL_KILL = r"\boom[-_ ]kill|OOM Killed|Out of memory: Kill"
+"""Words of the kernel and Slurm about a process that was killed because the host's memory, or its share, ran out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +47,7 @@ CAUSES = (
         name=OUT_OF_MEMORY,
         proof=r"OutOfMemoryError|(?:CUDA|HIP)(?: error:)? out of memory|hipErrorOutOfMemory|RESOURCE_EXHAUSTED"
         r"|CUBLAS_STATUS_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator: can't allocate memory"
-        r"|\boom[-_ ]kill|OOM Killed|Out of memory: Kill",
+        rf"|{KERNEL_KILL}",
         proof_once_failed=r"(?i:out of memory|can(?:'t|not) allocate memory|bad_alloc|unable to allocate"
         r"|could not create a (?:primitive|memory)|\bMemoryError\b)",  # the last but one: oneDNN
     ),
@@ -57,8 +68,7 @@ CAUSES = (
         name=RANK_LOST,
         proof=r"(?:NCCL|RCCL)[^\n]{0,300}remote process exited",
         proof_once_failed=r"Connection closed by peer|Connection reset by peer|remote process exited",
-        advice="the connection to another rank was lost; it crashed or was killed, perhaps because host memory ran out "
-        "(see dmesg)",
+        advice=f"the connection to another rank was lost; it {LOST}",
     ),
     Cause(
         name="killed by a signal",
@@ -83,6 +93,7 @@ _SUSPICIOUS = (
     b"exited", b"space left", b"quota",
 )  # fmt: skip
 """Every proof of a log holds one of these, and a plain search is much faster."""
+_SIGKILL = 9
 _HARMLESS = re.compile(r"Exception ignored in[^\n]*\n[^\n]*Traceback")  # of an interpreter that shuts down
 
 
@@ -110,6 +121,43 @@ def is_consequence(message: str) -> bool:
     (True, False)
     """
     return cause_of_failure(message) in CONSEQUENCES or any(ADVICE[name] in message for name in CONSEQUENCES)
+
+
+def was_killed(code: int) -> bool:
+    """Return True for the exit code of a process that died of SIGKILL, as Python (-9) or a shell (137) has it."""
+    return code in (-_SIGKILL, SHELL_SIGNAL + _SIGKILL)
+
+
+def signal_of(code: int) -> str | None:
+    """Return the name of the signal that ended a process, by its exit code; None if it ended by itself.
+
+    >>> signal_of(-11), signal_of(139), signal_of(1)
+    ('SIGSEGV', 'SIGSEGV', None)
+    """
+    number = -code if code < 0 else code - SHELL_SIGNAL
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}" if code < 0 else None
+
+
+def ending(code: int, *, memory_ran_out: bool = False) -> str:
+    """Return how a process ended, by its exit code, as the end of a sentence that begins with the process.
+
+    memory_ran_out: there is a proof that the kernel killed it for lack of memory (machine/oom_kills, a line of Slurm).
+
+    >>> ending(3), ending(-11)
+    ('exited with 3', 'died of SIGSEGV')
+    """
+    if was_killed(code):
+        return KILLED_FOR_MEMORY if memory_ran_out else KILLED
+    name = signal_of(code)
+    return f"exited with {code}" if name is None else f"died of {name}"
+
+
+def shows_kernel_kill(text: str) -> bool:
+    """Return True if an output proves that the kernel killed a process for lack of memory."""
+    return re.search(KERNEL_KILL, text) is not None
 
 
 def _first(proofs: tuple[tuple[str, re.Pattern[str]], ...], text: str) -> str | None:

@@ -24,10 +24,19 @@ from typing import IO
 import tensorprimat
 from tensorprimat.core import atomic, processes, store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
-from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure, is_consequence
+from tensorprimat.core.failures import (
+    ADVICE,
+    OUT_OF_MEMORY,
+    cause_of_failure,
+    ending,
+    is_consequence,
+    signal_of,
+    was_killed,
+)
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, failures
+from tensorprimat.machine import oom_kills
 
 GRACE_SECONDS = 15.0  # to write the measurements; importing torch, which cannot be interrupted, alone takes 5
 TERMINATE_SECONDS = 5.0
@@ -73,11 +82,12 @@ def run(
         spec_file, result_file, stderr_file = (scratch / name for name in ("spec.json", "result.json", "stderr"))
         spec_file.write_text(spec.model_dump_json())
         command = [*wrapping, sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(result_file)]
+        kills = oom_kills.KillWatch()
         code, interrupted = supervise(command, stderr_file=stderr_file, scratch=scratch, on_line=on_line)
         result = _read(result_file)
         if not interrupted and code == 0 and result is not None and result.complete:
             return Ending(result=result)
-        error = cluster_error(stderr_file) if interrupted else _cause(spec, code, stderr_file, log)
+        error = cluster_error(stderr_file) if interrupted else _cause(spec, code, stderr_file, log, kills)
         partial = None if result is None else result.changed(complete=False)
         return Ending(result=partial, error=error, interrupted=interrupted)
 
@@ -182,7 +192,7 @@ def cluster_error(stderr_file: Path, otherwise: str = "interrupted") -> RunError
     return RunError(message.removeprefix(CLUSTER))
 
 
-def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrimatError:
+def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path, kills: oom_kills.KillWatch) -> TensorPrimatError:
     """Return one sentence about why a process failed; keeps its stderr where there is any."""
     text = stderr_file.read_text(encoding="utf-8", errors="replace")
     tail = [line.strip() for line in text.splitlines() if line.strip()][-TAIL_LINES:]
@@ -203,14 +213,14 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path) -> TensorPrim
         return failures.out_of_memory(spec, kept)
     if cause is not None and (advice := ADVICE[cause]):
         return RunError(f"{advice}; {last}{kept}")
-    if code == -signal.SIGKILL:
+    if was_killed(code):
         tiny = ", --preset tiny (other work)" if ENGINES[spec.engine].own_training and spec.preset != "tiny" else ""
         return RunError(
-            "the training process was killed (SIGKILL): by hand, or by the system because memory ran out (dmesg says "
-            f"which); for less memory try {failures.memory_remedies(spec)}{tiny}{kept}"
+            f"the training process {ending(code, memory_ran_out=kills.killed())}; for less memory try "
+            f"{failures.memory_remedies(spec)}{tiny}{kept}"
         )
-    if code < 0:
-        return RunError(f"the training process died of {signal.Signals(-code).name}: {last}{kept}")
+    if signal_of(code):
+        return RunError(f"the training process {ending(code)}: {last}{kept}")
     if code == 0:
         return RunError(f"the training process ended without a complete result: {last}{kept}")
     return RunError(f"{last}{kept}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 import subprocess
 import sys
 from collections import deque
@@ -14,12 +13,13 @@ from typing import IO
 
 from tensorprimat.core import processes, store
 from tensorprimat.core.errors import RunError, TensorPrimatError
-from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure, is_consequence
+from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure, ending, is_consequence, was_killed
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.engines import console, failures
+from tensorprimat.machine import oom_kills
 
 GRACE_SECONDS = 10.0  # until interrupted ranks have left their collectives
 SHOWN_LINES = 15  # last lines of a failed training that are shown again
@@ -31,7 +31,7 @@ _ITERATION = re.compile(r"iteration\s+(\d{1,12})/\s*\d+ \|.*?elapsed time per it
 _MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]{1,30})Gi?B")
 _LOSS = re.compile(r"lm loss: *(\S{1,30})")
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,30}m")
-_KILLED = re.compile(r"Signal \d+ \((SIGKILL|SIGSEGV|SIGBUS)\) received by PID \d+")  # torchrun, of a rank
+_KILLED = re.compile(r"Signal (\d+) \((?:SIGKILL|SIGSEGV|SIGBUS)\) received by PID \d+")  # torchrun, of a rank
 _RAISED = re.compile(r"(?:^|\]: ?|\s)[\w.]*(?:Error|Exception): ")  # "[rank0]: torch.distributed.DistBackendError: …"
 _RANK = re.compile(r"\[rank\d+\]")
 _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
@@ -56,6 +56,7 @@ def follow(
     name: the framework's name. spec: the training, for the remedies. folder: the working folder.
     """
     with processes.scratch_folder() as scratch:  # torchrun leaves a folder behind when it is killed
+        kills = oom_kills.KillWatch()
         child = processes.popen(
             command,
             cwd=folder,
@@ -85,7 +86,9 @@ def follow(
             return RunError(f"{log.name}: {error.strerror}; {name} was ended; make room, or name another --output")
         finally:
             processes.end(child)
-    return _failure(spec, name, child.returncode, list(tail), log.name) if child.returncode else None
+    if child.returncode == 0:
+        return None
+    return _failure(spec, name, child.returncode, list(tail), log.name, memory_ran_out=kills.killed())
 
 
 def keep(read: Callable[[], Result], result_file: Path, *, name: str, failure: RunError | None) -> None:
@@ -187,7 +190,7 @@ def _stop(child: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
     processes.end(child)
 
 
-def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str) -> RunError:
+def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str, *, memory_ran_out: bool) -> RunError:
     """Print the launcher's last lines and return the error that names the cause in one line."""
     print(f"{name} failed; the last lines of {log}:", file=sys.stderr)
     for line in tail[-SHOWN_LINES:]:
@@ -198,11 +201,9 @@ def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str) -> 
     error = complaint(tail)
     if error is None or is_consequence(error) or _rank(error) is None:  # no rank raised an error of its own
         if killed := next((match for line in tail if (match := _KILLED.search(line))), None):
-            return RunError(
-                f"{name}: a rank died of {killed[1]}: killed by hand, or by the system because the host's memory ran "
-                f"out (dmesg says which); its log: {log}"
-            )
+            how = ending(-int(killed[1]), memory_ran_out=memory_ran_out)
+            return RunError(f"{name}: a rank {how}; its log: {log}")
         if cause is not None and (advice := ADVICE[cause]):
             return RunError(f"{name}: {advice}; its log: {log}")
-    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    how = ending(code, memory_ran_out=memory_ran_out) + ("; its last line" if was_killed(code) else "")
     return RunError(f"{name} {how}: {error or (tail or ['no output'])[-1].strip()}; its log: {log}")

@@ -1,7 +1,7 @@
 """One cell in a fresh process: `python -m tensorprimat.micro.isolated --spec FILE --result FILE`.
 
-In a fresh process no cell inherits another's allocator, caches or compiled kernels. If the system kills the process
-because memory ran out, the table shows OOM for this cell, and the sweep continues.
+In a fresh process no cell inherits another's allocator, caches or compiled kernels. If the process is killed, the sweep
+continues, and the table shows OOM for this cell where the kernel counted a kill for lack of memory, else "failed".
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from pathlib import Path
 import tensorprimat
 from tensorprimat.core import micro_result, processes
 from tensorprimat.core.errors import TensorPrimatError, UsageError
+from tensorprimat.core.failures import OUT_OF_MEMORY, ending, was_killed
 from tensorprimat.core.micro_result import CellSpec, MicroResult
+from tensorprimat.machine import oom_kills
 
 MODULE = "tensorprimat.micro.isolated"
 STOP_SECONDS = 5.0  # patience with a process that was asked to end
-KILLED = -signal.SIGKILL if hasattr(signal, "SIGKILL") else -9
 
 
 def measure(spec: CellSpec) -> MicroResult:
@@ -34,6 +35,7 @@ def measure(spec: CellSpec) -> MicroResult:
         spec_file, result_file = scratch / "spec.json", scratch / "cell.json"
         spec_file.write_text(spec.model_dump_json(by_alias=True))
         command = [sys.executable, "-m", MODULE, "--spec", str(spec_file), "--result", str(result_file)]
+        kills = oom_kills.KillWatch()
         code, output = _run(command, scratch)
         if code == 0:
             return micro_result.load(result_file)
@@ -41,11 +43,11 @@ def measure(spec: CellSpec) -> MicroResult:
     if code == UsageError.exit_code:
         raise UsageError(last.removeprefix("cell: "))
     values = {name: getattr(spec, name) for name in CellSpec.model_fields}
-    if code == KILLED:
-        why = f"out of memory: {spec.title}; the system killed the process"
-        return MicroResult(**values, status="oom", reason=why)
-    how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    return MicroResult(**values, status="failed", reason=f"the process {how}: {last}")
+    short = was_killed(code) and kills.killed()
+    how = f"the process {ending(code, memory_ran_out=short)}"
+    if short:
+        return MicroResult(**values, status="oom", reason=f"{OUT_OF_MEMORY}: {spec.title}; {how}")
+    return MicroResult(**values, status="failed", reason=how if was_killed(code) else f"{how}: {last}")
 
 
 def _run(command: Sequence[str], scratch: Path) -> tuple[int, list[str]]:

@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 
 from tensorprimat.core import processes
 from tensorprimat.core.errors import RunError
+from tensorprimat.core.failures import KILLED_FOR_MEMORY, LOST
 from tensorprimat.core.processes import usable_cores
+from tensorprimat.machine import oom_kills
 
 MOST_WORKERS = 16  # more processes would only wait for the disk
 
@@ -73,13 +75,14 @@ def in_processes(
     if workers < 2:
         yield from map(read, items)
         return
+    kills = oom_kills.KillWatch()
     # Fresh processes: a fork could copy a lock that a thread of numpy or of the progress bar holds at that moment.
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, fresh, initializer=_begin_reading, initargs=(os.getpid(),)) as pool:
         try:
             yield from pool.map(read, items, chunksize=at_once)
         except BrokenProcessPool as error:
-            raise RunError("a process that read files was killed, perhaps because memory ran out") from error
+            raise RunError(f"a process that read files {KILLED_FOR_MEMORY if kills.killed() else LOST}") from error
 
 
 def _begin_reading(parent: int) -> None:

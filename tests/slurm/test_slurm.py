@@ -131,7 +131,7 @@ def test_a_lost_rank_is_named(launch, tmp_path):
     rank(1, tmp_path).kill()
     code, lines = launcher.ended()
     assert code == 1
-    assert re.search(r"Slurm job \d+ failed: rank 1 on \S+ was lost \(it died of SIGKILL\)", complaint(lines))
+    assert re.search(r"Slurm job \d+ failed: rank 1 on \S+ was killed \(SIGKILL\)", complaint(lines))
     kept = re.search(r"its output is in (\S+\.txt)", complaint(lines))[1]
     assert "SIGKILL" in (tmp_path / kept).read_text()
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat.core.errors import RunError
+from tensorprimat.core.failures import BY_SYSTEM
 
 ENDING = (
-    "was removed before it had ended: by hand (docker kill), by a daemon that restarted, or by the system because the "
-    "host's memory ran out (see dmesg)"
+    "was removed before it had ended: by hand (docker kill), by a daemon that restarted, or "
+    f"{BY_SYSTEM} (dmesg says which)"
 )
 
 

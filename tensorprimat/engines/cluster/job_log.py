@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from tensorprimat.core.failures import KILLED_FOR_MEMORY, ending, shows_kernel_kill
 from tensorprimat.machine.platform import LABELS
 
 ENGINE_LINE = re.compile(rf"\[(?:{'|'.join(LABELS.values()).upper()})\] .*")
@@ -24,7 +25,6 @@ ROOT_CAUSE = re.compile(
 """The rank that failed first, in the summary that torchrun writes on every node."""
 CANNOT_START = re.compile(r"\S{1,300}: command not found|execve\(\): .+|ModuleNotFoundError: No module named .+")
 """Messages of an image or a node that lacks the ranks' launcher or one of their imports."""
-SIGNALS = {number.value: number.name for number in signal.Signals}
 KEPT_LINES = 10_000  # in which a cause is looked for: a library's debug output has millions
 
 
@@ -52,12 +52,14 @@ class Console:
         """Return why the ranks ended: a lost rank, an engine's own error or a missing program; None if unknown."""
         text = "\n".join(self.output)
         for failed in ROOT_CAUSE.finditer(text):
-            died_of = -int(failed["code"])
-            if died_of > 0 and died_of != signal.SIGTERM:  # torchrun itself sends it to the other ranks
-                name = SIGNALS.get(died_of, f"signal {died_of}")
-                return f"rank {failed['rank']} on {failed['host']} was lost (it died of {name})"
+            code = int(failed["code"])
+            if code < 0 and code != -signal.SIGTERM:  # torchrun itself sends it to the other ranks
+                how = ending(code, memory_ran_out=shows_kernel_kill(text))
+                return f"rank {failed['rank']} on {failed['host']} {how}"
         if own := OWN_LINE.findall(text):
             return str(own[-1]).partition(": ")[2]
+        if shows_kernel_kill(text):
+            return f"a process {KILLED_FOR_MEMORY}"
         lacking = CANNOT_START.search(text)
         return lacking[0] if lacking else None
 

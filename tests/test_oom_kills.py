@@ -1,0 +1,92 @@
+"""Proof that the kernel killed a process for lack of memory: the counter of a control group, and what it decides."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorprimat.core import failures
+from tensorprimat.machine import oom_kills
+
+HYBRID = "9:name=systemd:/\n4:memory:/jobs/7\n3:cpuset:/\n0::/\n"
+UNIFIED = "0::/user.slice/session-3.scope\n"
+IN_A_CONTAINER = "0::/\n"
+
+
+def group(root, folder, name, kills):
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    (root / folder / name).write_text(kills)
+
+
+EVENTS = "low 0\nhigh 0\nmax 41\noom 2\noom_kill {}\noom_group_kill 0\n"
+CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "folder", "name", "text", "kills"),
+    [
+        (UNIFIED, "user.slice/session-3.scope", "memory.events", EVENTS, 3),
+        (UNIFIED, "user.slice", "memory.events", EVENTS, 3),  # the memory controller ends above the session
+        (IN_A_CONTAINER, ".", "memory.events", EVENTS, 3),
+        (HYBRID, "memory/jobs/7", "memory.oom_control", CONTROL, 3),
+        (HYBRID, "memory", "memory.oom_control", CONTROL, 3),  # a container that is told the host's path
+        (HYBRID, "memory/jobs/7", "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\n", None),  # Linux 4.12
+        (UNIFIED, "other", "memory.events", EVENTS, None),
+    ],
+)
+def test_the_counter_is_that_of_the_own_group_or_the_nearest_above(
+    tmp_path, monkeypatch, groups, folder, name, text, kills
+):
+    own = tmp_path / "own"
+    own.write_text(groups)
+    group(tmp_path / "root", folder, name, text.format(3))
+    monkeypatch.setattr(oom_kills, "_OWN_GROUPS", own)
+    monkeypatch.setattr(oom_kills, "_ROOT", tmp_path / "root")
+    assert oom_kills.count() == kills
+
+
+def test_a_system_without_control_groups_has_no_counter(tmp_path, monkeypatch):
+    monkeypatch.setattr(oom_kills, "_OWN_GROUPS", tmp_path / "absent")
+    assert oom_kills.count() is None
+    assert not oom_kills.KillWatch().killed()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux'")
+def test_the_counter_of_this_process_does_not_rise_by_a_kill_by_hand():
+    watch = oom_kills.KillWatch()
+    assert oom_kills.count() in (None, *range(10**6))
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert not watch.killed()
+
+
+@pytest.mark.parametrize("code", [-9, 137])
+def test_a_kill_has_no_reason_without_proof(code):
+    assert failures.ending(code) == (
+        "was killed (SIGKILL): by hand, or by the system because memory ran out (dmesg says which)"
+    )
+    assert failures.ending(code, memory_ran_out=True) == "was killed (SIGKILL) by the system because memory ran out"
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(-7, "died of SIGBUS"), (143, "died of SIGTERM"), (-70, "died of signal 70"), (255, "exited with 255"),
+     (1, "exited with 1"), (127, "exited with 127"), (128, "exited with 128")],
+)  # fmt: skip
+def test_other_ends_are_named_by_signal_or_code_and_memory_is_not_blamed(code, how):
+    assert failures.ending(code) == failures.ending(code, memory_ran_out=True) == how
+
+
+PACKAGE = Path(failures.__file__).parents[1]
+VOCABULARY = ("was killed (SIGKILL", "system because", "died of SIG", "died of {", "signal.Signals(")
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_one_module_words_how_a_process_ended(path):
+    if path != Path(failures.__file__):
+        found = [words for words in VOCABULARY if words in path.read_text()]
+        assert not found, "use core/failures: ending, KILLED, LOST …"
