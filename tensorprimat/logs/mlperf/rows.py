@@ -1,7 +1,7 @@
 """Rows of an MLPerf run as optimizer steps: the steps of each row, repeated rows, and blocks that are rows.
 
 - NVIDIA's rows state their progress as `step` or `samples_count`, from v6.0 on as `samples_count` alone; there
-  `blocks` divides the time of each block among its rows.
+  `block_shares` divides the time of each block among its rows.
 - AMD's Primus writes no rows at all: the time between block_start and block_stop is a row of `samples_count` samples.
   Some of its versions write a throughput from one block_stop to the next, evaluation included; a block's own marks
   time it then.
@@ -19,7 +19,7 @@ from statistics import median
 
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step
-from tensorprimat.logs.mlperf.blocks import Share, partial_rows, share_blocks
+from tensorprimat.logs.mlperf.block_shares import Share, partial_rows, share_blocks
 from tensorprimat.logs.mlperf.run import Block, MlperfEvents, MlperfRow
 
 MOST_UNCOUNTED = 0.2  # of the time of all blocks
