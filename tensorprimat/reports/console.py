@@ -270,7 +270,9 @@ def _published(of_model: Comparison, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(), safe(f"{content.title} ({len(near)} of {every} rows)", "bold")]
     if near:
         several = len(near[0].against) > MOST_SIDE_COLUMNS
-        each = [column.title for column in content.columns if several and column.title.endswith(" over it")]
+        each = [
+            column.title for column in content.columns if several and column.title.endswith(published.OVER_PUBLISHED)
+        ]
         slim = without(content, "Source", "What differs", "Sequence", "Global batch", *each)
         parts += [fitting(slim, width=width - INDENT), safe(content.note or "", "dim")]
     else:

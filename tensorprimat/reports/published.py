@@ -12,6 +12,10 @@ from tensorprimat.reports.tables import Table, TableCell, figure, headed, text
 MOST_DIFFERENCES = 5  # settings that a row names
 
 
+OVER_PUBLISHED = " / published"
+"""End of the headings of the columns of ratios."""
+
+
 def published(comparison: Comparison) -> Table:
     """Return the published results for the sides' model; a table without rows where there are none."""
     return table(comparison.published, sum(comparison.published_left_out.values()))
@@ -20,7 +24,7 @@ def published(comparison: Comparison) -> Table:
 def table(rows: Sequence[PublishedComparison], left_out: int = 0) -> Table:
     """Return the published results of one model, nearest first, and each measured side as a multiple of them."""
     labels = [against.label for against in rows[0].against] if rows else []
-    ratios = [f"{label} over it" for label in labels]
+    ratios = [f"{label}{OVER_PUBLISHED}" for label in labels]
     figures = ("GPUs", "Precision", "Sequence", "Global batch", "tokens/s/GPU")
     titles = ("GPU", *figures, *ratios, "Level", "What differs", "Source")
     return Table(
