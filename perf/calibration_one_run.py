@@ -40,7 +40,7 @@ def _batch_means(series: Floats, batches: int = 10) -> Floats:
 
 
 def _plugged_in(series: Floats) -> Floats:
-    """AR(1) with one bias-corrected estimate of φ, and as many degrees of freedom as effective rows."""
+    """Return half the interval of an AR(1) series: φ corrected for bias, degrees of freedom by effective rows."""
     rows = series.shape[1]
     x = series - series.mean(axis=1, keepdims=True)
     phi = (x[:, 1:] * x[:, :-1]).sum(axis=1) / (x * x).sum(axis=1)

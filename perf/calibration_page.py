@@ -52,7 +52,7 @@ def misses(
     alarms: Mapping[str, float],
     slack: float,
 ) -> list[str]:
-    """Targets that were missed by more than the simulation's own error, `slack`."""
+    """Return the targets that were missed by more than the simulation's own error, `slack`."""
     missed = []
     for row in compared:
         if row.coverage < 0.93 - slack:  # nan, of few verdicts, is not below

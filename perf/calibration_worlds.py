@@ -45,7 +45,7 @@ class World:
 
 
 def simulate(world: World, random: np.random.Generator, count: int) -> Floats:
-    """Step times of `count` benchmarks. shape (count, runs, ramp + steps)"""
+    """Return the step times of `count` benchmarks, shape (count, runs, ramp + steps)."""
     shape = (count, world.runs, world.ramp + world.steps)
     noise = autocorrelated(random, shape, world.phi)
     per_host = random.standard_normal((count, world.hosts))[:, np.arange(world.runs) % world.hosts]

@@ -146,7 +146,7 @@ def parse(path: Path) -> tuple[float, int]:
 
 
 def parse_on_one_core(path: Path) -> tuple[float, int]:
-    """As `parse`, by one process on one core."""
+    """Parse as `parse` does, by one process on one core."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
     try:
@@ -203,7 +203,7 @@ def grep(path: Path) -> float:
 def show(
     what: str, path: Path, seconds: float, lines: int, *, peak: float | None = None, grep: float | None = None
 ) -> None:
-    """One row of the table. grep: its seconds on the same file."""
+    """Return one row of the table. grep: its seconds on the same file."""
     size = path.stat().st_size / MEGABYTE
     memory = f"{peak:8.0f} MB" if peak else " " * 11
     speed = f"{seconds:9.2f} s{size / seconds:9.0f} MB/s{lines / seconds:13,.0f} rows/s"

@@ -258,7 +258,7 @@ def fp8() -> str:
 
 
 def group() -> str:
-    """DDP and FSDP2 each take a step over a group of one: NCCL (RCCL) starts on a single GPU, gloo on a CPU."""
+    """Take a step with DDP and one with FSDP2 over a group of one: NCCL (RCCL) on a single GPU, gloo on a CPU."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -291,7 +291,7 @@ def group() -> str:
 
 
 def ddp() -> str:
-    """Replicas on all GPUs here (NCCL or RCCL), on two processes of a CPU (gloo)."""
+    """Train replicas on all GPUs here (NCCL or RCCL), on two processes of a CPU (gloo)."""
     return _shared("ddp")
 
 

@@ -151,7 +151,7 @@ def _own_clock(path: str) -> Own:
 
 
 def _marks(path: str) -> Iterator[tuple[str, float, float]]:
-    """(key, seconds since the epoch, samples so far) of every mark; gpt3 counts tokens as epochs."""
+    """Yield (key, seconds since the epoch, samples so far) of every mark; gpt3 counts tokens as epochs."""
     length = 0.0
     with open(path, errors="replace") as lines:
         for line in lines:

@@ -197,7 +197,7 @@ class PlainBlock(nn.Module):
 
 
 def turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding. x: (sequences, heads, length, head size)."""
+    """Return x after rotary position embedding. x: (sequences, heads, length, head size)."""
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
@@ -281,7 +281,7 @@ class Turns(Callback):  # type: ignore[misc]
 
 
 def train(work: Workload, turns: Turns) -> None:
-    """The engine's own training, with everybody else's steps between its own."""
+    """Run the engine's own training, with everybody else's steps between its own."""
     arguments = work.arguments
     spec = RunSpec(
         model="course", preset="small", engine="torch", steps=turns.turns, warmup_steps=WARM_UP,

@@ -34,7 +34,7 @@ def best(command: list[str], *, folder: Path = ROOT, repetitions: int = REPETITI
 
 
 def write_results(folder: Path, count: int) -> None:
-    """Result files of two platforms, alternately, of 5 + 50 synthetic steps each, every one begun at another time."""
+    """Write `count` results of 5 + 50 synthetic steps, of two platforms in turn, each begun at another time."""
     import plausible
 
     from tensorprimat.core import store

@@ -40,7 +40,7 @@ NO_ROCM_TORCH = """make_env: an AMD GPU (/dev/kfd) but no torch for ROCm in this
 
 
 def vendor_stack(python: str) -> list[str]:
-    """Pins of the vendor stack if this python has a torch that sees a GPU, else nothing."""
+    """Return the pins of the vendor stack if this python has a torch that sees a GPU, else nothing."""
     sees_gpu = "import torch, sys; sys.exit(0 if torch.cuda.is_available() else 1)"
     if subprocess.run([python, "-c", sees_gpu], capture_output=True, check=False).returncode:
         return []

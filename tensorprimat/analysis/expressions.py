@@ -48,7 +48,7 @@ class Expression:
     """A parsed expression; `names` are the columns that it reads."""
 
     def __init__(self, text: str, *, flag: str) -> None:
-        """Raises UsageError naming the flag where the text is not such an expression."""
+        """Parse the text. Raises UsageError naming the flag where it is no such expression."""
         self._flag, self._text = flag, text
         if len(text) > LONGEST:
             raise self._error(f"longer than {LONGEST} characters")

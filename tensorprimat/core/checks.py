@@ -127,7 +127,7 @@ def _work_of_rows(result: Result) -> list[str]:
 
 
 def _flops_disagreements(result: Result) -> list[str]:
-    """Reported TFLOP/s and MFU against those computed from the shape, by the convention that comes nearest.
+    """Compare reported TFLOP/s and MFU with those computed from the shape, by the convention that comes nearest.
 
     An MFU printed with TFLOP/s is checked against the TFLOP/s only, so that one wrong figure is one warning.
     """
@@ -267,7 +267,7 @@ def _segments(selection: Selection) -> str:
 
 
 def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
-    """Unexplained slow or fast rows, by name: they are part of the cost, so they stay in."""
+    """Return warnings that name unexplained slow or fast rows: they are part of the cost, so they stay in."""
     seconds = result.steps.column("seconds")
     warnings = []
     for selection in selections:
@@ -291,7 +291,7 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
 
 
 def _slow_rates(result: Result, selection: Selection) -> list[str]:
-    """Unexplained slow rows of a log that has rates and no times."""
+    """Return a warning about unexplained slow rows of a log that has rates and no times."""
     name = next((name for name in RATES if result.steps.has(name)), None)
     if name is None:
         return []

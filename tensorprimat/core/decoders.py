@@ -174,7 +174,7 @@ def _layer(config: Config, family: Family, position: int) -> Layer:
 
 
 def _grouped(config: Config, family: Family) -> dict[str, Any]:
-    """Attention with queries in groups that share keys and values."""
+    """Return the numbers of attention with queries in groups that share keys and values."""
     hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
     pairs_of_heads = whole(config, "num_key_value_heads", default=heads)
     if heads % pairs_of_heads:
@@ -201,7 +201,9 @@ def _grouped(config: Config, family: Family) -> dict[str, Any]:
 
 
 def _latent(config: Config) -> dict[str, Any]:
-    """Multi-head latent attention (DeepSeek V2, arXiv:2405.04434, section 2.1), as training computes it."""
+    """Return the numbers of multi-head latent attention as training computes it.
+
+    DeepSeek V2, arXiv:2405.04434, section 2.1."""
     hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
     rank, rotated = whole(config, "kv_lora_rank"), whole(config, "qk_rope_head_dim")
     plain, values = whole(config, "qk_nope_head_dim"), whole(config, "v_head_dim")

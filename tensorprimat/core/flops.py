@@ -39,12 +39,12 @@ def _of_pairs(shape: ModelShape) -> int:
 
 
 def _every_pair(shape: ModelShape, sequence_length: int) -> int:
-    """12·L·H·Q·T: all T² pairs of query and key, masked or not (so a sliding window changes nothing)."""
+    """Return 12·L·H·Q·T: all T² pairs of query and key, masked or not (so a sliding window changes nothing)."""
     return _of_pairs(shape) * (shape.num_layers + (shape.multi_token_layers or 0)) * sequence_length
 
 
 def _attended_pairs(shape: ModelShape, sequence_length: int) -> int:
-    """6·L·H·Q·T: the T²/2 pairs below the diagonal; within a window W < T there are T·W − W²/2 of them."""
+    """Return 6·L·H·Q·T: the T²/2 pairs below the diagonal; within a window W < T there are T·W − W²/2 of them."""
     window = min(shape.sliding_window or sequence_length, sequence_length)
     layers = shape.num_layers + (shape.multi_token_layers or 0)
     windowed = layers if shape.windowed_layers is None else shape.windowed_layers

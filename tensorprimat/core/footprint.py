@@ -82,7 +82,7 @@ def activation_bytes(step: StepWork) -> float:
 
 
 def moved_bytes(step: StepWork) -> float:
-    """Least traffic between device memory and chip in one step: every operand once; caches could save more.
+    """Return the least traffic between device memory and chip in one step: every operand once; caches could save more.
 
     Weights are read in forward, and twice in backward (for the gradients of inputs and of weights), gradients written
     once; the tensors that autograd keeps are written once and read once; the optimizer touches its state once.

@@ -60,7 +60,7 @@ class Preset:
 
 
 def parameters(shape: ModelShape) -> int:
-    """Trainable parameters of a decoder with RMSNorm (no bias in norms, MLP or output projection).
+    """Return the trainable parameters of a decoder with RMSNorm (no bias in norms, MLP or output projection).
 
     All experts are included; tied embeddings count once.
     """
@@ -87,7 +87,7 @@ def active_parameters(shape: ModelShape) -> int:
 
 
 def matrix_parameters(shape: ModelShape) -> int:
-    """P_mm: weights of every matrix product of a token, the output head included even where it is tied.
+    """Return P_mm: the weights of every matrix product of a token, the output head included even where it is tied.
 
     The input embedding is a look-up and takes no part, nor do norms and biases. Of experts, the active ones count.
     """

@@ -22,7 +22,9 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "|", "%")  # a cell that a spreadshe
 
 
 def one_line(text: object, *, longest: int = LONGEST) -> str:
-    """Visible characters on one line: no control codes, escape sequences, direction overrides or lone surrogates.
+    """Return a text's visible characters on one line.
+
+    Control codes, escape sequences, direction overrides and lone surrogates are gone.
 
     White space of any kind becomes one space, everything else that steers instead of showing becomes U+FFFD, and text
     longer than `longest` ends in "…".
@@ -57,7 +59,7 @@ def _visible(character: str) -> str:
 
 
 def markdown(text: object, *, longest: int = LONGEST) -> str:
-    """For running text and table cells of Markdown (CommonMark and GitHub's dialect), never inside code.
+    """Escape a text for running text and table cells of Markdown (CommonMark and GitHub's dialect), never inside code.
 
     >>> markdown("<b>|x|</b> *y* [a](b)")
     '&lt;b&gt;\\\\|x\\\\|&lt;/b&gt; \\\\*y\\\\* \\\\[a\\\\](b)'
@@ -71,7 +73,7 @@ def markdown(text: object, *, longest: int = LONGEST) -> str:
 
 
 def csv_cell(text: object) -> str:
-    """For a CSV field that a spreadsheet will open; numbers go in as numbers, not through here.
+    """Escape a text for a CSV field that a spreadsheet will open; numbers go in as numbers, not through here.
 
     >>> csv_cell("=HYPERLINK(1)"), csv_cell("H100")
     ("'=HYPERLINK(1)", 'H100')

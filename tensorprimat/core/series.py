@@ -94,7 +94,7 @@ def sha256_of(content: bytes | memoryview) -> str:
 
 
 def _parsed(content: bytes) -> Steps:
-    """Raises one of _BROKEN for a file that is not a series file."""
+    """Return the steps of a series file. Raises one of _BROKEN for a file that is not a series file."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
         if unpacked > len(content):

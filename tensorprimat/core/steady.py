@@ -225,14 +225,14 @@ def _shift(rows: Floats) -> _Shift | None:
 
 
 def _ranks(rows: Floats) -> Floats:
-    """1 … n, ties sharing their mean."""
+    """Return the ranks 1 … n, ties sharing their mean."""
     _, place, counts = np.unique(rows, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((last - (counts - 1) / 2)[place])
 
 
 def _lag_one(residual: Floats) -> float:
-    """Lag-one autocorrelation, freed of its bias in short series (Marriott and Pope 1954)."""
+    """Return the lag-one autocorrelation, freed of its bias in short series (Marriott and Pope 1954)."""
     total = float(residual @ residual)
     phi = float(residual[1:] @ residual[:-1]) / total if total else 0.0
     return phi + (1 + 4 * phi) / len(residual)

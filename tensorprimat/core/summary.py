@@ -247,7 +247,7 @@ def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
 
 
 def recorded_warnings(result: Result) -> tuple[str, ...]:
-    """Warnings of readers and engines, without those that are computed from the figures each time."""
+    """Return the warnings of readers and engines, without those that are computed from the figures each time."""
     if not result.warnings:
         return ()
     selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
@@ -256,7 +256,7 @@ def recorded_warnings(result: Result) -> tuple[str, ...]:
 
 
 def pool(results: Sequence[Result]) -> Result:
-    """Repetitions of one benchmark as one result: steps and runs one after the other, figures over all of them.
+    """Pool repetitions of one benchmark into one result: steps and runs one after the other, figures over all of them.
 
     Configuration, device and model are taken from the first; callers check that the rest agrees. Raises ValueError for
     no result at all.

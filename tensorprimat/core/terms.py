@@ -95,7 +95,7 @@ def token_range(steps: Steps) -> tuple[float, float] | None:
 
 
 def _totals(steps: Steps) -> dict[str, Term | None]:
-    """Sums over all rows, warm-up and interrupted ones included."""
+    """Return the sums over all rows, warm-up and interrupted ones included."""
     time, timed = time_of(steps), np.isfinite(steps.column("seconds"))
     return {
         "total_steps": _term(
@@ -110,7 +110,7 @@ def _totals(steps: Steps) -> dict[str, Term | None]:
 
 
 def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> dict[str, Term | None]:
-    """Statistics of the step times of the measured rows."""
+    """Return the statistics of the step times of the measured rows."""
     mean, time = step_seconds(config, measured, timer), time_of(measured)
     seconds = measured.column("seconds")
     times = chosen(seconds, np.isfinite(seconds))
@@ -363,7 +363,7 @@ def _rows(steps: Steps, rows: np.ndarray) -> str:
 
 
 def _place(steps: Steps, row: int) -> str:
-    """`step 7, line 12`."""
+    """Return a row's place, such as `step 7, line 12`."""
     line = int(steps.column("line")[row])
     return f"step {int(steps.column('index')[row])}" + (f", line {line}" if line > 0 else "")
 

@@ -238,7 +238,7 @@ def train_rank(spec: RunSpec) -> None:
 
 
 def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
-    """One run. Raises RunError or OutOfMemoryError where it fails; the steps measured before it are written."""
+    """Train one run. Raises RunError or OutOfMemoryError where it fails; the steps measured before it are written."""
     log = Path(spec.output_dir) / f"bridge_training_{spec.model}_{store.new_stamp()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     ours = [sys.executable, "-m"]

@@ -220,7 +220,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
 
     @contextmanager
     def interruption(self, kind: str) -> Iterator[None]:
-        """Marks the step into which something else falls ("validation", "checkpoint"), so that it is not measured."""
+        """Mark the step into which something else falls ("validation", "checkpoint"), so that it is not measured."""
         self._interrupt(kind)
         try:
             yield

@@ -97,7 +97,7 @@ def _clock(seconds: float) -> str:
 
 
 def end_block(result: Result, *, label: str, path: Path | None, interruption_seconds: dict[str, float]) -> str:
-    """Totals, the measured figures, and the file that holds them, where there is one to look at."""
+    """Return the block printed at the end: totals, figures, and the file that holds them where there is one."""
     figures, memory = result.performance_metrics, result.memory_metrics or MemoryMetrics()
     ended = "Training finished" if result.complete else f"Training ended early ({result.runs[-1].ended_by})"
     total = (

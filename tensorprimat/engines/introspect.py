@@ -56,7 +56,7 @@ def is_nemo(trainer: Any) -> bool:
 
 
 def framework(trainer: Any) -> dict[str, str]:
-    """Fields of TrainingConfig: the framework that runs the training, and its version."""
+    """Return fields of TrainingConfig: the framework that runs the training, and its version."""
     name, package = ("NeMo", "nemo_toolkit") if is_nemo(trainer) else ("Lightning", "lightning")
     versions = environment.versions((package,))
     return {"framework": name, **({"framework_version": versions[package]} if package in versions else {})}
@@ -71,7 +71,7 @@ def is_sharded(trainer: Any) -> bool:
 
 
 def training_config(trainer: Any, module: Any) -> dict[str, Any]:
-    """Fields of TrainingConfig that trainer, strategy and data module state before the first batch."""
+    """Return fields of TrainingConfig that trainer, strategy and data module state before the first batch."""
     strategy, data = trainer.strategy, getattr(trainer, "datamodule", None)
     parallel = {name: size for name in PARALLEL_SIZES if isinstance(size := getattr(strategy, name, None), int)}
     world = trainer.world_size
@@ -170,7 +170,7 @@ def _strategy_name(strategy: Any, world: int) -> str | None:
 
 
 def _data_parallel_size(strategy: Any, world: int, parallel: Mapping[str, int]) -> int | None:
-    """Replicas of the model: from Megatron's sizes, else the number that Lightning gives a distributed sampler."""
+    """Return the replicas of the model, from Megatron's sizes or from Lightning's distributed sampler."""
     if parallel:
         return world // math.prod(parallel.get(name, 1) for name in MODEL_PARALLEL)  # experts are inside it
     if world == 1:
@@ -205,7 +205,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def optimizer_dtype(trainer: Any) -> str | None:
-    """Type of the optimizer's own state, once it has one (Adam's first moment)."""
+    """Return the type of the optimizer's own state, once it has one (Adam's first moment)."""
     for optimizer in getattr(trainer, "optimizers", None) or ():
         for _, state in getattr(optimizer, "state", {}).items():  # Megatron's stand-in for a dict has no values()
             moment = state.get("exp_avg") if isinstance(state, Mapping) else None
@@ -215,7 +215,7 @@ def optimizer_dtype(trainer: Any) -> str | None:
 
 
 def batch_shape(batch: Any) -> tuple[int, int] | None:
-    """(sequences, tokens of each) of one batch of token ids; None where the batch is something else.
+    """Return (sequences, tokens of each) of one batch of token ids; None where the batch is something else.
 
     In a dictionary it is the tensor of token ids, in a tuple the first tensor of whole numbers with two axes.
     """
@@ -229,7 +229,7 @@ def batch_shape(batch: Any) -> tuple[int, int] | None:
 
 
 def model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
-    """Name, shape and parameter count of a training module, and warnings about them.
+    """Return name, shape and parameter count of a training module, and warnings about them.
 
     The shape is taken from the module's own configuration and, where every parameter is whole on this rank, must give
     its parameter count. sharded: this rank holds a part, so there is nothing to count.
@@ -251,7 +251,7 @@ def model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
 
 
 def _configs(module: Any) -> Iterator[Any]:
-    """Configurations of the module and of its parts, outermost first."""
+    """Yield the configurations of the module and of its parts, outermost first."""
     for part in module.modules():
         config = getattr(part, "config", None)
         if config is not None and _whole(config, *SHAPE_SPELLINGS["num_layers"]):
@@ -317,7 +317,7 @@ def _whole(owner: Any, *names: str) -> int | None:
 
 
 def _tokens_before(window: Any) -> int | None:
-    """Megatron's (tokens behind, tokens ahead): the first, where it is a limit at all."""
+    """Return the tokens behind of Megatron's (tokens behind, tokens ahead), where they are a limit."""
     if isinstance(window, (tuple, list)) and window and isinstance(window[0], int) and window[0] > 0:
         return window[0]
     return None

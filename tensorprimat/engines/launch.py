@@ -114,7 +114,9 @@ def supervise(
 
 
 def _start(command: list[str], stderr: IO[bytes], scratch: Path) -> subprocess.Popen[str]:
-    """In a session of its own: a Ctrl-C reaches us alone, and all its processes can be signalled together."""
+    """Start the command in a session of its own.
+
+    A Ctrl-C then reaches this process alone, and all processes of the command can be signalled together."""
     return processes.popen(
         command,
         scratch=scratch,

@@ -176,7 +176,7 @@ def _with_last_memory(steps: Steps, memory: MemoryReading) -> Steps:
 
 
 def check_writable(output_dir: str, result_file: str | None) -> None:
-    """Raises RunError before the training rather than after it where the result could not be written."""
+    """Raise RunError before the training rather than after it where the result could not be written."""
     folder = Path(output_dir) if result_file is None else Path(result_file).parent
     if why := atomic.unwritable(folder):
         raise RunError(f"{folder}: {why}; give another output folder")

@@ -72,7 +72,7 @@ class Recorder:
         self._event_seconds = 0.0
 
     def start(self) -> None:
-        """The first step begins."""
+        """Begin the first step."""
         self.clock.synchronise()
         self._wall_start = time.perf_counter()
         self.started_at = time.time()
@@ -88,7 +88,7 @@ class Recorder:
         data_wait_seconds: float | None = None,
         memory: MemoryReading | None = None,
     ) -> None:
-        """An optimizer step (or `covers` of them) has been queued; index: number of the last one."""
+        """Mark the end of `covers` optimizer steps that have been queued; index: number of the last one."""
         self._waiting.append(
             _StepEnd(
                 index, covers, self.clock.mark(), loss, learning_rate, data_wait_seconds, memory or {},
@@ -98,12 +98,12 @@ class Recorder:
         self._interrupted_by = ""
 
     def interruption_starts(self, kind: str) -> None:
-        """A validation or a checkpoint begins: the step that it falls into is marked and will not be measured."""
+        """Begin a validation or a checkpoint: the step that it falls into is marked and not measured."""
         self._interrupted_by = self._interrupted_by or kind
         self._interruptions.append(_Interruption(kind, self.clock.mark()))
 
     def interruption_ends(self) -> None:
-        """The interruption that began last is over."""
+        """End the interruption that began last."""
         if self._interruptions and self._interruptions[-1].end is None:
             self._interruptions[-1].end = self.clock.mark()
 

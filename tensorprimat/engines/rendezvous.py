@@ -13,7 +13,7 @@ REMEDY = "set MASTER_ADDR to an address of the first node that every node can re
 
 
 def check_srun() -> None:
-    """Raises RunError where the host that Lightning reads from Slurm's list has no address or does not answer."""
+    """Raise RunError where the host that Lightning reads from Slurm's list has no address or does not answer."""
     from lightning.fabric.plugins.environments import SLURMEnvironment
 
     place = SLURMEnvironment()

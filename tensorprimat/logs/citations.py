@@ -163,7 +163,7 @@ class _Lines:
         return len(self.number)
 
     def between(self, begin: int, end: int) -> list[Part]:
-        """Parts that hold the lines at positions from `begin` to before `end`."""
+        """Return the parts that hold the lines at positions from `begin` to before `end`."""
         if begin >= end:
             return []
         breaks = np.flatnonzero(self.start[begin + 1 : end] != self.stop[begin : end - 1]) + begin + 1

@@ -124,7 +124,7 @@ def detect(log: Log) -> int:
 
 
 def _row(text: str) -> tuple[str, re.Match[str]] | None:
-    """Kind and content of a line about speed."""
+    """Return kind and content of a line about speed."""
     for kind, mark, pattern in _ROWS:
         if mark in text and (match := pattern.search(text[-LONGEST_ROW:])):
             return kind, match

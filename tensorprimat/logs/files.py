@@ -104,7 +104,7 @@ def is_binary(path: Path) -> bool:
 
 
 def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """Whole lines in UTF-8, one block after the other.
+    """Yield whole lines in UTF-8, one block after the other.
 
     The very last line may lack its line end. The part of a line beyond MAX_LINE_BYTES is dropped. Lines inside JSON of
     a log service or a notebook are taken out of it (`envelopes`, `notebooks`). Raises InputError for packed data that
@@ -120,12 +120,12 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
 
 
 def blocks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
-    """As `blocks`, for the lines of a plain file that begin at bytes from `start` to before `stop`."""
+    """Yield as `blocks` does, for the lines of a plain file that begin at bytes from `start` to before `stop`."""
     return _whole_lines(_chunks_within(path, start, stop))
 
 
 def blocks_between(path: Path, start: int, stop: int, size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """As `blocks`, of the text's bytes from `start` to before `stop`, both of which begin a line or end the text."""
+    """Yield as `blocks` does, for the bytes from `start` to before `stop`; both begin a line or end the text."""
     for _, block in blocks_of_spans(path, [(start, stop)], size):
         yield block
 
@@ -330,7 +330,9 @@ def _ends_lines_with_cr(head: bytes) -> bool:
 
 
 def _unmarked_utf16(head: bytes) -> str | None:
-    """PowerShell's redirection writes UTF-16: in mostly English text every second byte is then zero."""
+    """Return the encoding of UTF-16 without a mark, as PowerShell's redirection writes it; None for other bytes.
+
+    In mostly English text every second byte is then zero."""
     head = head[: SNIFF_BYTES // 2 * 2]
     for offset, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
         zeros, others = head[offset::2], head[1 - offset :: 2]

@@ -174,7 +174,7 @@ def _notice(text: str, reading: Reading) -> None:
 
 
 def _notice_core(text: str, reading: Reading) -> None:
-    """Settings of OLMo-core, printed as dataclasses or as JSON; it counts batches in tokens."""
+    """Note the settings of OLMo-core, printed as dataclasses or as JSON; it counts batches in tokens."""
     config = reading.training_config
     for match in _CORE_ARGUMENT.finditer(text):
         if value := fields.whole(match["value"]):

@@ -83,7 +83,7 @@ def _bzip2(_path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 def _xz(_path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:
-    """Streams one after the other; lzma.open has no limit on memory."""
+    """Yield the streams one after the other; lzma.open has no limit on memory."""
     data = file.read(size)
     while data:
         unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=UNPACKER_BYTES)

@@ -53,7 +53,7 @@ def _processes() -> int:
 
 
 def stretches(log: Log, *, first_bytes: int) -> list[Stretch]:
-    """Stretches of a log that together are all of it; none where it is better read as a whole.
+    """Return the stretches of a log that together are all of it; none where it is better read as a whole.
 
     first_bytes: of the first one.
     """

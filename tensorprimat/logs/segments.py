@@ -176,7 +176,7 @@ def joined(found: Sequence[Segment], measured: Sequence[Segment], *, picked: boo
 
 
 def _evidence_of(measured: Sequence[Segment]) -> Evidence:
-    """Clocks of the only segment with rows; of several, a clock of one says nothing about the rows of another."""
+    """Return the clocks of the only segment with rows; the clock of one segment does not time the rows of another."""
     with_rows = [segment for segment in measured if len(segment.reading.steps)]
     if len(with_rows) == 1:
         return with_rows[0].reading.evidence

@@ -289,7 +289,7 @@ class _OtherRows:
         self._misses: Counter[bytes] = Counter()
 
     def within(self, block: bytes) -> Iterator[tuple[int, bytes]]:
-        """(place, needle) of each row in a block."""
+        """Yield (place, needle) of each row in a block."""
         for needle, other in self._needles.items():
             at = block.find(needle)
             while at >= 0 and self._misses[needle] < GIVEN_UP:
@@ -337,7 +337,7 @@ def _marks_in(
 
 
 def _literals(format: Format) -> dict[bytes, str]:
-    """Text → kind of mark, for a log of this format."""
+    """Return text → kind of mark, for a log of this format."""
     own = {*LAUNCHERS, *(text for one in FORMATS if one.name in (format.name, *format.together) for text in one.starts)}
     return {
         **dict.fromkeys((*PRELUDE, *format.settings), "prelude"),

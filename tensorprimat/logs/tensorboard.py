@@ -91,7 +91,7 @@ def read(log: Log) -> Reading:
 
 
 def _event_files(folder: Path) -> Iterator[Path]:
-    """Event files in a folder and below, folder by folder; links to folders are not followed."""
+    """Yield the event files in a folder and below, folder by folder; links to folders are not followed."""
     seen = 0
     for parent, folders, names in os.walk(folder):
         folders.sort()

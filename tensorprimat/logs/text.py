@@ -90,7 +90,7 @@ class Log:
         return files.status(self.path).st_size
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """(1-based line number, text without line end, colours and launcher prefixes).
+        """Yield (1-based line number, text without line end, colours and launcher prefixes).
 
         A line that was redrawn with carriage returns counts once per drawing, under one number.
         """
@@ -98,13 +98,13 @@ class Log:
             yield number, prefixes.strip(text)
 
     def lines_by_rank(self) -> Iterator[tuple[int, Origin, str]]:
-        """As `lines`, with the process that wrote the line, as its prefix names it."""
+        """Yield as `lines` does, with the process that wrote the line, as its prefix names it."""
         for number, text in self.bare_lines():
             origin, text = prefixes.split(text)
             yield number, origin, text
 
     def lines_of_one_rank(self, is_row: Callable[[str], object]) -> Iterator[tuple[int, str]]:
-        """As `lines`, without the lines of other ranks once a rank has printed a row: they repeat its rows.
+        """Yield as `lines` does, without the lines of other ranks once a rank has printed a row: they repeat its rows.
 
         is_row: whether a line is (or begins) a row.
         """
@@ -140,7 +140,7 @@ class Log:
         return (block for _, block in files.blocks_of_spans(self.path, self._spans))
 
     def numbered_blocks(self, size: int = files.BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
-        """As `blocks`, each with the number of its first line. size: of a block, about."""
+        """Yield as `blocks` does, each with the number of its first line. size: of a block, about."""
         if not self.parts:
             self.blocks()  # raises InputError for a file that is not text
             yield from _numbered(1, files.blocks(self.path, size))
@@ -198,7 +198,7 @@ def window_of(number: int, block: bytes) -> list[tuple[int, str]]:
 
 
 def lines_of(number: int, block: bytes) -> Iterator[tuple[int, str]]:
-    """(line number, text without line end and colours) of a block of whole lines whose first is `number`."""
+    """Yield (line number, text without line end and colours) of a block of whole lines whose first is `number`."""
     text = block.decode("utf-8", "replace")
     if text.endswith("\n"):
         text = text[:-1]

@@ -228,7 +228,7 @@ def default_engine(cluster: Cluster, platform: Platform) -> str:
 
 
 def describe(cluster: Cluster, nodes: int) -> str:
-    """Nodes and who starts their ranks, in a phrase.
+    """Return the nodes and the program that starts their ranks, in a phrase.
 
     >>> describe(Cluster(executor="slurm", partition="debug"), 2)
     '2 through slurm (partition debug), assumed to be like this machine'

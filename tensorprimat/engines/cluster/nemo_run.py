@@ -49,7 +49,7 @@ def _local(_cluster: Cluster, spec: JobSpec, _folder: Path) -> Any:
 
 
 def _slurm(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
-    """Whole nodes: a benchmark that shares its node measures its neighbours too."""
+    """Return an executor for whole nodes: a benchmark that shares its node measures its neighbours too."""
     import nemo_run as run
 
     image = cluster.container_image

@@ -64,7 +64,9 @@ def state(job: str) -> JobState | None:
 
 
 def _accounted(job: str) -> JobState | None:
-    """From the accounting, where the controller has forgotten the job (after MinJobAge, 5 minutes by default)."""
+    """Return the state from the accounting, for a job that the controller has forgotten.
+
+    It forgets a job after MinJobAge, 5 minutes by default."""
     answer = _ask("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format", "State,NodeList")
     if answer is None or answer.returncode or not answer.stdout.strip():
         return None

@@ -99,7 +99,7 @@ class Submission:
 
     @contextlib.contextmanager
     def experiment(self) -> Iterator[Any]:
-        """NeMo-Run's experiment with this one task in it."""
+        """Return NeMo-Run's experiment with this one task in it."""
         os.environ["NEMORUN_HOME"] = str(self.folder / "logs")  # read when NeMo-Run is imported
         import nemo_run as run
 
@@ -305,7 +305,7 @@ def _logged(job: Any) -> str:
 
 
 def _cloud_task(job: Any) -> str:
-    """SkyPilot's task; NeMo-Run 0.11 asks a function of SkyPilot for its text that is no longer there."""
+    """Return SkyPilot's task; NeMo-Run 0.11 asks a function of SkyPilot for its text that is no longer there."""
     import yaml
 
     return yaml.safe_dump(job._dryrun_info.request.task.to_yaml_config(), sort_keys=False)

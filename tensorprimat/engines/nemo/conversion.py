@@ -81,7 +81,7 @@ def _check_model_type(config: Path, model: str) -> None:
 
 
 def check_room(needed: Needs, output: Path) -> list[str]:
-    """Warnings about memory and the download. Raises UsageError where the disk of the output has no room for it."""
+    """Return warnings about memory and the download. Raises UsageError where the output's disk lacks the space."""
     free = _free_bytes(output)
     if free < needed.output_bytes:
         raise UsageError(
@@ -104,7 +104,7 @@ def check_room(needed: Needs, output: Path) -> list[str]:
 
 
 def _free_bytes(path: Path) -> int:
-    """On the disk that a path, which need not exist yet, would be on."""
+    """Return the free bytes of the disk that a path, which need not exist yet, would be on."""
     existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     return shutil.disk_usage(existing).free
 

@@ -135,7 +135,7 @@ def _run_here(recipe: Any, spec: RunSpec) -> None:
 
 
 def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
-    """All ranks of this machine, started by NeMo-Run; its log comes through as it grows."""
+    """Train on all ranks of this machine, started by NeMo-Run; its log is printed as it grows."""
     import nemo_run as run
 
     package_parent = str(Path(__file__).parents[2])

@@ -53,14 +53,14 @@ def build(spec: RunSpec, *, result_file: str | None = None, device_name: str | N
 
 
 def precision_recipe(spec: RunSpec) -> str:
-    """NeMo's name for the spec's precision. Raises UsageError where it has none."""
+    """Return NeMo's name for the spec's precision. Raises UsageError where it has none."""
     if spec.precision not in PRECISIONS:
         raise UsageError(f"--precision {spec.precision}: NeMo trains in {', '.join(PRECISIONS)}")
     return PRECISIONS[spec.precision]
 
 
 def callback(run: Any, spec: RunSpec, result_file: str | None, device_name: str | None) -> Any:
-    """Our callback as a configuration: it survives serialisation, a live instance would not.
+    """Return our callback as a configuration, which survives serialisation, a live instance would not.
 
     training_config holds settings that NeMo's objects do not state.
     """

@@ -186,7 +186,8 @@ def _filled(value: Any, path: Path) -> Any:
 
 
 def _scalar(text: str) -> Any:
-    """
+    """Return a scalar of YAML.
+
     >>> [_scalar(text) for text in ("8192", "1e-5", "true", "llama")]
     [8192, 1e-05, True, 'llama']
     """

@@ -59,7 +59,7 @@ class Files:
 
 
 def files_of(spec: RunSpec) -> Files:
-    """New file names in the results folder, for one training."""
+    """Return new file names in the results folder, for one training."""
     folder, stamp = Path(spec.output_dir), store.new_stamp()
     if spec.methodology in (None, result_names.DEFAULT_METHODOLOGY):
         stem, latest = f"primus_training_{spec.model}_{stamp}", folder / f"training_{spec.model}.log"
@@ -69,7 +69,7 @@ def files_of(spec: RunSpec) -> Files:
 
 
 def train(spec: RunSpec, result_file: Path) -> None:
-    """One run. Raises RunError or OutOfMemoryError where it fails; the steps measured before it are written."""
+    """Train one run. Raises RunError or OutOfMemoryError where it fails; the steps measured before it are written."""
     files = files_of(spec)
     _write_config(spec, files.config)
     print(f"Primus starts in {spec.options[ROOT]}; configuration {files.config}, log {files.log}", flush=True)
@@ -123,7 +123,7 @@ def _write_config(spec: RunSpec, path: Path) -> None:
 
 
 def _environment(spec: RunSpec, extra: dict[str, str]) -> dict[str, str]:
-    """Environment of Primus: that of this process, without the virtual environment of its Python."""
+    """Return the environment of Primus: that of this process, without the virtual environment of its Python."""
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return {**ours, "GPUS_PER_NODE": str(spec.num_gpus), "PRIMUS_GPU_MODEL": spec.options[GPU], **extra}
 

@@ -126,5 +126,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _gradient(likelihood: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Of the summed loss with respect to the logits: softmax minus one at the target, in the likelihoods' place."""
+    """Return the gradient of the summed loss by the logits, in the likelihoods' memory.
+
+    It is softmax, minus one at the target."""
     return likelihood.exp_().scatter_add_(1, target, likelihood.new_full((1, 1), -1.0).expand_as(target))

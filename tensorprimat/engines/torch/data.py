@@ -43,7 +43,7 @@ class TokenStream:
         self._thresholds = np.minimum(np.round(cumulative * 2**32), 2**32 - 1).astype(np.uint32)
 
     def sequence(self, number: int, length: int) -> NDArray[np.int64]:
-        """Sequence `number` of the stream, shape (length,)."""
+        """Return sequence `number` of the stream, shape (length,)."""
         bits = np.random.Philox(key=self._seed, counter=[0, 0, 0, number]).random_raw(length)
         draws = (bits >> np.uint64(32)).astype(np.uint32)
         fresh = (bits & np.uint64(0xFFFFFFFF)) >= np.uint64(round(FOLLOWS * 2**32))

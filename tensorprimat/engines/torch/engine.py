@@ -59,7 +59,7 @@ NOT_IN_FLASH_ATTN = {"gpt_oss": "attention sinks", "llama4_text": "attention in 
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
-    """Raises UsageError where this engine or this machine cannot run the spec, whatever packages are installed."""
+    """Raise UsageError where this engine or this machine cannot run the spec, whatever packages are installed."""
     check_model_parallel(ENGINES["torch"], spec)
     spec.check()
     model = model_of(spec)
@@ -97,7 +97,7 @@ def _check_flash(spec: RunSpec, model: Preset | ConfiguredModel) -> None:
 
 
 def check_packages(spec: RunSpec, machine: Machine) -> None:
-    """Raises UsageError where a package that the spec needs is not installed in this Python."""
+    """Raise UsageError where a package that the spec needs is not installed in this Python."""
     vendors = VENDOR_ENGINES[spec.platform] if spec.precision == "fp8" else ()
     fp8.check_packages(spec, [name for name in vendors if _could_train(spec, ENGINES[name], machine)])
     if spec.attention_backend == "flash" and importlib.util.find_spec("flash_attn") is None:
@@ -138,7 +138,9 @@ def lightning_precision(spec: RunSpec) -> str:
 
 
 def train(spec: RunSpec, result_file: Path) -> None:
-    """One run. Raises UsageError before training, RunError or OutOfMemoryError after it; those leave a result file."""
+    """Train one run.
+
+    Raises UsageError before training, and RunError or OutOfMemoryError after it, which leave a result."""
     _prepare_process(spec)
     machine = detect(cpu=spec.platform == "cpu")
     check(spec, machine)

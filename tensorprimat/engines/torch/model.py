@@ -244,7 +244,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         return states.flatten(0, 1)
 
     def restore_rotary(self) -> None:
-        """Rotary frequencies back in float32: bfloat16 rounds them, and distant positions become inexact."""
+        """Put the rotary frequencies back in float32: bfloat16 rounds them, and distant positions become inexact."""
         for part, name, frequencies in self._rotary:
             setattr(part, name, frequencies.to(getattr(part, name).device))
 

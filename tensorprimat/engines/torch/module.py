@@ -47,7 +47,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         self._operations: Counter[str] = Counter()
 
     def train_dataloader(self) -> Any:
-        """This rank's part of the synthetic stream, one optimizer step at a time."""
+        """Return this rank's part of the synthetic stream, one optimizer step at a time."""
         spec = self._spec
         batches = torch_data.StepBatches(
             torch_data.TokenStream(vocabulary_size=self.preset.vocab_size, seed=spec.seed),

@@ -131,7 +131,7 @@ def _is_of_the_same_step(row: Mapping[str, str], last: Mapping[str, str]) -> boo
 
 
 def dictionaries_in(text: str) -> Iterator[dict[str, str]]:
-    """Flat dictionaries in a line, in Python's or in JSON's spelling, with their values as text."""
+    """Yield the flat dictionaries in a line, in Python's or in JSON's spelling, with their values as text."""
     if "{" not in text or len(text) > LONGEST_DICTIONARY or (HISTORY in text and text.startswith("{")):
         return
     for match in _DICTIONARY.finditer(text):

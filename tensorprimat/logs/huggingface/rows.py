@@ -128,7 +128,7 @@ def half_digit(text: str) -> float:
 
 
 def _duration(text: str | None) -> float | None:
-    """`1h 13m 46s` in seconds."""
+    """Return a duration such as `1h 13m 46s` in seconds."""
     match = _DURATION.fullmatch(text or "")
     if match is None:
         return None

@@ -51,7 +51,7 @@ class StepTimes:
         self._tflops += later._tflops
 
     def rates_of(self, line: FloatArray, seconds: FloatArray) -> FloatArray:
-        """TFLOP/s per GPU of iteration lines, NaN where none belongs to one.
+        """Return the TFLOP/s per GPU of iteration lines, NaN where none belongs to one.
 
         line: shape (rows,), ascending; seconds: the time that each states, (rows,). Ranks print in any order, so the
         rate comes before or after its iteration; it belongs to the nearer of the two that agrees with its time.
@@ -78,7 +78,7 @@ class StepTimes:
         }
 
     def _rates(self) -> FloatArray:
-        """Megatron-Bridge prints 0 for models whose cost it cannot compute."""
+        """Return rates without zeros, which Megatron-Bridge prints for models whose cost it cannot compute."""
         rates = np.array(self._tflops)
         rates[rates <= 0] = np.nan
         return rates

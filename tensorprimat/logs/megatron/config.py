@@ -183,7 +183,7 @@ class Facts:
         self.memory[iteration] = [max(pair) for pair in zip(known, in_bytes, strict=True)]
 
     def training_config(self) -> dict[str, Any]:
-        """Fields of TrainingConfig that the log states."""
+        """Return the fields of TrainingConfig that the log states."""
         config: dict[str, Any] = {}
         for key, field in CONFIGURATION.items():
             if (other := self._contradicted.get(key)) is not None:
@@ -211,7 +211,7 @@ class Facts:
         return config
 
     def model(self) -> dict[str, Any]:
-        """Fields of Model that the log states; the shape only where every number of it is there."""
+        """Return the fields of Model that the log states; the shape only where every number of it is there."""
         model: dict[str, Any] = {}
         if shape := self._shape():
             model["shape"] = shape

@@ -99,7 +99,7 @@ class _Whole:
         return cls(np.array([start + i for i, sign in enumerate(text) if sign.isdigit()], np.intp))
 
     def runs(self) -> Iterator[tuple[NDArray[np.intp], float]]:
-        """Neighbouring columns, at most a word of them, each with the place value of its last digit."""
+        """Yield runs of neighbouring columns, at most a word of them, each with the place value of its last digit."""
         after = len(self.columns)
         for stretch in np.split(self.columns, np.flatnonzero(np.diff(self.columns) != 1) + 1):
             for first in range(0, len(stretch), WORD):
@@ -379,7 +379,7 @@ def shape_of(line: bytes) -> bytes:
 
 
 def _days(year: FloatArray, month: FloatArray, day: FloatArray) -> FloatArray:
-    """Days since 1970 of dates in the Gregorian calendar; days_from_civil of H. Hinnant's date algorithms."""
+    """Return the days since 1970 of Gregorian dates; days_from_civil of H. Hinnant's date algorithms."""
     shifted = year - (month <= 2)
     era = np.floor(shifted / 400)
     year_of_era = shifted - era * 400

@@ -296,7 +296,9 @@ def _joined(parts: list[FloatArray]) -> FloatArray:
 
 
 def _pieces(block: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Iteration lines inside one line: redrawn with carriage returns, or run together by two processes."""
+    """Yield the start and end of each iteration line inside one line.
+
+    There are several where carriage returns redraw it, or where two processes write into one line."""
     at = block.find(NEEDLE, start, end)
     while at >= 0:
         following = block.find(NEEDLE, at + 1, end)

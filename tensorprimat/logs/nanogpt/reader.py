@@ -87,7 +87,7 @@ def read(log: Log) -> Reading:
 
 
 def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
-    """(project, row), in the order of the log."""
+    """Yield (project, row), in the order of the log."""
     interrupted_by = ""
     clock = clocks.TrainTime()
     for line, text in log.lines_of_one_rank(lambda text: rows.found(text) or clocks.found(text)):
