@@ -157,6 +157,16 @@ def test_another_profiler_that_is_active_stays_alone(network):
     assert not operations
 
 
+class _Record:
+    def __init__(self, kind, name):
+        self.kind, self.name = lambda: kind, lambda: name
+
+
+def test_a_thread_that_was_within_an_operation_at_the_start_is_read_all_the_same():
+    records = [_Record("pop", "before"), _Record("push", "mm"), _Record("push", "mm"), _Record("pop", "mm")]
+    assert list(observed._begun([*records, _Record("push", "mm")])) == ["mm", "mm"]
+
+
 @contextmanager
 def never_compiling():
     torch.compiler.set_stance("force_eager")

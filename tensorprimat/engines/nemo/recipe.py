@@ -60,7 +60,7 @@ def precision_recipe(spec: RunSpec) -> str:
 
 
 def callback(run: Any, spec: RunSpec, result_file: str | None, device_name: str | None) -> Any:
-    """Return our callback as a configuration, which survives serialisation, a live instance would not.
+    """Return the configuration of our callback, which survives serialisation; a live instance would not.
 
     training_config holds settings that NeMo's objects do not state.
     """

@@ -9,9 +9,11 @@ off. The names of the operations of one warm-up step show what ran, on every dev
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import TrainingConfig
@@ -43,20 +45,30 @@ def recording(operations: Counter[str]) -> Iterator[None]:
     """Count the operations of this process by name, forward and backward; without torch's profiler, none.
 
     The profiler of torch.autograd prints nothing and waits for no device; torch.profiler prints two lines each time.
+    Its records are read as they are: torch's own reader refuses those of a thread that began within an operation.
     """
     try:
-        from torch.autograd.profiler_legacy import profile
+        from torch.autograd import ProfilerConfig, ProfilerState, _disable_profiler_legacy, _enable_profiler_legacy
 
-        profiler = profile()
-        profiler.__enter__()
-    except (ImportError, AttributeError, RuntimeError):  # it is private, and refuses to run under another profiler
+        switches = [False] * 5  # shapes, memory, stacks, FLOPs, modules
+        _enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, *switches, torch._C._profiler._ExperimentalConfig()))
+    except (ImportError, AttributeError, TypeError, RuntimeError):  # private, and it refuses to run under another
         yield
         return
     try:
         yield
     finally:
-        profiler.__exit__(None, None, None)
-        operations.update(event.name for event in profiler.function_events)
+        operations.update(name for thread in _disable_profiler_legacy() for name in _begun(thread))
+
+
+def _begun(records: Iterable[Any]) -> Iterator[str]:
+    """Yield the name of each operation that a thread began, once where a wrapper calls another of the same name."""
+    before = None
+    for record in records:
+        named = (record.kind(), record.name())
+        if named[0] == "push" and named != before:
+            yield named[1]
+        before = named
 
 
 def settings(
