@@ -31,6 +31,13 @@ def test_the_committed_schema_is_the_one_of_the_records():
     assert (ROOT / "docs" / "result.schema.json").read_text() == expected, "run python3 tools/write_docs.py"
 
 
+def test_the_page_of_the_result_file_explains_every_key():
+    page = (ROOT / "docs" / "reference" / "result-file.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 150
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
 FULL = summarise(
     Result(
         platform="nvd",

@@ -99,7 +99,8 @@ def _type_name(annotation: Any) -> str:
 
 
 def _known_note(name: str, annotation: Any) -> str:
-    """Return the meaning of a field by the settings registry, or by the record that it holds; empty where none is."""
+    """Return the meaning of a field by the settings registry, the record that it holds, or the metric of its name."""
+    from tensorprimat.core.result import PerformanceMetrics
     from tensorprimat.core.settings import SETTINGS
 
     setting = next((one for one in SETTINGS if one.name == name), None)
@@ -109,7 +110,8 @@ def _known_note(name: str, annotation: Any) -> str:
             if setting.option and "--" not in setting.option.help
             else f"{setting.heading}{' size' * bool(setting.symbol)}."
         )
-    return next((" ".join(record.__doc__.split("\n\n")[0].split()) for record in _records_in(annotation)), "")
+    held = [" ".join(record.__doc__.split("\n\n")[0].split()) for record in _records_in(annotation)]
+    return held[0] if held else _field_notes(PerformanceMetrics).get(name, "")
 
 
 def _field_notes(record: type) -> dict[str, str]:
@@ -127,10 +129,11 @@ def _field_notes(record: type) -> dict[str, str]:
 
 RESULT_HEAD = """# Result file
 
-A result is one JSON file per benchmark, `benchmark_{cuda,rocm,cpu}_{model}.json`. It holds every step, so that all
-figures can be computed again. null (None in Python and in the tables below) means that nothing was measured; `warnings`
-gives the reason. A key that ends in `_gb` counts 10⁹ bytes, one that ends in `_seconds` counts seconds. The formal
-definition is [result.schema.json](../result.schema.json). Written by `tools/write_docs.py` from the records.
+A result is one JSON file per benchmark, `benchmark_{cuda,rocm,cpu,unknown}_{model}.json`; `_{engine}` follows the model
+if the engine is not the default one of the machine. The file holds every step, so that all figures can be computed
+again. null (None in Python and in the tables below) means that nothing was measured; `warnings` gives the reason. A key
+that ends in `_gb` counts 10⁹ bytes, one that ends in `_seconds` counts seconds. The formal definition is
+[result.schema.json](../result.schema.json). `tools/write_docs.py` writes this page from the records.
 
 ```json
 {

@@ -34,6 +34,7 @@ class Source(Record):
     file: str
     """Name without its folder."""
     sha256: str | None = None
+    """SHA-256 of the file."""
     size_bytes: Count = None
     """Bytes that the digest covers."""
     format: str | None = None
@@ -48,7 +49,9 @@ class SegmentFacts(Record):
     number: int
     """As --segment takes it: 1 is the first."""
     first_line: int
+    """Number of its first line in the log."""
     last_line: int
+    """Number of its last line in the log."""
     began_by: str | None = None
     """Evidence that a training begins there: the line of a launcher or framework, a step number that goes back …"""
     steps: Count = None
@@ -75,7 +78,7 @@ class Provenance(Record):
     format: str | None = None
     """Log format by its name in tensorprimat.logs.FORMATS; None for a live run."""
     timing: Literal["measured", "reported", "timestamps"] | None = None
-    """measured by our callback, reported by the framework in its log, or from the timestamps of a log's rows."""
+    """measured by BenchmarkCallback, reported by the framework in its log, or from the timestamps of a log's rows."""
     timer: str | None = None
     """Timer of a live run: device events, synchronised wall clock …; for a log with rates but no times, the column from
     which the times were computed."""

@@ -42,6 +42,7 @@ class GpuInfo(RoundedRecord):
     software_version: str | None = None
     """Of CUDA or ROCm."""
     pytorch_version: str | None = None
+    """Of the torch that trained."""
     power_limit_watts: Figure = None
     """Of one device."""
     power_boundary: str | None = None
@@ -158,6 +159,7 @@ class Model(Record):
     """The model that was trained. `name` is a label; FLOPs and MFU need a shape that the run or the log confirms."""
 
     name: str | None = None
+    """As the user or the log spells it: llama, Qwen3-30B-A3B …"""
     preset: str | None = None
     """full or tiny."""
     shape: ModelShape | None = None
@@ -173,11 +175,12 @@ class Model(Record):
 
 
 class Reported(RoundedRecord):
-    """Figures that a framework printed about itself, over the measured rows; never mixed with our own figures."""
+    """Figures that a framework printed about itself, over the measured rows; never mixed with computed figures."""
 
     tokens_per_second: Figure = None
     """Of all GPUs together."""
     tokens_per_second_per_gpu: Figure = None
+    """Tokens per second of one GPU."""
     samples_per_second: Figure = None
     """Sequences per second of all GPUs together."""
     tflops_per_gpu: Figure = None
@@ -232,9 +235,11 @@ class PerformanceMetrics(RoundedRecord):
     tokens_per_second: Figure = None
     """Of all GPUs together."""
     tokens_per_second_per_gpu: Figure = None
+    """The primary figure: tokens of the measured steps over their seconds and the number of GPUs."""
     samples_per_second: Figure = None
     """Sequences per second of all GPUs together."""
     samples_per_second_per_gpu: Figure = None
+    """Sequences per second of one GPU."""
     tokens_per_step: Figure = None
     """Mean over the measured steps; if they differ, a warning names the range."""
     basis: Literal["step_times", "reported_rates", "reported_means"] | None = None
@@ -256,9 +261,11 @@ class MemoryMetrics(RoundedRecord):
     avg_memory_reserved_gb: Figure = None
     """Memory that the allocator holds, caches included."""
     peak_memory_reserved_gb: Figure = None
+    """The peak of the same kind."""
     avg_memory_device_used_gb: Figure = None
     """Memory that the driver reports, of all processes."""
     peak_memory_device_used_gb: Figure = None
+    """The peak of the same kind."""
 
     def peaks(self) -> dict[str, float]:
         """Return the peak in GB of each kind of MEMORY_KINDS that was measured."""
@@ -294,6 +301,7 @@ class Run(RoundedRecord):
     """ISO 8601."""
     seed: int | None = None
     host: str | None = None
+    """Name of the machine."""
     total_steps: Count = None
     """Optimizer steps of all its rows."""
     measured_steps: Count = None
