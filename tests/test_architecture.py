@@ -150,7 +150,8 @@ def test_no_files_import_one_another_in_a_cycle():
 COMPUTES = (
     *("tensorprimat.core.summary", "tensorprimat.core.identity", "tensorprimat.core.steady"),
     *("tensorprimat.analysis.stats", "tensorprimat.analysis.estimates", "tensorprimat.logs.segments"),
-    *("concurrent.futures", "multiprocessing", "numpy", "scipy", "statistics"),
+    *("tensorprimat.analysis.mlperf_scaling", "tensorprimat.engines.torch"),
+    *("glob", "concurrent.futures", "multiprocessing", "numpy", "scipy", "statistics"),
 )
 """Modules from which figures, joins and processes come: the rooms below the commands call them."""
 

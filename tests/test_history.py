@@ -30,6 +30,19 @@ def changes(results, **options):
     return [entry.change for entry in series.entries]
 
 
+def test_a_named_file_that_cannot_be_read_is_reported_beside_results(tmp_path, capsys):
+    folder = tmp_path / "results"
+    (folder / "history").mkdir(parents=True)
+    (folder / "history" / "one.json").write_text(to_json(on_day(1)))
+    (tmp_path / "broken.json").write_text("{")
+    flags = ("--no-plot", "--output-dir", str(tmp_path / "out"))
+    assert main(["history", str(folder), *flags]) == 0
+    assert "left out" not in capsys.readouterr().err, "its history holds what the folder lacks"
+    assert main(["history", str(folder), str(tmp_path / "broken.json"), str(tmp_path / "absent"), *flags]) == 0
+    complaints = [line for line in capsys.readouterr().err.splitlines() if line.startswith("left out: ")]
+    assert ["broken.json" in complaints[0], "absent" in complaints[1], len(complaints)] == [True, True, 2]
+
+
 def test_a_steady_machine_shows_no_change():
     assert changes([on_day(day) for day in range(1, 15)]) == [None] * 14
 

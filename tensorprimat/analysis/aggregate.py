@@ -154,6 +154,22 @@ class Pivot:
     """Pass of every cell in the table; None if only one pass exists, or if passes are rows or columns."""
 
 
+DEFAULT_PIVOT = {"rows": "context_length", "columns": "model_size", "values": "mean_time_ms"}
+
+
+def chosen_pivots(cells: Sequence[MicroRow], **chosen: str | None) -> list[Pivot]:
+    """Return the pivot tables of the chosen rows, columns and values, each None for its default.
+
+    Without any choice there is a table only if the cells have several values of the default rows. Raises the errors of
+    `pivot`.
+    """
+    if not any(chosen.values()) and len({cell.get(DEFAULT_PIVOT["rows"]) for cell in cells}) < 2:
+        return []
+    return pivots(
+        with_distinct_labels(cells), **{name: chosen.get(name) or column for name, column in DEFAULT_PIVOT.items()}
+    )
+
+
 def pivots(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str) -> list[Pivot]:
     """Return a table per pass; a mean over several passes has no meaning. Raises the errors of `pivot`."""
     of_pass: dict[str, list[MicroRow]] = {}

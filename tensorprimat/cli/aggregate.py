@@ -61,14 +61,7 @@ def command(
         print(f"warning: {problem}", file=sys.stderr)
     cells = aggregate.sort(aggregate.with_columns(aggregate.filtered(cells, filter or ()), add or ()))
     added = [text.partition("=")[0].strip() for text in add or ()]
-    pivots = []
-    if rows or columns or values or len({cell.get("context_length") for cell in cells}) > 1:
-        pivots = aggregate.pivots(
-            aggregate.with_distinct_labels(cells),
-            rows=rows or "context_length",
-            columns=columns or "model_size",
-            values=values or "mean_time_ms",
-        )
+    pivots = aggregate.chosen_pivots(cells, rows=rows, columns=columns, values=values)
     fits = [found for axis in ("num_parameters", "context_length") for found in aggregate.scalings(cells, axis)]
     tables = reports.tables(cells, added=added, pivots=pivots, fits=fits)
     heading = f"Cells of {folder.name or folder}"

@@ -9,7 +9,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from tensorprimat.cli.options import ended_like_ctrl_c
 from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError
-from tensorprimat.core.spec import MODELS
 from tensorprimat.engines import default_engine
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.primus import checkout as primus_checkout
@@ -32,7 +31,7 @@ from tensorprimat.reports import formatting
 from tensorprimat.reports.console import print_summary
 from tensorprimat.session import as_rank, run_summary, runs
 from tensorprimat.session.alternate import AbSide, check_pair, ratio_of, run_in_turn, sides_of
-from tensorprimat.session.plan import Job, Request, check, check_facts, job_of, obstacle_of, plan_here
+from tensorprimat.session.plan import Job, Request, check, check_facts, job_of, plan_of
 from tensorprimat.session.runs import ModelOutcome, outcomes_of, within_budget
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
@@ -48,19 +47,7 @@ def benchmark(request: Request) -> int:
     machine = detect()
     for warning in machine.warnings:
         screen.warn(warning)
-    chosen = MODELS if request.model == "all" else (request.model,)
-    if request.cluster.executor:
-        machine = executors.machine_of(request.cluster, request.settings.num_gpus, machine)
-        searches: Mapping[str, discover.Search] = {}
-        plan = executors.plan(
-            request.engine,
-            request.cluster,
-            platform=machine.platform,
-            models=chosen,
-            obstacle=obstacle_of(request.settings, machine),
-        )
-    else:
-        machine, searches, plan = plan_here(request, chosen, machine)
+    machine, searches, plan = plan_of(request, machine)
     screen.say(f"Engine: {plan.because}")
     jobs = [job_of(model, engine, searches.get(model), request, machine) for model, engine in plan.engines.items()]
     for job in jobs:
@@ -205,7 +192,7 @@ def alternate(requests: Sequence[Request]) -> int:
     machine = detect()
     stamp = store.new_stamp()
     worst, results = 0, []
-    for model in MODELS if first.model == "all" else (first.model,):
+    for model in first.models:
         sides = sides_of(model, requests, machine, stamp)
         for side in sides:
             title = f"CONFIGURATION {side.name.upper()} - {runs.title_of(side.spec)} on {machine.label}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -13,14 +12,15 @@ from tensorprimat.analysis.impossible import impossible
 from tensorprimat.cli.options import named_file
 from tensorprimat.cli.result_file import refuse_several, write_results
 from tensorprimat.core import store
-from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import TensorPrimatError, UsageError
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.statements import Statement, check_sides, words_of_file
 from tensorprimat.session import explain as explaining
-from tensorprimat.session.extract import EACH, Extracted, files_of, joined, read_each
+from tensorprimat.session.extract import EACH, Extracted, joined, read_each
 from tensorprimat.session.extract import follow as follow_log
+from tensorprimat.session.log_names import expand
 
 DEFAULT_FOLDER = Path("output")
 
@@ -81,35 +81,6 @@ def extract(
         array = json.dumps([json.loads(document) for document in documents], indent=2)
         print(documents[0].rstrip() if len(paths) == len(documents) == 1 else array)
     return 2 if failed or not results else 0
-
-
-def expand(named: Sequence[str]) -> list[str]:
-    """Return the files that names, patterns and folders mean. Raises UsageError for no name."""
-    if not named:
-        raise UsageError("no log named; give --log-file LOG (or - for standard input)")
-    paths: list[str] = []
-    for name in named:
-        path = Path(name)
-        if path.is_dir():
-            found = files_of(path)
-        elif any(sign in name for sign in "*?[") and not path.exists():
-            found = sorted(glob.glob(name, recursive=True))
-        else:
-            found = [name]
-        if not found:
-            raise _empty_folder(path) if path.is_dir() else InputError("no file fits this pattern", path=name)
-        paths += found
-    return list(dict.fromkeys(paths))
-
-
-def _empty_folder(folder: Path) -> InputError:
-    inside = sorted(one.name for one in folder.iterdir() if one.is_dir())
-    if not inside:
-        return InputError("holds no file", path=folder)
-    named = ", ".join(inside[:3]) + (" …" if len(inside) > 3 else "")
-    return InputError(
-        f"holds no file, only folders ({named})", path=folder, remedy="name them, or search them with tprimat analyze"
-    )
 
 
 def _segment(text: str | None) -> int | None:

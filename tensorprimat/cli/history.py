@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from tensorprimat.cli.options import named_file, refuse_file, say_each, say_files, writable_folder
 from tensorprimat.cli.shared_options import argument, switch, takes
-from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
+from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.quantities import counted
-
-if TYPE_CHECKING:
-    from tensorprimat.core.store import Loaded
 
 DEFAULT_FOLDER = Path("output")
 PICTURES = (".png", ".svg")
@@ -48,24 +45,20 @@ def command(
     """
 
     from tensorprimat.analysis.history import METRICS, history
-    from tensorprimat.analysis.sides import model_of
     from tensorprimat.core.atomic import write_atomically
-    from tensorprimat.core.names import key
     from tensorprimat.reports import harmless
     from tensorprimat.reports.console import safe, table
     from tensorprimat.reports.history import render_csv
     from tensorprimat.reports.history import table as table_of
+    from tensorprimat.session.history import results_of
 
     if metric not in METRICS:
         raise UsageError(f"--metric {metric}: must be one of {', '.join(METRICS)}")
     file = named_file("--output-dir", output_dir, (".csv", *PICTURES))
     if file is None:
         refuse_file("--output-dir", output_dir, "name a .csv, .png or .svg file, or a folder")
-    loaded = [
-        item for item in _loaded(results or [DEFAULT_FOLDER]) if model is None or model_of(item.result) == key(model)
-    ]
-    if not loaded:
-        raise UsageError(f"--model {model}: no result of that model here")
+    loaded, problems = results_of(results or [DEFAULT_FOLDER], model=model)
+    say_each(problems)
     all_series, left_out = history(loaded, metric=metric)
     if left_out:
         number = counted(len(left_out), "result")
@@ -89,23 +82,3 @@ def command(
         console.print(safe(content.title, "bold"), table(content), "", sep="\n")
     say_files(f"Written to {folder}", list(files))
     return 0
-
-
-def _loaded(paths: list[Path]) -> list[Loaded]:
-    """Return results of the paths and of the history below each folder; unreadable files are reported on stderr."""
-    from tensorprimat.core.store import HISTORY, load_all
-
-    found: list[Loaded] = []
-    refusals: list[InputError] = []
-    folders = [path / HISTORY for path in paths if (path / HISTORY).is_dir()]
-    for path in (*paths, *folders):
-        try:
-            loaded, problems = load_all([path])
-        except InputError as error:
-            refusals.append(error)
-            continue
-        found += loaded
-        say_each(problems)
-    if refusals and not found:
-        raise refusals[0]
-    return found

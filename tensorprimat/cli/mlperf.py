@@ -123,43 +123,25 @@ def _print(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bo
 
 
 def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_json: bool, plot: Path | None) -> None:
-    from tensorprimat.analysis import mlperf_choice, mlperf_compare, mlperf_scaling
     from tensorprimat.reports import mlperf_comparison as report
+    from tensorprimat.session.mlperf_comparison import OfTwoGpus, OfVendors, comparison_of
 
-    if names and all(vendors := [mlperf_scaling.vendor_named(name) for name in names]):
-        if plot is not None:
-            raise UsageError("--plot draws one task, or one GPU's scaling; name GPUs instead of vendors")
-        rounds_of = mlperf_scaling.fastest_by_round(chosen, [vendor for vendor in vendors if vendor])
-        print((report.vendor_json if as_json else report.vendor_text)(rounds_of), end="")
-        return
+    found = comparison_of(names, chosen, confidence, for_plot=plot is not None)
     form = _form(plot) if plot is not None else "png"
-    if len(names) == 2:
-        found = mlperf_compare.compare(chosen, *names)
-        if plot is not None and len(found) > 1:
-            raise UsageError(
-                f"--plot draws one task, and {len(found)} are shared; select one with --benchmark and --gpus"
-            )
-        print((report.as_json if as_json else report.text)(found, confidence), end="")
-        if plot is not None:
-            from tensorprimat.reports.plots import mlperf as mlperf_plot
-
-            _write(plot, mlperf_plot.task(found[0], confidence, (form,))[form])
+    if isinstance(found, OfVendors):
+        print((report.vendor_json if as_json else report.vendor_text)(found.rounds), end="")
+    elif isinstance(found, OfTwoGpus):
+        print((report.as_json if as_json else report.text)(found.tasks, confidence), end="")
+    else:
+        print((report.gpu_json if as_json else report.gpu_text)(found.scalings, found.rounds, confidence), end="")
+    if plot is None or isinstance(found, OfVendors):
         return
-    if len(names) != 1:
-        raise UsageError(f"compare: name one GPU or two, not {len(names)}")
-    ours = mlperf_choice.of_gpu(chosen, names[0])
-    if not ours:
-        there = sorted({entry.gpu for entry in chosen if entry.gpu})
-        raise UsageError(f"{names[0]}: no entry of this GPU; there are {', '.join(there)}")
-    scalings, rounds = mlperf_scaling.scalings(ours, confidence), mlperf_scaling.over_rounds(ours)
-    if plot is not None and len({one.benchmark for one in scalings}) != 1:
-        scaled = ", ".join(dict.fromkeys(one.benchmark for one in scalings)) or "none with several numbers of GPUs"
-        raise UsageError(f"--plot draws the scaling of one benchmark; name it by --benchmark ({scaled})")
-    print((report.gpu_json if as_json else report.gpu_text)(scalings, rounds, confidence), end="")
-    if plot is not None:
-        from tensorprimat.reports.plots import mlperf as mlperf_plot
+    from tensorprimat.reports.plots import mlperf as mlperf_plot
 
-        _write(plot, mlperf_plot.scaling(scalings, confidence, (form,))[form])
+    if isinstance(found, OfTwoGpus):
+        _write(plot, mlperf_plot.task(found.tasks[0], confidence, (form,))[form])
+    else:
+        _write(plot, mlperf_plot.scaling(found.scalings, confidence, (form,))[form])
 
 
 def _form(plot: Path) -> str:

@@ -130,60 +130,21 @@ def _flags_of(text: str, context: typer.Context) -> dict[str, Any]:
     return chosen
 
 
-def _model(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
-    """Return the model's name, and its configuration where --model is a file. Raises UsageError."""
-    from tensorprimat.core.spec import MODELS
-    from tensorprimat.engines import OWN
-
-    if text in (*MODELS, "all"):
-        return text, None
-    from tensorprimat.engines.torch import config as torch_config
-
-    if engine not in ("auto", OWN):
-        raise UsageError(f"--engine {engine}: trains {', '.join(MODELS)}; for --model {text} use --engine {OWN}")
-    return torch_config.read(text)
-
-
 def _request(options: Mapping[str, Any]) -> Request:
     """Return the request that these values of the command's parameters make."""
     from tensorprimat.cli.options import named_file
     from tensorprimat.cli.result_file import refuse_several
-    from tensorprimat.core.spec import MODELS, RunSettings
-    from tensorprimat.engines import OWN
     from tensorprimat.session.budget import Budget
-    from tensorprimat.session.plan import Request, stated_facts
+    from tensorprimat.session.request import request_of
 
-    name, config = _model(options["model"], options["engine"])
-    same = ("model", "runs", "engine", "append", "typed", "dry_run", "json", "profile")
-    recompute = {"recompute": "full"} if options["recompute"] else {}
-    stated = values(options).get("recompute")
-    if recompute and stated not in (None, "full"):
-        raise UsageError(
-            f"--recompute: means --activation-checkpointing full, and --activation-checkpointing {stated} is given "
-            "too; leave one of the two out"
-        )
-    engine = OWN if config and options["engine"] == "auto" else options["engine"]
-    options = {**options, "model": name, "engine": engine}
     file = named_file("--output", options["output"])
-    if file is not None:
-        refuse_several(file, len(MODELS) if options["model"] == "all" else 1)
-    return Request(
-        **{name: options[name] for name in same},
-        output=DEFAULT_FOLDER if file else options["output"],
-        file=file,
-        cooldown_seconds=options["cooldown"],
-        cluster=cluster.cluster_of({**options, "gpu": options["gpu"] if options["executor"] else None}),
-        budget=Budget(
-            runs=options["runs"],
-            target=None if options["target_ci"] is None else fraction("--target-ci", options["target_ci"]),
-            max_runs=options["max_runs"],
-            minutes=options["budget_minutes"],
-        ),
-        facts=stated_facts(
-            gpu=None if options["executor"] else options["gpu"],
-            shape=options["shape"],
-            model_name=options["model_name"],
-            model=options["model"],
-        ),
-        settings=RunSettings(config=config, **values(options) | recompute),
+    budget = Budget(
+        runs=options["runs"],
+        target=None if options["target_ci"] is None else fraction("--target-ci", options["target_ci"]),
+        max_runs=options["max_runs"],
+        minutes=options["budget_minutes"],
     )
+    request = request_of(options, values(options), cluster=cluster.cluster_of(options), budget=budget, file=file)
+    if file is not None:
+        refuse_several(file, len(request.models))
+    return request

@@ -18,7 +18,6 @@ from tensorprimat.core.statements import Statement, facts_for
 from tensorprimat.core.summary import pool
 from tensorprimat.logs import files
 from tensorprimat.logs import paths as paths_of_logs
-from tensorprimat.logs.text import Log
 from tensorprimat.session.explain import one_liner
 
 EACH = 0  # no training has this number
@@ -66,13 +65,6 @@ def read_each(
         except TensorPrimatError as error:
             refuse(error)
     return read
-
-
-def files_of(folder: Path) -> list[str]:
-    """Return the paths to read in a folder: the folder itself if it is one log (TensorBoard), else its files."""
-    if logs.detect(Log(folder)) is not None:
-        return [str(folder)]
-    return sorted(str(inside) for inside in folder.iterdir() if inside.is_file())
 
 
 def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[Extracted], list[str]]:

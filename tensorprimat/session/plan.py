@@ -45,6 +45,11 @@ class Request:
     facts: UserFacts = field(default_factory=UserFacts)
     """Facts about logs that mean nothing to training."""
 
+    @property
+    def models(self) -> Sequence[str]:
+        """Return the models to train or to read logs of."""
+        return MODELS if self.model == "all" else (self.model,)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -108,6 +113,24 @@ def check(request: Request) -> None:
     settings.check()
     prepare.check_folder(request.output)
     executors.check(request.cluster, nodes=settings.num_nodes, folder=request.output, dry_run=request.dry_run)
+
+
+def plan_of(request: Request, machine: Machine) -> tuple[Machine, Mapping[str, discover.Search], Plan]:
+    """Return the machine that trains, the searches for logs that are read, and the plan of each model.
+
+    Raises UsageError where no engine can train there.
+    """
+    if not request.cluster.executor:
+        return plan_here(request, request.models, machine)
+    node = executors.machine_of(request.cluster, request.settings.num_gpus, machine)
+    plan = executors.plan(
+        request.engine,
+        request.cluster,
+        platform=node.platform,
+        models=request.models,
+        obstacle=obstacle_of(request.settings, node),
+    )
+    return node, {}, plan
 
 
 def plan_here(

@@ -14,7 +14,8 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded, Read, ReadOutcome
 from tensorprimat.core.summary import summarise
 from tensorprimat.logs.text import Log
-from tensorprimat.session.extract import files_of, joined, read_each
+from tensorprimat.session.extract import joined, read_each
+from tensorprimat.session.log_names import files_of
 from tensorprimat.session.second_process import StartCall, uncollected
 
 SCALING = "scaling.json"  # next to the logs of an MLPerf submission

@@ -1,0 +1,47 @@
+"""The files that the words of `extract` name: files, patterns and folders."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensorprimat import logs
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.logs.text import Log
+
+
+def expand(named: Sequence[str]) -> list[str]:
+    """Return the files that names, patterns and folders mean. Raises UsageError for no name."""
+    if not named:
+        raise UsageError("no log named; give --log-file LOG (or - for standard input)")
+    paths: list[str] = []
+    for name in named:
+        path = Path(name)
+        if path.is_dir():
+            found = files_of(path)
+        elif any(sign in name for sign in "*?[") and not path.exists():
+            found = sorted(glob.glob(name, recursive=True))
+        else:
+            found = [name]
+        if not found:
+            raise _empty_folder(path) if path.is_dir() else InputError("no file fits this pattern", path=name)
+        paths += found
+    return list(dict.fromkeys(paths))
+
+
+def _empty_folder(folder: Path) -> InputError:
+    inside = sorted(one.name for one in folder.iterdir() if one.is_dir())
+    if not inside:
+        return InputError("holds no file", path=folder)
+    named = ", ".join(inside[:3]) + (" …" if len(inside) > 3 else "")
+    return InputError(
+        f"holds no file, only folders ({named})", path=folder, remedy="name them, or search them with tprimat analyze"
+    )
+
+
+def files_of(folder: Path) -> list[str]:
+    """Return the paths to read in a folder: the folder itself if it is one log (TensorBoard), else its files."""
+    if logs.detect(Log(folder)) is not None:
+        return [str(folder)]
+    return sorted(str(inside) for inside in folder.iterdir() if inside.is_file())

@@ -1,0 +1,64 @@
+"""The work of `mlperf compare`: two GPUs on tasks that they share, one GPU over its sizes, or vendors over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorprimat.analysis import mlperf_choice, mlperf_compare, mlperf_scaling
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.mlperf_library import Entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfVendors:
+    """The fastest entry of each vendor in each round."""
+
+    rounds: Sequence[mlperf_scaling.VendorRound]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfTwoGpus:
+    """Two GPUs on every task that both have."""
+
+    tasks: Sequence[mlperf_compare.TaskComparison]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfOneGpu:
+    """One GPU over the number of GPUs, and over the rounds."""
+
+    scalings: Sequence[mlperf_scaling.Scaling]
+    rounds: Sequence[mlperf_compare.TaskComparison]
+
+
+def comparison_of(
+    names: Sequence[str], entries: Sequence[Entry], confidence: float, *, for_plot: bool
+) -> OfVendors | OfTwoGpus | OfOneGpu:
+    """Return the comparison that the names ask for: vendors, two GPUs, or one GPU.
+
+    for_plot: the comparison must be one that a plot can show. Raises UsageError where it is not, for a GPU without
+    entries, and for another number of names.
+    """
+    if names and all(vendors := [mlperf_scaling.vendor_named(name) for name in names]):
+        if for_plot:
+            raise UsageError("--plot draws one task, or one GPU's scaling; name GPUs instead of vendors")
+        return OfVendors(rounds=mlperf_scaling.fastest_by_round(entries, [vendor for vendor in vendors if vendor]))
+    if len(names) == 2:
+        tasks = mlperf_compare.compare(entries, *names)
+        if for_plot and len(tasks) > 1:
+            raise UsageError(
+                f"--plot draws one task, and {len(tasks)} are shared; select one with --benchmark and --gpus"
+            )
+        return OfTwoGpus(tasks=tasks)
+    if len(names) != 1:
+        raise UsageError(f"compare: name one GPU or two, not {len(names)}")
+    ours = mlperf_choice.of_gpu(entries, names[0])
+    if not ours:
+        there = sorted({entry.gpu for entry in entries if entry.gpu})
+        raise UsageError(f"{names[0]}: no entry of this GPU; there are {', '.join(there)}")
+    found = OfOneGpu(scalings=mlperf_scaling.scalings(ours, confidence), rounds=mlperf_scaling.over_rounds(ours))
+    if for_plot and len({one.benchmark for one in found.scalings}) != 1:
+        scaled = dict.fromkeys(one.benchmark for one in found.scalings) or ["none with several numbers of GPUs"]
+        raise UsageError(f"--plot draws the scaling of one benchmark; name it by --benchmark ({', '.join(scaled)})")
+    return found
