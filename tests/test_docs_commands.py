@@ -104,6 +104,16 @@ def test_marked_blocks_are_left_out_and_others_are_kept():
     assert script_of(page) == "second\n\npython3 - <<'PYTHON'\nfourth\nPYTHON\n"
 
 
+def test_no_page_of_the_site_links_to_a_file_outside_it():
+    outside = [
+        (str(page.relative_to(ROOT)), target)
+        for page in DOCS.rglob("*.md")
+        for target in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text())
+        if not (page.parent / target).resolve().is_relative_to(DOCS)
+    ]
+    assert outside == []
+
+
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 TYPED = re.compile(r"(?:\btprimat|-m tensorprimat|^(?:\./|python3 )?(?=\w+\.(?:py|sh)\b)) ?(\w+)(?:\.py|\.sh)?\b(.*)")
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(DOCS.rglob("*.md"))
