@@ -1,14 +1,20 @@
-"""Shell completion offers every command and every option of each."""
+"""Shell completion offers every command, every option of each, and the values that an option can have."""
 
+import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from tensorprimat.cli import COMMANDS, completion, main
+from tensorprimat.analysis import mlperf_choice
+from tensorprimat.cli import COMMANDS, completion, known_values, main
+from tensorprimat.core import catalogue, mlperf_library
+from tensorprimat.micro import grid
 
 PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "commands.md").read_text()
 
@@ -61,9 +67,118 @@ def test_every_option_of_a_command_is_offered(command, offered):
     assert shown >= expected
 
 
+LLMS = ["llama", "qwen", "mistral"]
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("run --engine ", ["auto", "torch", "nemo", "bridge", "primus", "logs"]),
+        ("run --model ", [*LLMS, "all"]),
+        ("run --executor s", ["slurm", "skypilot"]),
+        ("run --gpu MI300", ["MI300X", "MI300A"]),
+        ("run --gpu H100-", ["H100-SXM", "H100-PCIe", "H100-NVL"]),
+        ("run --gpu c", ["cpu"]),
+        ("run --profile ", ["torch", "nsys", "rocprof"]),
+        ("run --model-name q", ["qwen"]),
+        ("run --precision f", ["fp32", "fp16", "fp8"]),
+        ("run --preset ", ["full", "tiny"]),
+        ("run --model Mixtral/conf", []),  # the shell then completes names of files
+        ("extract --format mega", ["megatron"]),
+        ("extract --gpu MI35", ["MI350X", "MI355X"]),
+        ("extract --precision fp", ["fp32", "fp16", "fp8", "fp4"]),
+        ("compare --by p", ["platform", "precision", "preset"]),
+        ("gate --gpu B2", ["B200"]),
+        ("history --metric samples", ["samples_per_second"]),
+        ("history --model l", ["llama"]),
+        ("mlperf ", ["import", "list", "show", "compare"]),
+        ("mlperf list --benchmark llama2", ["llama2_70b_lora"]),
+        ("mlperf list --gpu H200", ["H200-NVL", "H200-SXM"]),
+        ("mlperf list --submitter Su", ["Supermicro"]),
+        ("mlperf list --round v5", ["v5.0", "v5.1"]),
+        ("project --benchmark gpt", ["gpt3"]),
+        ("primus --methodology a", ["agreed"]),
+        ("primus --gpu H20", ["H200-SXM", "H200-NVL", "H20", "H20-141GB"]),
+        ("pretrain --model m", ["mistral"]),
+        ("convert --model m", ["mistral"]),
+        ("preflight --executor ", ["slurm", "local"]),
+        ("preflight --device c", ["cpu", "cuda"]),
+        ("passes --pass ", ["forward", "forward-backward", "train", "all"]),
+        ("warmup --attention e", ["eager"]),
+        ("sweep --model-size small,me", ["small,medium"]),
+        ("sweep --precision bf16,", ["bf16,fp32", "bf16,tf32", "bf16,bf16", "bf16,fp16"]),
+    ],
+)
+def test_the_known_values_of_an_option_are_offered(words, values, offered):
+    assert sorted(offered("tprimat", *words.split(" "))) == sorted(values)
+
+
+NAMED = {
+    "gpu", "model", "model_name", "model_size", "engine", "executor", "format", "precision", "methodology", "benchmark",
+    "metric", "preset", "profile", "attention", "strategy", "pass_name", "device", "by", "submitter", "round",
+}  # fmt: skip
+"""Options whose values are names that the tool knows."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_that_takes_a_known_name_offers_names(command):
+    parameters = inspect.signature(import_module(f"tensorprimat.cli.{command}").command, eval_str=True).parameters
+    for name in NAMED & set(parameters):
+        [declared] = parameters[name].annotation.__metadata__
+        assert declared.autocompletion is not None, name
+
+
+def test_every_offered_name_is_read_as_the_name_itself():
+    for gpu in catalogue.gpus():
+        [offer] = [name for name in known_values.offer(known_values.gpus)(gpu.name.replace(" ", "-"))
+                   if name == gpu.name.replace(" ", "-")]  # fmt: skip
+        assert catalogue.variants(offer) == catalogue.variants(gpu.name) != ()
+    entries = mlperf_library.load(None).entries
+    for name in known_values.offer(known_values.of_mlperf("gpu"))(""):
+        assert mlperf_choice.of_gpu(entries, name), name
+    for name in known_values.model_sizes():
+        assert grid.cells(grid.GridOptions(model_size=name, pass_name="train")), name
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_gets_completions_from_a_process(shell):
     assert "--max-slowdown" in complete("tprimat", "gate", "--max", shell=shell)
+    assert "bridge" in complete("tprimat", "run", "--engine", "", shell=shell)
+
+
+TYPED = """
+source {script}
+COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+_tprimat_completion tprimat
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("tprimat run --engine ''", ["auto", "torch", "nemo", "bridge", "primus", "logs"]),
+        ("tprimat run --gpu H200-", ["H200-SXM", "H200-NVL"]),
+        ("tprimat extract --format tor", ["torchtitan", "torchtune"]),
+    ],
+)
+def test_the_function_that_bash_installs_offers_the_values(tmp_path, words, values):
+    shown = subprocess.run(
+        [sys.executable, "-m", "tensorprimat", "--show-completion", "bash"],
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    (tmp_path / "completion.sh").write_text(shown.stdout)
+    program = tmp_path / "tprimat"
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} -m tensorprimat\n")
+    program.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", TYPED.format(script=tmp_path / "completion.sh", words=words)],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == values, done.stderr
 
 
 def test_install_completion_writes_into_the_start_up_files_of_the_shell(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.options import TO_FILE, fraction, named_file, say_each, say_files, writable_folder
 from tensorprimat.cli.shared_options import argument, switch, takes
@@ -44,7 +45,10 @@ def command(
         list[str] | None, argument("[NAME=]PATH", RESULTS, show_default="output, benchmark_results")
     ] = None,
     output_dir: Annotated[Path, takes("DIR|FILE", OUTPUT_DIR)] = DEFAULT_FOLDER,
-    by: Annotated[str | None, takes("WHAT", BY, show_default="platform, or the arguments")] = None,
+    by: Annotated[
+        str | None,
+        takes("WHAT", BY, show_default="platform, or the arguments", offers=known.sides),
+    ] = None,
     baseline: Annotated[str | None, takes("LABEL", BASELINE)] = None,
     assume_run_cv: Annotated[str | None, takes("PERCENT", ASSUME_RUN_CV)] = None,
     assume_host_cv: Annotated[str | None, takes("PERCENT", ASSUME_HOST_CV)] = None,

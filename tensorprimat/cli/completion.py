@@ -1,4 +1,4 @@
-"""Shell completion of commands and options: typer's own, over all commands.
+"""Shell completion of commands, options and values: typer's own, over all commands.
 
 `tprimat --install-completion` writes a few lines into the shell's start-up files. At every Tab these lines start
 tprimat with the words typed so far in environment variables; only the command among them is imported.

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import switch, takes
 
 
 def command(
-    model: Annotated[str, takes("MODEL", "Model: llama, qwen or mistral.")],
+    model: Annotated[str, takes("MODEL", "Model: llama, qwen or mistral.", offers=known.models)],
     source: Annotated[str, takes("SOURCE", "hf://ORGANISATION/NAME, or a folder.")],
     output: Annotated[Path, takes("DIR", "Folder for the NeMo checkpoint.")],
     overwrite: Annotated[bool, switch("--overwrite", "Replace an existing checkpoint.")] = False,

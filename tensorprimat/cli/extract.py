@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli.options import TO_FILE
 from tensorprimat.cli.shared_options import argument, switch, takes
 
@@ -31,7 +32,13 @@ def command(
         ),
     ] = None,
     format: Annotated[
-        str | None, takes("F", "Read the log as this format (see --formats).", show_default="detected")
+        str | None,
+        takes(
+            "F",
+            "Read the log as this format (see --formats).",
+            show_default="detected",
+            offers=known.formats,
+        ),
     ] = None,
     formats: Annotated[bool, switch("--formats", "List the formats.")] = False,
     json: Annotated[bool, switch("--json", "Print results as JSON; write files only with --output.")] = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import Command, option, with_options
 from tensorprimat.core import settings
 
@@ -27,6 +28,13 @@ OPTIONS = {
     "global_batch_size": ("N", settings.option("global_batch_size").help),
 }
 """Fact → its value on the command line, and its help."""
+COMPLETED: Mapping[str, known.Values] = {
+    "model_name": known.models,
+    "gpu": known.gpus,
+    "preset": known.presets,
+    "precision": known.precisions,
+}
+"""Fact → values that the shell completes."""
 WARMUP = (settings.flag("warmup_steps"), "--warmup")
 """Spellings of the option that leaves out steps, the one of `tprimat run` first."""
 OF_A_LOG = OPTIONS | {"micro_batch_size": ("N", settings.option("micro_batch_size").help)}
@@ -39,7 +47,10 @@ def with_facts(
 
     side: how --help shows that a value may be for one input only.
     """
-    made = [option(name, list[str] | None, f"{side}{metavar}", text) for name, (metavar, text) in options.items()]
+    made = [
+        option(name, list[str] | None, f"{side}{metavar}", text, offers=COMPLETED.get(name))
+        for name, (metavar, text) in options.items()
+    ]
     return with_options(made, after=after)
 
 

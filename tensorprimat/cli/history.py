@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli.options import named_file, refuse_file, say_each, say_files, writable_folder
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import MissingPackageError, UsageError
@@ -21,8 +22,10 @@ def command(
         list[Path] | None,
         argument("RESULT", "Result files, or folders with their history/.", show_default="output"),
     ] = None,
-    metric: Annotated[str, takes("NAME", "Metric to show.")] = "tokens_per_second_per_gpu",
-    model: Annotated[str | None, takes("MODEL", "Show only this model.")] = None,
+    metric: Annotated[
+        str, takes("NAME", "Metric to show.", offers=known.metrics_over_time)
+    ] = "tokens_per_second_per_gpu",
+    model: Annotated[str | None, takes("MODEL", "Show only this model.", offers=known.models)] = None,
     output_dir: Annotated[Path, takes("DIR|FILE", OUTPUT_DIR)] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
 ) -> int:

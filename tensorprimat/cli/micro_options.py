@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import Command, option, with_options
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ TOKENS = "Tokens: .npy of uint16 or int32, memory-mapped."
 FP32_ON_A_CPU = "bf16 on a GPU, fp32 on a CPU"
 
 SHAPE = (
-    option("model_size", str | None, "NAMES", SIZES),
+    option("model_size", str | None, "NAMES", SIZES, offers=known.model_sizes, listed=True),
     option("d_model", int | None, "N", "Width of the model."),
     option("d_ff", int | None, "N", "Width of the MLP.", show_default="4 × --d-model"),
     option("num_layers", int | None, "N", "Layers.", show_default="12"),
@@ -34,18 +35,43 @@ SHAPE = (
     option("label", str | None, "NAME", "Name of the shape (model_size)."),
 )
 WORK = (
-    option("pass_name", str, "NAMES", PASSES, flag="--pass", default="all"),
+    option(
+        "pass_name",
+        str,
+        "NAMES",
+        PASSES,
+        flag="--pass",
+        default="all",
+        offers=known.passes_and_all,
+        listed=True,
+    ),
     option("warmup_steps", int, "N", "Steps before the measured ones.", default=5),
     option("measure_steps", int | None, "N", "Measured steps of all trials.", show_default="trials × steps per trial"),
     option("trials", int | None, "N", "Timed intervals.", show_default="10"),
     option("steps_per_trial", int | None, "K", "Steps of each timed interval.", show_default="1"),
-    option("precision", str | None, "NAMES", "fp32, tf32, bf16, fp16.", show_default=FP32_ON_A_CPU),
+    option(
+        "precision",
+        str | None,
+        "NAMES",
+        "fp32, tf32, bf16, fp16.",
+        show_default=FP32_ON_A_CPU,
+        offers=known.cell_precisions,
+        listed=True,
+    ),
     option("autocast", bool | None, None, AUTOCAST, flag="--autocast/--pure", show_default="pure; autocast for fp16"),
     option("compile", bool, None, "torch.compile the model.", flag="--compile", default=False),
-    option("attention", str, "NAMES", "sdpa, eager or flash (package flash-attn).", default="sdpa"),
+    option(
+        "attention",
+        str,
+        "NAMES",
+        "sdpa, eager or flash (package flash-attn).",
+        default="sdpa",
+        offers=known.attentions,
+        listed=True,
+    ),
     option("data", Path | None, "FILE", TOKENS, show_default="synthetic"),
     option("seed", int, "N", "Seed of weights and tokens.", default=1234),
-    option("device", str, "DEVICE", DEVICE, default="auto"),
+    option("device", str, "DEVICE", DEVICE, default="auto", offers=known.devices),
     option("memory_limit", float | None, "GB", "Use no more memory than this.", show_default="all"),
 )
 OPTIONS = {one.name: one for one in (*SHAPE, *WORK)}

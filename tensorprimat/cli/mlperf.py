@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, UsageError
 
@@ -17,22 +18,28 @@ ACTIONS = ("import", "list", "show", "compare")
 
 
 def command(
-    action: Annotated[str, argument("ACTION", "import, list, show or compare.")],
+    action: Annotated[str, argument("ACTION", "import, list, show or compare.", offers=lambda: ACTIONS)],
     names: Annotated[
         list[str] | None,
         argument(
             "NAME", "import: the round's folder; list, show: parts of names; compare: one GPU or two, or vendors."
         ),
     ] = None,
-    round: Annotated[str | None, takes("VERSION", "The round, such as v5.1.", "--round")] = None,
+    round: Annotated[
+        str | None,
+        takes("VERSION", "The round, such as v5.1.", "--round", offers=known.of_mlperf("round")),
+    ] = None,
     output: Annotated[Path | None, takes("FILE", "Library that import writes.", "--output", "-o")] = None,
     library: Annotated[
         Path | None, takes("FILE", "Library to read, as written by import (default: the package's).")
     ] = None,
-    benchmark: Annotated[str | None, takes("NAME", "Only this benchmark, such as llama31_8b.")] = None,
-    gpu: Annotated[str | None, takes("NAME", "Only this GPU, such as MI355X.")] = None,
+    benchmark: Annotated[
+        str | None,
+        takes("NAME", "Only this benchmark, such as llama31_8b.", offers=known.of_mlperf("benchmark")),
+    ] = None,
+    gpu: Annotated[str | None, takes("NAME", "Only this GPU, such as MI355X.", offers=known.of_mlperf("gpu"))] = None,
     gpus: Annotated[int | None, takes("NUMBER", "Only entries with this number of GPUs.")] = None,
-    submitter: Annotated[str | None, takes("NAME", "Only this submitter.")] = None,
+    submitter: Annotated[str | None, takes("NAME", "Only this submitter.", offers=known.of_mlperf("submitter"))] = None,
     published: Annotated[bool, switch("--published", "list: the rows of vendors' published tables too.")] = False,
     plot: Annotated[
         Path | None, takes("FILE", "compare: draw one task, or one benchmark's scaling (.png, .svg).")

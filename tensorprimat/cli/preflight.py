@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorprimat.cli import cluster_options as cluster
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.shared_options import switch, takes, with_options
 
@@ -34,10 +35,10 @@ def command(
             "Fail if a GPU reaches less than this share of the median GPU (one GPU: of the best published product).",
         ),
     ] = None,
-    executor: Annotated[str | None, takes("HOW", EXECUTOR)] = None,
+    executor: Annotated[str | None, takes("HOW", EXECUTOR, offers=known.preflight_executors)] = None,
     nodes: Annotated[int, takes("N", "Nodes to measure (with --executor).")] = 1,
     num_gpus: Annotated[int | None, takes("N", NUM_GPUS, show_default="as this machine; 1 on a CPU")] = None,
-    gpu: Annotated[str | None, takes("NAME", GPU, show_default="as this machine")] = None,
+    gpu: Annotated[str | None, takes("NAME", GPU, show_default="as this machine", offers=known.gpus_and_cpu)] = None,
     dry_run: Annotated[
         bool, switch("--dry-run", "Print the job that --executor would submit; measure nothing.")
     ] = False,

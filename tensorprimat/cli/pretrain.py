@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli.setting_options import values, with_settings
 from tensorprimat.cli.shared_options import switch, takes
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tensorprimat.machine.platform import Machine
 
 
+MODEL = "Model: llama, qwen or mistral."
 OWN = (
     "steps",
     "warmup_steps",
@@ -40,7 +42,7 @@ HERE: dict[str, dict[str, Any]] = {
 
 @with_settings(*OWN, after="model", differing=HERE, environment="TPRIMAT_", engines=False)
 def command(
-    model: Annotated[str, takes("MODEL", "Model: llama, qwen or mistral.", envvar="TPRIMAT_MODEL")] = "llama",
+    model: Annotated[str, takes("MODEL", MODEL, envvar="TPRIMAT_MODEL", offers=known.models)] = "llama",
     num_nodes: Annotated[int, takes("N", "Nodes, under srun or torchrun.", envvar="TPRIMAT_NUM_NODES")] = 1,
     recompute: Annotated[
         bool,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import argument, takes
 
 if TYPE_CHECKING:
@@ -17,15 +18,28 @@ def command(
     config: Annotated[
         Path | None, argument("CONFIG", "A Primus experiment file.", show_default="those for this GPU")
     ] = None,
-    model: Annotated[str | None, takes("MODEL", "llama or qwen.", show_default="by the file's name")] = None,
+    model: Annotated[
+        str | None,
+        takes("MODEL", "llama or qwen.", show_default="by the file's name", offers=known.models),
+    ] = None,
     precision: Annotated[
         str | None,
-        takes("FORMAT", "Precision of the configurations shown without CONFIG: bf16 or fp8.", show_default="bf16"),
+        takes(
+            "FORMAT",
+            "Precision of the configurations shown without CONFIG: bf16 or fp8.",
+            show_default="bf16",
+            offers=known.primus_precisions,
+        ),
     ] = None,
     methodology: Annotated[
-        str, takes("NAME", "Methodology of the NVIDIA configuration: agreed, max, identical or classic.")
+        str,
+        takes(
+            "NAME",
+            "Methodology of the NVIDIA configuration: agreed, max, identical or classic.",
+            offers=known.methodologies,
+        ),
     ] = "agreed",
-    gpu: Annotated[str, takes("GPU", "GPU of the NVIDIA configuration.")] = "H100 SXM",
+    gpu: Annotated[str, takes("GPU", "GPU of the NVIDIA configuration.", offers=known.gpus)] = "H100 SXM",
 ) -> int:
     """Show the effective settings of a Primus configuration and their differences from the NVIDIA configuration.
 

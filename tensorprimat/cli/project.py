@@ -6,17 +6,30 @@ import json
 from pathlib import Path
 from typing import Annotated
 
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import switch, takes
 from tensorprimat.core.errors import UsageError
 
 
 def command(
     benchmark: Annotated[
-        str, takes("NAME", "MLPerf benchmark whose scaling is used, such as llama2_70b_lora.")
+        str,
+        takes(
+            "NAME",
+            "MLPerf benchmark whose scaling is used, such as llama2_70b_lora.",
+            offers=known.of_mlperf("benchmark"),
+        ),
     ] = "llama2_70b_lora",
     source: Annotated[Path | None, takes("RESULT", "Result file that holds the measured rate.", "--from")] = None,
     gpus: Annotated[int | None, takes("NUMBER", "Number of GPUs to project to.")] = None,
-    gpu: Annotated[str | None, takes("NAME", "GPU of the result, as a check; any other GPU is refused.")] = None,
+    gpu: Annotated[
+        str | None,
+        takes(
+            "NAME",
+            "GPU of the result, as a check; any other GPU is refused.",
+            offers=known.of_mlperf("gpu"),
+        ),
+    ] = None,
     library: Annotated[Path | None, takes("FILE", "Library with the scaling points (default: the package's).")] = None,
     as_json: Annotated[bool, switch("--json", "Print JSON.")] = False,
 ) -> int:

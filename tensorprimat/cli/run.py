@@ -11,6 +11,7 @@ import typer
 
 from tensorprimat.cli import cluster_options as cluster
 from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli.options import TO_FILE, fraction
 from tensorprimat.cli.setting_options import IN_AB, values, with_settings
 from tensorprimat.cli.shared_options import switch, takes, with_options
@@ -30,6 +31,7 @@ TARGET_CI = "Add runs until the half-width of the interval (with --ab: of the ra
 PRESET = f"{settings.option('preset').help} For a log: {facts.PRESET[0].lower()}{facts.PRESET[1:]}"
 GPU = f"For a log. {facts.GPU} With --executor: GPU of each node, or cpu."
 NUM_GPUS = "GPUs of each node, or processes on a CPU. For a log: GPUs of the whole training."
+PROFILE = "Profile one run: torch, nsys or rocprof; the result goes to history only."
 IN_AB_TOO = ("engine", "recompute")
 """Options besides the settings that may differ between the configurations of --ab."""
 
@@ -38,24 +40,25 @@ IN_AB_TOO = ("engine", "recompute")
 @with_settings(after="runs", differing={"preset": {"help": PRESET}, "num_gpus": {"help": NUM_GPUS}})
 def command(
     context: typer.Context,
-    model: Annotated[str, takes("NAME|FILE", MODEL)] = "all",
+    model: Annotated[str, takes("NAME|FILE", MODEL, offers=known.models_and_all)] = "all",
     runs: Annotated[int, takes("N", "Repetitions, each in a fresh process.")] = 1,
-    engine: Annotated[str, takes("ENGINE", ENGINE)] = "auto",
+    engine: Annotated[str, takes("ENGINE", ENGINE, offers=known.engines)] = "auto",
     output: Annotated[Path, takes("DIR|FILE", OUTPUT)] = DEFAULT_FOLDER,
     cooldown: Annotated[
         float | None, takes("S", "Seconds between runs.", show_default="30 on a GPU, 0 on a CPU")
     ] = None,
     shape: Annotated[str | None, takes("SHAPE", f"For a log. {facts.SHAPE}")] = None,
-    model_name: Annotated[str | None, takes("MODEL", f"For a log. {facts.MODEL_NAME}", show_default="--model")] = None,
+    model_name: Annotated[
+        str | None,
+        takes("MODEL", f"For a log. {facts.MODEL_NAME}", show_default="--model", offers=known.models),
+    ] = None,
     recompute: Annotated[bool, switch("--recompute", "The same as --activation-checkpointing full.")] = False,
-    executor: Annotated[str | None, takes("HOW", EXECUTOR)] = None,
-    gpu: Annotated[str | None, takes("NAME", GPU, show_default="as this machine")] = None,
+    executor: Annotated[str | None, takes("HOW", EXECUTOR, offers=known.executors)] = None,
+    gpu: Annotated[str | None, takes("NAME", GPU, show_default="as this machine", offers=known.gpus_and_cpu)] = None,
     infra: Annotated[str | None, takes("WHERE", "SkyPilot's cloud or cluster.")] = None,
     namespace: Annotated[str | None, takes("NAME", "Kubernetes namespace.")] = None,
     volume_claim: Annotated[str | None, takes("NAME", "Kubernetes volume claim that all pods can write to.")] = None,
-    profile: Annotated[
-        str | None, takes("WITH", "Profile one run: torch, nsys or rocprof; the result goes to history only.")
-    ] = None,
+    profile: Annotated[str | None, takes("WITH", PROFILE, offers=known.profilers)] = None,
     ab: Annotated[list[str] | None, takes("FLAGS", AB, "--ab", "--interleave")] = None,
     target_ci: Annotated[str | None, takes("PERCENT", TARGET_CI)] = None,
     max_runs: Annotated[int, takes("N", "Upper limit on the runs of --target-ci.")] = 30,

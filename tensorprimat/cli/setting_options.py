@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,18 +48,9 @@ def _parameter(setting: Option, text: str, environment: str | None) -> inspect.P
         default=setting.default,
         show_default=setting.shown_default or True,
         envvar=None if environment is None else environment + setting.parameter.upper(),
-        autocompletion=_completion(setting.choices),
+        offers=(lambda: setting.choices) if setting.choices else None,
     )
 
 
 def _help(option: Option, engines: bool) -> str:
     return f"{option.help.removesuffix('.')} ({option.engine})." if option.engine and engines else option.help
-
-
-def _completion(choices: Sequence[str]) -> Callable[[str], list[str]] | None:
-    """Return a function that completes a value, as the shell asks for it."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [choice for choice in choices if choice.startswith(incomplete)]
-
-    return complete if choices else None

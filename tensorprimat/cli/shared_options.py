@@ -8,12 +8,22 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from tensorprimat.cli.known_values import Completion, Values, offer
+
 Command = TypeVar("Command", bound=Callable[..., int])
 
 
-def takes(metavar: str, text: str, *flags: str, **more: Any) -> Any:
-    """Return an option with a value, for Annotated. text: its line of --help; more: as typer.Option takes it."""
-    return typer.Option(*flags, metavar=metavar, help=text, **more)
+def completed(offers: Values | None, listed: bool = False) -> Completion | None:
+    """Return the completion of a value; None for one that the shell completes as the name of a file."""
+    return None if offers is None else offer(offers, listed=listed)
+
+
+def takes(metavar: str, text: str, *flags: str, offers: Values | None = None, listed: bool = False, **more: Any) -> Any:
+    """Return an option with a value, for Annotated. text: its line of --help; more: as typer.Option takes it.
+
+    offers: returns the values that the shell completes; listed: the option takes several with commas between them.
+    """
+    return typer.Option(*flags, metavar=metavar, help=text, autocompletion=completed(offers, listed), **more)
 
 
 def switch(flag: str, text: str, **more: Any) -> Any:
@@ -21,16 +31,26 @@ def switch(flag: str, text: str, **more: Any) -> Any:
     return typer.Option(flag, help=text, **more)
 
 
-def argument(metavar: str, text: str, **more: Any) -> Any:
-    """Return an argument, for Annotated."""
-    return typer.Argument(metavar=metavar, help=text, **more)
+def argument(metavar: str, text: str, *, offers: Values | None = None, **more: Any) -> Any:
+    """Return an argument, for Annotated. offers: as in `takes`."""
+    return typer.Argument(metavar=metavar, help=text, autocompletion=completed(offers), **more)
 
 
 def option(
-    name: str, kind: Any, metavar: str | None, text: str, *, flag: str | None = None, default: Any = None, **more: Any
+    name: str,
+    kind: Any,
+    metavar: str | None,
+    text: str,
+    *,
+    flag: str | None = None,
+    default: Any = None,
+    offers: Values | None = None,
+    listed: bool = False,
+    **more: Any,
 ) -> inspect.Parameter:
     """Return an option of a type for `with_options`, the rest as in `takes`."""
-    made = typer.Option(*([flag] if flag else []), metavar=metavar, help=text, **more)
+    completion = completed(offers, listed)
+    made = typer.Option(*([flag] if flag else []), metavar=metavar, help=text, autocompletion=completion, **more)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
 
 

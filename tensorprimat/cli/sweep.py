@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c
 from tensorprimat.cli.shared_options import switch, takes
@@ -27,7 +28,14 @@ ALL_SIZES = "small,medium,large,xl,2.7B"
 )  # fmt: skip
 def command(
     model_size: Annotated[
-        str | None, takes("NAMES", "Sizes of the grid.", show_default=f"{ALL_SIZES}, or only --shape")
+        str | None,
+        takes(
+            "NAMES",
+            "Sizes of the grid.",
+            offers=known.model_sizes,
+            listed=True,
+            show_default=f"{ALL_SIZES}, or only --shape",
+        ),
     ] = None,
     context_length: Annotated[str, takes("NUMBERS", "Tokens of a sequence.")] = "128,256,512",
     batch_size: Annotated[str, takes("NUMBERS", "Sequences of a step.")] = "4",

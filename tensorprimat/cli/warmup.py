@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from tensorprimat.cli import known_values as known
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c
 from tensorprimat.cli.shared_options import takes, with_options
@@ -29,7 +30,9 @@ def command(
     batch_size: Annotated[
         int | None, takes("N", "Sequences of a step.", show_default="4, or that of --model-size")
     ] = None,
-    pass_name: Annotated[str, takes("NAME", "forward, forward-backward or train.", "--pass")] = "train",
+    pass_name: Annotated[
+        str, takes("NAME", "forward, forward-backward or train.", "--pass", offers=known.passes)
+    ] = "train",
     output: Annotated[
         Path, takes("DIR|FILE", f"Folder for warmup.csv, warmup.png, warmup.md and one JSON per count{TO_FILE}")
     ] = Path("output/warmup"),

@@ -159,12 +159,23 @@ def sizes(options: GridOptions) -> list[Size]:
     return found
 
 
+def size_names() -> list[str]:
+    """Return every name of a size."""
+    return [name for preset in models.PRESETS for name in _names_of(preset)]
+
+
+def _names_of(preset: Preset) -> list[str]:
+    """Return the names of a preset; the last one labels its size."""
+    if preset.model == COURSE:
+        return [preset.name]
+    own = f"{preset.model}-{preset.name}"
+    return [own, preset.model] if preset.name == "full" else [own]
+
+
 def _named(word: str) -> Size:
     """Return the size of a name: small to 2.7B, or a model such as llama, qwen-tiny, mistral-v0.3."""
     for preset in models.PRESETS:
-        names = [preset.name] if preset.model == COURSE else [f"{preset.model}-{preset.name}"]
-        if preset.name == "full":
-            names.append(preset.model)
+        names = _names_of(preset)
         if word.lower().replace("2_7b", "2.7b") in [name.lower() for name in names]:
             return _of_preset(preset, names[-1])
     ladder = ", ".join(preset.name for preset in models.PRESETS if preset.model == COURSE)
