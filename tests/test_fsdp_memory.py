@@ -16,6 +16,7 @@ from tensorprimat.core.units import GB
 from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.engines.torch import engine
 from tensorprimat.engines.torch.model import LanguageModel
+from tensorprimat.engines.torch.module import TrainingModule
 from tensorprimat.machine.platform import Machine
 
 
@@ -41,10 +42,38 @@ def test_one_gpu_and_replicas_have_nothing_to_free():
     assert spec_on(150.0, strategy="ddp").reshard
 
 
-def test_the_result_records_that_weights_were_kept():
-    assert engine._declared(spec_on(150.0))["strategy"] == "fsdp, weights kept after forward"
-    assert "strategy" not in engine._declared(spec_on(40.0))
-    assert SHARDED_BY_REPLICAS[engine._declared(spec_on(150.0))["strategy"]] == SHARDED_BY_REPLICAS["fsdp"]
+@pytest.mark.parametrize(("memory_gb", "stated"), [(150.0, "fsdp, weights kept after forward"), (40.0, None)])
+def test_the_module_states_that_weights_are_kept(memory_gb, stated):
+    assert TrainingModule(spec_on(memory_gb, attention_backend="eager")).benchmark_config()["strategy"] == stated
+    assert SHARDED_BY_REPLICAS[stated or "fsdp"] == SHARDED_BY_REPLICAS["fsdp"]
+
+
+def test_float32_master_weights_are_gathered_as_bfloat16_and_their_gradients_summed_in_float32(mesh):
+    network = LanguageModel(models.find("llama", "tiny"))
+    seen = set()
+
+    def look(layer, *_):
+        seen.update((layer.mlp.up_proj.weight.dtype, layer.input_layernorm.weight.dtype))
+
+    network.shard(mesh, gathered=torch.bfloat16)
+    network.decoder.layers[0].mlp.register_forward_pre_hook(lambda *_: look(network.decoder.layers[0]))
+    loss = network(torch.randint(0, 512, (2, 17)))
+    loss.backward()
+    assert seen == {torch.bfloat16}
+    assert {(one.dtype, one.grad.dtype) for one in network.parameters()} == {(torch.float32, torch.float32)}
+    assert network.decoder.layers[0]._get_fsdp_state()._fsdp_param_group._reduce_dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"num_gpus": 8}, "bf16-true"), ({"num_gpus": 8, "master_weights": "fp32"}, "32-true"),
+        ({"num_gpus": 1, "master_weights": "fp32"}, "bf16-mixed"),
+        ({"num_gpus": 8, "strategy": "ddp", "master_weights": "fp32"}, "bf16-mixed"),
+    ],
+)  # fmt: skip
+def test_autocast_is_for_master_weights_that_are_not_split(changes, expected):
+    assert engine.lightning_precision(spec_on(400.0, **changes)) == expected
 
 
 @pytest.fixture

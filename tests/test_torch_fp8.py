@@ -9,13 +9,14 @@ import pytest
 import torch
 from architectures import completed
 
-from tensorprimat.core import models, settings
+from tensorprimat.core import models, settings, store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.engines.torch import engine, fp8
 from tensorprimat.engines.torch.model import LanguageModel
+from tensorprimat.engines.torch.module import TrainingModule
 from tensorprimat.machine.platform import Machine
 
 RECIPES = settings.option("fp8_recipe").choices
@@ -292,3 +293,16 @@ MXFP8_MODULES = (
     "torchao", "torchao.prototype", "torchao.prototype.moe_training", "torchao.prototype.moe_training.config",
     "torchao.quantization",
 )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_training_in_fp8_does_not_contradict_lightning_which_has_no_word_for_it(tmp_path, monkeypatch):
+    """With emulated products, so that the result says afterwards that none ran in FP8."""
+    pytest.importorskip("torchao")
+    convert = fp8.convert
+    monkeypatch.setattr(fp8, "convert", lambda layers, recipe: convert(layers, recipe, emulate=True))
+    trained = spec(platform="cpu")
+    module, file = TrainingModule(trained), tmp_path / "result.json"
+    engine.trainer_of(trained, [engine.callback_of(trained, module, file)]).fit(module)
+    assert not [warning for warning in store.load(file).warnings if "in the trainer" in warning]
+    assert module.benchmark_config()["compute_dtype"] == "float8"

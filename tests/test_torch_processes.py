@@ -36,6 +36,19 @@ def test_two_processes_write_one_result(tmp_path, start):
 
 
 @pytest.mark.usefixtures("warm")
+def test_split_weights_with_masters_in_float32_are_recorded_as_they_are(tmp_path):
+    split = {"strategy": "fsdp", "precision": "bf16", "master_weights": "fp32", "reshard": False}
+    run = Run(tmp_path, spec_of(num_gpus=2, **split))
+    code, _, complaints = run.end()
+    assert code == 0, complaints
+    config = run.result.training_config
+    assert (config.precision, config.compute_dtype) == ("bf16", "bfloat16")
+    assert (config.parameter_dtype, config.optimizer_dtype) == ("float32", "float32")
+    assert config.strategy == "fsdp, weights kept after forward"
+    assert not [warning for warning in run.result.warnings if warning.startswith("training_config")]
+
+
+@pytest.mark.usefixtures("warm")
 def test_ranks_that_srun_starts_find_each_other(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

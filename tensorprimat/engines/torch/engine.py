@@ -26,7 +26,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.models import Preset
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.spec import RunSettings, RunSpec
-from tensorprimat.core.training_memory import strategy_of
+from tensorprimat.core.training_memory import is_sharded, strategy_of
 from tensorprimat.engines import (
     ENGINES,
     VENDOR_ENGINES,
@@ -130,10 +130,13 @@ def lightning_precision(spec: RunSpec) -> str:
     """Return Lightning's word for the spec's precision.
 
     Without master weights bf16 is bf16 throughout, as litgpt pretrains: the state of a 7B model is then 8 bytes a
-    parameter instead of 16 and fits one 80 GB device.
+    parameter instead of 16 and fits one 80 GB device. With them, FSDP casts weights to bf16 before it gathers them,
+    which autocast would do after it: twice the bytes between the devices, and a copy of every weight until backward.
     """
     if spec.precision in ("bf16", "fp8"):  # FP8 is within the linear layers, around which training is in bf16
-        return "bf16-mixed" if spec.master_weights == "fp32" else "bf16-true"
+        if spec.master_weights is None:
+            return "bf16-true"
+        return "32-true" if is_sharded(spec) else "bf16-mixed"
     return {"fp32": "32-true", "tf32": "32-true", "fp16": "16-mixed"}[spec.precision]
 
 
@@ -274,7 +277,6 @@ def _declared(spec: RunSpec) -> dict[str, Any]:
         **dict.fromkeys(settings.PARALLEL_SIZES, 1),
         "num_gpus": spec.num_gpus * spec.num_nodes,
         "attention_backend": spec.attention_backend or "sdpa",
-        **({} if spec.reshard else {"strategy": "fsdp, weights kept after forward"}),
         "fp8_recipe": fp8.recipe_of(spec),
         "data": "synthetic",
         "framework": "transformers on Lightning",

@@ -266,24 +266,32 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
             layer.compile(dynamic=False, options={"triton.cudagraphs": True} if cuda_graphs else None)
 
     def shard(
-        self, mesh: DeviceMesh, *, reshard: bool = True, convert: Callable[[list[nn.Module]], object] | None = None
+        self,
+        mesh: DeviceMesh,
+        *,
+        reshard: bool = True,
+        gathered: torch.dtype | None = None,
+        convert: Callable[[list[nn.Module]], object] | None = None,
     ) -> None:
         """Build the layers one by one and split each over the data-parallel ranks (FSDP2), gathered one layer ahead.
 
-        reshard: free a layer's gathered weights after forward; False keeps them for backward. convert: a change of
-        layers before they are split.
+        reshard: free a layer's gathered weights after forward; False keeps them for backward. gathered: type to which
+        weights are cast before they are gathered, while their parts, and the sums of their gradients over the ranks,
+        stay in the type in which they are built. convert: a change of layers before they are split.
         """
         try:
-            from torch.distributed.fsdp import fully_shard
+            from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         except ImportError:  # torch 2.4 and 2.5 have it under its earlier name
-            from torch.distributed._composable.fsdp import fully_shard
+            from torch.distributed._composable.fsdp import MixedPrecisionPolicy, fully_shard
 
+        built = torch.get_default_dtype()
+        policy = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=built) if gathered else MixedPrecisionPolicy()
         for layer in self._built_layers():
             if convert is not None:
                 convert([layer])
-            fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
+            fully_shard(layer, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
         layers = list(self.decoder.layers)
-        fully_shard(self, mesh=mesh)
+        fully_shard(self, mesh=mesh, mp_policy=policy)
         for layer, following in pairwise(layers):
             if hasattr(layer, "set_modules_to_forward_prefetch"):  # from torch 2.5 on
                 layer.set_modules_to_forward_prefetch([following])

@@ -19,7 +19,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.result import Model, TrainingConfig
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import profiling
+from tensorprimat.engines import introspect, profiling
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import data as torch_data
 from tensorprimat.engines.torch import fp8, observed
@@ -75,7 +75,12 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
                 layers_later=self.device_mesh is not None,
             )
             if self.device_mesh is not None:
-                self.network.shard(self.device_mesh["data_parallel"], reshard=spec.reshard, convert=convert)
+                self.network.shard(
+                    self.device_mesh["data_parallel"],
+                    reshard=spec.reshard,
+                    gathered=torch.bfloat16 if spec.master_weights else None,
+                    convert=convert,
+                )
             elif convert is not None:
                 convert(self.network.decoder.layers)
         if spec.recompute != "none":
@@ -91,7 +96,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         self.network.restore_rotary()
 
     def benchmark_config(self) -> dict[str, str | None]:
-        """Return the settings that only the built model knows, as fields of TrainingConfig."""
+        """Return the settings that the trainer does not know, as fields of TrainingConfig."""
         spec = self._spec
         fused = [
             *(["RMS norm"] if self._has_fused_norm else []),
@@ -99,7 +104,13 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             "linear cross-entropy",
             *(["AdamW"] if self._has_fused_adamw else []),
         ]
-        return {"fused_kernels": ", ".join(fused), "attention_kernel": self._attention_kernel(spec)}
+        return {
+            "precision": spec.precision,  # Lightning has no word for FP8, and knows nothing of what FSDP casts
+            "compute_dtype": introspect.DTYPES[spec.precision],
+            "strategy": None if spec.reshard else "fsdp, weights kept after forward",
+            "fused_kernels": ", ".join(fused),
+            "attention_kernel": self._attention_kernel(spec),
+        }
 
     def benchmark_observed(self, planned: TrainingConfig) -> tuple[dict[str, Any], list[str]]:
         """Return the settings that ran differently from the plan, as fields of TrainingConfig, and warnings."""
