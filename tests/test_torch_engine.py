@@ -17,6 +17,7 @@ pytest.importorskip("lightning")
 pytest.importorskip("transformers")
 
 import torch
+from architectures import completed
 from torch.nn import functional
 
 from tensorprimat.core import models, store, training_memory
@@ -202,6 +203,22 @@ def test_rotary_frequencies_survive_the_conversion_to_bfloat16():
 def test_an_impossible_setting_is_refused_by_its_flag(changes, machine, message):
     with pytest.raises(UsageError, match=re.escape(message)):
         torch_engine.check(spec_of(**changes), machine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"master_weights": "fp32"}, "--master-weights fp32: autocast would multiply the experts .* leave it out$"),
+        ({"master_weights": "fp32", "num_gpus": 2, "strategy": "ddp"}, "in float32; use --strategy fsdp$"),
+        ({"precision": "fp16", "platform": "nvd"}, "^--precision fp16: .* use --precision bf16$"),
+    ],
+)
+def test_experts_are_not_trained_under_autocast_which_leaves_their_products_in_float32(changes, message):
+    mixtral = {"model": "mixtral", "preset": "full", "config": completed("mixtral"), "precision": "bf16"}
+    spec = spec_of(**{**mixtral, **changes})
+    with pytest.raises(UsageError, match=message):
+        torch_engine.check(spec, EIGHT_H100)
+    torch_engine.check(spec.changed(precision="bf16", strategy="fsdp", num_gpus=2, platform="cpu"), CPU)
 
 
 def test_large_models_are_split_and_small_ones_replicated_whatever_the_memory():

@@ -26,7 +26,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.models import Preset
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.spec import RunSettings, RunSpec
-from tensorprimat.core.training_memory import is_sharded, strategy_of
+from tensorprimat.core.training_memory import is_sharded, strategy_of, uses_autocast
 from tensorprimat.engines import (
     ENGINES,
     VENDOR_ENGINES,
@@ -72,6 +72,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
     fp8.check_layers(spec)
     if spec.master_weights and spec.precision not in ("bf16", "fp8"):
         raise UsageError(f"--master-weights {spec.master_weights}: only with --precision bf16 or fp8")
+    _check_autocast(spec, model)
     if spec.attention_backend == "flash" and spec.platform != "cpu":
         _check_flash(spec, model)
     if spec.platform == "cpu":
@@ -86,6 +87,19 @@ def check(spec: RunSpec, machine: Machine) -> None:
     if spec.num_gpus > visible:
         raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} GPU{'s' * (visible != 1)} visible here")
     fp8.check_mxfp8(spec, machine.gpu_info)
+
+
+def _check_autocast(spec: RunSpec, model: Preset | ConfiguredModel) -> None:
+    """Raise UsageError where autocast would leave a part of the model in float32: it does not know grouped products."""
+    if not (uses_autocast(spec) and isinstance(model, ConfiguredModel)):
+        return
+    if not any(layer.experts for layer in model.decoder.layers):
+        return
+    flag, instead = "--precision fp16", "use --precision bf16"
+    if spec.precision != "fp16":
+        several = spec.num_gpus * spec.num_nodes > 1
+        flag, instead = "--master-weights fp32", "use --strategy fsdp" if several else "leave it out"
+    raise UsageError(f"{flag}: autocast would multiply the experts of this model in float32; {instead}")
 
 
 def _check_flash(spec: RunSpec, model: Preset | ConfiguredModel) -> None:
