@@ -58,6 +58,16 @@ def test_a_compiled_layer_is_counted_in_the_graph_that_it_hands_to_backward(kind
     assert counted / formula == pytest.approx(ratio, rel=0.02)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("compiled", [True, False])
+def test_autocast_is_counted_without_the_casts_of_the_weights(compiled):
+    model = torch_config.model("llama", completed("llama"), "tiny")
+    how = {"compiled": compiled, "fused_norm": True, "autocast": True}
+    counted = torch_memory.kept_bytes_per_token(model, precision="bf16", **how)
+    formula = training_memory.kept_bytes_per_token(model.memory_shape, width=2, whole_scores=0, **how)
+    assert counted == pytest.approx(formula, rel=0.03)
+
+
 @pytest.mark.parametrize("fused_norm", [True, False])
 def test_an_eager_layer_is_counted_with_the_norm_of_the_gpu(fused_norm):
     model = torch_config.model("llama", completed("llama"), "tiny")

@@ -45,10 +45,10 @@ def without_window(model, **changes):
     return dataclasses.replace(preset, shape=preset.shape.model_copy(update={"sliding_window": None, **changes}))
 
 
-def network_of(monkeypatch, preset, *, length=LENGTH, recompute="none", fused_norm=True):
+def network_of(monkeypatch, preset, *, length=LENGTH, recompute="none", fused_norm=True, stored=torch.bfloat16):
     """The real model of a preset, as the torch engine builds it; within FakeTensorMode."""
     monkeypatch.setattr(torch_attention, "mask_of", lambda *_, **__: None)  # on a GPU the window's blocks are small
-    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_dtype(stored)
     try:
         network = LanguageModel(preset, sequence_length=length)
     finally:
@@ -130,7 +130,8 @@ FP8 = ({}, {"precision": "fp8"}, {"precision": "fp8", "fp8_recipe": "mxfp8"})
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch hides its own warning, unless warnings are errors
-def test_a_compiled_layer_keeps_what_its_partitioned_graph_hands_to_backward():
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_compiled_layer_keeps_what_its_partitioned_graph_hands_to_backward(autocast):
     kept = []
 
     def forward(graph, _inputs):
@@ -144,19 +145,21 @@ def test_a_compiled_layer_keeps_what_its_partitioned_graph_hands_to_backward():
 
     shape = models.find("llama", "tiny").shape.model_copy(update={"hidden_size": 96, "num_attention_heads": 6})
     preset = dataclasses.replace(models.find("llama", "tiny"), shape=shape)
-    network = LanguageModel(preset, sequence_length=64).to(torch.bfloat16)
+    network = LanguageModel(preset, sequence_length=64).to(torch.float32 if autocast else torch.bfloat16)
     backend = aot_autograd(fw_compiler=forward, bw_compiler=backward, partition_fn=min_cut_rematerialization_partition)
     torch._dynamo.reset()
     network.decoder.layers[0].compile(backend=backend, dynamic=False)
-    network(torch.randint(0, 1000, (2, 65)))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        network(torch.randint(0, 1000, (2, 65)))
     torch._dynamo.reset()
-    counted = (
-        sum(storage.nbytes() for storage in kept[0].values()) + 2 * 64 * 96 * 2
-    )  # the layer's input is a placeholder
-    estimated = (
-        2 * 64 * training_memory.kept_bytes_per_token(shape, width=2, compiled=True, fused_norm=False, whole_scores=0)
+    layer_input = 2 * 64 * 96 * (4 if autocast else 2)  # a placeholder of the graph
+    counted = sum(storage.nbytes() for storage in kept[0].values()) + layer_input
+    of_token = training_memory.kept_bytes_per_token(
+        shape, width=2, compiled=True, fused_norm=False, whole_scores=0, autocast=autocast
     )
-    assert estimated == pytest.approx(counted, rel=0.1)
+    weights = sum(weight.numel() for weight in network.decoder.layers[0].parameters() if weight.ndim > 1)
+    casts = 2 * weights if autocast else 0
+    assert 2 * 64 * of_token + casts == pytest.approx(counted, rel=0.1)
 
 
 @pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
@@ -175,19 +178,23 @@ def test_the_loss_needs_the_estimated_workspace(monkeypatch, model, tokens):
 
 
 @pytest.mark.parametrize("recompute", ["none", "every second layer", "full"])
-def test_a_micro_batch_needs_the_estimated_activations_and_workspace(monkeypatch, recompute):
+@pytest.mark.parametrize("precision", [{}, {"master_weights": "fp32"}, {"precision": "fp16"}], ids=str)
+def test_a_micro_batch_needs_the_estimated_activations_and_workspace(monkeypatch, recompute, precision):
+    """Autocast, which casts float32 weights, keeps the casts until the step ends."""
     monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", cross_entropy.LOGITS_PER_CHUNK["cuda"])
     preset = without_window("llama", num_layers=4)
     monkeypatch.setattr(training_memory, "model_of", lambda _: preset)
     with FakeTensorMode():
-        network = network_of(monkeypatch, preset, length=8192, recompute=recompute)
+        stored = torch.float32 if precision else torch.bfloat16
+        network = network_of(monkeypatch, preset, length=8192, recompute=recompute, stored=stored)
         tokens = torch.zeros((1, 8193), dtype=torch.long)
         gradients = [torch.empty_like(weight) for weight in network.parameters()]
         for weight, gradient in zip(network.parameters(), gradients, strict=True):
             weight.grad = gradient  # of the micro-batch before
-        with autograd_memory.PeakOfStorages(tokens, *network.parameters(), *network.buffers(), *gradients) as counted:
+        there = (tokens, *network.parameters(), *network.buffers(), *gradients)
+        with autograd_memory.PeakOfStorages(*there) as counted, torch.autocast("cpu", enabled=bool(precision)):
             network(tokens).backward()
-    needed = training_memory.estimate(spec(recompute=recompute))
+    needed = training_memory.estimate(spec(recompute=recompute, **precision))
     estimated = needed.activations + needed.workspace - CONTEXT_BYTES
     assert estimated == pytest.approx(counted.peak_bytes, rel=0.1)
 
@@ -235,6 +242,22 @@ def test_sharding_divides_the_state_but_not_the_activations():
     assert eight.weights == alone.weights / 8
     assert eight.optimizer == alone.optimizer / 8
     assert eight.activations == alone.activations
+
+
+def test_a_compiled_layer_casts_its_weights_again_where_it_is_recomputed():
+    alone = {"precision": "fp16", "compile": True}
+    kept, again = [training_memory.estimate(spec(recompute=one, **alone)) for one in ("none", "full")]
+    eager = training_memory.estimate(spec(recompute="full", precision="fp16"))
+    casts = 2 * (models.find("llama").matrix_parameters - 128256 * 4096)
+    assert eager.activations - again.activations == pytest.approx(casts)
+    assert kept.activations - again.activations > casts
+
+
+def test_split_master_weights_are_gathered_as_bfloat16_and_keep_no_casts():
+    split = {"num_gpus": 8, "global_batch_size": 128}
+    pure, masters = [training_memory.estimate(spec(**split, master_weights=one)) for one in (None, "fp32")]
+    assert (masters.activations, masters.workspace) == (pure.activations, pure.workspace)
+    assert masters.weights == 2 * pure.weights
 
 
 def test_float32_master_weights_double_the_state():

@@ -76,6 +76,7 @@ def activation_bytes(step: StepWork) -> float:
         compiled=step.compiled,
         fused_norm=step.fused_norm,
         whole_scores=step.sequence_length if step.whole_scores else 0,
+        autocast=step.autocast,
     )
     logits = min(step.tokens * step.shape.vocab_size, LARGEST_LOGITS) * 4 * 2
     return step.tokens * step.shape.num_layers * of_token + logits

@@ -29,7 +29,14 @@ LOSS_ROWS_BYTES = 2**28 * 8.0  # one chunk of logits in float32, and their likel
 
 
 def kept_bytes_per_token(
-    shape: ModelShape, *, width: int, compiled: bool, fused_norm: bool, whole_scores: int, quantised: int = 0
+    shape: ModelShape,
+    *,
+    width: int,
+    compiled: bool,
+    fused_norm: bool,
+    whole_scores: int,
+    quantised: int = 0,
+    autocast: bool = False,
 ) -> float:
     """Return the bytes that autograd keeps of one token in one decoder layer.
 
@@ -39,6 +46,9 @@ def kept_bytes_per_token(
     the norm's input and its quotient in float32. whole_scores: tokens whose scores are kept whole (eager attention).
     quantised: copies in FP8 of the attention's output, 0 without FP8. A compiled layer keeps them, and computes the
     norms' outputs and the MLP's product again, which it would only quantise; an eager layer keeps what bf16 keeps.
+    autocast: weights are in float32 and cast for each product. The layer's input is in float32 then; an eager layer
+    keeps the input of its second norm in float32 too, and a cast of a norm's output for each product that reads it.
+    The casts of the weights are not of one token, and not counted here.
     """
     hidden, feed_forward = shape.hidden_size, shape.ffn_hidden_size
     queries = shape.num_attention_heads * shape.head_dim
@@ -49,6 +59,14 @@ def kept_bytes_per_token(
     if not (fused_norm or compiled):
         numbers -= 2 * hidden
         in_float32 += 4 * hidden
+    if autocast and compiled:
+        numbers -= hidden
+        in_float32 += hidden
+    elif autocast:
+        numbers += (3 if shape.gated_mlp else 2) * hidden  # queries, keys and values read one norm, gate and up another
+        if fused_norm:
+            numbers -= 2 * hidden
+            in_float32 += 2 * hidden
     if quantised and compiled:
         numbers -= 2 * hidden + feed_forward
     in_fp8 = quantised * queries if compiled else 0
@@ -66,7 +84,7 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
     shape, parameters = model.memory_shape, model.parameters
     width = NUMBER_BYTES["bf16" if spec.precision == "fp8" else spec.precision]  # only products are in FP8
     stored = 4 if spec.master_weights == "fp32" or spec.precision == "fp16" else width
-    is_cast = stored != width  # autocast keeps a copy of every layer's weights for backward
+    autocast = uses_autocast(spec)
     shards = spec.data_parallel_size if is_sharded(spec) else 1
     tokens = spec.micro_batch_size * spec.sequence_length
     whole_scores = spec.sequence_length if spec.attention_backend == "eager" else 0
@@ -80,18 +98,22 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
             fused_norm=UNFUSED_NORM not in spec.options,
             whole_scores=whole_scores,
             quantised=(2 if spec.fp8_recipe == "mxfp8" else 1) if spec.precision == "fp8" else 0,  # along both axes
+            autocast=autocast,
         )
     layer = tokens * of_token
-    layer_input = tokens * shape.hidden_size * width
+    layer_input = tokens * shape.hidden_size * (4 if autocast else width)
     kept_whole = 1.0 - recomputed_share(spec)
     activations = shape.num_layers * (kept_whole * layer + (1 - kept_whole) * layer_input) + 2 * layer_input
     layer_weights = model.matrix_parameters - models.embedding_parameters(shape)
-    casts = width * layer_weights * kept_whole if is_cast else 0.0
     recomputed = layer if spec.recompute != "none" else 0.0
-    head = models.embedding_parameters(shape) * width
-    loss = head + min(LOSS_ROWS_BYTES, tokens * shape.vocab_size * 8.0)
+    casts = 0.0
+    if autocast:  # an eager cast lives until the optimizer's step, one of a compiled layer until its backward
+        casts = width * layer_weights * (kept_whole if spec.compile else 1.0)
+        recomputed += width * layer_weights / shape.num_layers if recomputed and spec.compile else 0.0
+    embedding = models.embedding_parameters(shape)
+    loss = embedding * width * (2 if autocast else 1) + min(LOSS_ROWS_BYTES, tokens * shape.vocab_size * 8.0)
     at_once = 2 / shape.num_layers if spec.reshard else 1.0  # of the layers: two where one is gathered ahead, or all
-    gathered = 2 * head + at_once * layer_weights * width if shards > 1 else 0.0
+    gathered = (2 * embedding + at_once * layer_weights) * (4 if autocast else width) if shards > 1 else 0.0
     return MemoryEstimate(
         weights=parameters * stored / shards,
         gradients=parameters * stored / shards,
@@ -99,6 +121,11 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
         activations=activations + casts,
         workspace=max(loss, recomputed) + gathered + CONTEXT_BYTES,
     )
+
+
+def uses_autocast(spec: RunSpec) -> bool:
+    """Return True if weights are in float32 and autocast casts them for each product; FSDP casts BF16 ones itself."""
+    return spec.precision == "fp16" or (spec.master_weights is not None and not is_sharded(spec))
 
 
 def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float:

@@ -208,8 +208,9 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
 
     try:
         kept = memory.kept_bytes_per_token(
-            preset, precision=spec.precision, compiled=spec.compile, fused_norm=fused_norm, recipe=fp8.recipe_of(spec)
-        )
+            preset, precision=spec.precision, compiled=spec.compile, fused_norm=fused_norm, recipe=fp8.recipe_of(spec),
+            autocast=training_memory.uses_autocast(spec),
+        )  # fmt: skip
     except (RuntimeError, UsageError, ImportError):  # the estimate says so; FP8 that torchao lacks is refused later
         return spec
     return spec.changed(options={**spec.options, training_memory.COUNTED: str(round(kept))})

@@ -30,16 +30,44 @@ COUNTED_ATTENTION = "tensorprimat_counted_attention"
 
 
 def kept_bytes_per_token(
-    model: ConfiguredModel, *, precision: str, compiled: bool, fused_norm: bool = False, recipe: str | None = None
+    model: ConfiguredModel,
+    *,
+    precision: str,
+    compiled: bool,
+    fused_norm: bool = False,
+    recipe: str | None = None,
+    autocast: bool = False,
 ) -> float:
     """Return the bytes that one layer, the mean of all, keeps of one token for backward.
 
     fused_norm: the GPU has one kernel for RMS norm. recipe: of FP8; counted as bf16 where torchao is not installed.
-    Raises RuntimeError where torch cannot run or compile the model with such tensors.
+    autocast: weights are in float32, and their casts, which do not grow with the tokens, are not counted. Raises
+    RuntimeError where torch cannot run or compile the model with such tensors.
     """
-    kinds, dtype = model.decoder.layers, COMPUTE_DTYPES[precision]
-    needed = 1 + max(kinds.index(kind) for kind in kinds)
+    kinds = model.decoder.layers
     length = min((LENGTH, *(kind.window for kind in kinds if kind.window)))
+    compute = COMPUTE_DTYPES[precision]
+    stored = torch.float32 if autocast else compute
+
+    def counted(tokens: int) -> float:
+        with torch.autocast("cpu", compute, enabled=autocast):
+            return _kept_by_layers(model, tokens, dtype=stored, compiled=compiled, fused_norm=fused_norm, recipe=recipe)
+
+    half = length // 2
+    of_token = (counted(length) - counted(half)) / (length - half) if autocast else counted(length) / length
+    layer_input = model.decoder.hidden_size * stored.itemsize
+    return of_token + (layer_input if compiled else 0)
+
+
+def _kept_by_layers(
+    model: ConfiguredModel, length: int, *, dtype: torch.dtype, compiled: bool, fused_norm: bool, recipe: str | None
+) -> float:
+    """Return the bytes that one layer, the mean of all, keeps of one sequence; a compiled one without its input.
+
+    dtype: of the weights. The rest is as in `kept_bytes_per_token`.
+    """
+    kinds = model.decoder.layers
+    needed = 1 + max(kinds.index(kind) for kind in kinds)
     before = torch.get_default_dtype()
     with warnings.catch_warnings(), FakeTensorMode():
         warnings.simplefilter("ignore")  # nothing of this trains
@@ -56,8 +84,7 @@ def kept_bytes_per_token(
             fp8.convert(network.decoder.layers, recipe, emulate=True)
         counted = (_by_partition if compiled else _by_autograd)(network, length)
     of_kind = {kind: counted[index] for index, kind in reversed(list(enumerate(kinds[:needed])))}
-    layer_input = model.decoder.hidden_size * dtype.itemsize
-    return sum(of_kind[kind] for kind in kinds) / len(kinds) / length + (layer_input if compiled else 0)
+    return sum(of_kind[kind] for kind in kinds) / len(kinds)
 
 
 def _use_kernels(network: LanguageModel) -> None:
