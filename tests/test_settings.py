@@ -94,3 +94,16 @@ def test_an_option_of_the_torch_engine_is_refused_where_another_engine_would_ign
 def test_a_switch_and_its_opposite_are_refused(tmp_path, capsys, order):
     assert main(["run", "--engine", "torch", *order, "--dry-run", "--output", str(tmp_path)]) == 2
     assert capsys.readouterr().err == ("tprimat run: --compile and --no-compile contradict each other; leave one out\n")
+
+
+@pytest.mark.parametrize(
+    ("stated", "recipe"),
+    [
+        ("delayed", "delayed"), ("hybrid, delayed scaling", "delayed"), ("hybrid delayed", "delayed"),
+        ("DelayedScaling", "delayed"), ("hybrid, current scaling", "tensorwise"), ("current", "tensorwise"),
+        ("Float8CurrentScaling", "tensorwise"), ("tensorwise", "tensorwise"), ("rowwise", "rowwise"),
+        ("rowwise_with_gw_hp", "rowwise_with_gw_hp"), ("MXFP8", "MXFP8"), (None, None),
+    ],
+)  # fmt: skip
+def test_one_fp8_recipe_has_one_name_in_every_result(stated, recipe):
+    assert TrainingConfig(precision="fp8", fp8_recipe=stated).fp8_recipe == recipe

@@ -8,15 +8,24 @@ counts seconds. None (null) means that nothing was measured, with a reason in `w
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, computed_field, field_serializer, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    computed_field,
+    field_serializer,
+    model_serializer,
+    model_validator,
+)
 
 from tensorprimat.core import step_columns
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.provenance import Audit, Provenance
 from tensorprimat.core.quantities import stored
 from tensorprimat.core.records import ConfigurationRecord, Count, Figure, Record, RoundedRecord
+from tensorprimat.core.settings import fp8_recipe
 from tensorprimat.core.shape_parts import Experts, LatentAttention
 from tensorprimat.core.steps import Steps
 
@@ -76,7 +85,8 @@ class TrainingConfig(ConfigurationRecord):
     compute_dtype: str | None = None
     parameter_dtype: str | None = None
     optimizer_dtype: str | None = None
-    fp8_recipe: str | None = None
+    fp8_recipe: Annotated[str | None, AfterValidator(lambda stated: stated and fp8_recipe(stated))] = None
+    """Scales of FP8 products: delayed, tensorwise (current scaling), rowwise, blockwise, mxfp8 …"""
     optimizer: str | None = None
     learning_rate: Figure = None
     attention_backend: str | None = None

@@ -30,6 +30,24 @@ PRECISION_OF_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 """Type of a number as torch and JAX name it → precision."""
 LIGHTNING_PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer": "fp8"}
 """First part of Lightning's name of a precision ("bf16-mixed", "32-true") → precision."""
+_FP8_RECIPES = {
+    "delayed": "delayed", "delayedscaling": "delayed",
+    "tensorwise": "tensorwise", "current": "tensorwise", "currentscaling": "tensorwise",
+    "float8currentscaling": "tensorwise",
+}  # fmt: skip
+"""Spelling of FP8 scales with one factor for a tensor, without spaces → Megatron's: from the history of the tensor
+(Transformer Engine's DelayedScaling) or from the tensor itself (its Float8CurrentScaling, torchao's tensorwise)."""
+
+
+def fp8_recipe(stated: str) -> str:
+    """Return the scales of an FP8 training by Megatron's word, in whatever spelling they are stated.
+
+    The format before them ("hybrid, delayed scaling") belongs to the recipe: E4M3 forward and E5M2 backward. A recipe
+    that is not known is returned as it is.
+    """
+    words = stated.lower().replace(",", " ").replace("_", " ").split()
+    plain = "".join(words[1:] if words[:1] == ["hybrid"] else words)
+    return _FP8_RECIPES.get(plain, stated)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,6 +53,7 @@ PERFORMANCE_PRECISIONS = {"bf16": "bf16", "fp8": "fp8cs"}
 """Our precision → its name in a performance recipe; fp8 is current scaling."""
 
 PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed", "fp16": "fp16_mixed"}
+FP8_RECIPE = "tensorwise"  # Megatron's name of current scaling
 """Our precision → Megatron-Bridge's recipe for it, where no performance recipe sets it."""
 
 SettingValue = Callable[[RunSpec], Any]
@@ -276,13 +277,14 @@ def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str
     result = logs.read(log, facts=facts)
     config = result.training_config
     unstated = {name: getattr(spec, name) for name in STATED if getattr(config, name) is None}
+    if spec.precision == "fp8" and config.fp8_recipe is None:
+        unstated["fp8_recipe"] = FP8_RECIPE
     return result.changed(
         platform=machine.platform,
         gpu_info=machine.gpu_info,
         methodology=spec.methodology,
         training_config=config.changed(
             **unstated,
-            **_fp8(spec),
             data="mock",
             environment=environment.settings(variables),
             versions={**environment.versions(), **environment.gpu_software(machine.platform, machine.gpu_ids)},
@@ -291,10 +293,6 @@ def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str
         ),
         provenance=result.provenance.changed(engine="bridge", host=machine.host, gpu_ids=machine.gpus_of(spec)),
     )
-
-
-def _fp8(spec: RunSpec) -> dict[str, str]:
-    return {"fp8_recipe": "hybrid, current scaling"} if spec.precision == "fp8" else {}
 
 
 def _version() -> str | None:

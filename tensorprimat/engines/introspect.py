@@ -16,7 +16,13 @@ from tensorprimat.core import config_shapes, decoders, models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.result import Model, ModelShape, TrainingConfig
-from tensorprimat.core.settings import LIGHTNING_PRECISIONS, MODEL_PARALLEL, PARALLEL_SIZES, PRECISION_OF_DTYPE
+from tensorprimat.core.settings import (
+    LIGHTNING_PRECISIONS,
+    MODEL_PARALLEL,
+    PARALLEL_SIZES,
+    PRECISION_OF_DTYPE,
+    fp8_recipe,
+)
 from tensorprimat.core.spec import MODELS
 from tensorprimat.machine import environment
 
@@ -187,7 +193,7 @@ def _precision(trainer: Any) -> dict[str, Any]:
         return {
             "precision": "fp8" if recipe else wide,
             "compute_dtype": DTYPES["fp8" if recipe else wide],
-            "fp8_recipe": _joined(recipe, getattr(megatron, "fp8_recipe", None)) if recipe else None,
+            "fp8_recipe": fp8_recipe(getattr(megatron, "fp8_recipe", None) or "delayed") if recipe else None,
         }
     word = str(trainer.precision)
     precision = LIGHTNING_PRECISIONS.get(word.split("-")[0])
@@ -321,7 +327,3 @@ def _tokens_before(window: Any) -> int | None:
     if isinstance(window, (tuple, list)) and window and isinstance(window[0], int) and window[0] > 0:
         return window[0]
     return None
-
-
-def _joined(*words: Any) -> str:
-    return " ".join(str(word) for word in words if word)

@@ -69,6 +69,27 @@ def test_this_tools_recipe_in_fp8_survives_serialisation_with_the_callback(model
     assert any(callback.__fn_or_cls__ is BenchmarkCallback for callback in recipe.trainer.callbacks)
 
 
+@pytest.mark.parametrize(("precision", "scales"), [("bf16", None), ("fp8", "delayed"), ("fp16", None)])
+def test_precision_and_scales_come_from_the_trainer_and_nothing_contradicts_them(precision, scales, tmp_path):
+    from types import SimpleNamespace
+
+    import fiddle
+
+    from tensorprimat.core.spec import RunSpec
+    from tensorprimat.engines import introspect
+    from tensorprimat.engines.nemo import recipe as nemo_recipe
+
+    spec = RunSpec(
+        model="llama", preset="full", engine="nemo", steps=20, warmup_steps=5, micro_batch_size=1, global_batch_size=8,
+        sequence_length=8192, precision=precision, num_gpus=8, platform="nvd", output_dir=str(tmp_path),
+    )  # fmt: skip
+    recipe = nemo_recipe.build(spec)
+    trainer = SimpleNamespace(precision_plugin=fiddle.build(recipe.trainer.plugins))
+    found = introspect._precision(trainer)
+    assert (found["precision"], found["fp8_recipe"]) == (precision, scales)
+    assert not found.keys() & recipe.trainer.callbacks[-1].training_config.keys()
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 def test_a_recipe_carries_nvidias_performance_settings(model, precision, tmp_path):

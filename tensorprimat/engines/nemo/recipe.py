@@ -69,8 +69,6 @@ def callback(run: Any, spec: RunSpec, result_file: str | None, device_name: str 
     settings: dict[str, Any] = {"data": "mock", "seed": spec.seed}
     if nemo_performance.uses_cuda_graphs(spec, device_name):
         settings["cuda_graphs"] = True
-    if spec.precision == "fp8":  # to Lightning it is bf16
-        settings |= {"precision": "fp8", "fp8_recipe": "hybrid, delayed scaling"}
     return run.Config(
         BenchmarkCallback,
         output_dir=spec.output_dir,
