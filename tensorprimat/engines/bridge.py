@@ -4,10 +4,9 @@
 
 Starts torchrun, whose ranks build the recipe, set every value of the spec in it and train; keeps the whole output as a
 log in the results folder and reads it like any other log. The recipe fetches its model's configuration from Hugging
-Face
-(Llama's is gated: HF_TOKEN). Megatron-Bridge hard-requires Transformer Engine and a GPU image: no test of this project
-has run it. Tests without it cover recipe names, settings and precisions against the source of its versions 0.2 to
-0.6, the values set, the launch, the reading, the refusals.
+Face (Llama's is gated: HF_TOKEN). Megatron-Bridge hard-requires Transformer Engine and a GPU image: no test of this
+project has run it. Tests without it cover recipe names, settings and precisions against the source of its versions 0.2
+to 0.6, the values set, the launch, the reading, the refusals.
 Exit codes: 0 done, 1 the training failed or was interrupted (its log stays), 2 it cannot run here.
 """
 
@@ -53,8 +52,8 @@ PERFORMANCE_PRECISIONS = {"bf16": "bf16", "fp8": "fp8cs"}
 """Our precision → its name in a performance recipe; fp8 is current scaling."""
 
 PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed", "fp16": "fp16_mixed"}
-FP8_RECIPE = "tensorwise"  # Megatron's name of current scaling
 """Our precision → Megatron-Bridge's recipe for it, where no performance recipe sets it."""
+FP8_RECIPE = "tensorwise"  # Megatron's name of current scaling
 
 SettingValue = Callable[[RunSpec], Any]
 SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
