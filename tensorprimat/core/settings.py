@@ -33,10 +33,11 @@ LIGHTNING_PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer
 _FP8_RECIPES = {
     "delayed": "delayed", "delayedscaling": "delayed",
     "tensorwise": "tensorwise", "current": "tensorwise", "currentscaling": "tensorwise",
-    "float8currentscaling": "tensorwise",
+    "float8currentscaling": "tensorwise", "float8blockscaling": "blockwise", "mxfp8blockscaling": "mxfp8",
+    "nvfp4blockscaling": "nvfp4",
 }  # fmt: skip
-"""Spelling of FP8 scales with one factor for a tensor, without spaces → Megatron's: from the history of the tensor
-(Transformer Engine's DelayedScaling) or from the tensor itself (its Float8CurrentScaling, torchao's tensorwise)."""
+"""Spelling of the scales of FP8, without spaces → Megatron's: one for a tensor, from the tensor's history (delayed) or
+from the tensor itself (tensorwise, which Transformer Engine calls Float8CurrentScaling), or one for each block."""
 
 
 def fp8_recipe(stated: str) -> str:
