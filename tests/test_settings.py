@@ -101,7 +101,7 @@ def test_a_switch_and_its_opposite_are_refused(tmp_path, capsys, order):
     [
         ("delayed", "delayed"), ("hybrid, delayed scaling", "delayed"), ("hybrid delayed", "delayed"),
         ("DelayedScaling", "delayed"), ("hybrid, current scaling", "tensorwise"), ("current", "tensorwise"),
-        ("Float8CurrentScaling", "tensorwise"), ("MXFP8BlockScaling", "mxfp8"), ("tensorwise", "tensorwise"), ("rowwise", "rowwise"),
+        ("Float8CurrentScaling", "tensorwise"), ("MXFP8BlockScaling", "mxfp8"), ("rowwise", "rowwise"),
         ("rowwise_with_gw_hp", "rowwise_with_gw_hp"), ("MXFP8", "MXFP8"), (None, None),
     ],
 )  # fmt: skip

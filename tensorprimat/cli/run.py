@@ -29,7 +29,7 @@ EXECUTOR = "Executor that starts the ranks, by NeMo-Run: local, slurm, skypilot,
 AB = "Run two configurations in turn and compare them: give --ab twice, each time with the flags of one."
 TARGET_CI = "Add runs until the half-width of the interval (with --ab: of the ratio) is below this, such as 1%."
 PRESET = f"{settings.option('preset').help} For a log: {facts.PRESET[0].lower()}{facts.PRESET[1:]}"
-GPU = f"For a log. {facts.GPU} With --executor: GPU of each node, or cpu."
+GPU = f"For a log. {facts.GPU} With --executor: GPU of each node, or cpu. With --dry-run: GPU to plan for."
 NUM_GPUS = "GPUs of each node, or processes on a CPU. For a log: GPUs of the whole training."
 PROFILE = "Profile one run: torch, nsys or rocprof; the result goes to history only."
 IN_AB_TOO = ("engine", "recompute")
@@ -89,6 +89,7 @@ def command(
     Examples:
       ./benchmark.py --model all --runs 3
       ./benchmark.py --model Qwen3-30B-A3B/config.json --preset tiny --dry-run
+      ./benchmark.py --model llama --gpu H100-SXM --num-gpus 8 --dry-run
       ./benchmark.py --model llama --engine torch --steps 50 --precision bf16 --output results
       ./benchmark.py --model llama --ab "--precision fp32" --ab "--precision bf16" --target-ci 1%
       ./benchmark.py --model llama --nodes 2 --num-gpus 8 --executor slurm --partition gpu --dry-run

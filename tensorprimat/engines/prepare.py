@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +66,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     uncompiled = environment.compiling_disabled() if compiles and settings.compile is None else None
     fields = {
         "micro_batch_size": preset.micro_batch_size,
-        "global_batch_size": _default_batch(preset, engine, num_gpus * settings.num_nodes),
+        "global_batch_size": _default_batch(preset, engine, num_gpus * settings.num_nodes, settings.micro_batch_size),
         "sequence_length": preset.sequence_length,
         "precision": "fp32" if platform == "cpu" and engine.own_training else "bf16",
         "model": model,
@@ -235,14 +236,19 @@ def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> mod
     return torch_config.model(model, dict(settings.config), name)
 
 
-def _default_batch(preset: models.Preset | ConfiguredModel, engine: Engine, devices: int) -> int:
+def _default_batch(
+    preset: models.Preset | ConfiguredModel, engine: Engine, devices: int, micro_batch: int | None
+) -> int:
     """Return the global batch where neither flag nor methodology sets it.
 
     The real models get as many sequences a GPU as the methodologies have on eight of them, so that one GPU is not given
-    the work of a node.
+    the work of a node; a tiny model gets the preset's number, or more so that every process has a micro-batch.
     """
-    if not engine.own_training or preset.name == "tiny":
+    if not engine.own_training:
         return preset.global_batch_size
+    if preset.name == "tiny":
+        at_once = (micro_batch or preset.micro_batch_size) * devices
+        return math.ceil(preset.global_batch_size / at_once) * at_once
     return max(1, preset.global_batch_size // GPUS_OF_A_NODE) * devices
 
 

@@ -56,8 +56,8 @@ def check_pair(requests: Sequence[Request]) -> None:
         raise UsageError("--ab: give it twice, once for each configuration")
     for request in requests:
         check(request)
-        if request.append or request.profile or request.cluster.executor:
-            raise UsageError("--ab: not with --append, --profile or --executor")
+        if request.append or request.profile or request.cluster.executor or request.facts.gpu:
+            raise UsageError("--ab: not with --append, --profile, --executor or --gpu")
         if request.file is not None:
             raise UsageError(f"--output {request.file}: --ab writes two results; name a folder")
 

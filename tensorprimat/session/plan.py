@@ -5,15 +5,28 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensorprimat.core import stated, statements
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.stated import UserFacts
-from tensorprimat.engines import ENGINES, Engine, Obstacle, Plan, choose, looks_for_logs, prepare, profiling
+from tensorprimat.engines import (
+    ENGINES,
+    NVIDIA_ORDER,
+    OWN,
+    Engine,
+    Obstacle,
+    Plan,
+    choose,
+    in_order,
+    looks_for_logs,
+    prepare,
+    profiling,
+)
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.logs import discover
@@ -44,6 +57,11 @@ class Request:
     """Parameters that the command line sets; --budget-minutes may change the others."""
     facts: UserFacts = field(default_factory=UserFacts)
     """Facts about logs that mean nothing to training."""
+
+    @property
+    def is_for_another_machine(self) -> bool:
+        """Return True if a dry run plans for the GPU of --gpu, whatever this machine is (see `plan_of`)."""
+        return self.cluster.gpu is not None and not self.cluster.executor
 
     @property
     def models(self) -> Sequence[str]:
@@ -95,7 +113,10 @@ def check_facts(request: Request, jobs: Sequence[Job]) -> None:
         return
     for field_name in request.facts.stated():
         flag = stated.ALL_FLAGS[field_name]
-        instead = {"gpu": "; with --executor it names the GPU of each node", "shape": "; training takes --preset"}
+        instead = {
+            "gpu": "; with --executor it names the GPU of each node, with --dry-run the GPU to plan for",
+            "shape": "; training takes --preset",
+        }
         raise UsageError(f"{flag}: states a fact about a log, and no log is read here{instead.get(field_name, '')}")
 
 
@@ -115,13 +136,17 @@ def check(request: Request) -> None:
     executors.check(request.cluster, nodes=settings.num_nodes, folder=request.output, dry_run=request.dry_run)
 
 
-def plan_of(request: Request, machine: Machine) -> tuple[Machine, Mapping[str, discover.Search], Plan]:
-    """Return the machine that trains, the searches for logs that are read, and the plan of each model.
+def plan_of(request: Request, machine: Machine) -> tuple[Request, Machine, Mapping[str, discover.Search], Plan]:
+    """Return the request, the machine that trains, the searches for logs that are read, and the plan of each model.
 
-    Raises UsageError where no engine can train there.
+    Without --executor, --gpu is a fact about a log; the request of a dry run without a log to read states it as the GPU
+    to plan for instead. Raises UsageError where no engine can train there.
     """
     if not request.cluster.executor:
-        return plan_here(request, request.models, machine)
+        seen, searches, plan = plan_here(request, request.models, machine)
+        if not request.dry_run or request.facts.gpu is None or any(search.path for search in searches.values()):
+            return request, seen, searches, plan
+        return _plan_for(request.facts.gpu, request, machine)
     node = executors.machine_of(request.cluster, request.settings.num_gpus, machine)
     plan = executors.plan(
         request.engine,
@@ -130,7 +155,23 @@ def plan_of(request: Request, machine: Machine) -> tuple[Machine, Mapping[str, d
         models=request.models,
         obstacle=obstacle_of(request.settings, node),
     )
-    return node, {}, plan
+    return request, node, {}, plan
+
+
+def _plan_for(
+    gpu: str, request: Request, machine: Machine
+) -> tuple[Request, Machine, Mapping[str, discover.Search], Plan]:
+    """Return the request with a GPU to plan for, a machine with it, no search, and the plan of each model there."""
+    asked = replace(request, cluster=request.cluster.changed(gpu=gpu), facts=replace(request.facts, gpu=None))
+    node = executors.machine_of(asked.cluster, request.settings.num_gpus, machine)
+    order: Sequence[str] = (request.engine,)
+    if request.engine == "auto":
+        order = NVIDIA_ORDER if node.platform == "nvd" else (OWN,)
+    elif ENGINES[request.engine].module is None or ENGINES[request.engine].own_configuration:
+        able = [name for name, engine in ENGINES.items() if engine.module and not engine.own_configuration]
+        raise UsageError(f"--engine {request.engine}: --dry-run with --gpu plans for {alternatives(able)} only")
+    plan = in_order(request.models, obstacle_of(request.settings, node), order=order, where=f" on {gpu}")
+    return asked, node, {}, plan
 
 
 def plan_here(
@@ -169,7 +210,7 @@ def job_of(
             raise UsageError("--append adds runs that are trained here; give --engine torch too, or leave it out")
         return Job(model=model, engine=engine, search=search)
     elsewhere = request.cluster.executor
-    packages = not request.cluster.own_packages  # ranks with packages of their own check them when they start
+    packages = not (request.cluster.own_packages or request.is_for_another_machine)  # those are not seen from here
     if packages:
         prepare.check_engine(engine)
     spec = prepare.spec_of(model, request.settings, engine=engine, machine=machine)

@@ -1,0 +1,93 @@
+"""A dry run with --gpu plans the training of another machine, without that machine and without its packages."""
+
+import json
+import sys
+
+import pytest
+
+from tensorprimat.cli import main
+from tensorprimat.core.result import GpuInfo
+from tensorprimat.machine.platform import Machine
+
+LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmark.py"])
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: LAPTOP)
+    for variable in ("LLAMA_LOG", "QWEN_LOG", "MISTRAL_LOG", "PRIMUS_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+def plan(*flags):
+    return main(["run", "--model", "llama", "--dry-run", *flags], program="benchmark.py")
+
+
+def test_the_plan_is_that_of_the_named_gpus(folder, capsys):
+    assert plan("--gpu", "H100-SXM", "--num-gpus", "8") == 0
+    printed = capsys.readouterr().out
+    assert "the torch engine (Lightning) trains on H100-SXM; not installed here: the NeMo engine" in printed
+    assert "WOULD TRAIN - llama on CUDA" in printed
+    assert "8 × H100-SXM, 80 GB each, CUDA" in printed
+    assert "micro batch 1 × 16 accumulated × 8 GPUs" in printed
+    assert "about 65 GB on each GPU" in printed
+    assert "Estimated time: 10 min" in printed
+    assert not list(folder.iterdir())
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_flag_that_makes_it_fit(capsys):
+    keep = ("--gpu", "H100-SXM", "--num-gpus", "1", "--activation-checkpointing")
+    assert plan(*keep, "none") == 2
+    assert "and one has 80 GB; to make it fit use --activation-checkpointing full" in capsys.readouterr().err
+    assert plan(*keep, "full") == 0
+
+
+def test_an_engine_that_is_not_installed_here_can_be_planned(capsys):
+    assert plan("--gpu", "B200", "--num-gpus", "8", "--engine", "nemo", "--precision", "fp8") == 0
+    printed = capsys.readouterr().out
+    assert "the NeMo engine trains on B200" in printed
+    assert "every check but those of packages passed" in printed
+
+
+def test_the_json_of_a_plan_is_the_configuration_of_the_training(capsys):
+    assert plan("--gpu", "MI300X", "--num-gpus", "4", "--json") == 0
+    (spec,) = json.loads(capsys.readouterr().out)
+    assert (spec["platform"], spec["num_gpus"], spec["global_batch_size"], spec["engine"]) == ("amd", 4, 64, "torch")
+
+
+def test_a_gpu_stays_a_fact_about_a_log_where_one_is_found(folder, capsys):
+    row = " iteration {0}/ 9 | elapsed time per iteration (ms): 900.0 | global batch size: 8 | lm loss: 1.0E+01 |\n"
+    (folder / "training_llama.log").write_text("".join(row.format(number) for number in range(1, 10)))
+    assert plan("--gpu", "MI300X", "--num-gpus", "8") == 0
+    printed = capsys.readouterr().out
+    assert "reading the training logs that were found" in printed
+    assert "WOULD TRAIN" not in printed
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--gpu", "H100-SXM"], "--gpu H100-SXM: give --num-gpus too"),
+        (["--gpu", "H300", "--num-gpus", "8"], "--gpu H300: not in the catalogue"),
+        (
+            ["--gpu", "MI300X", "--num-gpus", "8", "--engine", "primus"],
+            "--engine primus: --dry-run with --gpu plans for",
+        ),
+        (["--gpu", "A100", "--num-gpus", "8", "--precision", "fp8"], "has no FP8 matrix units; use --precision bf16"),
+        (["--gpu", "H100-SXM", "--num-gpus", "1", "--ab", "--steps 3", "--ab", "--steps 4"], "--ab: not with"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused_in_one_line(flags, message, capsys):
+    assert plan(*flags) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+
+
+def test_a_default_batch_gives_every_process_of_a_tiny_model_a_micro_batch(capsys):
+    assert plan("--num-gpus", "8") == 0
+    assert "16 sequences of 128 tokens: micro batch 2 × 1 accumulated × 8 processes" in capsys.readouterr().out
+    assert plan("--num-gpus", "2") == 0
+    assert "8 sequences of 128 tokens: micro batch 2 × 2 accumulated × 2 processes" in capsys.readouterr().out
