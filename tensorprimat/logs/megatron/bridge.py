@@ -45,16 +45,17 @@ class StepTimes:
             self._tflops.append(float(match[2]))
 
     def append(self, later: StepTimes, *, lines_before: int) -> None:
-        """Add the findings of the lines that follow, which were counted from 1."""
+        """Add the lines of the next part of the log, whose line numbers start at 1 there."""
         self._lines += [line + lines_before for line in later._lines]
         self._seconds += later._seconds
         self._tflops += later._tflops
 
     def rates_of(self, line: FloatArray, seconds: FloatArray) -> FloatArray:
-        """Return the TFLOP/s per GPU of iteration lines, NaN where none belongs to one.
+        """Return the TFLOP/s per GPU of each iteration line, NaN without a `Step Time` line of its own; (rows,).
 
-        line: shape (rows,), ascending; seconds: the time that each states, (rows,). Ranks print in any order, so the
-        rate comes before or after its iteration; it belongs to the nearer of the two that agrees with its time.
+        line: line numbers, ascending, (rows,); seconds: step time of each iteration line, (rows,). Ranks print in any
+        order, so a `Step Time` line may come before or after its iteration line: it belongs to the next iteration line
+        if their times agree, else to the previous one if theirs do.
         """
         rates = np.full(len(line), np.nan)
         following = np.searchsorted(line, self._lines)
@@ -69,7 +70,7 @@ class StepTimes:
         return rates
 
     def fields(self) -> dict[str, FloatArray]:
-        """Return the lines as rows of their own, counted from 1, where the log has no iteration line."""
+        """Return the lines as rows, numbered from 1, for a log without iteration lines; columns of shape (lines,)."""
         return {
             "index": np.arange(1.0, len(self._lines) + 1),
             "line": np.array(self._lines, np.float64),

@@ -66,11 +66,11 @@ _HINTS = tuple(
     )
 )
 """Texts of which a line must contain one to be examined: plain searches are a hundred times faster than expressions."""
-START_BYTES = 2**25  # of the text: DeepSpeed prints its configuration before the first row
+START_BYTES = 2**25  # bytes of text to search: DeepSpeed prints its configuration before the first row
 _MAX_LINE_BYTES = 4096  # longer lines state no fact
 
 _OF_DEEPSPEED = b":print]  "
-"""In each line of DeepSpeed's own configuration, whose world_size counts the data-parallel ranks alone."""
+"""Text in each line of DeepSpeed's own configuration, whose world_size counts only data-parallel ranks."""
 
 _DEEPSPEED_BATCH = re.compile(
     rb":print\] {1,9}(train_batch_size|train_micro_batch_size_per_gpu) {1,9}\.{0,80} {0,9}(\d{1,9})\s"
@@ -120,16 +120,16 @@ class Facts:
     def __init__(self) -> None:
         self._dumped: dict[str, str] = {}
         self._contradicted: dict[str, str] = {}
-        """Another value that the arguments state for a name."""
+        """Argument that the log states twice → its second, different value."""
         self._yaml: dict[str, str] = {}
         self._flags: dict[str, str] = {}
         self._omits_defaults = False
-        """A summary of Megatron-Bridge lists only settings that differ from Megatron-Core's defaults."""
+        """True if the log has Megatron-Bridge's summary, which lists only settings that differ from the defaults."""
         self._omits_latent_defaults = False
         self._experiment: str | None = None
         self._vocabulary: tuple[int, int] | None = None
         self._batches: dict[str, int] = {}
-        """Of DeepSpeed's configuration; Megatron's own arguments and rows count before it."""
+        """Batch sizes of DeepSpeed's configuration; Megatron's own arguments and rows take precedence."""
         self._seen_bytes = 0
         self.device: str | None = None
         self.is_rocm = self.is_cuda = False

@@ -117,7 +117,7 @@ class _Digits:
     """
 
     starts: tuple[int, ...]
-    """Of the word that holds each run."""
+    """First column of the 8-byte word that holds each run."""
     lifts: NDArray[np.uint64] | None
     """Bits by which a run at the beginning of a line must move to the word's end, (runs, 1); None where none must."""
     masks: NDArray[np.uint64]
@@ -163,7 +163,7 @@ class _Number:
     mantissa: _Whole
     decimals: int
     exponent: _Whole
-    """Without columns where the number has none."""
+    """Digits of the exponent; no columns for a number without an exponent."""
     exponent_sign: int
     sign: int
     shift: int
@@ -291,20 +291,20 @@ class Template:
     """Largest allowed difference of each byte, as exclusive or: 9 for a digit that may differ, else 0; shape
     (length,)."""
     constants: dict[str, FloatArray]
-    """One value each."""
+    """Steady field → its one value."""
     midnight: float | None
-    """Of the lines' day, where that is steady: seconds since 1970."""
+    """Start of the lines' day in seconds since 1970; None if the date is not a steady field."""
     plain: dict[str, _Number]
-    """Moving numbers without an exponent; the first that `digits` spells."""
+    """Changing numbers without an exponent; they come first in `digits`."""
     raised: dict[str, _Number]
-    """Moving numbers with one; the next, their exponents after them."""
+    """Changing numbers with an exponent; in `digits` their mantissas come next, then their exponents."""
     odd: dict[str, _Number]
-    """Moving numbers that are nan, or too long for exact arithmetic."""
+    """Changing numbers that are nan or too long for exact arithmetic; float() reads them."""
     digits: _Digits
     divisors: FloatArray
-    """(plain, 1)"""
+    """Divisor of each plain number's digits, (plain, 1)."""
     scales: FloatArray | None
-    """(plain, 1); None where all are 1."""
+    """Factor of each plain number to its field's unit, (plain, 1); None if all are 1."""
 
     @classmethod
     def of(cls, line: bytes, layout: Layout, *, free: bool = False) -> Template:

@@ -76,9 +76,9 @@ class _Told:
         self._index, self._content = index, content
         self._first_numbers: list[float] = []
         self._stretches: list[tuple[int, int]] = []
-        """Lines that were new, from and up to which, in the order of their numbers."""
+        """(start, stop) positions of new lines, in the order of their iteration numbers."""
         self._again: dict[float, set[tuple[float, ...]]] = {}
-        """Values of other lines with the same number: another rank's clock."""
+        """Iteration number → values of further lines with that number, by another rank's clock."""
 
     def add_stretch(self, start: int, stop: int) -> None:
         """Add lines whose numbers grow and exceed all earlier ones."""

@@ -114,7 +114,7 @@ class _Scan:
         self.events += _events(first_line, block, self.table.add(block))
 
     def append(self, later: _Scanned) -> None:
-        """Add the findings of another scan of the lines that follow."""
+        """Add the lines found in the next part of the log, whose line numbers start at 1 there."""
         before = self.table.next_line - 1
         self.table.append(later.table)
         self.step_times.append(later.step_times, lines_before=before)
@@ -122,7 +122,7 @@ class _Scan:
 
 
 class _Scanned(NamedTuple):
-    """As a process hands it to another; lines are counted from 1."""
+    """The lines that another process found in its part of the log; line numbers start at 1 there."""
 
     table: Excerpt
     step_times: megatron_bridge.StepTimes
@@ -136,7 +136,7 @@ def _states_step_times(path: Path, stretch: parallel.Stretch) -> bool:
             return True
         if NEEDLE in block:
             return False
-    return True  # no iteration so far; they may be all that comes
+    return True  # no iteration line so far; the log may hold only lines of step times
 
 
 def _scanned(path: Path, stretch: parallel.Stretch, *, step_times: bool, is_keyed: bool) -> _Scanned:

@@ -40,15 +40,15 @@ class RowTable:
         self.broken_lines: list[int] = []
         """Lines that began as iteration lines but have no readable time."""
         self._waiting: list[bytes] = []
-        """Whole lines, each with its line end."""
+        """Whole lines, each with its line end, kept until there are enough to read at once."""
         self._waiting_bytes = 0
         self._numbers: list[NDArray[np.int64]] = []
         """Line numbers of the waiting lines."""
         self._ends: list[NDArray[np.int64]] = []
-        """Offsets of their ends, one per line."""
+        """End offset of each waiting line."""
         self._layouts: dict[bytes, Layout | None] = {}
         self._templates: dict[int, list[Template]] = {}
-        """By length of line, the last one met first."""
+        """Length of line → templates, the latest used first."""
         self._made = 0
         self._columns = Columns()
 
@@ -58,7 +58,7 @@ class RowTable:
         return not len(self._columns) and not self._waiting and not self.broken_lines
 
     def add(self, block: bytes) -> list[int]:
-        """Take in the next block of whole lines; returns where in it something happens " at iteration "."""
+        """Take in the next block of whole lines; return the offsets of " at iteration " (validation, checkpoint)."""
         self._seen_bytes += len(block)
         ended = block.endswith(b"\n")
         text = block if ended else block + b"\n"
@@ -262,7 +262,7 @@ class Columns:
 
 
 class Excerpt(NamedTuple):
-    """The content of one table, with lines counted from 1."""
+    """The content of one table, as another process hands it over; line numbers start at 1."""
 
     columns: Columns
     broken_lines: list[int]

@@ -21,12 +21,12 @@ _WORDS = np.array([int.from_bytes(_WORD[first : first + _BYTES], "little") for f
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """Positions in a block, in their order."""
+    """Offsets of NEEDLE and EVENT in a block, ascending."""
 
     rows: NDArray[np.int64]
-    """Of NEEDLE."""
+    """Offsets of NEEDLE, (mentions,)."""
     events: list[int]
-    """Of EVENT."""
+    """Offsets of EVENT."""
 
 
 def mentions(block: bytes) -> Mentions:

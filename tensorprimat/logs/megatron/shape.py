@@ -63,11 +63,11 @@ class MegatronSettings:
     """Access to the settings that a log states."""
 
     value: Callable[[str], str | None]
-    """Returns the text of a setting, or None."""
+    """Function that returns the text of a setting, or None."""
     omits_defaults: bool
-    """The log lists only settings that differ from Megatron-Core's defaults."""
+    """True if the log lists only settings that differ from Megatron-Core's defaults."""
     omits_latent_defaults: bool
-    """The same, with the defaults of latent attention, which is on."""
+    """True if, in addition, latent attention is on and only its differences from the defaults are listed."""
     vocabulary: int | None
     """Tokens of the vocabulary before padding, if the log states them."""
 
