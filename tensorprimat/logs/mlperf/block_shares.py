@@ -33,10 +33,10 @@ class BlockRows:
     first: float
     """Samples trained before the block."""
     samples: float | None
-    """Samples of the block; None for one that is not closed."""
+    """Samples of the block; None if the block is not closed."""
     rows: Sequence[MlperfRow]
     mean: MlperfRow | None
-    """The row with the mean of all its steps."""
+    """The row that states the mean time of all steps of the block."""
 
 
 def partial_rows(run: MlperfEvents) -> set[int]:
@@ -123,9 +123,9 @@ def _time(row: MlperfRow) -> float:
 
 
 def _counted_late(run: MlperfEvents) -> float:
-    """Return the samples that rows leave out of their count: those of the step that they end with, or none.
+    """Return the samples that each row leaves out of its count: one batch if its last step is not counted, else 0.
 
-    A row that counts no samples at all ends with the first step.
+    Rows leave out their last step if some row counts 0 samples: it was written at the end of the first step.
     """
     return float(run.batch or 0) if any(row.position == 0 for row in _counting(run)) else 0.0
 

@@ -26,7 +26,7 @@ STEP_SECONDS_KEYS = ("train_step_time", "train_step_timing in s", "train_step_ti
 RATE_KEY = "throughput"
 MEMORY_KEY = "max_memory_usage"
 TOKENS_KEY = "global_valid_toks"
-"""Tokens that a step of NeMo-RL trained on, in another row than its time."""
+"""Key of the tokens that a step of NeMo-RL trained on; the step's time is in another row."""
 MOST_GIBIBYTES = 1e5  # no device has so much: a larger number counts bytes
 
 CONFIGURATION = {

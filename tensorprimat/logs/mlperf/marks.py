@@ -23,7 +23,7 @@ from tensorprimat.logs.mlperf.run import COUNTING, MlperfEvents
 MARKS = ("run_start", "block_start", *COUNTING)
 SETTINGS = (*CONFIGURATION, *LINEAR_PRECISION, "submission_benchmark", "submission_division")
 KEYS = (*MARKS, *SETTINGS)
-SHORTEST_IN_BLOCKS = 0.5  # of the time outside evaluation; less means that marks of blocks are missing
+SHORTEST_IN_BLOCKS = 0.5  # share of the time outside evaluation; with less inside blocks, marks of blocks are missing
 
 _EVENT = re.compile(MARK.encode() + rb'.*"key"\s*:\s*"(?:' + "|".join(KEYS).encode() + rb')"')
 Pairs = Sequence[tuple[float, float | None]]
@@ -32,17 +32,17 @@ Pairs = Sequence[tuple[float, float | None]]
 
 @dataclass(kw_only=True)
 class Marks:
-    """Statements of one file besides its first run."""
+    """Facts of one result file in addition to its first run."""
 
     settings: dict[str, Any]
     torn: int
     """Number of truncated events."""
     more_runs: bool
-    """Another run starts after the first one stopped."""
+    """True if another run starts after the first one stopped."""
 
 
 def read(path: Path, name: str) -> tuple[LibraryRun, Marks]:
-    """Return the run of one result file under the name given, with its marks. Raises InputError."""
+    """Return the first run of a result file, called `name`, with the other facts of the file. Raises InputError."""
     hashed, torn = hashlib.sha256(), list[int]()
     with regular.opened(path) as file:
         content = collect(_events(file, hashed, torn))
@@ -74,7 +74,7 @@ def _run(run: MlperfEvents, settings: dict[str, Any], name: str, sha256: str) ->
 
 
 def _samples(counts: dict[str, float], settings: dict[str, Any]) -> float | None:
-    """Return the samples that a mark counts; gpt3 counts tokens under the name of epochs."""
+    """Return the samples that a mark counts; gpt3 logs tokens as epoch_num."""
     count, tokens = counts.get("samples_count"), counts.get("epoch_num")
     length = number_in(settings.get("max_sequence_length"))
     if count is None and tokens and length and settings.get("submission_benchmark") == "gpt3":

@@ -40,7 +40,7 @@ class SystemBenchmark:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The pairs of a round that are read, and the number of files per benchmark that is not."""
+    """Pairs of system and benchmark to read in a round, and the file count of each benchmark that is not read."""
 
     pairs: tuple[SystemBenchmark, ...]
     not_read: Mapping[str, int]

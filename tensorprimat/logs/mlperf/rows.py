@@ -238,6 +238,6 @@ def _own_seconds(step: Step) -> float | None:
 def _plausible(uncounted: float, inside: float) -> float:
     """Return the seconds of blocks that no row counts (synchronisation, a checkpoint).
 
-    0 where they are so many that the rows' step times cannot be right.
+    Return 0 if they exceed MOST_UNCOUNTED of the time in blocks: then the rows' step times cannot be right.
     """
     return uncounted if uncounted <= MOST_UNCOUNTED * inside else 0.0

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 COUNTING = ("run_stop", "eval_start", "eval_stop", "eval_accuracy", "block_stop")
-"""Marks whose count may be how far training is, the surest first; those of blocks may be the size of a block."""
+"""Marks that may count the samples trained so far, the most reliable first; a block's count may be its size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -18,14 +18,14 @@ class MlperfRow:
     position: float | None
     """Progress in the submitter's own unit."""
     of_block: bool
-    """It covers the whole block between two evaluations."""
+    """True if the row covers the whole block between two evaluations."""
     step_seconds: float | None
     rate: float | None
     loss: float | None
     counts_samples_only: bool = False
-    """Its progress is samples_count alone, so it may be the partial first row of a block."""
+    """True if samples_count is its only progress, so it may be the partial first row of a block."""
     covers: int | None = None
-    """Its optimizer steps, where marks state them."""
+    """Optimizer steps of the row, if marks state them."""
     learning_rate: float | None = None
     peak_memory_bytes: float | None = None
 
@@ -42,7 +42,7 @@ class Block:
     line: int = 0
     """Line of block_stop."""
     before: float | None = None
-    """Samples that the block_stop before it counts."""
+    """Samples that the previous block_stop counts."""
 
 
 @dataclass(kw_only=True)
@@ -63,7 +63,7 @@ class MlperfEvents:
     """Position of a row → tokens of its step, where the log counts them (reinforcement learning)."""
     blocks: list[Block] = field(default_factory=list)
     evaluations: list[tuple[float, float | None]] = field(default_factory=list)
-    """(start, stop) of each, None for a stop that the log does not mark."""
+    """(start, stop) of each evaluation; stop is None if the log does not mark it."""
     evaluation_lines: list[int] = field(default_factory=list)
     evaluation_counts: list[dict[str, float]] = field(default_factory=list)
     """Numbers that each eval_start carries."""
@@ -106,7 +106,7 @@ class MlperfEvents:
         return None if tokens is None or not self.length else tokens / self.length
 
     def pace(self, row: MlperfRow) -> float | None:
-        """Return the seconds of a step, as logged or as the rate has it."""
+        """Return the seconds of a step, as logged or as batch / throughput; None without both."""
         return row.step_seconds or (self.batch / row.rate if self.batch and row.rate else None)
 
     def evaluated_seconds(self, start: float, stop: float) -> float:

@@ -47,16 +47,16 @@ class System:
 
     @property
     def gpus(self) -> int | None:
-        """Accelerators of all nodes."""
+        """Return the number of accelerators in all nodes, or None if unknown."""
         return self.nodes * self.gpus_per_node if self.nodes and self.gpus_per_node else None
 
 
 @dataclass(kw_only=True)
 class LaunchLines:
-    """Statements of the lines that NVIDIA's launcher prints between the events, and the highest label of a task."""
+    """Facts in the lines that NVIDIA's launcher prints between the events, and the highest task label of srun."""
 
     system: System | None = None
-    """By its line `:::SYSJSON {…}`, which counts the GPUs that one node shows, used or not."""
+    """The system in the line `:::SYSJSON {…}`, which counts every GPU of a node, used or not."""
     world_sizes: set[int] = field(default_factory=set)
     last_task: int = 0
 
