@@ -85,13 +85,13 @@ _SAVING = re.compile(r"\bSaving model checkpoint to ")
 
 @dataclass(kw_only=True)
 class Content:
-    """Everything in a log or document of the Trainer that matters."""
+    """Rows, summaries, evaluations and settings of a Trainer's log or JSON file."""
 
     rows: list[Row] = field(default_factory=list)
     last: Mapping[str, str] = field(default_factory=dict)
     """The dictionary of the last row."""
     counts_trained_tokens: bool = False
-    """True where axolotl printed its rate."""
+    """True if axolotl printed its rate."""
     summaries: list[Mapping[str, str]] = field(default_factory=list)
     interrupted_by: str = ""
     """Work announced since the last row."""

@@ -41,7 +41,7 @@ class Row:
     """(seconds since training began, how finely they are known)"""
     interrupted_by: str
     evaluation_seconds: float = 0.0
-    """Of the evaluations before the row, as the log states them."""
+    """Seconds of the evaluations before the row, as the log states them."""
     loss: float | None
     learning_rate: float | None
     gradient_norm: float | None
@@ -50,9 +50,9 @@ class Row:
     rate: float | None
     """Tokens/s/GPU as axolotl counts them."""
     tokens: float | None
-    """So far."""
+    """Tokens so far."""
     trained_tokens: float | None = None
-    """So far, those that enter the loss."""
+    """Tokens so far that enter the loss."""
     epoch: float | None
 
 

@@ -16,7 +16,7 @@ class _Interval:
     """The time and tokens between a row and the row from which its time is counted."""
 
     seconds: float | None = None
-    """Of one step."""
+    """Seconds of one step."""
     tokens: float | None = None
     trained_tokens: float | None = None
     rate: float | None = None

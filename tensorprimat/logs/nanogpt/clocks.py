@@ -40,7 +40,7 @@ class TotalTime:
     """(step, seconds)"""
     last: tuple[int, float] | None = None
     is_one_run: bool = True
-    """The clock and the steps only grew."""
+    """True if neither the clock nor the step number ever went back."""
 
     def note(self, step: int, minutes: float | None) -> None:
         """Take in the clock of one row."""

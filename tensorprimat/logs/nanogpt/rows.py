@@ -21,7 +21,7 @@ class Spelling:
     """Text in every row: a line without it is skipped in a twentieth of the time."""
     pattern: re.Pattern[str]
     unit: float = MILLISECOND
-    """Of the time on the row, in seconds."""
+    """Unit of the time on the row, in seconds."""
     holds_evaluation: bool = False
     """True if the time of the row contains an evaluation or checkpoint announced since the previous row."""
 
