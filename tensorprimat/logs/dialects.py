@@ -43,15 +43,15 @@ class Dialect:
     """Texts of which a row (of a block: one of its lines) contains one; a text without any of them contains no row."""
     starts: tuple[str, ...] = ()
     together: tuple[str, ...] = ()
-    """As `starts`, see `Format`."""
+    """Texts that the framework writes when training starts; see `Format.starts`."""
     numbers: tuple[Number, ...] = ()
     """A row counts if it carries a time or a rate. Of two spellings of one field the first that is there counts."""
     block: bool = False
-    """The numbers are on the lines below the first."""
+    """True if the numbers are on the lines below the first."""
     totals_before_step: bool = False
-    """`total_tokens` leaves out the tokens of the row's own step."""
+    """True if `total_tokens` leaves out the tokens of the row's own step."""
     averaged: bool = False
-    """Numbers are means since the row before; else they are of the one step."""
+    """True if numbers are means since the row before; False if they are of one step."""
     new_epoch: str | None = None
     """Expression of a line after which steps are counted from 1 again; it may name `epochs`, their number."""
     suffixes: bool = False
@@ -63,7 +63,7 @@ class Dialect:
     clock: str = ""
     """Name of the clock that the rows state as `elapsed`."""
     clock_resolution: float = 0.0
-    """Of that clock, in seconds."""
+    """Resolution of that clock, in seconds."""
     bar: str = ""
     """Expression of a progress bar over all steps; it names `step`, steps done, and `elapsed`, as 1:02:03 or 02:03."""
     resumed_bar: str = ""
@@ -82,7 +82,7 @@ class Dialect:
     rate_of_replicas: bool = False
     """The rate per GPU is the rate over all GPUs divided by the data- and context-parallel ranks only."""
     gpus_of_rates: bool = False
-    """The rate over all GPUs divided by the rate per GPU is their number."""
+    """True if the rate over all GPUs divided by the rate per GPU is the number of GPUs."""
     varies: bool = False
     """Steps hold different numbers of tokens, which a row does not always state."""
     notes: tuple[str, ...] = ()

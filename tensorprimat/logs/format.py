@@ -48,7 +48,7 @@ class Reading:
     ended_by: str | None = None
     """Reason why the run ended early, from the log: traceback, cancelled, out of memory …"""
     timing: Literal["reported", "timestamps"] = "reported"
-    """Times are the framework's own, or follow from the moments at which rows were written."""
+    """reported: times are the framework's own; timestamps: they follow from the moments at which rows were written."""
     evidence: Evidence = field(default_factory=Evidence)
     """Readings of the log's own clock, for the closing audit; the dates of rows are in the steps."""
     assumed: dict[str, str] = field(default_factory=dict)
@@ -81,14 +81,14 @@ class Format:
     detect: Callable[[Log], int]
     """Function that counts the rows in the head of the log which only this format writes; 0 means another format."""
     read: Callable[[Log], Reading | Result]
-    """Reads it all; rows it cannot use are skipped. A log with no usable step comes back with empty steps. A file that
-    already is a result record (the tool's own) comes back as that."""
+    """Function that reads the whole log and skips rows that it cannot use. A log without a usable step gives empty
+    steps; the tool's own result record is returned as a Result."""
     starts: tuple[bytes, ...] = ()
-    """Text that the framework writes when training starts or resumes, and hardly ever else."""
+    """Texts that the framework writes when training starts or resumes, and hardly ever otherwise."""
     settings: tuple[bytes, ...] = ()
     """Settings that it prints before the line that starts training; they belong to that training."""
     ends: tuple[bytes, ...] = ()
-    """Text that it writes when training is over."""
+    """Texts that the framework writes when training is over."""
     together: tuple[str, ...] = ()
     """Other frameworks whose starting lines occur in the same training's log; those of all others are foreign."""
     yields_to: tuple[str, ...] = ()
@@ -98,4 +98,4 @@ class Format:
     opens: str = ""
     """Expression of the first line of a row that the reader places on the last of its lines."""
     last_resort: bool = False
-    """Tried only where no other format finds anything in the whole file."""
+    """True if the format is tried only where no other format finds anything in the whole file."""

@@ -304,7 +304,7 @@ class Template:
     divisors: FloatArray
     """Divisor of each plain number's digits, (plain, 1)."""
     scales: FloatArray | None
-    """Factor of each plain number to its field's unit, (plain, 1); None if all are 1."""
+    """Factor of each plain number besides powers of ten, (plain, 1); None if all are 1."""
 
     @classmethod
     def of(cls, line: bytes, layout: Layout, *, free: bool = False) -> Template:

@@ -37,7 +37,7 @@ class TotalTime:
     """Clock of nanochat: the times of all steps after UNTIMED added up, in minutes with two decimals."""
 
     first: tuple[int, float] | None = None
-    """(step, seconds)"""
+    """(step, seconds) of the first row that states the clock."""
     last: tuple[int, float] | None = None
     is_one_run: bool = True
     """True if neither the clock nor the step number ever went back."""
