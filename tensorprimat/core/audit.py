@@ -56,9 +56,9 @@ class AuditFinding:
     slack: float
     """Seconds that rounding of the clock can hide."""
     is_certain: bool = True
-    """The clock is the training's. A clock of a logger's calls may run longer or lag, so it refuses nothing."""
+    """False for a clock that may run longer than the training or lag, such as a logger's: it only warns."""
     is_copied: bool = False
-    """The lines were dated when they were copied, so their dates say nothing about the training."""
+    """True if a program dated the lines when it copied them, so that the dates do not time the training."""
 
     @property
     def ratio(self) -> float:

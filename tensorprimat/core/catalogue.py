@@ -33,11 +33,11 @@ class SourcedValue:
     source: str
     url: str | None = None
     date: date
-    """Of the source, or when it was read."""
+    """Date of the source, or of the day on which it was read."""
     checked: bool
-    """Read in the source named (True), or general knowledge (False)."""
+    """True if the value was read in `source`; False for general knowledge."""
     dense: bool | None = None
-    """Of peaks: without structured sparsity."""
+    """True for a peak without structured sparsity; None for a value that is not a peak."""
     note: str | None = None
 
     @property
@@ -77,7 +77,7 @@ class Gpu:
 
     @property
     def memory_bytes(self) -> float | None:
-        """Nameplate memory: the vendor's GB count 2**30 bytes."""
+        """Return the nameplate memory in bytes, or None if unknown; the vendors' GB are 2**30 bytes."""
         return self.memory_gb.value * GIB if self.memory_gb and self.memory_gb.value else None
 
 

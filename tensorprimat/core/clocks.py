@@ -31,7 +31,7 @@ class LogClock:
     """The total time that a log itself states for one run."""
 
     name: str
-    """As a sentence names it: "run_start to run_stop", "train_runtime"."""
+    """Name of the clock in messages: "run_start to run_stop", "train_runtime"."""
     seconds: float
     steps: float | None = None
     """Optimizer steps by the log's own count; None for those of the rows."""
@@ -40,13 +40,13 @@ class LogClock:
     first: tuple[float, float] | None = None
     """(steps done, seconds) of the same clock at the first row that it times."""
     last: tuple[float, float] | None = None
-    """The same at the last row that it times."""
+    """(steps done, seconds) at the last row that it times."""
     after_step: int | None = None
     """Number of the step at whose end the clock begins, where it leaves out the rows before."""
     in_rows: bool = False
-    """The times of interrupted rows include the seconds of `spent`."""
+    """True if the times of interrupted rows include the seconds of `spent`."""
     has_every_pause: bool = False
-    """`spent` holds every pause of the run, so the dates of rows add no information."""
+    """True if `spent` holds every pause of the run, so that the dates of rows add no information."""
     resolution: float = 0.0
     """Seconds that rounding can hide."""
     is_certain: bool = True
@@ -59,11 +59,11 @@ class Elapsed:
     """A clock that a log states row by row, as seconds since some beginning."""
 
     name: str
-    """As a sentence names it: "_runtime"."""
+    """Name of the clock in messages: "_runtime"."""
     seconds: Mapping[int, float]
     """Number of the step → the clock at the end of its row."""
     resolution: float
-    """Of a reading, in seconds."""
+    """Resolution of one clock reading, in seconds."""
 
 
 class ByStep(Mapping[int, float]):
@@ -108,4 +108,4 @@ class Evidence:
     announced: Mapping[int, str] = field(default_factory=dict)
     """Line → "validation" or "checkpoint", which a log announces between rows and leaves out of their times."""
     elapsed: Elapsed | None = None
-    """Compared with the rows in place of their dates."""
+    """Clock to compare with the rows instead of their dates."""

@@ -39,7 +39,7 @@ class ConfiguredModel:
 
     @property
     def parameters(self) -> int:
-        """Trainable parameters."""
+        """Return the number of trainable parameters."""
         return self.decoder.parameters
 
     @property
@@ -55,7 +55,7 @@ class ConfiguredModel:
 
     @property
     def max_position_embeddings(self) -> int:
-        """Longest sequence."""
+        """Return the longest sequence in tokens."""
         return int(self.config.get("max_position_embeddings") or TINY_LENGTH)
 
     @property

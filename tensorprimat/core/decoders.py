@@ -21,21 +21,21 @@ class Layer:
     """One decoder layer in numbers."""
 
     attention_weights: int
-    """Of its projections; every token multiplies all of them."""
+    """Weights of the attention projections; every token multiplies all of them."""
     query_width: int
-    """Heads × head size of queries and keys: FLOPs of a score."""
+    """Heads × head size of queries and keys; the FLOPs of attention scores are proportional to it."""
     value_width: int
-    """Heads × head size of values: FLOPs of a weighted sum."""
+    """Heads × head size of values; the FLOPs of the weighted sums are proportional to it."""
     pair_width: int
     """Numbers of keys and values that are kept for one token."""
     mlp_weights: int
-    """Of MLP, shared experts and router; every token multiplies all of them."""
+    """Weights of MLP, shared experts and router; every token multiplies all of them."""
     mlp_width: int
     """Inner width that one token uses, active and shared experts together."""
     vectors: int
     """Parameters of norms, biases and attention sinks, which take no part in matrix products."""
     expert_weights: int = 0
-    """Of one routed expert."""
+    """Weights of one routed expert."""
     experts: int = 0
     active_experts: int = 0
     expert_vectors: int = 0
@@ -45,7 +45,7 @@ class Layer:
     chunk: int | None = None
     """Length of the chunks that attention never leaves; None: no chunks."""
     has_biased_queries: bool = False
-    """Queries, keys and values have biases."""
+    """True if queries, keys and values have biases."""
 
     @property
     def active_weights(self) -> int:

@@ -24,12 +24,12 @@ class Family:
 
     gated: bool = True
     norms: int = 2
-    """Norm vectors of a layer, in hidden sizes."""
+    """Norm vectors of a layer, each as long as the hidden size."""
     last_norm: int = 1
     qkv_bias: bool | None = None
-    """None: the same as attention_bias."""
+    """True if queries, keys and values have biases; None: as the entry attention_bias says."""
     output_bias: bool = True
-    """attention_bias holds for the output projection, too."""
+    """True if attention_bias also applies to the output projection."""
     query_norms: str = ""
     """"head": one vector for the heads of queries and one for those of keys; "all": over all heads at once.
 
@@ -40,7 +40,7 @@ class Family:
     """Biases in every linear layer and in the head (Phi); use_bias sets all but the head."""
     tied: bool = False
     latent: bool = False
-    """Multi-head latent attention."""
+    """True for multi-head latent attention (MLA)."""
     experts: Rule | None = None
     """Layers with experts; None: an architecture without any."""
     limited: Rule | None = None

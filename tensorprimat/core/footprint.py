@@ -28,11 +28,11 @@ class StepWork:
     autocast: bool = False
     compiled: bool = False
     fused_norm: bool
-    """RMS norm is one kernel."""
+    """True if RMS norm runs as one kernel."""
     whole_scores: bool = False
-    """Attention keeps the scores of all pairs (eager)."""
+    """True if attention keeps the scores of all pairs for backward (eager attention)."""
     optimizer_steps: float = 1.0
-    """Below 1 where gradients of several such steps are accumulated."""
+    """Optimizer steps per `StepWork`: below 1 with gradient accumulation."""
 
     @property
     def width(self) -> int:

@@ -121,9 +121,9 @@ class RecipeRecomputation:
     precision: str
     num_gpus: int
     gpus: tuple[str, ...]
-    """Parts of the names of the GPUs."""
+    """Texts of which the name of a GPU contains one, for the recipe to apply."""
     layers: int
-    """Layers whose activations are recomputed."""
+    """Number of layers whose activations are recomputed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +131,9 @@ class MegatronCore:
     """Megatron Core as an engine configures it: how it splits a model, and the memory of one device."""
 
     exchanges_heads: bool = False
-    """Context-parallel ranks exchange attention heads in models with an attention window (cp_comm_type "a2a")."""
+    """True if context-parallel ranks exchange attention heads in models with a window (cp_comm_type "a2a")."""
     steps_with_bf16_gradients: bool = False
-    """In BF16 the optimizer steps with the BF16 gradients, without a copy of them in float32."""
+    """True if, in BF16, the optimizer uses the BF16 gradients, without a float32 copy of them."""
     recomputes: tuple[RecipeRecomputation, ...] = ()
 
     def recomputed_by_recipe(self, spec: RunSpec, device_name: str | None) -> int:

@@ -107,7 +107,7 @@ class CellSpec(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def num_parameters(self) -> int:
-        """Trainable parameters."""
+        """Return the number of trainable parameters."""
         return models.parameters(self.shape)
 
     @property
@@ -117,7 +117,7 @@ class CellSpec(Record):
 
     @property
     def step_flops(self) -> float:
-        """FLOPs of one step by the default convention; a forward pass alone is a third of training."""
+        """Return the FLOPs of one step by the default convention; a forward pass alone is a third of training."""
         training = float(self.tokens * flops.per_token(self.shape, self.context_length))
         return training / 3 if self.forward_only else training
 
@@ -188,14 +188,14 @@ class MicroResult(CellSpec, RoundedRecord):
     status: Literal["ok", "oom", "failed"] = "ok"
     """oom: the device's memory was not enough, which is a result too."""
     reason: str | None = None
-    """Of a cell that is not ok."""
+    """Reason why the status is not ok; None if it is."""
     trial_times_ms: tuple[float, ...] = ()
     """Milliseconds of one step, trial by trial."""
     warmup_times_ms: tuple[float, ...] = ()
-    """The same of the warm-up steps, which take part in no figure."""
+    """Milliseconds of each warm-up step; no figure includes them."""
     mean_time_ms: Figure = None
     std_time_ms: Figure = None
-    """Sample standard deviation; None of a single trial."""
+    """Sample standard deviation; None for a single trial."""
     cv_percent: Figure = None
     median_time_ms: Figure = None
     min_time_ms: Figure = None
@@ -203,24 +203,24 @@ class MicroResult(CellSpec, RoundedRecord):
     forward_time_ms: Figure = None
     backward_time_ms: Figure = None
     optimizer_time_ms: Figure = None
-    """Means of the parts, marked inside the same trials."""
+    """Mean times of forward, backward and optimizer step, measured inside the same trials."""
     forward_std_ms: Figure = None
     backward_std_ms: Figure = None
     optimizer_std_ms: Figure = None
-    """Sample standard deviations of the parts over the trials; None of a single trial."""
+    """Sample standard deviations of the parts over the trials; None for a single trial."""
     forward_cv_percent: Figure = None
     backward_cv_percent: Figure = None
     optimizer_cv_percent: Figure = None
     backward_forward_ratio: Figure = None
     tokens_per_second: Figure = None
     flops_per_second: Figure = None
-    """Of the model, by `flops_convention`."""
+    """Model FLOP/s, by `flops_convention`."""
     flops_convention: str = flops.DEFAULT_CONVENTION
     mfu: Figure = None
     """flops_per_second over the device's dense peak at this precision, as the catalogue has it."""
     peak_memory_gb: Figure = None
     memory_kind: Literal["allocated", "resident"] | None = None
-    """allocated by torch on a GPU; resident memory of the process on a CPU."""
+    """allocated: by torch, on a GPU; resident: memory of the process, on a CPU."""
     fit_batch_size: Count = None
     """Largest batch that fits if the requested one does not (--fit)."""
     fit_context_length: Count = None
@@ -236,7 +236,7 @@ class MicroResult(CellSpec, RoundedRecord):
     loss: str | None = None
     """Computation of the loss, if it changes the split of times."""
     fused_norm: bool | None = None
-    """RMS norm ran as one kernel of torch; None in files from before this key."""
+    """True if RMS norm ran as one kernel of torch; None in files from before this key."""
     warnings: tuple[str, ...] = ()
     """Advice that follows from the data, one sentence each, beginning with its subject."""
 

@@ -37,9 +37,9 @@ class LibraryRun:
     status: str
     """`success`, another status of run_stop, or the reason why there is no time to train."""
     seconds: float | None = None
-    """From run_start to run_stop."""
+    """Seconds from run_start to run_stop."""
     training_seconds: float | None = None
-    """Of these, between block_start and block_stop, or all but evaluation where blocks are not marked."""
+    """Seconds between block_start and block_stop, or all seconds but evaluation if blocks are not marked."""
     evaluation_seconds: float | None = None
     samples: float | None = None
     """Sequences trained on until the target was reached."""
@@ -61,9 +61,9 @@ class Entry:
     division: str | None = None
     availability: str | None = None
     gpu: str | None = None
-    """A name of the catalogue where it has the device, else as the submission writes it."""
+    """The GPU's name in the catalogue, or the submission's name for a GPU that is not in it."""
     device_name: str | None = None
-    """As the submission writes it."""
+    """The accelerator's name as the submission writes it."""
     num_gpus: int | None = None
     num_nodes: int | None = None
     framework: str | None = None
@@ -73,7 +73,7 @@ class Entry:
     precision: str | None = None
     parallelism: Mapping[str, int] = field(default_factory=dict)
     scaling_factor: float | None = 1.0
-    """Of scaling.json; 1 without such a file, None where it has no number that can be one."""
+    """Factor in scaling.json; 1 without such a file, None if the file has no usable number."""
     runs: tuple[LibraryRun, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -90,11 +90,11 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Library:
-    """Entries with where they come from."""
+    """Entries and the rounds that they come from."""
 
     entries: tuple[Entry, ...]
     sources: tuple[Mapping[str, Any], ...] = ()
-    """Of each round: round, source, licence, not_read (benchmark → files)."""
+    """One mapping for each round: round, source, licence, not_read (benchmark → number of files)."""
 
 
 def dump(library: Library) -> str:

@@ -26,7 +26,7 @@ class MlperfBenchmark:
     sequence_length: int | None = None
     """Sequence length, if the task fixes it and logs do not state it."""
     shape: str | None = None
-    """Of the model, as --shape takes it, where all of it trains on sequences that are not packed."""
+    """Shape of the model, as --shape takes it; None if it trains only in part or on packed sequences."""
     shape_source: str | None = None
 
 

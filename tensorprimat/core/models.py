@@ -40,7 +40,7 @@ class Preset:
 
     @property
     def parameters(self) -> int:
-        """Trainable parameters."""
+        """Return the number of trainable parameters."""
         return parameters(self.shape)
 
     @property

@@ -66,7 +66,7 @@ class Bandwidth(Record):
 
 
 class Collective(Record):
-    """One collective at one message size, the slowest process's time."""
+    """One collective at one message size, timed by its slowest process."""
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
     dtype: str | None = None
@@ -100,7 +100,7 @@ class NodeRate:
     slowest: DeviceCheck
     median_flops_per_second: float
     slowest_share: float
-    """Of the median GPU of all nodes."""
+    """Rate of the slowest GPU over that of the median GPU of all nodes."""
 
 
 class Preflight(Record):
