@@ -111,8 +111,8 @@ def read_columns(
             reading.warnings.append(
                 "steps: the table gives no unit for its step time; it counts milliseconds by the clock of the rows"
                 if in_milliseconds
-                else "steps: the table gives no unit for its step time; seconds are assumed; milliseconds would make "
-                "every figure 1,000 times too slow"
+                else "steps: the table gives no unit for its step time; seconds are assumed; if it counts "
+                "milliseconds, every rate is 1,000 times too low"
             )
         return reading
     return _by_clock(found, reading, clock)
