@@ -80,7 +80,7 @@ class MetricColumns:
         self.totals = dict[str, float]()
         """Field of Reported → the mean over the whole run that a trainer logged last."""
         self.is_dated = False
-        """The clock is the training's own, not that of calls of a logger."""
+        """True if the clock is the training's own, not that of calls of a logger."""
         self.runs = set[str]()
         """Names of runs, where a column holds them."""
         self._numbers = {name: _Numbers() for name in names if _is_known(name) and name not in CLOCKS}

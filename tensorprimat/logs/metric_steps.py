@@ -33,7 +33,7 @@ class Merged(NamedTuple):
     """The steps of a table, in the order in which they were logged."""
 
     lines: np.ndarray
-    """-1 in a document, which has no lines."""
+    """Line of each step, (steps,); -1 in a document, which has no lines."""
     steps: np.ndarray
     columns: Mapping[str, tuple[FloatArray, np.ndarray]]
     """Field of Step, or one of TOTAL_TOKENS → values, and a mask of those that were logged."""
@@ -41,7 +41,7 @@ class Merged(NamedTuple):
     """True where an evaluation was logged since the step before."""
     clock: RowClock
     is_dated: bool
-    """The clock is the training's own, not that of calls of a logger."""
+    """True if the clock is the training's own, not that of calls of a logger."""
 
     def rows(self) -> Steps:
         """Return the steps once each; where they are timed by the seconds of training so far, those that state them."""

@@ -18,7 +18,7 @@ class Origin:
     rank: int | None = None
     world_size: int | None = None
     time: str | None = None
-    """As printed."""
+    """Time stamp in the prefix, as printed."""
     primus: bool = False
     """True if Primus' own logger wrote the line."""
 

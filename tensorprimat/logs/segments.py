@@ -41,16 +41,16 @@ class Segment:
     last_line: int
     began_by: str
     inherits: bool
-    """Settings that it does not state are those of the segment before it."""
+    """True if settings that the segment does not state are those of the segment before it."""
     alone: bool = False
-    """It does not state all settings, and its speed shows that they are not those of the segment before it."""
+    """True if the segment lacks some settings, and its speed shows that they are not those of the segment before it."""
     reading: Reading
     parts: tuple[Part, ...] = ()
     """Parts that were read; () for the whole log."""
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of its rows."""
+        """Return the number of optimizer steps of its rows."""
         return int(self.reading.steps.column("covers").sum())
 
     @property

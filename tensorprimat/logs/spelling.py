@@ -62,7 +62,7 @@ _RATES = tuple(name for name in _SPELLED if name != "reported_mfu")
 
 class _Shape(NamedTuple):
     decimals: int | None
-    """None without a decimal point."""
+    """Digits after the decimal point; None without one."""
     exponent: int
     """Characters of the exponent."""
 

@@ -84,7 +84,7 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        """Size on disk; of parts their size unpacked."""
+        """Return the size on disk in bytes; for parts of a log, their unpacked size."""
         if self.parts:
             return sum(part.stop - part.start for part in self.parts)
         return files.status(self.path).st_size

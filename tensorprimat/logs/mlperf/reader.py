@@ -167,7 +167,7 @@ def _benchmark(settings: dict[str, Any]) -> str | None:
 
 
 def _describe_task(reading: Reading, settings: dict[str, Any]) -> None:
-    """Say which benchmark this is, its quality target, and whether all parameters train."""
+    """Set the benchmark, its quality target, and whether all parameters train."""
     if (name := _benchmark(settings)) is None:
         return
     rules = mlperf_rules.benchmark(name)
