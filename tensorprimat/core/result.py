@@ -39,21 +39,21 @@ class GpuInfo(RoundedRecord):
     """The accelerator, as the driver or the log names it."""
 
     device_name: str | None = None
-    """As the driver or the log spells it."""
+    """Name of the device, as the driver or the log spells it."""
     device_count: Count = None
     """GPUs of the training, on all nodes."""
     total_memory_gb: Figure = None
-    """Of one device."""
+    """Memory of one device."""
     gpu_cores: Count = None
     """CUDA cores or stream processors; CPU cores on a CPU."""
     software_stack: str | None = None
     """cuda, rocm or cpu."""
     software_version: str | None = None
-    """Of CUDA or ROCm."""
+    """Version of CUDA or ROCm."""
     pytorch_version: str | None = None
-    """Of the torch that trained."""
+    """Version of the PyTorch that trained."""
     power_limit_watts: Figure = None
-    """Of one device."""
+    """Power limit of one device."""
     power_boundary: str | None = None
     """Hardware that power and energy include: the GPU with its memory, a socket, a board of two dies."""
 
@@ -94,7 +94,7 @@ class TrainingConfig(ConfigurationRecord):
     """The kernel that computed attention: flash, efficient, cudnn, math, flex …"""
     compile: bool | None = None
     cuda_graphs: bool | None = None
-    """Kernels are launched as recorded graphs."""
+    """True if kernels are launched as recorded graphs (CUDA graphs)."""
     recompute: str | None = None
     fused_kernels: str | None = None
     peft: str | None = None
@@ -135,9 +135,9 @@ class ModelShape(Record):
     vocab_size: int = Field(gt=0)
     """Tokens in the vocabulary."""
     gated_mlp: bool = True
-    """SwiGLU: three matrices in the MLP instead of two."""
+    """True for a gated MLP (SwiGLU), which has three matrices; False for two."""
     attention_bias: bool = False
-    """Biases on query, key and value (Qwen 2.5)."""
+    """True if queries, keys and values have biases (Qwen 2.5)."""
     tied_embeddings: bool = False
     """True if the output head uses the weights of the input embedding."""
     sliding_window: int | None = None
@@ -169,12 +169,12 @@ class Model(Record):
     """The model that was trained. `name` is a label; FLOPs and MFU need a shape that the run or the log confirms."""
 
     name: str | None = None
-    """As the user or the log spells it: llama, Qwen3-30B-A3B …"""
+    """Name of the model, as the user or the log spells it: llama, Qwen3-30B-A3B …"""
     preset: str | None = None
-    """full or tiny."""
+    """Size of a built-in model: full or tiny."""
     shape: ModelShape | None = None
     parameters: Count = None
-    """Of the whole model, all experts included."""
+    """Parameters of the whole model, all experts included."""
     trainable_parameters: Count = None
     """Parameters that the optimizer changes; fewer than all with LoRA or frozen layers."""
     trainable_parameters_per_process: Count = None
@@ -185,10 +185,10 @@ class Model(Record):
 
 
 class Reported(RoundedRecord):
-    """Figures that a framework printed about itself, over the measured rows; never mixed with computed figures."""
+    """Figures that a framework printed about its training, over the measured rows; never mixed with computed ones."""
 
     tokens_per_second: Figure = None
-    """Of all GPUs together."""
+    """Tokens per second of all GPUs together."""
     tokens_per_second_per_gpu: Figure = None
     """Tokens per second of one GPU."""
     samples_per_second: Figure = None
@@ -231,19 +231,19 @@ class PerformanceMetrics(RoundedRecord):
     avg_step_time_seconds: Figure = None
     """Measured time over measured steps."""
     median_step_time_seconds: Figure = None
-    """Of the rows; a row that covers several steps has their mean."""
+    """Median over the rows; a row that covers several steps counts with their mean."""
     min_step_time_seconds: Figure = None
-    """Of the fastest row."""
+    """Step time of the fastest row."""
     max_step_time_seconds: Figure = None
-    """Of the slowest row."""
+    """Step time of the slowest row."""
     std_step_time_seconds: Figure = None
-    """Standard deviation of the rows (n − 1)."""
+    """Sample standard deviation of the rows' step times (n − 1)."""
     cv_step_time: Figure = None
-    """Coefficient of variation: standard deviation over mean."""
+    """Coefficient of variation of the step time: standard deviation over mean."""
     steps_per_second: Figure = None
-    """1 / avg_step_time_seconds."""
+    """Optimizer steps per second: 1 / avg_step_time_seconds."""
     tokens_per_second: Figure = None
-    """Of all GPUs together."""
+    """Tokens per second of all GPUs together."""
     tokens_per_second_per_gpu: Figure = None
     """The primary figure: tokens of the measured steps over their seconds and the number of GPUs."""
     samples_per_second: Figure = None
@@ -251,7 +251,7 @@ class PerformanceMetrics(RoundedRecord):
     samples_per_second_per_gpu: Figure = None
     """Sequences per second of one GPU."""
     tokens_per_step: Figure = None
-    """Mean over the measured steps; if they differ, a warning names the range."""
+    """Tokens of one optimizer step, mean over the measured steps; if they differ, a warning names the range."""
     basis: Literal["step_times", "reported_rates", "reported_means"] | None = None
     """Basis of the rates: step times, rates that the framework printed, or means of a run without known steps."""
     reported: Reported = Field(default_factory=Reported)
@@ -265,17 +265,17 @@ class MemoryMetrics(RoundedRecord):
     """Device memory by kind, in units of 10**9 bytes; only equal kinds can be compared. Peaks are maxima over ranks."""
 
     avg_memory_allocated_gb: Figure = None
-    """Live tensors by PyTorch's allocator; averages are over the measured rows."""
+    """Memory of live tensors in PyTorch's allocator, mean over the measured rows."""
     peak_memory_allocated_gb: Figure = None
-    """Peaks are over all rows, warm-up included."""
+    """Peak memory of live tensors, over all rows, warm-up included."""
     avg_memory_reserved_gb: Figure = None
-    """Memory that the allocator holds, caches included."""
+    """Memory that the allocator holds, caches included, mean over the measured rows."""
     peak_memory_reserved_gb: Figure = None
-    """The peak of the same kind."""
+    """Peak memory that the allocator holds, over all rows, warm-up included."""
     avg_memory_device_used_gb: Figure = None
-    """Memory that the driver reports, of all processes."""
+    """Memory in use on the device by all processes, as the driver reports it, mean over the measured rows."""
     peak_memory_device_used_gb: Figure = None
-    """The peak of the same kind."""
+    """Peak memory in use on the device, over all rows, warm-up included."""
 
     def peaks(self) -> dict[str, float]:
         """Return the peak in GB of each kind of MEMORY_KINDS that was measured."""
@@ -286,18 +286,19 @@ class PowerMetrics(RoundedRecord):
     """Power and related figures as measured, never nameplate values."""
 
     avg_power_watts_per_gpu: Figure = None
-    """Over the measured steps."""
+    """Mean power of one GPU over the measured steps."""
     energy_joules_per_gpu: Figure = None
-    """Over the measured steps: from the device's own counter if every step has a reading, else from sampled power."""
+    """Energy of one GPU over the measured steps: from its own counter if every step has a reading, else from sampled
+    power."""
     sampled_energy_joules_per_gpu: Figure = None
     """Energy from sampled power over the same steps, a check of `energy_joules_per_gpu`; None unless that figure comes
     from the counter."""
     avg_clock_hertz: Figure = None
-    """Of the compute units over the measured steps."""
+    """Mean clock of the compute units over the measured steps."""
     avg_temperature_celsius: Figure = None
-    """Of the hottest GPU over the measured steps."""
+    """Mean temperature of the hottest GPU over the measured steps."""
     max_temperature_celsius: Figure = None
-    """Of the hottest GPU in the hottest measured step."""
+    """Highest mean temperature of a measured step, of the hottest GPU."""
     throttled_seconds: Figure = None
     """Measured time in which the clock of a GPU was reduced (power cap, heat)."""
 
@@ -308,7 +309,7 @@ class Run(RoundedRecord):
     index: int
     """Number of the run in this result, from 0."""
     started_at: str | None = None
-    """ISO 8601."""
+    """Start of the run (ISO 8601)."""
     seed: int | None = None
     host: str | None = None
     """Name of the machine."""
@@ -332,9 +333,9 @@ class Run(RoundedRecord):
     drift: Figure = None
     """Relative amount by which the average may deviate from the level after warm-up; 0 where no drift shows."""
     final_loss: Figure = None
-    """Of the last row that has a loss."""
+    """Training loss of the last row that has one."""
     time_to_train_seconds: Figure = None
-    """From start to quality target; None if the run has no target or missed it."""
+    """Seconds from start to quality target; None if the run has no target or missed it."""
     samples_to_train: Figure = None
     """Sequences from start to quality target."""
     complete: bool = True
