@@ -37,7 +37,7 @@ class KernelCategory:
     seconds: float
     count: float | None
     share: float | None
-    """Of the time of all kernels of the table."""
+    """Share of the time of all kernels of the table."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ DEFAULT_METHODOLOGY = "agreed"
 
 
 def file_stem(result: Result, *, default_engine: str | None = None) -> str:
-    """Name of a result's file without ending.
+    """Return the name of a result's file without its ending.
 
     default_engine: the first engine that is installed on this machine. Another engine, a preset that is not the
     platform's default, a methodology that is not the default and a training selected from a log become suffixes. None

@@ -17,20 +17,20 @@ class Selection:
     rows: np.ndarray
     """Positions of the measured rows, in their order."""
     segment: int
-    """The longest of the measured stretches between restarts."""
+    """Number of the longest measured segment (stretch between restarts)."""
     segments: int
     measured_segments: tuple[int, ...]
-    """Stretches whose rows are measured: the longest, and those that it continues or that continue it."""
+    """Segments whose rows are measured: the longest, and those that it continues or that continue it."""
     off_level: tuple[int, ...]
-    """Stretches that are not measured with them only because their step time differs."""
+    """Segments left out only because their step time differs from that of the longest."""
     dropped_steps: int
     """Optimizer steps of the segment left out as warm-up."""
     excluded_steps: int
     """Optimizer steps after warm-up left out because they contain other work."""
     settled: bool
-    """The step times of this run reached a stable level."""
+    """True if the step times of this run reached a stable level."""
     side_settled: bool = True
-    """The step times of all runs together reached a stable level."""
+    """True if the step times of all runs together reached a stable level."""
     drift: float = 0.0
     """Relative amount by which the mean may deviate from the level that follows warm-up, of all runs together."""
     declared_steps: int | None = None

@@ -63,13 +63,13 @@ class Option:
     shown_default: str | None = None
     """Description of a default that depends on the machine or the model."""
     engine: str | None = None
-    """The engines that have it, where not all do."""
+    """Engines that have the option, as text for its help; None if all do."""
     own_training: bool = False
-    """Only the project's own training loop has it."""
+    """True if only the project's own training loop has the option."""
     least: int | None = None
     choices: tuple[str, ...] = ()
     in_ab: bool = True
-    """May differ between the two configurations of --ab."""
+    """True if it may differ between the two configurations of --ab."""
 
     @property
     def parameter(self) -> str:

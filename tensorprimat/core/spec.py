@@ -70,22 +70,22 @@ class RunSpec(Record):
 
     @property
     def data_parallel_size(self) -> int:
-        """Replicas of the model: devices over the product of the parallel sizes."""
+        """Return the number of replicas of the model: devices over the product of the parallel sizes."""
         return (self.num_gpus * self.num_nodes) // self.model_parallel_size
 
     @property
     def model_parallel_size(self) -> int:
-        """Devices that share one replica."""
+        """Return the number of devices that share one replica."""
         return settings.replica_devices(self)
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        """Micro-batches of one optimizer step on one replica."""
+        """Return the number of micro-batches of one optimizer step on one replica."""
         return self.global_batch_size // (self.micro_batch_size * self.data_parallel_size)
 
     @property
     def max_steps(self) -> int:
-        """Optimizer steps in all."""
+        """Return the number of optimizer steps, warm-up included."""
         return self.warmup_steps + self.steps
 
     @property

@@ -28,10 +28,10 @@ class Statement:
     """One fact as it was typed."""
 
     field: str
-    """Of `stated.UserFacts`."""
+    """Field of `stated.UserFacts`."""
     value: Any
     side: str | None
-    """None: for everything that is read."""
+    """Name of the log or result that the fact is for; None for everything that is read."""
     typed: str
 
     @property

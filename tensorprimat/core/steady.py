@@ -196,7 +196,7 @@ class _Shift:
     at: int
     """First row of the new level."""
     gradual: bool
-    """A straight line fits better than two levels: a drift, which no cut ends."""
+    """True if a straight line fits better than two levels: a drift, which no cut ends."""
 
 
 def _shift(rows: Floats) -> _Shift | None:

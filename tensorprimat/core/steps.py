@@ -57,28 +57,28 @@ class Step:
     memory_device_used_bytes: float | None = None
     """The whole device's use as its driver reports it, every process and pool included."""
     memory_device_used_peak_bytes: float | None = None
-    """The same, of the rank that uses most."""
+    """Peak use of the whole device, on the rank that uses most."""
     reported_tokens_per_second: float | None = None
-    """Printed by the framework, over all devices."""
+    """Rate over all devices, as the framework printed it."""
     reported_tokens_per_second_per_gpu: float | None = None
     reported_samples_per_second: float | None = None
     reported_samples_per_second_per_gpu: float | None = None
     reported_tflops_per_gpu: float | None = None
     reported_mfu: float | None = None
-    """As a fraction (0.42), whatever the framework prints."""
+    """MFU as a fraction (0.42), whatever the framework prints."""
     power_watts_per_gpu: float | None = None
     energy_joules_per_gpu: float | None = None
     """Energy of one optimizer step on one GPU."""
     clock_hertz: float | None = None
-    """Of the compute units, mean over the step and the GPUs."""
+    """Clock of the compute units, mean over the step and the GPUs."""
     temperature_celsius: float | None = None
-    """Of the hottest GPU, mean over the step."""
+    """Temperature of the hottest GPU, mean over the step."""
     throttled_seconds: float | None = None
     """Seconds of one optimizer step in which the clock of a GPU was reduced (power cap, heat)."""
     interrupted_by: str = ""
     """Other work inside the interval ("validation", "checkpoint"): such a row is shown but never measured."""
     skipped: bool = False
-    """The optimizer skipped its update (overflow); the work was done, so the time counts."""
+    """True if the optimizer skipped its update (overflow); the work was done, so the time counts."""
     run: int = 0
     """Index of the repetition of the benchmark."""
     segment: int = 0

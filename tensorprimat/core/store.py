@@ -54,7 +54,7 @@ class Loaded:
 
 
 def new_stamp() -> str:
-    """Name of one invocation in history: local time to the microsecond."""
+    """Return the name of one invocation in history: local time to the microsecond."""
     return datetime.now().strftime("%Y%m%d_%H%M%S_%f")
 
 
@@ -195,7 +195,7 @@ class _Content(NamedTuple):
 
     document: str
     series: memoryview | None
-    """The steps of a very long result."""
+    """Bytes of the series file of a very long result; None for other results."""
     series_sha256: str
 
     @classmethod

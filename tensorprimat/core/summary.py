@@ -348,7 +348,7 @@ def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceM
 
 
 def _memory(steps: Steps, found: dict[str, Term], stated: MemoryMetrics | None) -> MemoryMetrics | None:
-    """Return the figures of the rows. stated: of the whole run; they stay for a kind of which no row has a column."""
+    """Return the memory figures of the rows; `stated` ones of the whole run stay for kinds that no row has."""
     figures: dict[str, float | None] = dict(stated) if stated else {}
     for kind in MEMORY_KINDS:
         if steps.has(f"{kind}_bytes") or steps.has(f"{kind}_peak_bytes"):
@@ -358,7 +358,7 @@ def _memory(steps: Steps, found: dict[str, Term], stated: MemoryMetrics | None) 
 
 
 def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
-    """Return memory that files state for a run: mean of averages, highest peak. Steps that know replace it."""
+    """Return memory that files state for a run: mean of averages, highest peak. Values from steps replace it."""
     pooled = {}
     for name in MemoryMetrics.model_fields:
         stated = [getattr(result.memory_metrics, name) for result in results if result.memory_metrics]

@@ -30,7 +30,7 @@ class Term:
 
     value: float
     formula: str
-    """In symbols: Σ tokens / Σ seconds."""
+    """Formula in symbols: Σ tokens / Σ seconds."""
     put_in: str
     """The formula with its numbers."""
 

@@ -50,7 +50,7 @@ class Warmup:
     runs: tuple[Steady, ...]
     """One per run; `settled` is of that run alone."""
     settled: bool
-    """The step times of all runs together reached a stable level."""
+    """True if the step times of all runs together reached a stable level."""
     drift: float
     """Relative amount by which the mean of the measured rows may deviate from the later level; 0 where none shows."""
 
@@ -286,7 +286,7 @@ class _Fit:
     best: int
     """Index of the shape with the smallest sum of squares."""
     amplitudes: Floats
-    """By shape."""
+    """Amplitude of the fit, by shape."""
     squares_left: Floats
     """Sum of squares around the fit, by shape."""
 
