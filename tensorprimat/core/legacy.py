@@ -220,7 +220,7 @@ def _number(value: Any) -> TypeGuard[float]:
 
 
 def _performance(figures: dict[str, Any], *, with_steps: bool) -> dict[str, Any]:
-    """Return means as they are or, where there are steps, as reported: core/summary computes anew."""
+    """Return the file's means; with steps only as `reported`, because core/summary computes every figure again."""
     if not with_steps:
         return {**figures, "basis": "reported_means"}
     reported = {name: figures[name] for name in RATES if name in figures}
@@ -272,7 +272,7 @@ def _keep_peak(figures: Mapping[str, Any], columns: dict[str, list[Any]], warnin
 
 
 def _columns(document: Mapping[str, Any], path: Path, warnings: list[str]) -> dict[str, list[Any]]:
-    """Return series that are there, as columns of one length; empty where no step has a time."""
+    """Return the series that the file has, as columns of equal length; empty where no step has a time."""
     columns: dict[str, list[Any]] = {}
     for name, keys in SERIES.items():
         key = next((key for key in keys if document.get(key)), None)

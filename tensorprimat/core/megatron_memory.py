@@ -87,7 +87,7 @@ def of_layout(
     """
     tokens = micro_batch_size * sequence_length / layout.context
     embedding = models.embedding_parameters(shape)
-    ends = 1 if shape.tied_embeddings or layout.pipeline > 1 else 2  # embedding and head: both are here, or one is
+    ends = 1 if shape.tied_embeddings or layout.pipeline > 1 else 2  # embedding and head; one if tied or split
     layers = models.parameters(shape) - embedding * (1 if shape.tied_embeddings else 2)
     parameters = (layers / layout.pipeline + ends * embedding) / layout.tensor
     token_bytes = kept_bytes_per_token(shape, fp8=fp8) / layout.tensor  # sequence parallel: norms are split too

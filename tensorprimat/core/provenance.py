@@ -47,7 +47,7 @@ class SegmentFacts(Record):
     """One training in a log that holds several: a second job, a restart or a resume."""
 
     number: int
-    """As --segment takes it: 1 is the first."""
+    """Number of the training, as --segment takes it: 1 is the first."""
     first_line: int
     """Number of its first line in the log."""
     last_line: int

@@ -56,7 +56,7 @@ class RunSpec(Record):
     """Free the gathered weights of a layer after forward (FSDP); False keeps them for backward, which saves an exchange
     and costs the memory of all layers' weights."""
     recompute: Literal["none", "every second layer", "full"] = "none"
-    """Of which layers only the input is kept, and the rest computed again in backward (activation checkpointing)."""
+    """Layers that keep only their input and compute the rest again in backward (activation checkpointing)."""
     platform: Literal["nvd", "amd", "cpu"] = "cpu"
     output_dir: str = "output"
     config: dict[str, Any] | None = None

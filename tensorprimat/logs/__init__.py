@@ -75,7 +75,7 @@ def read_each(
 
 
 def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choice: Any) -> list[Result]:
-    """Read a log by the first of the formats that it may have that measures something. choice: see assemble.join."""
+    """Read a log by the first possible format that measures something. choice: see assemble.join."""
     with _log(path) as log:
         hashing, folds = None if log.is_folder else digest.of(log.path), _folds(log)
         read = partial(_read_as, log, folds=folds, hashing=hashing, facts=facts or UserFacts(), choice=choice)

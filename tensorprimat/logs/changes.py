@@ -61,7 +61,7 @@ def _stays_level(work: np.ndarray, shifts: list[int]) -> bool:
 
 
 def of_level(amounts: np.ndarray, steps: Steps, what: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, reason) of rows at which an amount of the steps reaches another level for good; (rows,)."""
+    """Yield (line, reason) of rows at which the level of `amounts` changes for good. amounts: shape (rows,)."""
     lines = steps.column("line")
     if (lines > 0).all() and (np.diff(lines) > 0).all():
         for row in _shifts(amounts):

@@ -21,7 +21,7 @@ LOOKED_AT = 3  # rows; if none of them has a stamp, the others are not looked fo
 
 
 def with_dates(log: Log, reading: Reading) -> Reading:
-    """Return the reading with the date of each row, where the lines carry one and the reader took none over.
+    """Return the reading with the date of each row, if the lines carry dates and the reader stored none itself.
 
     Stamps without a year become a clock of the audit alone.
     """

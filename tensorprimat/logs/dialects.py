@@ -84,7 +84,7 @@ class Dialect:
     gpus_of_rates: bool = False
     """True if the rate over all GPUs divided by the rate per GPU is the number of GPUs."""
     varies: bool = False
-    """Steps hold different numbers of tokens, which a row does not always state."""
+    """True if steps hold different numbers of tokens, which a row does not always state."""
     notes: tuple[str, ...] = ()
     """Warnings that hold for every log of the framework."""
     notes_if: tuple[tuple[str, str], ...] = ()

@@ -189,7 +189,7 @@ def _rows(sheet: Any) -> Iterator[SheetRow]:
 
 
 def _timelines(path: Path, rows: list[SheetRow]) -> list[Timeline]:
-    """Return one per process of the file."""
+    """Return one timeline for each process of the file."""
     by_process: dict[str, dict[str, float]] = {}
     for row in rows:
         process = row.get("gpu_pid")

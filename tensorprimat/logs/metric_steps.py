@@ -44,7 +44,7 @@ class Merged(NamedTuple):
     """True if the clock is the training's own, not that of calls of a logger."""
 
     def rows(self) -> Steps:
-        """Return the steps once each; where they are timed by the seconds of training so far, those that state them."""
+        """Return the steps once each; if the total training time gives their times, only steps that state it."""
         columns: dict[str, np.ndarray] = {"index": self.steps}
         if self.has_lines:
             columns["line"] = self.lines

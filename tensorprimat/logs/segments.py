@@ -36,7 +36,7 @@ class Segment:
     """One training in a log, by its own lines."""
 
     number: int
-    """As --segment takes it: 1 is the first."""
+    """Number of the training, as --segment takes it: 1 is the first."""
     first_line: int
     last_line: int
     began_by: str

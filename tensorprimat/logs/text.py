@@ -193,7 +193,7 @@ class Log:
 
 
 def window_of(number: int, block: bytes) -> list[tuple[int, str]]:
-    """Return the lines of a block, whose first is `number`, as detection looks at them: clean, the longest cut."""
+    """Return the lines of a block, whose first is `number`, for detection: no colours or prefixes, long ones cut."""
     return [(line, prefixes.strip(text[:HEAD_LINE_CHARACTERS])) for line, text in lines_of(number, block)]
 
 

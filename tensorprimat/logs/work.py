@@ -33,7 +33,7 @@ def with_tokens(
     """Return the tokens of a step from the growth of a total, where the rows do not state them; then its time, where
     the rows state a rate over all GPUs and no time.
 
-    totals: by the column `by` of the rows, of all tokens before the step or, else, with those of the step. A number
+    totals: value of the column `by` → total of tokens, before the step (before_step) or after it. A number
     that falls more often than trainings restart is not a total.
     """
     if not steps.has("tokens") and len(steps):

@@ -228,7 +228,7 @@ class Layout:
 
     numbers: dict[str, _Number]
     date: tuple[_Number, ...]
-    """In the order of DATE_PARTS; empty for a line without a date."""
+    """Parts of the date, in the order of DATE_PARTS; empty for a line without a date."""
     primus: bool
     """True if only Primus writes such a line."""
 

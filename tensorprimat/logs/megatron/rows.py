@@ -276,7 +276,7 @@ _Read = tuple[NDArray[np.int64], dict[str, FloatArray]]
 
 
 def _merged(numbers: NDArray[np.int64], read: list[_Read]) -> dict[str, FloatArray]:
-    """Return the fields of lines of several templates in the order of the lines. numbers: of all lines, by position."""
+    """Return the fields of lines of several templates, in the order of the lines. numbers: line number by position."""
     positions = np.concatenate([positions for positions, _ in read])
     order = np.argsort(positions, kind="stable")
     columns = {"line": numbers[positions[order]].astype(np.float64)}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tensorprimat.logs.mlperf.run import MlperfEvents, MlperfRow
 
-SAME_STEP = 0.5  # relative; the time that the rows of a block leave for its other steps must be that of as many steps
+SAME_STEP = 0.5  # relative; time per step that a block's rows leave may differ from the mean by less
 
 
 @dataclass(kw_only=True)

@@ -80,7 +80,7 @@ SPELLINGS = (
     ),
 )
 _OF_ROW = tuple((name, re.compile(rf"[|,] ?{word}:? ?({NUMBER})")) for name, word in (("lr", "lr"), ("norm", "norm")))
-"""Metrics of rows in no certain order."""
+"""Metrics of rows in any order."""
 
 
 def found(text: str) -> tuple[Spelling, re.Match[str]] | None:
