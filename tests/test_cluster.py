@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_primus
 import pytest
@@ -28,6 +29,11 @@ from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append
 
 HERE = Machine(platform="cpu", gpu_info=GpuInfo(device_name="a CPU"), host="login")
+
+
+def without_torchao(monkeypatch):
+    """Let FP8 find no package; other modules, which torch looks for when it is imported, stay as they are."""
+    monkeypatch.setattr(fp8, "importlib", SimpleNamespace(util=SimpleNamespace(find_spec=lambda _: None)))
 
 
 @pytest.fixture
@@ -128,7 +134,7 @@ H100 = ("--gpu", "H100", "--num-gpus", "8", "--dry-run")
     ],
 )
 def test_an_engine_that_this_machine_cannot_see_is_not_chosen_by_its_packages(run, monkeypatch, flags, complaint):
-    monkeypatch.setattr(fp8.importlib.util, "find_spec", lambda name: None if name == "torchao" else object())
+    without_torchao(monkeypatch)
     code, _, printed = run(*flags, *H100)
     assert code == 2
     assert complaint in printed
@@ -147,7 +153,7 @@ def test_an_engine_that_this_machine_cannot_see_is_not_chosen_by_its_packages(ru
 def test_packages_of_this_machine_do_not_matter_to_ranks_that_have_their_own(run, monkeypatch, flags, engine):
     sent = []
     monkeypatch.setattr(engines, "importable", lambda name: name.startswith("nemo") != (engine == "nemo"))
-    monkeypatch.setattr(fp8.importlib.util, "find_spec", lambda _: None)
+    without_torchao(monkeypatch)
     monkeypatch.setattr(executors, "script", lambda spec, *_, **__: sent.append(spec) or "")
     code, _, printed = run("--executor", *flags, *H100)
     assert (code, [one.engine for one in sent]) == (0, [engine]), printed

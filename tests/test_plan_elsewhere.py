@@ -1,6 +1,7 @@
 """A dry run with --gpu plans the training of another machine, without that machine and without its packages."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -31,7 +32,7 @@ def test_the_plan_is_that_of_the_named_gpus(folder, capsys):
     printed = capsys.readouterr().out
     assert "the torch engine (Lightning) trains on H100-SXM; not installed here: the NeMo engine" in printed
     assert "WOULD TRAIN - llama on CUDA" in printed
-    assert "8 × H100-SXM, 80 GB each, CUDA" in printed
+    assert "8 × H100-SXM, 84.6 GB each, CUDA" in printed
     assert "micro batch 1 × 16 accumulated × 8 GPUs" in printed
     assert "about 65 GB on each GPU" in printed
     assert "Estimated time: 10 min" in printed
@@ -41,7 +42,7 @@ def test_the_plan_is_that_of_the_named_gpus(folder, capsys):
 def test_a_model_that_does_not_fit_is_refused_with_the_flag_that_makes_it_fit(capsys):
     keep = ("--gpu", "H100-SXM", "--num-gpus", "1", "--activation-checkpointing")
     assert plan(*keep, "none") == 2
-    assert "and one has 80 GB; to make it fit use --activation-checkpointing full" in capsys.readouterr().err
+    assert "and one has 84.6 GB; to make it fit use --activation-checkpointing full" in capsys.readouterr().err
     assert plan(*keep, "full") == 0
 
 
@@ -91,3 +92,31 @@ def test_a_default_batch_gives_every_process_of_a_tiny_model_a_micro_batch(capsy
     assert "16 sequences of 128 tokens: micro batch 2 × 1 accumulated × 8 processes" in capsys.readouterr().out
     assert plan("--num-gpus", "2") == 0
     assert "8 sequences of 128 tokens: micro batch 2 × 2 accumulated × 2 processes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gb"),
+    [("H100-SXM", 85.0), ("H200-SXM", 150.7), ("B200", 191.5), ("MI300X", 206.1), ("A100-SXM-80GB", 85.0)],
+)
+def test_the_memory_of_a_planned_gpu_is_what_its_driver_reports(name, memory_gb, capsys):
+    """Drivers count 2**30 bytes where the vendors' names count gigabytes."""
+    assert plan("--gpu", name, "--num-gpus", "8", "--engine", "torch") == 0
+    (shown,) = re.findall(rf"8 × {name}, ([\d.]+) GB each", capsys.readouterr().out)
+    assert float(shown) == pytest.approx(memory_gb, rel=0.016)
+    assert float(shown) <= memory_gb
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("A100", "A100 SXM 40GB, 42.3 GB"), ("H100", "H100 SXM, 84.6 GB"), ("B200", "B200, 190 GB")],
+)
+def test_a_name_of_several_gpus_means_the_first_with_the_least_memory(name, device, capsys):
+    assert plan("--gpu", name, "--num-gpus", "8", "--engine", "torch") == 0
+    assert f"8 × {device}" in capsys.readouterr().out
+
+
+def test_nemo_on_a_node_named_by_its_gpu_alone_gets_the_published_settings(capsys):
+    assert plan("--gpu", "H100", "--num-gpus", "8", "--engine", "nemo") == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"Precision +fp8\n", printed)
+    assert re.search(r"Parallel +CP 2, DP 4\n", printed)

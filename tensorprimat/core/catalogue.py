@@ -19,6 +19,7 @@ from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import GB, GIB
 
 RESERVED = 0.03  # how much of the nameplate memory a driver may keep for itself (0.1 to 1.5 % were seen)
+USUALLY_RESERVED = 0.015
 PEAKS_OF_PRECISION = {"fp32": ("fp32_matrix", "fp32")}
 """Peaks that apply to a precision, best first: matrix units multiply FP32 faster than vector units on CDNA 2."""
 
@@ -79,6 +80,12 @@ class Gpu:
     def memory_bytes(self) -> float | None:
         """Return the nameplate memory in bytes, or None if unknown; the vendors' GB are 2**30 bytes."""
         return self.memory_gb.value * GIB if self.memory_gb and self.memory_gb.value else None
+
+    @property
+    def usable_bytes(self) -> float | None:
+        """Memory that a driver leaves to programs, at least: the lower end where sources differ."""
+        nameplate = self.memory_gb and (self.memory_gb.value or self.memory_gb.low)
+        return nameplate * GIB * (1 - USUALLY_RESERVED) if nameplate else None
 
 
 CELLS = ("memory_gb", "memory_tb_per_second", "tdp_watts", "cores")

@@ -6,6 +6,7 @@ This module holds the flags and the checks before anything is sent; `nemo_run` m
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import sys
@@ -20,6 +21,7 @@ from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.records import Record
 from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.units import GB
 from tensorprimat.engines import ENGINES, NVIDIA_ORDER, OWN, Obstacle, Plan, importable, in_order, launch
 from tensorprimat.machine.platform import SPELLINGS, Machine
 
@@ -174,7 +176,11 @@ def flag(field: str) -> str:
 
 
 def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine:
-    """Return one node: with the GPU of --gpu, else a machine like this one. Raises UsageError for an unknown GPU."""
+    """Return one node: with the GPU of --gpu, else a machine like this one. Raises UsageError for an unknown GPU.
+
+    It has the memory that a driver reports of this GPU. Of several with this name it is the one with the least memory,
+    and the first in the catalogue: H100 means H100 SXM.
+    """
     if cluster.gpu is None:
         return here
     if cluster.gpu.lower() == "cpu":
@@ -185,10 +191,14 @@ def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine
         raise UsageError(f"--gpu {cluster.gpu}: not in the catalogue; it has {known}, and cpu")
     if num_gpus is None:
         raise UsageError(f"--gpu {cluster.gpu}: give --num-gpus too, the GPUs of each node")
-    memory = [gpu.memory_gb.value for gpu in kinds if gpu.memory_gb is not None and gpu.memory_gb.value is not None]
+    kind = min(kinds, key=lambda gpu: gpu.usable_bytes or math.inf)
     return Machine(
-        platform=SPELLINGS[kinds[0].vendor.lower()],
-        gpu_info=GpuInfo(device_name=cluster.gpu, device_count=num_gpus, total_memory_gb=max(memory, default=None)),
+        platform=SPELLINGS[kind.vendor.lower()],
+        gpu_info=GpuInfo(
+            device_name=cluster.gpu if len(kinds) == 1 else kind.name,
+            device_count=num_gpus,
+            total_memory_gb=kind.usable_bytes and kind.usable_bytes / GB,
+        ),
         host=NODE,
     )
 
