@@ -1,5 +1,6 @@
 """A dry run with --gpu plans the training of another machine, without that machine and without its packages."""
 
+import itertools
 import json
 import re
 import sys
@@ -44,6 +45,24 @@ def test_a_model_that_does_not_fit_is_refused_with_the_flag_that_makes_it_fit(ca
     assert plan(*keep, "none") == 2
     assert "and one has 84.6 GB; to make it fit use --activation-checkpointing full" in capsys.readouterr().err
     assert plan(*keep, "full") == 0
+
+
+@pytest.mark.parametrize("gpu", ["A100-PCIe-40GB", "RTX-4090"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--num-gpus", "1"], ["--num-gpus", "2", "--strategy", "ddp"], ["--num-gpus", "2", "--micro-batch-size", "4"],
+        ["--num-gpus", "2", "--master-weights", "fp32"], ["--num-gpus", "8", "--engine", "nemo"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_every_remedy_of_a_refusal_makes_the_model_fit(gpu, flags, capsys):
+    assert plan("--gpu", gpu, *flags) == 2
+    named = capsys.readouterr().err.partition("to make it fit use ")[2]
+    for remedy in named.split(", or ") if named else ():
+        words = [*flags, *remedy.replace("(other work)", "").replace(" with ", " ").split()]
+        changed = dict(zip(words[::2], words[1::2], strict=True))  # a remedy replaces a flag
+        assert plan("--gpu", gpu, *itertools.chain(*changed.items())) == 0, (remedy, capsys.readouterr().err)
 
 
 def test_an_engine_that_is_not_installed_here_can_be_planned(capsys):

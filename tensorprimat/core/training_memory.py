@@ -197,7 +197,8 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
         candidates.append((f"--sequence-length {length} (other work)", {"sequence_length": length}))
     for count in (2, 4, 8):
         if count > devices:
-            candidates.append((f"--num-gpus {count}", {"num_gpus": count, "strategy": "fsdp"}))
+            sharded = " --strategy fsdp" if spec.strategy == "ddp" else ""
+            candidates.append((f"--num-gpus {count}{sharded}", {"num_gpus": count, "strategy": "fsdp"}))
     candidates.append(("--preset tiny", {"preset": "tiny", "recompute": "none", "options": {}}))
     fitting = []
     for flag, changes in candidates:
