@@ -139,3 +139,9 @@ def test_nemo_on_a_node_named_by_its_gpu_alone_gets_the_published_settings(capsy
     printed = capsys.readouterr().out
     assert re.search(r"Precision +fp8\n", printed)
     assert re.search(r"Parallel +CP 2, DP 4\n", printed)
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [("V100-SXM2-32GB", "fp16"), ("A100-SXM-80GB", "bf16")])
+def test_a_gpu_without_units_for_bfloat16_trains_in_fp16_by_default(gpu, precision, capsys):
+    assert plan("--gpu", gpu, "--num-gpus", "8") == 0
+    assert re.search(rf"Precision +{precision}\n", capsys.readouterr().out)

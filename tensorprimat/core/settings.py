@@ -162,7 +162,7 @@ SETTINGS: tuple[Setting, ...] = (
         option=Option(
             flag="--precision", metavar="FORMAT", type=str, choices=TRAINED_PRECISIONS,
             help=f"{alternatives(TRAINED_PRECISIONS)}.",
-            shown_default="the methodology's; bf16 on a GPU, fp32 on a CPU",
+            shown_default="the methodology's; bf16 on a GPU, or fp16 if it lacks bf16; fp32 on a CPU",
         ),
     ),
     Setting(

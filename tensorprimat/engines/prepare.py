@@ -48,8 +48,8 @@ LEAST_BYTES_PER_PARAMETER = 8  # weights, gradients and both moments of AdamW, i
 def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> RunSpec:
     """Return one run of a model on this machine, checked. Raises UsageError naming the flag.
 
-    A value without a flag is that of the methodology, else of the preset: on GPUs the full model in bf16 on all of
-    them, on a CPU the tiny one in fp32 in one process.
+    A value without a flag is that of the methodology, else of the preset: on GPUs the full model in bf16 or fp16 on all
+    of them, on a CPU the tiny one in fp32 in one process.
     """
     settings.check()
     _check_torch_flags(settings, engine)
@@ -68,7 +68,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "micro_batch_size": preset.micro_batch_size,
         "global_batch_size": _default_batch(preset, engine, num_gpus * settings.num_nodes, settings.micro_batch_size),
         "sequence_length": preset.sequence_length,
-        "precision": "fp32" if platform == "cpu" and engine.own_training else "bf16",
+        "precision": _default_precision(engine, machine),
         "model": model,
         "preset": preset.name,
         "config": preset.config if isinstance(preset, ConfiguredModel) else None,
@@ -250,6 +250,16 @@ def _default_batch(
         at_once = (micro_batch or preset.micro_batch_size) * devices
         return math.ceil(preset.global_batch_size / at_once) * at_once
     return max(1, preset.global_batch_size // GPUS_OF_A_NODE) * devices
+
+
+def _default_precision(engine: Engine, machine: Machine) -> str:
+    """Return the precision where neither flag nor methodology sets it: fp16 on a GPU without matrix units for bf16."""
+    if not engine.own_training:
+        return "bf16"
+    if machine.platform == "cpu":
+        return "fp32"
+    gpu = catalogue.find_gpu(machine.gpu_info.device_name, machine.gpu_info.total_memory_gb)
+    return "fp16" if gpu is not None and "bf16" in gpu.lacks else "bf16"
 
 
 def _recompute(settings: str | None, engine: Engine) -> str:
