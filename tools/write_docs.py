@@ -34,7 +34,7 @@ SCRIPTS = {
 
 
 def commands_page() -> str:
-    """Return the manual of every command, as --help prints it at 100 columns."""
+    """Return the manual of every command, as --help prints it."""
     from tensorprimat.cli import COMMANDS
 
     parts = ["# Commands\n\nEvery command with its manual, as `--help` prints it. Written by `tools/write_docs.py`.\n"]

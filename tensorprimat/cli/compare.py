@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli import price_options as prices
-from tensorprimat.cli.options import TO_FILE, fraction, named_file, say_each, say_files, writable_folder
+from tensorprimat.cli.options import (
+    REPORT_ENDINGS,
+    fraction,
+    named_file,
+    say_each,
+    say_files,
+    to_file,
+    writable_folder,
+)
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, MissingPackageError
 
@@ -28,7 +36,7 @@ DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
 """Folders searched for results: the one of this tool, and the one of earlier tools."""
 PLACES = "output, benchmark_results"
 RESULTS = "Results, logs, or folders of them; two or more are sides, the first is the baseline. NAME=PATH names one."
-OUTPUT_DIR = f"Folder for comparison_*{TO_FILE}"
+OUTPUT_DIR = f"Folder for comparison_*{to_file(REPORT_ENDINGS)}"
 BY = "Property that separates the sides: platform, engine, precision, preset or gpu."
 STRICT = "Print a ratio only where model, shape, sequence length and global batch are the same."
 BASELINE = "Side that is the denominator of every ratio: its name, or part of the name; by default the first side."
@@ -111,7 +119,7 @@ def command(
             from tensorprimat.analysis.published import with_published
 
             comparison = with_published(comparison)
-        if file := named_file("--output-dir", output_dir, FILE_ENDINGS):
+        if file := named_file("--output-dir", output_dir, REPORT_ENDINGS):
             write_one(comparison, COMPARISON, file)
             written = []
         else:
@@ -126,9 +134,6 @@ def command(
         print_summary(comparison)
     say_files(f"Written to {output_dir}", written)
     return 0
-
-
-FILE_ENDINGS = (".json", ".csv", ".md", ".html", ".png")
 
 
 def write_one(comparison: Comparison, report: Report, file: Path) -> None:

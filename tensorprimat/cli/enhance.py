@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import price_options as prices
-from tensorprimat.cli.compare import FILE_ENDINGS, PLACES, documents, folders_here, named, write_each, write_one
-from tensorprimat.cli.options import TO_FILE, named_file, say_each, say_files, writable_folder
+from tensorprimat.cli.compare import PLACES, documents, folders_here, named, write_each, write_one
+from tensorprimat.cli.options import REPORT_ENDINGS, named_file, say_each, say_files, to_file, writable_folder
 from tensorprimat.cli.shared_options import argument, option, switch, takes, with_options
 from tensorprimat.core.errors import MissingPackageError, UsageError
 
@@ -35,7 +35,7 @@ def command(
     results: Annotated[
         list[Path] | None, argument("RESULT", "Result files, or folders of them.", show_default=PLACES)
     ] = None,
-    output_dir: Annotated[Path, takes("DIR|FILE", f"Folder for enhanced_*{TO_FILE}")] = DEFAULT_FOLDER,
+    output_dir: Annotated[Path, takes("DIR|FILE", f"Folder for enhanced_*{to_file(REPORT_ENDINGS)}")] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
     explain: Annotated[bool, switch("--explain", "Show formula and inputs of every figure.")] = False,
     json: Annotated[bool, switch("--json", "Print enhanced_metrics.json on stdout instead of the tables.")] = False,
@@ -74,7 +74,7 @@ def command(
     say_each(problems)
     comparison = compare(laid_over(loaded, stated), choices=chosen)
     files: list[str] = []
-    if file := named_file("--output-dir", output_dir, FILE_ENDINGS):
+    if file := named_file("--output-dir", output_dir, REPORT_ENDINGS):
         write_one(comparison, ENHANCED, file)
     else:
         folder = writable_folder("--output-dir", output_dir)

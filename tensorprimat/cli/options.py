@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tensorprimat.core import atomic
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.safe_text import one_line
 
 
@@ -49,7 +50,16 @@ def writable_folder(flag: str, folder: Path) -> Path:
 
 FILE_ENDINGS = (".json", ".csv", ".md")
 """Suffixes that make a value of --output a file; any other value is a folder."""
-TO_FILE = "; a name that ends in .json, .csv or .md is a file."
+REPORT_ENDINGS = (*FILE_ENDINGS, ".html", ".png")
+"""Suffixes that make a value of --output-dir of a comparison one file of its report."""
+
+
+def to_file(endings: Sequence[str]) -> str:
+    """Return the end of the help of an option that takes a folder or a file with one of these suffixes."""
+    return f"; a name that ends in {alternatives(endings)} is a file."
+
+
+TO_FILE = to_file(FILE_ENDINGS)
 
 
 def refuse_file(flag: str, path: Path, instead: str, endings: Sequence[str] = FILE_ENDINGS) -> None:
