@@ -1,6 +1,7 @@
 """Parts of a script in processes of their own: one that crashes or hangs leaves the lines of the others."""
 
 import gc
+import os
 import sys
 import weakref
 from pathlib import Path
@@ -11,6 +12,7 @@ import psutil
 from perf import parts
 
 ROOT = Path(__file__).resolve().parents[1]
+SLEEPING = f"{1000 + os.getpid()}.5"  # seconds by which this process knows its own
 SCRIPT = f"""
 import os, signal, subprocess, sys, time
 sys.path.insert(0, {str(ROOT)!r})
@@ -34,7 +36,7 @@ def exits():
     os._exit(7)
 
 def hangs():
-    subprocess.Popen(["sleep", "1234.5"], start_new_session=True)
+    subprocess.Popen(["sleep", "{SLEEPING}"], start_new_session=True)
     time.sleep(60)
 
 def number():
@@ -78,7 +80,7 @@ def test_a_part_that_hangs_is_killed_with_its_children_at_its_limit(tmp_path, ca
     verdicts, printed = supervised(tmp_path, capsys, ("hangs", "one"))
     assert verdicts == {"hangs": "FAIL", "one": "PASS"}
     assert printed[0] == "timed out: killed after 2 s"
-    assert not [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[-1:] == ["1234.5"]]
+    assert not [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[-1:] == [SLEEPING]]
 
 
 def test_a_part_starts_without_the_models_of_the_one_before(monkeypatch):
