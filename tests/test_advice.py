@@ -53,7 +53,7 @@ def test_a_throttling_clock_and_another_process_are_reported():
     assert company.startswith("device: another process uses this GPU (pid 4711); stop it")
 
 
-def test_a_container_whose_driver_counts_as_the_host_does_is_alone_with_one_process():
+def test_in_a_container_only_a_second_process_on_the_gpu_is_reported():
     assert OnGpu(4711).end() == ()
     assert "another process uses this GPU (in another container)" in OnGpu(4711, 4712).end()[0]
 
@@ -76,7 +76,7 @@ def test_half_empty_memory_names_a_larger_batch():
     assert "--batch-size 4" in printed
 
 
-def test_time_beyond_the_flops_with_full_memory_is_called_spilling():
+def test_a_cell_with_full_memory_far_slower_than_its_flops_is_reported_as_spilling():
     values = spec(precision="bf16").model_dump(exclude={"forward_only", "num_parameters"})
     sound = with_figures(MicroResult(**values, trial_times_ms=(1.0,), peak_memory_gb=50.0, **H200))
     larger = with_figures(

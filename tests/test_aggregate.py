@@ -49,7 +49,7 @@ def folder(tmp_path):
     return cells
 
 
-def test_a_folder_is_a_data_frame(folder):
+def test_load_cells_returns_the_cells_of_a_folder_as_a_data_frame(folder):
     frame = tensorprimat.load_cells(folder)
     assert len(frame) == 5
     assert frame.query("model_size == 'small'").mean_time_ms.tolist() == [100.0, 200.0, 40.0]
@@ -87,7 +87,7 @@ def test_a_pivot_that_averages_unlike_cells_has_a_note():
     assert "Means of up to 2 cells" in reports.pivot_table(table).note
 
 
-def test_passes_are_never_averaged_with_each_other():
+def test_cells_of_different_passes_are_never_averaged_together():
     tables = aggregate.pivots(ROWS, rows="context_length", columns="model_size", values="mean_time_ms")
     assert {table.pass_name for table in tables} == {aggregate._pass_of(row) for row in ROWS}
     assert len(tables) > 1
@@ -96,14 +96,14 @@ def test_passes_are_never_averaged_with_each_other():
     assert [table.pass_name for table in by_pass] == [None]
 
 
-def test_each_setting_in_which_cells_differ_is_a_column():
+def test_each_setting_in_which_cells_differ_gets_a_column():
     rows = [row(), row(attention="eager")]
     titles = [column.title for column in reports.complete(rows).columns]
     assert "Attention" in titles
     assert "Vocabulary" not in titles
 
 
-def test_out_of_memory_is_seen_in_every_table():
+def test_pivots_and_the_complete_table_show_oom_in_place_of_a_time():
     rows = [row(), row("medium", mean=None, status="oom")]
     table = aggregate.pivot(rows, rows="context_length", columns="model_size", values="mean_time_ms")
     assert table.means == ((100.0, "OOM"),)
@@ -137,7 +137,7 @@ def test_files_are_written_and_reported(folder, tmp_path, capsys):
     assert "<td>small</td>" in expected["--html"].read_text()
 
 
-def test_a_name_in_a_file_is_harmless_in_every_form():
+def test_a_script_in_a_model_name_is_escaped_in_html_and_markdown():
     rows = [row() | {"model_size": "<script>alert(1)</script>|=1"}]
     tables = reports.tables(rows, added=(), pivots=(), fits=())
     assert "<script>" not in reports.render_html(tables, heading="h")
@@ -160,7 +160,7 @@ def test_a_name_in_a_file_is_harmless_in_every_form():
         ("sqrt(0-1)", None),
     ],
 )
-def test_an_expression_has_a_value_or_none(text, value):
+def test_an_expression_gives_its_value_or_none_if_it_cannot_be_evaluated(text, value):
     assert Expression(text, flag="--add").value(row()) == value
 
 
@@ -172,7 +172,7 @@ def test_an_expression_has_a_value_or_none(text, value):
         "9" * 600, "a @ b", "1 << 9", "print(1)", "max(*[1])", "max(1, key=abs)",
     ],
 )  # fmt: skip
-def test_an_expression_can_do_nothing_but_arithmetic(text):
+def test_an_expression_other_than_arithmetic_is_refused(text):
     if text.startswith("(" * 60):
         assert Expression(text, flag="--add").value({}) == 1.0  # brackets alone nest nothing
         return
@@ -180,7 +180,7 @@ def test_an_expression_can_do_nothing_but_arithmetic(text):
         Expression(text, flag="--add")
 
 
-def test_added_columns_may_build_on_each_other():
+def test_an_added_column_may_use_another_added_column():
     (first, *_) = aggregate.with_columns([row()], ["seconds=mean_time_ms/1000", "rate=1/seconds"])
     assert first["rate"] == pytest.approx(10.0)
 
@@ -213,13 +213,13 @@ def test_filters_keep_the_cells_that_meet_them(conditions, left):
         (["--values", "device"], "--values device: no cell has a number there"),
     ],
 )
-def test_a_wrong_flag_is_one_line(folder, flags, says, capsys):
+def test_a_wrong_flag_is_reported_in_one_line(folder, flags, says, capsys):
     assert main(["aggregate", str(folder), *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
 
 
-def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_made(folder, capsys):
+def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(folder, capsys):
     assert main(["aggregate", str(folder), "--html", str(folder)]) == 2
     assert capsys.readouterr().err == f"tprimat aggregate: --html {folder}: a folder; name a file in it\n"
 
@@ -235,9 +235,10 @@ def test_broken_files_are_named_and_left_out(folder, capsys):
     (folder / "bench_9.json").write_text('{"model_size": ')
     (folder / "bench_nan.json").write_text(json.dumps(row(mean=float("nan"))))
     assert main(["aggregate", str(folder)]) == 0
-    assert "left out" in capsys.readouterr().err
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert "bench_9.json" in line
     rows, _ = load_rows(folder)
-    assert any(one["mean_time_ms"] is None for one in rows)
+    assert [one["mean_time_ms"] for one in rows].count(None) == 1, "NaN is unmeasured, and its cell is kept"
 
 
 def test_a_fit_finds_the_exponent_of_a_power_law():
@@ -247,7 +248,7 @@ def test_a_fit_finds_the_exponent_of_a_power_law():
     assert found.factor == pytest.approx(0.5)
 
 
-def test_two_points_have_no_exponent():
+def test_two_points_are_too_few_to_fit_an_exponent():
     rows = [row(context=context, mean=float(context)) for context in (64, 128)]
     (found,) = aggregate.scalings(rows, "context_length")
     assert (found.exponent, found.factor) == (None, None)
@@ -271,7 +272,7 @@ def pair(*, alone, both, **more):
     return found
 
 
-def test_backward_of_two_cells_is_the_difference_of_equal_trials():
+def test_the_backward_time_of_two_cells_is_the_difference_of_equally_numbered_trials():
     found = pair(alone=[40.0, 42.0, 38.0], both=[100.0, 105.0, 99.0])
     assert found.backward_ms == pytest.approx((60 + 63 + 61) / 3)
     assert found.backward_std_ms == pytest.approx(1.5275, rel=1e-3)
@@ -279,7 +280,7 @@ def test_backward_of_two_cells_is_the_difference_of_equal_trials():
     assert "of the same trial" in found.method
 
 
-def test_backward_by_its_own_clock_comes_before_a_difference():
+def test_a_backward_time_measured_directly_is_preferred_to_a_difference():
     found = pair(alone=[40.0, 42.0], both=[100.0, 105.0], backward_time_ms=58.0, backward_std_ms=0.5)
     assert (found.backward_ms, found.backward_std_ms) == (58.0, 0.5)
     assert "timed directly" in found.method
@@ -292,19 +293,19 @@ def test_trials_that_cannot_be_paired_give_no_deviation(both):
     assert "without a deviation" in found.method
 
 
-def test_curves_hold_everything_else_equal():
+def test_cells_of_one_scaling_curve_differ_only_in_the_scaled_setting():
     found = aggregate.scalings(ROWS, "context_length")
     assert sorted(len(one.points) for one in found) == [2, 2]
     (by_size, other) = aggregate.scalings(ROWS, "num_parameters")
     assert {by_size.label, other.label} == {"context 128", "context 256"}
 
 
-def test_the_scaling_plot_is_a_picture(folder, tmp_path):
+def test_aggregate_writes_the_scaling_plot_as_png(folder, tmp_path):
     assert main(["aggregate", str(folder), "--plot", str(tmp_path / "s.png"), "--csv", str(tmp_path / "s.csv")]) == 0
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_ticks_are_numbers_that_a_person_reads():
+def test_ticks_of_the_scaling_plot_are_numbers_in_millions():
     seen = []
 
     def draw(figure):
@@ -324,7 +325,7 @@ def test_a_folder_of_more_cells_than_a_table_can_hold_is_refused_in_one_line(fol
     assert "too many for one table; move them into several folders" in printed.replace("\n", " ")
 
 
-def test_large_files_that_hold_no_cells_do_not_count(folder, monkeypatch):
+def test_large_files_without_cells_do_not_count_towards_the_size_limit(folder, monkeypatch):
     monkeypatch.setattr(cell_rows, "LARGEST_FOLDER_BYTES", 5000)
     (folder / "result.json").write_text(json.dumps({"raw_step_times": [1.5] * 5000}))
     assert len(load_rows(folder)[0]) == 5

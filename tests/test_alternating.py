@@ -41,7 +41,7 @@ def test_two_configurations_run_in_turn_and_are_compared_in_pairs(machine, capsy
 
 
 @pytest.mark.usefixtures("machine")
-def test_interleave_is_another_name_of_ab(capsys):
+def test_interleave_means_the_same_as_ab(capsys):
     flags = ("--interleave", "--precision fp32", "--interleave", "--precision bf16")
     assert run(*QUICK, *flags, "--dry-run") == 0
     shown = capsys.readouterr().out
@@ -72,7 +72,7 @@ def test_runs_are_added_until_the_interval_is_narrow_enough(machine, capsys):
     assert ours.provenance.looks == len(ours.runs) - 2
 
 
-def test_a_budget_that_is_spent_is_reported(machine, capsys):
+def test_a_spent_budget_is_reported(machine, capsys):
     assert run(*QUICK, "--target-ci", "0.01%", "--max-runs", "3") == 0
     assert "Stopped by --max-runs 3; interval ±" in capsys.readouterr().out
     assert len(store.load(machine / "output" / "benchmark_cpu_llama.json").runs) == 3
@@ -106,7 +106,7 @@ def test_a_fixed_number_of_runs_is_never_extended():
     assert decide(Budget(runs=2), [result(runs=2)], runs=2, began=time.monotonic()).done
 
 
-def test_minutes_that_are_spent_stop():
+def test_no_run_is_added_once_the_budget_of_minutes_is_spent():
     spent = decide(Budget(runs=1, target=1e-6, minutes=1), [result(runs=4)], runs=4, began=time.monotonic() - 61)
     assert spent.done
     assert "--budget-minutes 1" in spent.sentence
@@ -134,6 +134,6 @@ def test_stopping_when_narrow_keeps_the_coverage():
     assert held >= 53
 
 
-def test_a_target_is_checked():
+def test_a_target_interval_above_100_percent_is_refused():
     with pytest.raises(UsageError, match="--target-ci"):
         Budget(runs=1, target=2.0).checked()

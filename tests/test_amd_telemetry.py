@@ -10,7 +10,7 @@ from tensorprimat.machine.device import Process
 
 
 @pytest.mark.parametrize("error", [KeyError("ROCM_PATH"), OSError("libamd_smi.so: no such file")])
-def test_an_amdsmi_that_cannot_be_imported_is_not_a_device(monkeypatch, tmp_path, capsys, error):
+def test_without_an_importable_amdsmi_no_device_is_found(monkeypatch, tmp_path, capsys, error):
     (tmp_path / "amdsmi.py").write_text(f"print('cannot find it'); raise {error!r}")
     monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -73,7 +73,7 @@ def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
 
 
 @pytest.mark.parametrize("absent", [2**16 - 1, 2**32 - 1, 2**64 - 1, "N/A"])
-def test_a_number_by_which_the_driver_says_not_supported_is_no_figure(monkeypatch, absent):
+def test_the_number_that_means_not_supported_is_read_as_none(monkeypatch, absent):
     smi = stand_in(
         amdsmi_get_power_info=lambda _: {"current_socket_power": absent, "average_socket_power": 310},
         amdsmi_get_energy_count=lambda _: {"energy_accumulator": absent, "counter_resolution": 15.3},

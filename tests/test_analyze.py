@@ -150,12 +150,15 @@ def test_save_writes_a_result_for_every_log_and_keeps_all_in_history(old, capsys
     assert sorted((old / "output/history").iterdir()) == before
 
 
-def test_csv_has_one_line_per_file_and_no_formula(old, capsys):
+def test_csv_has_one_line_per_file_and_quotes_formulas(old, capsys):
     (old / "amd-logs/=HYPERLINK(1).log").write_text(litgpt_log(name="+cmd"))
     code, out, _ = analyze(capsys, "--csv", "amd-logs")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
     assert list(rows[0]) == list(survey.COLUMNS)
+    assert (
+        len({row["file"] for row in rows}) == len(rows) == sum(path.is_file() for path in Path("amd-logs").rglob("*"))
+    )
     assert float(rows[1]["tokens_per_second_per_gpu"]) == pytest.approx(8192)
     assert not any(cell.startswith(("=", "+")) for row in rows for cell in row.values())
 
@@ -219,7 +222,7 @@ def test_thousands_of_files_are_all_listed(old, capsys):
         (("empty",), "no training data in empty: 0 other files, 0 unusable"),
     ],
 )
-def test_wrong_input_is_one_line_and_exit_2(old, capsys, arguments, says):
+def test_wrong_input_is_reported_in_one_line_with_exit_code_2(old, capsys, arguments, says):
     (old / "empty").mkdir()
     code, _, err = analyze(capsys, *arguments)
     assert code == 2
@@ -234,7 +237,7 @@ def test_missing_default_folders_are_named(tmp_path, monkeypatch, capsys):
     assert "none of amd-logs, nvi-logs, benchmark_results, output is here" in err
 
 
-def test_the_script_is_the_command(old):
+def test_the_analyze_script_runs_the_analyze_command(old):
     shown = subprocess.run(
         [sys.executable, ROOT / "analyze_existing_logs.py", "amd-logs"],
         cwd=old,

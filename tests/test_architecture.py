@@ -261,7 +261,7 @@ def test_no_path_is_resolved_by_a_method_that_fails_on_links_in_a_circle(path):
     assert not [call for call in methods if call.attr == "expanduser" and ast.unparse(call.value) != "os.path"]
 
 
-def test_no_public_name_means_two_things():
+def test_no_public_class_name_is_defined_in_two_modules():
     places = defaultdict(list)
     for name, path in modules().items():
         for public in set(public_names(path)):

@@ -98,7 +98,7 @@ def test_rows_of_more_steps_than_the_log_counts_refuse_the_log():
         audited(result(rows([1.0] * 100), LogClock(name="run_start to run_stop", seconds=50.0, steps=50.0)), "run.log")
 
 
-def test_dates_explain_nothing_where_they_agree():
+def test_dates_that_agree_with_the_step_times_need_no_explanation():
     outcome = audited(result(rows([1.0] * 20, [1.001 * n for n in range(1, 21)])), "run.log")
     assert outcome.audit.clock == "the dates of the rows"
     assert outcome.audit.ratio == pytest.approx(1.001)
@@ -165,7 +165,7 @@ def test_missing_rows_are_not_a_pause():
     assert outcome.audit.ratio == pytest.approx(1.001)
 
 
-def test_dates_of_whole_seconds_hide_up_to_two_of_them():
+def test_dates_of_whole_seconds_may_differ_by_their_rounding_without_a_warning():
     outcome = audited(result(rows([0.12] * 10, [float(int(0.12 * n)) for n in range(1, 11)])), "run.log")
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 

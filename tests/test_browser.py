@@ -160,13 +160,33 @@ def test_a_table_sorts_by_click_and_by_key(visit):
     assert times == sorted(times)
 
 
-def test_unmeasured_values_sort_last_in_both_directions(visit):
+def test_the_table_of_verdicts_sorts_by_its_first_column(visit):
     page = visit("models")
     page.get_by_text("All verdicts in one table").click()
     table = page.locator("#verdicts")
     table.locator("thead th").first.get_by_role("button").click()
     names = table.locator("tbody th").all_inner_texts()
     assert names == sorted(names)
+
+
+def test_unmeasured_values_sort_last_in_both_directions(visit):
+    page = visit("two")
+    page.locator("#runs-0").click()
+    rows = page.locator("#table-runs-0 tbody tr")
+    key = "cell => cell.dataset.sort"
+    count = rows.count()
+    rows.nth(2).locator("td:nth-child(7)").evaluate(
+        "cell => { cell.dataset.sort = ''; cell.parentElement.id = 'unmeasured'; }"
+    )
+    heading = page.locator("#table-runs-0 thead th").filter(has_text="Step time").get_by_role("button")
+    for falling in (False, True):
+        heading.click()
+        keys = [rows.nth(place).locator("td:nth-child(7)").evaluate(key) for place in range(count)]
+        assert keys[-1] == ""
+        shown = [float(text) for text in keys[:-1]]
+        assert shown == sorted(shown, reverse=falling)
+        assert len(shown) == count - 1 > 2
+        assert rows.last.get_attribute("id") == "unmeasured"
 
 
 def test_a_figure_states_its_origin(visit):

@@ -44,7 +44,7 @@ def test_hosts_that_differ_do_not_narrow_the_interval(calibration, random):
         (100, {"outliers": 0.05}),
     ],
 )
-def test_one_run_covers_its_own_mean_or_shows_no_interval(calibration, random, rows, process):
+def test_the_interval_of_one_run_covers_the_mean_of_that_run_or_is_not_shown(calibration, random, rows, process):
     from perf.calibration_worlds import Process
 
     found = calibration.one_run(Process(name="", **process), rows, random, 500)
@@ -71,7 +71,7 @@ def test_a_gate_rarely_decides_at_its_limit_and_detects_twice_the_limit(calibrat
     assert min(found.passed_equal, found.failed_double) >= 0.98
 
 
-def test_a_family_of_equal_candidates_is_rarely_split(calibration, random):
+def test_equal_candidates_are_rarely_called_different(calibration, random):
     assert calibration.family_alarms(random, 400) <= 0.08
 
 
@@ -81,11 +81,11 @@ def test_looks_after_every_run_keep_coverage_only_with_the_correction(calibratio
 
 
 @pytest.mark.parametrize("family", ["models_alarms", "gate_of_models_alarms"])
-def test_several_models_are_judged_together(calibration, random, family):
+def test_several_models_of_equal_speed_raise_few_false_alarms_together(calibration, random, family):
     assert getattr(calibration, family)(random, 200) <= 0.08
 
 
-def test_an_assumption_that_is_true_gives_few_false_alarms(calibration, random):
+def test_a_true_assumption_about_the_scatter_gives_few_false_alarms(calibration, random):
     assert calibration.assumed_alarms(random, 600) <= 0.08
 
 

@@ -271,7 +271,7 @@ def test_name_shape_and_count_come_from_a_model_of_transformers(tmp_path):
     assert found.parameters == models.parameters(found.shape)
 
 
-def test_a_modified_model_has_no_shape_and_a_warning():
+def test_a_modified_model_gets_no_shape_but_a_warning():
     from tensorprimat.core import models
     from tensorprimat.engines import introspect
     from tensorprimat.engines.torch.model import LanguageModel
@@ -360,7 +360,7 @@ def test_its_lines_mark_the_warm_up_and_show_rate_and_time_left(tmp_path, capsys
     assert all(re.search(r" [\d,]+ tokens/s", line) for line in lines[1:])
 
 
-def test_declared_facts_win_and_a_conflict_is_a_warning(tmp_path):
+def test_declared_facts_are_kept_or_corrected_with_a_warning(tmp_path):
     declared = BenchmarkCallback(
         output_dir=str(tmp_path), platform="nvd", model_name="llama", print_every=0,
         training_config={"seed": 4, "num_gpus": 8, "data": "mock"},

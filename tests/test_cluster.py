@@ -345,7 +345,7 @@ def test_ctrl_c_reports_the_outcome_of_the_job(tmp_path):
     assert str(ending.error) == "interrupted; Slurm job 7 was cancelled"
 
 
-def test_a_script_that_nemo_run_cannot_write_is_one_line(monkeypatch, tmp_path):
+def test_a_script_that_nemo_run_cannot_write_is_reported_in_one_line(monkeypatch, tmp_path):
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr="noise\nkubernetes: no configuration found\n")
     monkeypatch.setattr(executors.processes, "run", lambda *_, **__: failed)
     with pytest.raises(RunError, match="--executor kubernetes: kubernetes: no configuration found"):

@@ -94,7 +94,7 @@ def test_models_are_paired_with_themselves_only():
 
 
 @pytest.mark.parametrize("by", ["engine", "precision", "preset", "gpu"])
-def test_sides_can_be_distinguished_by_other_things(by):
+def test_sides_can_be_distinguished_by_engine_precision_preset_or_gpu(by):
     labels = [side.label for side in compare(files(result("h100"), result("mi300x")), by=by).sides]
     assert len(set(labels)) == 2
 
@@ -126,7 +126,7 @@ def test_the_interval_of_one_run_covers_that_run_and_names_the_runs_needed():
     assert estimate.runs_for_one_percent >= 2
 
 
-def test_a_run_that_begins_at_another_clock_has_no_interval():
+def test_a_run_whose_first_rows_are_a_little_faster_has_no_interval():
     one = result("h100", steps=120)
     seconds = one.steps.column("seconds").copy()
     seconds[1:30] *= 0.95
@@ -227,7 +227,7 @@ def test_one_run_a_side_is_too_few_unless_a_scatter_is_assumed():
     assert only_pair(*results, assume_run_cv=0.2).ratio.verdict == "no_difference_shown"
 
 
-def test_an_assumption_is_not_needed_nor_printed_where_runs_speak():
+def test_an_assumed_scatter_is_ignored_where_several_runs_show_the_scatter():
     results = result("h100", runs=5), result("mi300x", runs=5, seed=2)
     with_it, without = only_pair(*results, assume_run_cv=0.1).ratio, only_pair(*results).ratio
     assert with_it.assumption is None
@@ -345,7 +345,7 @@ def series(level, *, rows=40, runs=5, seed=0, machine="h100", curve=None, digits
     )
 
 
-def test_a_value_is_always_inside_its_own_interval():
+def test_rate_and_step_time_of_a_side_agree_and_lie_inside_their_intervals():
     long = series(10.0, rows=500, runs=1, seed=1)
     short = [dated(series(10.6, rows=20, runs=1, seed=seed), 5 + seed) for seed in range(2, 6)]
     (side,) = compare(files(long, *short)).sides
@@ -426,7 +426,7 @@ def test_one_machine_per_side_is_named_unless_several_were_measured_or_assumed()
     assert unlike == "one machine or set of nodes per side; other machines may differ"
 
 
-def test_an_assumption_is_shown_with_the_verdict_if_it_is_wrong_by_a_factor_of_two():
+def test_an_assumption_comes_with_the_verdict_at_half_or_twice_its_value():
     ours, theirs = series(10.0, runs=1), series(9.05, runs=1, machine="mi300x", seed=1)
     assert "4 % instead, no difference detected" in only_pair(ours, theirs, assume_run_cv=0.02).ratio.sensitivity
     assert "1 % instead, the verdict stays the same" in only_pair(ours, theirs, assume_run_cv=0.005).ratio.sensitivity

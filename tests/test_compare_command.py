@@ -126,7 +126,7 @@ def test_one_result_alone_is_reported(tmp_path, capsys):
     assert "Llama-3.1 tiny" in capsys.readouterr().out
 
 
-def test_a_file_of_the_first_version_is_compared(tmp_path, capsys):
+def test_a_file_of_the_first_version_is_reported(tmp_path, capsys):
     old = {
         "platform": "cuda",
         "gpu_info": {"device_name": "NVIDIA H100 80GB HBM3", "device_count": 8},
@@ -195,7 +195,7 @@ def _empty_folder(tmp_path):
         (_empty_folder, "no benchmark results"),
     ],
 )
-def test_wrong_input_is_one_line_and_exit_2(make, says, tmp_path, capsys):
+def test_wrong_input_is_reported_in_one_line_with_exit_code_2(make, says, tmp_path, capsys):
     assert compare(make(tmp_path), "--output-dir", tmp_path / "out") == 2
     printed = capsys.readouterr()
     assert says in printed.err

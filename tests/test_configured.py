@@ -177,7 +177,7 @@ def test_an_architecture_that_this_transformers_lacks_is_named_with_its_version(
 
 
 @pytest.mark.parametrize("fault", ["table of attentions", "own mask"])
-def test_classes_that_take_no_attention_of_others_are_refused_with_their_version(tmp_path, monkeypatch, fault):
+def test_model_classes_that_accept_no_custom_attention_are_refused_with_their_version(tmp_path, monkeypatch, fault):
     import transformers
 
     def built(_):
@@ -223,7 +223,7 @@ def test_sequences_are_as_long_as_the_model_allows_where_no_flag_sets_them(kind,
     assert spec.sequence_length == length
 
 
-def test_attention_that_no_sdpa_kernel_computes_goes_elsewhere():
+def test_attention_that_no_sdpa_kernel_computes_uses_flex_attention_or_eager():
     assert torch_model.attention_of("gpt_oss", "sdpa", "cuda") == "flex_attention"
     assert torch_model.attention_of("gemma2", "sdpa", "cpu") == "eager"
     assert torch_model.attention_of("llama4_text", "sdpa", "cuda") == "tensorprimat_causal_sdpa"

@@ -214,7 +214,7 @@ def numbered(*lines: str) -> list[tuple[int, str]]:
     return list(enumerate(lines, start=1))
 
 
-def test_rows_of_one_width_are_cut_where_other_lines_end_at_the_same_column():
+def test_rows_are_found_cut_if_other_lines_end_at_the_same_column():
     banner = ["Loading the tokenizer of meta-llama/Llama-3.1", "Building device mesh with parallelism: pp=1, dp=8",
               "CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10", "Compiling each TransformerBlock with torch.compile",
               "short"]  # fmt: skip
@@ -226,7 +226,7 @@ def test_rows_of_one_width_are_cut_where_other_lines_end_at_the_same_column():
     assert line_widths.cut_width(numbered(*banner, *rows), cited) is None
 
 
-def test_decimals_that_grow_where_digits_before_the_point_are_fewer_and_end_in_zero_are_cut():
+def test_a_last_number_that_gains_decimals_as_it_gets_shorter_is_found_cut():
     cut = [f"step: {n:05} | loss {10.35 - n / 20:.6f}"[:25] for n in range(1, 20)]
     assert line_widths.cut_width(numbered(*cut), set(range(1, 20))) == 25
     four_digits = [f"step: {n:05} | loss {f'{10.36 - n / 20:.4g}':>7}" for n in range(1, 20)]

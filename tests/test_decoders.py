@@ -89,7 +89,7 @@ def test_an_entry_that_a_file_lacks_counts_as_in_transformers_or_is_named(kind):
         ("starcoder2", {"use_bias": False}),
     ],
 )
-def test_switches_of_an_architecture_count(kind, changes):
+def test_switches_of_an_architecture_change_counts_as_in_transformers(kind, changes):
     config = completed(kind, num_hidden_layers=6, **changes)
     with torch.device("meta"):
         network = built(config)

@@ -32,7 +32,7 @@ def lines(pattern: str, count: int = 9) -> str:
     return "".join(pattern.format(number) for number in range(1, count + 1))
 
 
-def test_every_format_of_the_design_is_in_the_table() -> None:
+def test_the_table_of_formats_has_every_format_in_its_order() -> None:
     assert [format.name for format in logs.FORMATS] == [
         *("megatron", "nemo", "torchtitan", "maxtext", "huggingface", "nanogpt", "olmo", "deepspeed", "litgpt"),
         *("lightning", "mlperf", "automodel", "nanotron", "composer", "torchtune", "verl", "nemo_rl", "mlx"),
@@ -63,13 +63,13 @@ def test_a_setting_that_no_run_can_have_is_left_out_and_reported(tmp_path: Path)
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.55)
 
 
-def test_two_formats_that_fit_are_named(tmp_path: Path) -> None:
+def test_a_second_format_that_fits_a_log_is_named_in_a_warning(tmp_path: Path) -> None:
     result = logs.read(written(tmp_path, lines(MEGATRON) + lines(TORCHTITAN, 3)))
     assert result.provenance.format == "megatron"
     assert any(warning.startswith("format:") and "torchtitan (3)" in warning for warning in result.warnings)
 
 
-def test_a_format_named_by_flag_is_taken(tmp_path: Path) -> None:
+def test_a_format_named_by_flag_is_used_or_refused(tmp_path: Path) -> None:
     path = written(tmp_path, lines(MEGATRON) + lines(TORCHTITAN, 3))
     assert logs.read(path, format="torchtitan").provenance.format == "torchtitan"
     with pytest.raises(NotALogError, match="nemo"):
@@ -113,7 +113,7 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
         logs.read(tmp_path)
 
 
-def test_the_tools_own_result_read_again_is_the_same(tmp_path: Path) -> None:
+def test_a_result_file_that_is_read_as_a_log_stays_unchanged(tmp_path: Path) -> None:
     from tensorprimat.core import store
 
     first = logs.read(written(tmp_path, lines(MEGATRON)))

@@ -49,7 +49,7 @@ def test_a_variable_that_names_no_file_is_an_error(tmp_path: Path) -> None:
         find(tmp_path, LLAMA_LOG=str(tmp_path / "absent.log"))
 
 
-def test_better_names_come_first_and_each_model_finds_its_own_log(tmp_path: Path) -> None:
+def test_the_best_file_name_is_preferred_to_a_newer_file_for_each_model(tmp_path: Path) -> None:
     best = write(tmp_path / "b" / "training_llama.log", age=900)
     write(tmp_path / "a" / "my_llama_run.log")
     qwen = write(tmp_path / "a" / "primus_training_qwen2.5_7B.log")
@@ -87,7 +87,7 @@ def test_the_tools_own_logs_are_recognised_and_ignored(tmp_path: Path) -> None:
     "name",
     ["nohup", "slurm-4711", "job.o4711", "train.2026-01-05", "x.log.1", "x.stdout", "x.err", "X.LOG", "x.txt.xz"],
 )
-def test_content_names_the_model_whatever_the_file_is_called(tmp_path: Path, name: str) -> None:
+def test_the_content_of_a_log_names_its_model_whatever_the_file_is_called(tmp_path: Path, name: str) -> None:
     text = "--tokenizer-model /data/Qwen/Qwen2.5-7B\n" + LOG
     path = tmp_path / name
     path.write_bytes(lzma.compress(text.encode()) if name.endswith("xz") else text.encode())
@@ -96,7 +96,7 @@ def test_content_names_the_model_whatever_the_file_is_called(tmp_path: Path, nam
     assert find(tmp_path)["qwen"].path == path
 
 
-def test_content_names_the_model_where_no_file_name_does(tmp_path: Path) -> None:
+def test_the_content_of_a_log_names_its_model_if_no_file_name_does(tmp_path: Path) -> None:
     experiment = "EXP=examples/megatron/configs/MI300X/qwen2.5_7B-BF16-pretrain.yaml\n"
     old = write(tmp_path / "job_17.txt", experiment + LOG, age=900)
     new = write(tmp_path / "job_18.txt", experiment + LOG)
@@ -117,7 +117,7 @@ def test_content_names_the_model_where_no_file_name_does(tmp_path: Path) -> None
         "+ python pretrain_gpt.py --load checkpoints/llama3.1_8B-bf16",
     ],
 )
-def test_any_mention_of_a_model_with_its_size_names_it_whatever_the_file_is_called(
+def test_a_mention_of_a_model_with_its_size_in_the_text_names_the_model_of_the_log(
     tmp_path: Path, name: str, mention: str
 ) -> None:
     path = write(tmp_path / name, f"{mention}\n{LOG}")
@@ -127,7 +127,7 @@ def test_any_mention_of_a_model_with_its_size_names_it_whatever_the_file_is_call
     assert searches["qwen"].path is None
 
 
-def test_a_log_that_names_several_models_is_named_and_not_guessed(tmp_path: Path) -> None:
+def test_a_log_that_names_several_models_is_reported_and_used_for_none(tmp_path: Path) -> None:
     write(tmp_path / "x.log", f"student meta-llama/Llama-3.1-8B, teacher Qwen/Qwen2.5-72B\n{LOG}")
     search = find(tmp_path)["llama"]
     assert search.path is None
@@ -156,7 +156,7 @@ def test_every_spelling_in_a_name_finds_the_log(tmp_path: Path, name: str) -> No
     assert find(tmp_path)["llama"].path == path
 
 
-def test_a_name_of_two_models_belongs_to_neither(tmp_path: Path) -> None:
+def test_a_file_named_after_two_models_is_used_for_neither(tmp_path: Path) -> None:
     write(tmp_path / "llama_and_qwen.log")
     assert {search.path for search in find(tmp_path).values()} == {None}
 

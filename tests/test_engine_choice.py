@@ -150,7 +150,7 @@ def test_a_flag_changes_the_engine_only_where_the_other_could_never_train(plan_o
     assert engine_names(plan_on(machine, "nemo", **flags)) == [engine]
 
 
-def test_the_remedy_of_a_methodology_that_does_not_fit_is_the_torch_engine_without_its_name():
+def test_a_methodology_that_does_not_fit_is_refused_with_the_flags_to_use_instead():
     alone = gpus(H100, 1)
     with pytest.raises(UsageError, match=r"use more --num-gpus, or --engine torch without --methodology$"):
         prepare.check_memory(
@@ -158,13 +158,13 @@ def test_the_remedy_of_a_methodology_that_does_not_fit_is_the_torch_engine_witho
         )
 
 
-def test_the_reason_is_that_of_the_requested_configuration(plan_on):
+def test_the_reason_for_an_engine_follows_from_the_requested_configuration(plan_on):
     plan = plan_on(gpus(H100, 1), "nemo", context_parallel_size=1)
     assert engine_names(plan) == ["torch"]
     assert "because llama at micro batch 1 needs about 198 GB on 1 GPU of 85 GB" in plan.because
 
 
-def test_ranks_that_are_started_elsewhere_follow_the_same_rule(monkeypatch):
+def test_ranks_that_slurm_starts_use_the_engine_that_fits_their_number_of_gpus(monkeypatch):
     monkeypatch.setattr(engines, "importable", lambda _: True)
     cluster = executors.Cluster(executor="slurm")
     for count, engine in ((1, "torch"), (8, "nemo")):
@@ -219,7 +219,7 @@ def test_a_preset_that_the_engine_lacks_is_refused_before_its_batch_is_divided(e
 @pytest.mark.parametrize(
     ("platform", "device"), [("nvd", "NVIDIA A100-SXM4-80GB"), ("amd", "AMD Instinct MI250X / MI250")]
 )
-def test_a_gpu_without_fp8_units_is_refused_before_packages_that_fp8_needs(monkeypatch, platform, device):
+def test_a_gpu_without_fp8_units_is_refused_before_missing_packages_are_reported(monkeypatch, platform, device):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     gpu_info = GpuInfo(device_name=device, device_count=8, total_memory_gb=68.7)
     machine = Machine(platform=platform, gpu_info=gpu_info, host="here")

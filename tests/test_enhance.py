@@ -239,7 +239,7 @@ def test_untrusted_names_are_harmless_in_every_output(results, tmp_path, capsys)
         (["--budget-tokens", "0"], "--budget-tokens 0: must be a number of tokens"),
     ],
 )
-def test_a_wrong_flag_is_one_line_and_nothing_is_written(arguments, message, results, tmp_path, capsys):
+def test_a_wrong_flag_is_reported_in_one_line_and_nothing_is_written(arguments, message, results, tmp_path, capsys):
     assert enhance(results, "--output-dir", tmp_path / "report", *arguments) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -263,7 +263,7 @@ def test_metrics_of_one_result_are_shown_with_their_inputs(results, capsys):
     assert len(json.loads(capsys.readouterr().out)["results"]) == 1
 
 
-def test_a_side_is_weighed_against_the_side_that_the_verdict_compares_it_with(results, tmp_path):
+def test_the_return_on_investment_uses_the_same_baseline_as_the_verdict(results, tmp_path):
     saved(results, "nvd", "NVIDIA H100 80GB HBM3", 21.0, stamp="3", global_batch_size=256)
     saved(results, "amd", "AMD Instinct MI300X", 25.0, stamp="4", global_batch_size=256)
     enhance(results, "--output-dir", tmp_path)

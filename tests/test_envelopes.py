@@ -124,7 +124,7 @@ def test_a_message_of_several_lines_keeps_them_under_one_number(tmp_path: Path) 
     assert list(log.lines()) == [(1, "one"), (1, "two"), (2, "three")]
 
 
-def test_a_line_that_docker_cut_into_pieces_is_one_line_again(tmp_path: Path) -> None:
+def test_a_line_that_docker_cut_into_pieces_is_joined_again(tmp_path: Path) -> None:
     text = "x" * 16_384
     entries = [{"log": part, "stream": "stdout", "time": "t"} for part in (text, text, "end\n", "next\n")]
     log = Log(written(tmp_path, "".join(json.dumps(entry) + "\n" for entry in entries)))
@@ -135,7 +135,7 @@ def test_a_line_that_docker_cut_into_pieces_is_one_line_again(tmp_path: Path) ->
 
 
 @each_envelope
-def test_a_packed_envelope_is_opened_twice(tmp_path: Path, envelope: str) -> None:
+def test_a_compressed_envelope_is_read(tmp_path: Path, envelope: str) -> None:
     path = tmp_path / "a.log.gz"
     path.write_bytes(gzip.compress(ENVELOPES[envelope](PLAIN).encode()))
     assert logs.read(path, facts=UserFacts(num_gpus=8)).performance_metrics.measured_steps
@@ -224,7 +224,7 @@ def dated(row: str, collector: str, gap: float = 2.0, rows: int = 200) -> str:
 
 @pytest.mark.parametrize("row", WITHOUT_A_DATE)
 @pytest.mark.parametrize("collector", DATED)
-def test_the_dates_of_a_collector_are_the_clock_of_rows_that_have_none(
+def test_rows_without_dates_are_checked_against_the_dates_of_the_collector(
     tmp_path: Path, collector: str, row: str
 ) -> None:
     result = logs.read(written(tmp_path, dated(WITHOUT_A_DATE[row], collector)))

@@ -101,5 +101,5 @@ def test_a_variable_that_changes_speed_is_recorded(name):
 
 
 @pytest.mark.parametrize("name", ["CUDA_HOME", "NCCL_DEBUG_FILE", "TRITON_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "HOME"])
-def test_a_variable_that_only_states_a_place_is_not_recorded(name):
+def test_a_variable_that_states_a_path_or_selects_devices_is_not_recorded(name):
     assert environment.settings({name: "1"}) == {}

@@ -135,7 +135,7 @@ def test_a_part_of_one_profile_only_has_no_ratio(tmp_path):
     assert (rows["GEMM kernels"].other_seconds, rows["GEMM kernels"].ratio) == (None, None)
 
 
-def test_cells_of_words_where_numbers_belong_are_unmeasured(tmp_path):
+def test_times_that_are_not_positive_numbers_are_unmeasured(tmp_path):
     rows = [
         ("type", "time ms"),
         ("total_time", "n/a"),

@@ -246,7 +246,7 @@ def test_a_crashed_run_is_kept_in_history_only(
         (("-", "--follow"), "--follow"),
     ],
 )
-def test_wrong_input_is_one_line_and_exit_code_two(
+def test_wrong_input_is_reported_in_one_line_with_exit_code_2(
     primus: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], reason: str
 ) -> None:
     assert extract(*(argument.format(log=primus) for argument in arguments)) == 2

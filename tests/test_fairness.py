@@ -384,14 +384,14 @@ def test_two_names_of_one_thing_are_equal(ours, theirs):
     assert judge(changed(base, **ours), changed(base, **theirs)).verdict == "identical"
 
 
-def test_versions_and_timing_are_context():
+def test_software_versions_do_not_lower_the_verdict_level():
     base = result("h100")
     assert judge(base, changed(base, framework_version="25.11", versions={"torch": "2.9"})).verdict == "identical"
     pair = judge(changed(base, versions={"torch": "2.8"}), changed(base, versions={"torch": "2.9"}))
     assert [(d.field, d.weight) for d in pair.differences] == [("versions", "context")]
 
 
-def test_every_number_of_the_shape_decides():
+def test_a_difference_in_any_number_of_the_shape_prevents_a_comparison():
     windowed = result("h100").model.shape.model_copy(update={"sliding_window": 100})
     base = with_model(result("h100"), shape=windowed)
     parts = {
@@ -407,7 +407,7 @@ def test_every_number_of_the_shape_decides():
         assert judge(base, with_model(base, shape=shape)).verdict == "not_comparable", name
 
 
-def test_the_signature_covers_every_field():
+def test_the_signature_holds_every_identifying_field():
     named = sum(field.identifies for field in FIELDS)
     assert len(signature(result("h100"))) == named + 2  # platform and device
     assert len({field.key for field in FIELDS}) == len(FIELDS)

@@ -43,7 +43,7 @@ def test_one_gpu_and_replicas_have_nothing_to_free():
 
 
 @pytest.mark.parametrize(("memory_gb", "stated"), [(150.0, "fsdp, weights kept after forward"), (40.0, None)])
-def test_the_module_states_that_weights_are_kept(memory_gb, stated):
+def test_the_recorded_strategy_states_that_weights_are_kept(memory_gb, stated):
     assert TrainingModule(spec_on(memory_gb, attention_backend="eager")).benchmark_config()["strategy"] == stated
     assert SHARDED_BY_REPLICAS[stated or "fsdp"] == SHARDED_BY_REPLICAS["fsdp"]
 

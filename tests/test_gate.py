@@ -32,21 +32,21 @@ def h100(**options):
     return result("h100", **{"runs": 5, **options})
 
 
-def test_equal_speed_passes(gate):
+def test_equal_speed_passes_the_gate(gate):
     code, markdown, _ = gate(h100(), h100(seed=1))
     assert code == 0
     assert markdown.startswith("### Benchmark gate passed")
     assert "| llama | throughput" in markdown
 
 
-def test_a_shown_slowdown_fails(gate):
+def test_a_slowdown_beyond_the_limit_fails_the_gate(gate):
     code, markdown, _ = gate(h100(), h100(seed=1, seconds=12.8 * 1.06))
     assert code == 1
     assert "Benchmark gate failed" in markdown
     assert "−5." in markdown
 
 
-def test_a_gain_passes(gate):
+def test_a_gain_passes_the_gate(gate):
     assert gate(h100(), h100(seed=1, seconds=10.0))[0] == 0
 
 
@@ -71,14 +71,14 @@ def test_single_runs_are_undecided_unless_a_scatter_is_assumed(gate):
     assert "assumes that single runs vary by 2 %" in markdown
 
 
-def test_different_work_is_an_error_of_input(gate):
+def test_different_work_is_refused_with_exit_code_2(gate):
     code, markdown, error = gate(h100(), h100(sequence_length=2048))
     assert (code, markdown) == (2, "")
     assert "sequence length 8192 against 2048" in error
     assert "Traceback" not in error
 
 
-def test_another_precision_is_named_and_judged(gate):
+def test_another_precision_is_named_and_the_gate_still_decides(gate):
     code, markdown, _ = gate(h100(), h100(seed=1, precision="fp8", seconds=9.0))
     assert code == 0
     assert "precision BF16 against FP8" in markdown

@@ -137,7 +137,7 @@ def test_each_column_of_the_data_of_estimates_holds_the_figure_of_its_heading(co
     assert shown["95 % interval"] == widths
 
 
-def test_more_runs_than_are_tried_are_shown_as_a_bound():
+def test_a_needed_number_of_runs_beyond_1000_is_shown_as_over_1000():
     scattered = plausible.result("cpu", runs=2, run_noise=0.5, seed=7)
     few_steps = plausible.result("cpu", runs=1, steps=2)
     table = sections.analysis(compare([Loaded(path=Path("runs.json"), result=scattered)]))
@@ -212,7 +212,7 @@ def test_a_bar_of_memory_is_the_peak_and_its_mark_the_average(comparison):
         assert bar.value > bar.mark
 
 
-def test_the_rows_of_a_figure_are_named_in_their_order(comparison):
+def test_the_basis_of_a_figure_counts_measured_and_left_out_steps(comparison):
     of_h200 = facts.basis_of(comparison.sides[1])
     assert of_h200.startswith("computed over 80 measured steps of 94 (left out: 14 warm-up); ")
 

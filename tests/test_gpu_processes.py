@@ -181,7 +181,7 @@ def test_without_a_program_that_knows_the_gpus_use_nothing_is_a_leftover(device,
     assert lives(pid)
 
 
-def test_a_parent_of_number_0_is_unknown_and_never_makes_an_orphan(device, started, tmp_path, monkeypatch, capsys):
+def test_a_process_with_parent_number_0_is_not_treated_as_an_orphan(device, started, tmp_path, monkeypatch, capsys):
     pid = orphan(device, started)
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
     real = psutil.Process.ppid

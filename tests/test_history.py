@@ -53,7 +53,7 @@ def test_a_slowdown_is_shown_where_it_happens_and_only_there():
     assert found[7] == pytest.approx(-0.052, abs=0.005)
 
 
-def test_single_runs_first_establish_the_scatter():
+def test_a_change_after_seven_single_runs_is_shown_where_it_happens():
     found = changes([on_day(day, runs=1, seconds=12.8 if day < 8 else 13.5) for day in range(1, 12)])
     assert [place for place, change in enumerate(found) if change is not None] == [7]
 

@@ -73,7 +73,7 @@ def test_configuration_comes_from_the_header(read_text: Any) -> None:
     assert config.gradient_accumulation_steps == 2
 
 
-def test_quoted_numbers_are_numbers(read_text: Any) -> None:
+def test_numbers_in_quotes_are_read(read_text: Any) -> None:
     quoted = "{'train_runtime': '2.534e+04', 'train_samples_per_second': '4.197', 'train_steps_per_second': '0.066'}"
     result = read_text(
         "{'loss': '1.2', 'grad_norm': '0.7', 'learning_rate': '1e-05', 'epoch': '0.1'}\n" + quoted + "\n"
@@ -126,7 +126,7 @@ def test_a_clock_too_coarse_for_a_step_gives_none(read_text: Any) -> None:
     assert result.performance_metrics.samples_per_second == 1.196
 
 
-def test_bars_of_other_things_are_not_the_training(read_text: Any) -> None:
+def test_progress_bars_of_loading_and_evaluation_are_not_training_steps(read_text: Any) -> None:
     text = bar(4, "00:01", 4, "Loading checkpoint shards:") + bar(0, "00:00") + bar(10, "05:00") + f"\n{row()}\n"
     text += bar(10, "05:00") + bar(3, "00:09", 5) + "\n{'eval_loss': 1.5, 'eval_runtime': 9.1, 'epoch': 0.5}\n"
     text += bar(20, "10:20") + f"\n{row()}\n" + bar(20, "10:20") + f"\n{row()}\n" + bar(30, "15:20")
@@ -196,7 +196,7 @@ def test_steps_of_a_state_keep_the_line_of_their_entry(read_text: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["train_samples", "total_flos"])
-def test_results_files_are_means(read_text: Any, key: str) -> None:
+def test_a_trainers_results_file_gives_reported_means(read_text: Any, key: str) -> None:
     document = {"epoch": 1.0, key: 1000, "train_loss": 2.1, "train_runtime": 836.4, "train_samples_per_second": 1.196}
     result = read_text(json.dumps({**document, "train_steps_per_second": 0.005}, indent=4))
     assert (result.provenance.format, result.performance_metrics.samples_per_second) == ("huggingface", 1.196)

@@ -24,7 +24,7 @@ def labels(fields):
     return [field.label for field in fields]
 
 
-def test_two_runs_of_one_benchmark_differ_in_nothing_but_the_seed():
+def test_runs_that_differ_in_the_seed_alone_are_of_one_benchmark():
     assert identity.differing(result(), changed(result(seed=3), seed=7)) == []
 
 
@@ -101,12 +101,12 @@ def test_equal_losses_prove_one_run_only_at_the_same_pace():
     assert not identity.same_run(logged(*undated), logged(*far))
 
 
-def test_a_fact_that_no_log_states_proves_nothing():
+def test_a_column_that_no_log_states_does_not_prove_two_logs_to_be_one_run():
     bare = [{"data_wait_seconds": 0.1}] * 6
     assert not identity.same_run(logged(*bare), logged(*bare))
 
 
-def test_rounded_times_that_any_run_prints_prove_nothing():
+def test_equal_rounded_times_do_not_prove_two_logs_to_be_one_run():
     rounded = [{"seconds": value} for value in (6.06, 6.06, 6.05, 6.06, 6.06, 6.05)]
     assert not identity.same_run(logged(*rounded), logged(*rounded))
 

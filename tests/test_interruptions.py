@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and nam
 
 
 @pytest.mark.parametrize("module", ["typer", "pydantic", "tensorprimat.cli.verify", "tensorprimat.analysis.verify"])
-def test_ctrl_c_during_an_import_is_one_line(module, tmp_path):
+def test_ctrl_c_during_an_import_is_reported_in_one_line(module, tmp_path):
     """A module of that name waits for Ctrl-C while it is imported."""
     hook = tmp_path / "sitecustomize.py"
     hook.write_text(

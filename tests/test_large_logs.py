@@ -38,7 +38,7 @@ def test_a_very_long_log_of_one_training_is_not_cut(tmp_path, monkeypatch, name)
     assert logs.read_each(path) == whole
 
 
-def test_numbers_by_step_are_those_of_a_dictionary():
+def test_by_step_returns_the_same_numbers_as_a_dictionary():
     known = {2: 0.5, 5: 1.5, 9: 2.5}
     columns = ByStep(np.array([2, 5, 9]), np.array([0.5, 1.5, 2.5]))
     expected = np.arange(11)

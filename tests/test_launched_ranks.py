@@ -82,7 +82,7 @@ def test_lightning_gets_the_number_of_tasks_per_node(monkeypatch):
 
 
 @pytest.mark.usefixtures("warm")
-def test_a_host_of_rank_0_without_an_address_is_one_line_at_once(tmp_path):
+def test_a_host_of_rank_0_without_an_address_is_reported_at_once_in_one_line(tmp_path):
     step = {**SRUN, "SLURM_JOB_ID": "70", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_NODEID": "0"}
     flags = ["--model", "llama", "--steps", "2", "--warmup-steps", "1", "--sequence-length", "32"]
     done = subprocess.run(

@@ -109,7 +109,7 @@ def test_placeholders_for_unknown_become_none_with_a_warning(tmp_path):
 
 
 @pytest.mark.parametrize("placeholder", [-1, 0, "N/A", math.inf, "unknown"])
-def test_no_placeholder_survives_as_a_rate(tmp_path, placeholder):
+def test_a_placeholder_is_never_read_as_a_rate(tmp_path, placeholder):
     document = changed(MINIMAL, performance_metrics={"tokens_per_second": placeholder})
     result = read(tmp_path, document)
     assert result.performance_metrics.tokens_per_second is None
@@ -167,14 +167,14 @@ def test_a_series_of_another_length_is_left_out_with_a_warning(tmp_path):
     assert warning in result.warnings
 
 
-def test_steps_that_were_never_timed_are_none(tmp_path):
+def test_placeholders_among_step_times_become_none(tmp_path):
     result = read(tmp_path, changed(VERSION_1, raw_step_times=[6.0, 2.0, -1, 2.0, 0, "N/A", 2.0]))
     assert [step.seconds for step in result.steps] == [6.0, 2.0, None, 2.0, None, None, 2.0]
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
     assert any(warning.startswith("raw_step_times: 3 of 7 values") for warning in result.warnings)
 
 
-def test_means_alone_are_shown_as_reported(tmp_path):
+def test_a_file_of_means_alone_has_reported_means(tmp_path):
     result = read(tmp_path, MINIMAL, "benchmark_rocm_llama.json")
     assert result.performance_metrics.basis == "reported_means"
     assert result.performance_metrics.avg_step_time_seconds == 1.25

@@ -133,7 +133,7 @@ def bar(epoch: int, done: int, elapsed: str, rate: str) -> str:
     return f"Epoch {epoch}: {done}%|████▏     | {done}/200 [{elapsed}<01:00, {rate:>5}it/s, v_num=0, train_loss=2.340]"
 
 
-def test_the_last_drawing_of_a_bar_is_a_reported_mean(tmp_path):
+def test_a_progress_bars_last_drawing_gives_a_reported_mean(tmp_path):
     drawings = "\r".join([bar(0, 50, "00:41", "1.20"), bar(0, 100, "01:22", "1.22"), bar(0, 200, "02:40", "1.25")])
     result = read(tmp_path, "Sanity Checking", drawings, name="train.log")
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.8)

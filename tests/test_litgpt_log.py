@@ -138,7 +138,7 @@ def test_a_log_that_prints_only_the_last_iteration_of_each_step_is_refused(tmp_p
         read(tmp_path, *lines)
 
 
-def test_its_summary_makes_such_a_log_a_reported_mean(tmp_path):
+def test_a_log_of_last_iterations_with_a_summary_gives_a_reported_mean(tmp_path):
     lines = [line for line in rows(per_step=4, steps=5, ms=250.0) if "(step)" in line]
     result = read(tmp_path, *lines, TOTALS)
     assert result.performance_metrics.tokens_per_second == pytest.approx(12_288 / 3.0)  # not litgpt's 0.61

@@ -31,7 +31,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="one process rea
     cuts=st.lists(st.integers(1, 60), max_size=4, unique=True).map(sorted),
     block=st.integers(1, 9),
 )
-def test_stretches_hold_every_line_once(tmp_path_factory, text, cuts, block):
+def test_the_stretches_of_a_log_together_hold_every_line_once(tmp_path_factory, text, cuts, block):
     path = tmp_path_factory.mktemp("log") / "a.log"
     path.write_text(text)
     starts = [0, *cuts]
@@ -83,7 +83,7 @@ def test_several_processes_read_the_same_as_one(monkeypatch, tmp_path, stretch_b
 
 
 @linux_only
-def test_step_times_that_are_far_between_keep_their_iterations(monkeypatch, tmp_path):
+def test_step_time_lines_keep_their_iterations_when_processes_share_the_reading(monkeypatch, tmp_path):
     path = tmp_path / "train.log"
     row = " iteration {0}/ 900 | elapsed time per iteration (ms): 25{1}00.0 | lm loss: 2.5E+00 |\n"
     told = "Step Time : 25.{0}0s GPU utilization: 41{0}.0MODEL_TFLOP/s/GPU\n"

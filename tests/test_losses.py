@@ -57,7 +57,7 @@ def test_the_first_step_of_divergence_is_named():
     assert found.largest_gap == pytest.approx(0.2, abs=0.02)
 
 
-def test_two_falling_losses_are_not_agreement():
+def test_losses_that_fall_alike_at_a_distance_are_not_called_equal():
     found = parity(side([CURVE + jitter(1, 0.001)]), side([CURVE * 1.05 + jitter(1, 0.001)]))
     assert np.corrcoef(CURVE, CURVE * 1.05)[0, 1] > 0.999
     assert found.verdict == "diverge"

@@ -52,7 +52,7 @@ def test_rocm_is_recognised(read_text: Any) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.5, 3.0])
-def test_the_second_row_has_no_time_whatever_it_prints(read_text: Any, seconds: float) -> None:
+def test_the_time_of_the_second_row_is_ignored(read_text: Any, seconds: float) -> None:
     result = read_text(log(row(7, 40), row(8, seconds), row(9), row(10)))
     assert [step.seconds for step in result.steps] == [40, None, 0.5, 0.5]
     assert result.steps[1].reported_tokens_per_second_per_gpu is None
@@ -92,7 +92,7 @@ def test_the_rows_of_a_batch_ramp_up_have_times_but_no_rates(read_text: Any) -> 
     assert any("3 of 6 rows belong to the batch ramp-up" in warning for warning in result.warnings)
 
 
-def test_padding_is_not_a_token(read_text: Any) -> None:
+def test_padding_does_not_count_as_tokens(read_text: Any) -> None:
     result = read_text(log(*(row(n, weights=TOKENS // 2) for n in range(6))))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(2048)
     assert any("the framework reported" in warning for warning in result.warnings)
@@ -101,7 +101,7 @@ def test_padding_is_not_a_token(read_text: Any) -> None:
     assert not any("padding" in warning for warning in full.warnings)
 
 
-def test_excerpts_in_prose_are_stretches(read_text: Any) -> None:
+def test_rows_quoted_after_prose_form_a_segment_of_their_own(read_text: Any) -> None:
     prose = [
         "Let us look at step 3:",
         "```",
@@ -128,7 +128,7 @@ def test_a_row_after_the_prefix_of_primus_is_read(read_text: Any) -> None:
     assert result.source == "Primus (MaxText backend)"
 
 
-def test_maxdiffusion_counts_samples(read_text: Any) -> None:
+def test_rates_of_maxdiffusion_are_in_samples(read_text: Any) -> None:
     lines = [
         f"completed step: {n}, seconds: 2.000, TFLOP/s/device: 348.750, Tokens/s/device: 6760.245, "
         "Samples/s/device: 0.500, Frames/s/device: 7.255, loss: 1.540"

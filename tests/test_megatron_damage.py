@@ -68,7 +68,7 @@ def test_two_iterations_run_together_on_one_line_are_two(tmp_path: Path) -> None
     assert [step.seconds for step in read(tmp_path, lines).steps] == [2.5, 2.6, 2.7]
 
 
-def test_one_row_is_not_a_benchmark(tmp_path: Path) -> None:
+def test_a_log_of_one_row_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotALogError, match="the first never counts"):
         read(tmp_path, [row("P0", 1, 2500.0)])
 

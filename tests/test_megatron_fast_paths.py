@@ -25,7 +25,7 @@ def places(block: bytes, word: bytes) -> list[int]:
 
 
 @given(st.lists(st.one_of(PARTS, st.binary(max_size=9))))
-def test_every_mention_is_found_wherever_it_is(parts: list[bytes]) -> None:
+def test_the_search_finds_every_row_and_event_wherever_it_is_in_the_block(parts: list[bytes]) -> None:
     block = b"".join(parts)
     found = mentions(block)
     assert found.rows.tolist() == places(block, NEEDLE)

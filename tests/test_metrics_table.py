@@ -83,7 +83,7 @@ def test_a_clock_too_coarse_for_any_step_is_refused(read_text: Any) -> None:
         read_text(as_csv(rows))
 
 
-def test_the_trainers_own_step_number_counts_not_the_number_of_calls(read_text: Any) -> None:
+def test_the_trainers_own_step_number_is_used_not_the_number_of_log_calls(read_text: Any) -> None:
     result = read_text(as_csv(history(**{"train/global_step": lambda n: 10 * n})))
     assert result.steps.column("index").tolist()[:3] == [10, 20, 30]
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.2)
@@ -272,7 +272,7 @@ def test_step_times_that_the_dates_of_the_rows_contradict_are_warned_about(read_
     assert "79 steps take 79 s at the measured pace, but 237 s by the clock of the logged rows" in warning
 
 
-def test_a_name_has_the_meaning_of_its_framework(read_text: Any) -> None:
+def test_a_column_name_is_interpreted_by_its_framework(read_text: Any) -> None:
     nanotron = {"time_per_iteration_ms": 2000.0, "tokens_per_sec": 524288.0, "global_batch_size": 1048576}
     performance = read_text(as_csv(history(**nanotron))).performance_metrics
     assert (performance.tokens_per_step, performance.samples_per_second) == (1048576, None)

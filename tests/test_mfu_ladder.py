@@ -187,7 +187,7 @@ def test_telemetry_is_skipped_where_no_library_shows_a_device(monkeypatch, part)
         getattr(gpu_checks, part)()
 
 
-def test_flash_passes_where_torch_has_no_flex_attention(monkeypatch, capsys):
+def test_the_flash_part_passes_if_torch_has_no_flex_attention(monkeypatch, capsys):
     monkeypatch.setattr(attention, "uses_flex", lambda _: False)
     monkeypatch.setattr(attention, "_block_mask", lambda *_: 1 / 0)
     assert ladder.main(["--here", "--parts", "flash"]) == 0
@@ -213,7 +213,7 @@ def test_a_rung_states_its_goals_and_whether_they_are_reached(monkeypatch, secon
     assert f"of the best matrix product, goal 75% {outcome}" in printed
 
 
-def test_a_missed_goal_of_a_timing_is_no_failure(monkeypatch):
+def test_a_timing_that_misses_its_goal_does_not_fail(monkeypatch):
     for code, outcome in ((0, "reached"), (1, "missed")):
         done = SimpleNamespace(returncode=code, stdout="µs per step\ncost 77.0  -1.0 to 99.0  goal: under 50\n")
         monkeypatch.setattr(subprocess, "run", lambda *_, done=done, **__: done)

@@ -62,7 +62,7 @@ def test_a_second_submitter_widens_the_interval_to_what_submitters_differ_by():
     assert several.minutes == pytest.approx(109.7, rel=0.01)
 
 
-def test_a_submitter_with_many_systems_counts_once():
+def test_a_submitter_with_many_systems_has_the_weight_of_one():
     many = [entry("A", "X", 100) for _ in range(9)]
     one = mlperf_compare.side([*many, entry("A", "Y", 121)], "A", "v9.1")
     assert one.minutes == pytest.approx(110, rel=0.01)
@@ -143,7 +143,7 @@ def test_linear_scaling_has_the_exponent_one_and_does_not_stop():
     assert one.stops_at is None
 
 
-def test_a_rate_far_below_the_law_of_smaller_numbers_is_where_it_stops():
+def test_scaling_stops_at_the_number_of_gpus_whose_rate_is_far_below_the_law():
     times = {8: 100.0, 16: 51.0, 32: 26.2, 64: 13.4, 128: 11.0}
     [one] = mlperf_scaling.scalings([entry("A", "X", at, gpus=count) for count, at in times.items()], 0.95)
     assert one.stops_at == 128

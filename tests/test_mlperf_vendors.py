@@ -13,7 +13,7 @@ def rows(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_each_row_is_the_least_time_of_the_vendors_entries_in_that_round(capsys):
+def test_each_row_shows_the_shortest_time_of_the_vendor_in_that_round(capsys):
     every = rows(capsys, "list", "--benchmark", "llama2_70b_lora", "--gpus", "8")
     shown = rows(capsys, "compare", "AMD", "nvidia", "--benchmark", "llama2_70b_lora", "--gpus", "8")
     least = {}
@@ -27,7 +27,7 @@ def test_each_row_is_the_least_time_of_the_vendors_entries_in_that_round(capsys)
     assert len(shown) == 5
 
 
-def test_a_time_is_divided_by_that_of_the_vendors_round_before(capsys):
+def test_each_time_is_divided_by_the_vendors_time_in_the_previous_round(capsys):
     amd = rows(capsys, "compare", "AMD", "--benchmark", "llama2_70b_lora", "--gpus", "8")
     assert [row["over_before"] is None for row in amd] == [True, False]
     assert abs(amd[1]["over_before"] - amd[1]["minutes"] / amd[0]["minutes"]) < 1e-5

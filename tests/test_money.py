@@ -68,7 +68,7 @@ def test_a_price_that_no_side_has_is_a_warning_of_compare():
     assert "--price L40S=1: no result is from this device" in comparison_of({"L40S": 1.0, "H100": 2.0}).warnings
 
 
-def test_costs_hold_under_the_condition_of_the_rate():
+def test_sentences_about_cost_state_the_condition_of_the_ratio():
     loaded = []
     for machine, seconds in (("h100", 12.8), ("mi300x", 11.0)):
         one = plausible.result(machine, runs=3, seconds=seconds)
@@ -77,7 +77,9 @@ def test_costs_hold_under_the_condition_of_the_rate():
     for prices in ({"H100": 2.0, "MI300X": 1.8}, {"H100": 2.0, "MI300X": 2.0 * 12.8 / 11.0}):
         (pair,) = compare(loaded, choices=MetricChoices(prices=prices)).pairs
         assert pair.fairness.conditions
-        assert all("if the model shape matches" in sentence for sentence in money.sentences(pair))
+        sentences = money.sentences(pair)
+        assert len(sentences) == 2
+        assert all("if the model shape matches" in sentence for sentence in sentences)
 
 
 @pytest.mark.parametrize("typed", ["H100=2,H100=3", "H100=2;MI300X=3"])

@@ -24,7 +24,7 @@ def log(*lines: str) -> str:
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda spelling: spelling.project)
-def test_no_row_lacks_the_text_without_which_lines_are_skipped(spelling: Spelling) -> None:
+def test_the_pattern_of_a_row_contains_the_text_by_which_lines_are_selected(spelling: Spelling) -> None:
     assert re.sub(r"([|(])", r"\\\1", spelling.mark) in spelling.pattern.pattern
 
 

@@ -77,7 +77,7 @@ def test_a_kill_has_no_reason_without_proof(code):
     [(-7, "died of SIGBUS"), (143, "died of SIGTERM"), (-70, "died of signal 70"), (255, "exited with 255"),
      (1, "exited with 1"), (127, "exited with 127"), (128, "exited with 128")],
 )  # fmt: skip
-def test_other_ends_are_named_by_signal_or_code_and_memory_is_not_blamed(code, how):
+def test_any_other_end_is_named_by_its_signal_or_code_without_blaming_memory(code, how):
     assert failures.ending(code) == failures.ending(code, memory_ran_out=True) == how
 
 

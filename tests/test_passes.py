@@ -196,7 +196,7 @@ def test_the_json_has_the_keys_that_scripts_read(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("| Model |")
 
 
-def test_a_cell_survives_its_file(tmp_path):
+def test_a_cell_is_unchanged_after_writing_and_reading(tmp_path):
     cell = passes.measure(spec())
     loaded = micro_result.load(micro_result.save(cell, tmp_path / "cell.json"))
     assert loaded.spec == cell.spec
@@ -204,7 +204,7 @@ def test_a_cell_survives_its_file(tmp_path):
     assert loaded.fused_norm is cell.fused_norm is False, "no kernel of a CPU"
 
 
-def test_all_selects_every_pass(capsys):
+def test_without_a_pass_flag_every_pass_is_timed(capsys):
     assert run("--json") == 0
     assert [cell["pass"] for cell in json.loads(capsys.readouterr().out)] == list(micro_result.PASSES)
 
@@ -220,7 +220,7 @@ def test_several_steps_of_a_trial_are_divided_by_their_number(monkeypatch):
 @pytest.mark.parametrize(
     "flags", [["--precision", "bf16"], ["--precision", "bf16", "--autocast"], ["--attention", "eager"]]
 )
-def test_every_precision_and_attention_kernel_runs(flags, capsys):
+def test_bf16_autocast_and_eager_attention_run(flags, capsys):
     assert run("--pass", "train", *flags) == 0
     assert "OOM" not in capsys.readouterr().out
 
@@ -304,7 +304,7 @@ def test_measured_steps_are_trials_times_their_steps(requested, trials):
         (["--data", "absent.npy"], "absent.npy: no such token file"),
     ],
 )
-def test_an_impossible_setting_is_one_line_that_names_the_flag(flags, says, capsys):
+def test_an_impossible_setting_is_refused_in_one_line_that_names_the_flag(flags, says, capsys):
     assert run(*flags) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[")]
     assert len(lines) == 1
@@ -327,7 +327,7 @@ def test_a_label_names_one_size_only():
         grid.cells(grid.GridOptions(model_size="small,medium", label="both"))
 
 
-def test_memory_that_is_not_enough_is_a_row(capsys, monkeypatch):
+def test_running_out_of_memory_gives_a_row_marked_oom(capsys, monkeypatch):
     def refuse(*_):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
 
@@ -382,7 +382,7 @@ def test_measurements_before_ctrl_c_are_kept(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("device", "number"), [("cuda", 0), ("cuda:1", 1)])
-def test_a_gpu_is_chosen_by_its_number_and_its_loss_is_a_row(device, number, monkeypatch):
+def test_a_gpu_is_chosen_by_its_number_and_a_cuda_error_gives_a_row(device, number, monkeypatch):
     chosen = []
 
     def lost(*_):

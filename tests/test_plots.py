@@ -152,7 +152,7 @@ def test_only_warm_up_is_shaded(draw, warmup, shaded):
     assert ("shaded" in axes.get_xlabel()) == shaded
 
 
-def test_runs_of_one_row_have_no_course_over_steps(draw):
+def test_runs_of_one_row_get_no_panel_of_step_times(draw):
     figure = draw(
         comparison_of(published.result_of(published.find("mlperf:v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b")))
     )
@@ -206,7 +206,7 @@ def test_equal_speeds_are_not_drawn_far_apart():
     assert 0.45 < scale.place(scale.marks[0].value) < 0.55
 
 
-def test_a_label_has_one_look_in_all_models():
+def test_six_sides_of_three_models_have_six_different_looks():
     comparison = six_sides_of_three_models()
     looks = bars.looks_of(comparison.sides)
     assert len(looks) == 6
@@ -220,7 +220,7 @@ def test_the_same_comparison_gives_the_same_file():
     assert first["png"] == second["png"]
 
 
-def test_a_million_steps_are_drawn_as_few(draw):
+def test_a_million_steps_are_drawn_as_fewer_than_20000_points(draw):
     result = plausible.result("h100")
     count = 1_000_000
     steps = Steps({"index": np.arange(count), "seconds": np.random.default_rng(0).uniform(1, 1.1, count)})
@@ -238,7 +238,7 @@ def test_the_process_that_draws_gets_a_fraction_of_the_rows():
     assert len(pickle.dumps(comparison_plot.drawing_of(comparison))) < 300_000
 
 
-def test_pictures_are_of_a_size_for_a_page():
+def test_the_plot_is_1950_pixels_wide():
     from PIL import Image
 
     png = Image.open(io.BytesIO(comparison_plot.render(CASES["two sides, five runs"](), ("png",))["png"]))

@@ -160,7 +160,7 @@ def test_json_is_the_only_thing_on_stdout(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("device", "says"), [("tpu", "must be auto, cpu, cuda or cuda:N"), ("cuda:9", "--device cuda:9")]
 )
-def test_a_device_that_is_not_there_is_one_line(device, says, tmp_path, capsys):
+def test_a_missing_device_is_reported_in_one_line(device, says, tmp_path, capsys):
     assert main(["preflight", "--device", device, "--output", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line

@@ -127,7 +127,7 @@ def test_nodes_of_one_speed_pass(cluster, tmp_path, capsys):
     assert "reaches" not in err
 
 
-def test_a_job_that_fails_is_one_line_and_keeps_nothing(cluster, tmp_path, capsys):
+def test_a_job_that_fails_is_reported_in_one_line_and_keeps_nothing(cluster, tmp_path, capsys):
     failing = 'import sys\nprint("noise", file=sys.stderr)\nprint("cluster engine: Slurm job 7 failed: rank 1 on node2 was lost", file=sys.stderr)\nsys.exit(1)\n'  # noqa: E501
     assert main(cluster(1.0, 1.0, program=failing)) == 1
     assert capsys.readouterr().err == "tprimat preflight: Slurm job 7 failed: rank 1 on node2 was lost\n"

@@ -43,7 +43,7 @@ def script(model):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_each_script_trains_its_model_in_the_vendors_best_configuration(model, trained):
+def test_each_script_trains_its_model_by_the_agreed_methodology(model, trained):
     assert main(["pretrain"], defaults=script(model)) == 0
     (spec,) = trained
     assert (spec.model, spec.engine, spec.methodology, spec.num_gpus) == (model, "nemo", "agreed", 8)

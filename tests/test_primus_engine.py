@@ -163,7 +163,7 @@ def test_the_cause_is_reported_even_where_nothing_more_can_be_written(place, run
     assert f"could not be kept in its folder: out/history: File exists; the result is in {kept}" in done.stderr
 
 
-def test_a_training_that_fails_before_its_first_step_is_one_line(place, run):
+def test_a_training_that_fails_before_its_first_step_is_reported_in_one_line(place, run):
     fake_primus.write(place / "Primus" / "primus-cli", "echo 'gated repo: access denied'; exit 3\n")
     done = run("--model", "llama")
     assert done.returncode == 1
@@ -251,7 +251,7 @@ def test_a_dry_run_that_primus_fails_does_not_hide_the_models_after_it(run):
         ({}, ("--methodology", "fastest"), "must be agreed, max"),
     ],
 )
-def test_an_impossible_run_is_one_line_before_anything_starts(place, run, variables, flags, complaint):
+def test_an_impossible_run_is_refused_in_one_line_before_anything_starts(place, run, variables, flags, complaint):
     done = run("--model", "llama", *flags, **variables)
     assert done.returncode == 2
     assert complaint in done.stderr

@@ -58,7 +58,7 @@ def test_nothing_that_a_command_prints_steers_a_terminal(words, content, tmp_pat
     assert not set(printed) & set("\x1b\x07\x9b\u202e")
 
 
-def test_only_harmless_makes_consoles():
+def test_only_the_module_harmless_creates_consoles():
     for path in [*(ROOT / "tensorprimat" / "cli").glob("*.py"), *(ROOT / "tensorprimat" / "reports").glob("*.py")]:
         for node in nodes(path.read_text()):
             made = isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "Console"
@@ -109,7 +109,7 @@ print(of_file_system(FileNotFoundError(2, "No such file or directory", "/absent.
 """
 
 
-def test_a_deleted_working_folder_is_one_line_of_every_command(tmp_path):
+def test_every_command_reports_a_deleted_working_folder_in_one_line(tmp_path):
     done = started(folder=tmp_path, code=GONE)
     assert done.stdout.decode().split()[1::2][0] == "2"
     assert len(done.stdout.splitlines()) >= 7, done.stderr.decode()
@@ -134,7 +134,9 @@ def test_a_deleted_working_folder_is_one_line_of_every_command(tmp_path):
         ("processes", ">&- 2>&- <&-", 0, 0),
     ],
 )
-def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(words, redirected, code, lines, buffered, tmp_path):
+def test_output_that_cannot_be_written_is_reported_in_one_line_with_an_exit_code(
+    words, redirected, code, lines, buffered, tmp_path
+):
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     store.write(plausible.result("h100"), tmp_path / "FILE")
@@ -155,7 +157,7 @@ def test_output_that_cannot_be_written_is_one_line_and_an_exit_code(words, redir
         assert [path.suffix for path in (tmp_path / "OUT").iterdir() if path.is_file()] == [".json"]
 
 
-def test_an_unexpected_error_is_one_line_and_debug_shows_where_it_came_from(monkeypatch, capsys):
+def test_an_unexpected_error_is_reported_in_one_line_and_debug_shows_its_traceback(monkeypatch, capsys):
     def fail(*_):
         raise ZeroDivisionError("of nothing\nat all")
 
@@ -186,7 +188,7 @@ def test_names_of_written_files_are_never_broken_on_a_terminal(monkeypatch, colu
     assert all(any(name in line for line in lines) for name in names)
 
 
-def test_names_of_written_files_are_one_line_in_a_file(capsys):
+def test_names_of_written_files_stay_on_one_line_in_redirected_output(capsys):
     options.say_files("Written to output", ["a.json", "b.csv"])
     options.say_files("Written to output", [])
     assert capsys.readouterr().err == "Written to output: a.json, b.csv\nWritten to output\n"

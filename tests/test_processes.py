@@ -234,7 +234,7 @@ def test_a_full_disk_is_named_by_the_file_that_did_not_fit(tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_copy_whose_parent_has_ended_already_ends_at_once(monkeypatch):
+def test_a_forked_process_whose_parent_has_already_ended_exits_at_once(monkeypatch):
     ended = []
     monkeypatch.setattr(processes.os, "_exit", ended.append)
     processes.die_with_parent(os.getpid())  # which is not this process's parent

@@ -102,7 +102,7 @@ def test_rocprofv3_writes_a_file_per_process_next_to_the_marked_result(run, tmp_
         (("--profile", "torch", "--runs", "3"), "profiles one run; leave --runs and --append out"),
     ],
 )
-def test_a_run_that_cannot_be_profiled_is_one_line(run, monkeypatch, flags, complaint):
+def test_a_run_that_cannot_be_profiled_is_refused_in_one_line(run, monkeypatch, flags, complaint):
     monkeypatch.setattr(profiling.shutil, "which", lambda _: None)
     code, _, printed = run(*flags)
     assert code == 2

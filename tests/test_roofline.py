@@ -90,19 +90,19 @@ def test_a_shape_of_no_published_model_counts_by_its_own_dimensions():
     assert roofline.of_result(other).flops_per_second == pytest.approx(8000 * flops.per_token(shape, 8192))
 
 
-def test_a_result_of_unknown_shape_has_no_place():
+def test_a_result_of_unknown_shape_is_not_on_the_roofline():
     assert roofline.of_result(trained().model_copy(update={"model": Model(name="llama")})) is None
 
 
 @pytest.mark.parametrize(
     ("recompute", "has_point"), [(None, True), ("none", True), ("full", False), ("selective", False)]
 )
-def test_a_training_that_recomputes_activations_has_no_place(recompute, has_point):
+def test_a_training_that_recomputes_activations_is_not_on_the_roofline(recompute, has_point):
     config = trained().training_config.changed(recompute=recompute)
     assert (roofline.of_result(trained().changed(training_config=config)) is not None) == has_point
 
 
-def test_the_roofline_is_a_picture():
+def test_the_roofline_is_written_as_a_picture():
     points = [roofline.of_result(trained())]
     image = canvas.picture(cell_plots.roofline(roofline.ceilings(made()), points, machine="an H100"))
     assert image.startswith(b"\x89PNG")
@@ -119,7 +119,7 @@ def test_a_roofline_without_a_preflight_names_the_remedy(tmp_path, capsys, monke
     assert "run tprimat preflight there first" in capsys.readouterr().err
 
 
-def test_a_training_without_a_place_on_the_roofline_is_named(tmp_path):
+def test_a_training_that_is_not_on_the_roofline_is_named(tmp_path):
     preflight.save(made(), tmp_path)
     (tmp_path / "cells").mkdir()
     files = [tmp_path / "plain.json", tmp_path / "recomputed.json"]

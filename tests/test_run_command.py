@@ -169,7 +169,7 @@ def test_the_steps_of_a_failed_run_are_in_history_only(folder, engine):
     assert not store.load(kept).complete
 
 
-def test_a_killed_child_is_one_line(engine, capsys):
+def test_a_killed_training_process_is_reported_in_one_line(engine, capsys):
     engine("os.kill(os.getpid(), signal.SIGKILL)")
     assert run("--model", "llama", *QUICK) == 1
     assert "llama: the training process was killed (SIGKILL)" in capsys.readouterr().err
@@ -235,7 +235,7 @@ def test_a_dry_run_writes_and_starts_nothing(folder, capsys):
         (["--no-such-flag"], "No such option: --no-such-flag"),
     ],
 )
-def test_a_wrong_flag_is_one_line_and_exit_code_2(folder, capsys, flags, complaint):
+def test_a_wrong_flag_is_reported_in_one_line_with_exit_code_2(folder, capsys, flags, complaint):
     assert run("--engine", "torch", *flags) == 2
     captured = capsys.readouterr()
     assert complaint in captured.err
@@ -371,7 +371,7 @@ def test_ctrl_c_and_sigterm_keep_whole_runs_and_the_steps_of_the_broken_one(fold
     assert (folder / "starts.txt").read_text() == "xx"
 
 
-def test_ctrl_c_while_cooling_down_is_one_line_and_loses_nothing(folder, tmp_path):
+def test_ctrl_c_while_cooling_down_is_reported_in_one_line_and_loses_nothing(folder, tmp_path):
     process = start(folder, tmp_path, "--model", "llama", "--runs", "2", "--cooldown", "60", *QUICK)
     wait_for(folder / "output" / "benchmark_cpu_llama.json")
     time.sleep(0.3)

@@ -97,7 +97,7 @@ def test_a_key_without_description_is_noticed():
     assert list(undescribed({"platform": 7}, {"properties": SCHEMA["properties"]})) == ["platform: 7 fits nothing"]
 
 
-def test_figures_keep_their_places_for_users_scripts():
+def test_the_schema_keeps_the_keys_that_scripts_of_users_read():
     for section, keys in {
         "gpu_info": ("device_name", "device_count", "total_memory_gb", "gpu_cores", "software_stack"),
         "training_config": ("max_steps", "global_batch_size", "micro_batch_size", "sequence_length", "num_gpus"),

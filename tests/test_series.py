@@ -70,7 +70,7 @@ def damaged(content, random_):
         yield bytes(changed)
 
 
-def test_a_damaged_series_file_is_one_refusal_with_the_reason(tmp_path):
+def test_a_damaged_series_file_is_refused_with_the_reason(tmp_path):
     path = store.write(result(rows=5), tmp_path / "a.json")
     file = tmp_path / document(path)["series_file"]
     content = file.read_bytes()

@@ -278,7 +278,7 @@ def test_two_values_for_one_result_by_two_of_its_names_are_refused(tmp_path):
         (["--gpu", "tpu=v5"], "nothing that was read is called 'tpu'"),
     ],
 )
-def test_a_wrong_fact_is_one_line_that_names_the_flag(tmp_path, capsys, command, flags, says):
+def test_a_wrong_fact_is_refused_in_one_line_that_names_the_flag(tmp_path, capsys, command, flags, says):
     path = bare(tmp_path / "old.json")
     output = {"compare": ["--output-dir", tmp_path / "o"], "enhance": ["--output-dir", tmp_path / "o"]}
     assert run(command, path, *output.get(command, []), *flags) == 2

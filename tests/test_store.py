@@ -159,7 +159,7 @@ def test_a_folder_without_results_names_the_command_to_run(tmp_path):
         store.load_all([tmp_path])
 
 
-def test_a_device_is_written_to_and_never_replaced_by_a_file(tmp_path):
+def test_a_named_pipe_is_written_to_and_not_replaced_by_a_file(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

@@ -307,7 +307,7 @@ def test_the_cost_of_sampling_is_known():
     assert power.line(Sampler([])) is None
 
 
-def test_strangers_are_the_processes_that_are_not_ours():
+def test_processes_of_other_programs_are_foreign():
     reading = DeviceReading(processes=(Process(pid=1), Process(pid=2)))
     assert telemetry.foreign_processes(reading, ours=(2,)) == (Process(pid=1),)
     assert telemetry.foreign_processes(DeviceReading(), ours=(2,)) == ()
@@ -321,7 +321,7 @@ def test_a_driver_that_numbers_as_the_host_does_does_not_count_this_process_as_a
     )
 
 
-def test_a_replay_gives_its_readings_in_order_then_the_last():
+def test_a_replaying_device_returns_its_readings_in_order_then_the_last_one_again():
     device = Replay([DeviceReading(power_watts=1.0), DeviceReading(power_watts=2.0)])
     assert [device.read().power_watts for _ in range(3)] == [1.0, 2.0, 2.0]
     with pytest.raises(ValueError, match="nothing to replay"):

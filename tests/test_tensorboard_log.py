@@ -203,7 +203,7 @@ def test_a_step_that_was_trained_twice_keeps_the_values_of_each_time(tmp_path):
     assert result.performance_metrics.samples_per_second == pytest.approx(128)
 
 
-def test_files_that_two_processes_wrote_side_by_side_are_one_table(tmp_path):
+def test_event_files_of_two_processes_in_one_folder_are_joined_by_step(tmp_path):
     for name, value in (("a", {"iteration-time": 0.5}), ("b", {"lm loss": 9.5})):
         events = Events(tmp_path / name)
         for row in range(1, 9):

@@ -246,7 +246,7 @@ def test_launcher_prefixes_are_removed_and_name_the_rank(line: str, rank: int | 
 
 
 @pytest.mark.parametrize("line", ["step: 8 loss: 2", "[2026-01-16 07:32:24] iteration 5", "{'loss': 1.2}", "node: up"])
-def test_a_frameworks_own_words_are_not_a_prefix(line: str) -> None:
+def test_the_beginning_of_a_row_is_not_taken_for_a_launcher_prefix(line: str) -> None:
     assert prefixes.strip(line) == line
 
 

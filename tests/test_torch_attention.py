@@ -215,7 +215,7 @@ def test_flex_attention_computes_the_same_window(monkeypatch):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_kernel_numbers_are_those_of_torch():
+def test_the_numbers_of_attention_kernels_agree_with_torch():
     by_number = {
         SDPBackend.MATH.value: "math",
         SDPBackend.FLASH_ATTENTION.value: "flash",

@@ -147,11 +147,11 @@ def test_a_layer_in_several_graphs_is_seen(network, monkeypatch):
     assert warning.startswith("compile: 4 layers ran as ")
 
 
-def test_nothing_is_concluded_without_operations():
+def test_without_recorded_operations_no_setting_is_corrected():
     assert observed.settings({}, COMPILED, layers=LAYERS) == ({}, [])
 
 
-def test_another_profiler_that_is_active_stays_alone(network):
+def test_nothing_is_recorded_while_another_profiler_is_active(network):
     with torch.autograd.profiler.profile(), observed.recording(operations := Counter()):
         network(torch.arange(34).reshape(2, 17))
     assert not operations

@@ -87,7 +87,7 @@ def test_no_process_waits_for_ranks_that_slurm_does_not_start(monkeypatch, varia
 
 
 @pytest.mark.usefixtures("warm")
-def test_out_of_memory_is_one_line_with_configuration_and_remedies(tmp_path):
+def test_out_of_memory_is_reported_in_one_line_with_configuration_and_remedies(tmp_path):
     limited = (
         "import resource, runpy, sys\n"
         "resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))\n"
@@ -145,7 +145,7 @@ def test_a_rank_that_dies_ends_the_other(tmp_path):
         (spec_of(precision="fp8").model_dump_json(), "--precision fp8: not on a CPU"),
     ],
 )
-def test_a_spec_that_cannot_work_is_one_line_and_exit_code_2(tmp_path, capsys, content, message):
+def test_a_spec_that_cannot_work_is_refused_in_one_line_with_exit_code_2(tmp_path, capsys, content, message):
     path = tmp_path / "spec.json"
     path.write_text(content)
     assert torch_engine.main(["--spec", str(path), "--result", str(tmp_path / "result.json")]) == 2
@@ -154,6 +154,6 @@ def test_a_spec_that_cannot_work_is_one_line_and_exit_code_2(tmp_path, capsys, c
     assert not (tmp_path / "result.json").exists()
 
 
-def test_a_missing_spec_is_one_line_and_exit_code_2(tmp_path, capsys):
+def test_a_missing_spec_is_reported_in_one_line_with_exit_code_2(tmp_path, capsys):
     assert torch_engine.main(["--spec", str(tmp_path / "none.json"), "--result", "unused.json"]) == 2
     assert capsys.readouterr().err.endswith("none.json: no such file\n")

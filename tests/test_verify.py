@@ -77,7 +77,7 @@ def test_a_changed_step_shows_in_every_figure_that_rests_on_it(folder, capsys):
     assert ("differs", path.name) in verified(folder, capsys)[1]
 
 
-def test_a_result_that_history_does_not_hold_is_foreign(folder, capsys):
+def test_a_result_that_is_not_in_history_is_foreign(folder, capsys):
     path = of_log(folder)
     document = json.loads(path.read_text())
     document["gpu_info"]["device_name"] = "NVIDIA H100"

@@ -32,7 +32,7 @@ def study(first=50.0, second=10.0, noise=0.1):
     return list(warmup.run(SPEC, (0, 1, 2, 5), measure=measure))
 
 
-def test_each_count_is_measured_with_that_many_steps():
+def test_each_count_is_measured_with_that_many_warm_up_steps():
     assert [len(cell.warmup_times_ms) for cell in study()] == [0, 1, 2, 5]
 
 
@@ -44,11 +44,11 @@ def test_a_slow_first_step_is_reported_with_its_cost():
     assert "From 1 warm-up step on the CV is stable" in printed[2]
 
 
-def test_a_slow_second_step_needs_two():
+def test_a_slow_second_step_needs_two_warm_up_steps():
     assert warmup.stable_from(study(second=30.0)).num_warmups == 2
 
 
-def test_a_machine_without_warmup_needs_none():
+def test_a_machine_whose_first_step_is_not_slow_needs_no_warm_up():
     assert warmup.stable_from(study(first=10.0)).num_warmups == 0
 
 
@@ -88,7 +88,7 @@ def test_a_first_trial_of_several_steps_is_not_a_first_step():
     assert "(median of 3 fresh processes)" in warmup.conclusion(cells)[0]
 
 
-def test_a_study_without_measurements_has_no_conclusion():
+def test_a_study_without_measurements_says_that_nothing_could_be_measured():
     values = SPEC.model_dump(exclude={"forward_only", "num_parameters"})
     assert warmup.conclusion([MicroResult(**values, status="oom")]) == ("No count of warm-up steps could be measured.",)
 
@@ -107,7 +107,7 @@ def test_the_study_writes_cells_table_csv_and_plot(tmp_path, capsys, monkeypatch
     assert len((tmp_path / "warmup.csv").read_text().splitlines()) == 3
 
 
-def test_the_plot_is_a_picture():
+def test_the_warm_up_plot_is_a_png():
     assert canvas.picture(cell_plots.warmup(study(), stable=1)).startswith(b"\x89PNG")
 
 
@@ -120,7 +120,7 @@ def test_the_plot_is_a_picture():
         (["--device", "cuda:7"], "--device cuda:7"),
     ],
 )
-def test_a_wrong_flag_is_one_line(flags, says, tmp_path, capsys):
+def test_a_wrong_flag_is_reported_in_one_line(flags, says, tmp_path, capsys):
     assert main(["warmup", *QUICK, "--output", str(tmp_path), *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line

@@ -142,7 +142,7 @@ def converted(shim, tmp_path_factory):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_weight_of_a_hugging_face_checkpoint_arrives(model, converted):
+def test_a_converted_checkpoint_holds_every_weight_of_the_hugging_face_checkpoint(model, converted):
     import torch
 
     target = converted.folder / f"to {model}"
@@ -153,7 +153,7 @@ def test_every_weight_of_a_hugging_face_checkpoint_arrives(model, converted):
         assert torch.equal(ours[name], weight), name
 
 
-def test_the_needs_are_printed_first_and_nothing_but_the_checkpoint_is_left(converted):
+def test_the_needed_space_is_printed_and_only_the_checkpoint_remains(converted):
     assert converted.stderr.count("This needs at least") == len(MODELS)
     assert [line for line in converted.stdout.splitlines() if line.startswith("to ")] == [f"to {m}" for m in MODELS]
     left = {path.name for path in converted.folder.iterdir()}

@@ -46,7 +46,7 @@ def ended(launcher):
     return launcher.returncode, printed, complaints.strip().splitlines()[-1] if complaints.strip() else ""
 
 
-def test_a_daemon_that_does_not_answer_is_one_line(tmp_path):
+def test_a_daemon_that_does_not_answer_is_reported_in_one_line(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "docker").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "docker").chmod(0o755)
@@ -112,7 +112,7 @@ def test_two_ranks_in_a_container_measure_one_training(daemon, tmp_path):
     assert not docker(daemon, "ps", "--all", "--quiet").stdout
 
 
-def test_an_image_without_torchrun_is_the_named_cause(daemon, tmp_path):
+def test_an_image_without_torchrun_is_named_as_the_cause(daemon, tmp_path):
     code, _, complaint = ended(start(tmp_path, *mounts("/usr"), DOCKER_HOST=daemon))
     assert code == 1
     assert "the Docker container ended as FAILED: torchrun: command not found; its logs are in" in complaint

@@ -51,7 +51,7 @@ def test_a_container_gets_the_jobs_folder_and_the_users_mounts(benchmark, tmp_pa
     assert "export PATH" not in done.stdout, "the image has its own"
 
 
-def test_docker_would_get_this_image_command_and_folder(benchmark):
+def test_a_dry_run_shows_the_image_command_and_folder_for_docker(benchmark):
     done = benchmark(*SHORT, "--executor", "docker", "--container-image", "pytorch/pytorch", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "pytorch/pytorch" in done.stdout
@@ -69,7 +69,7 @@ users: [{name: none, user: {}}]
 """
 
 
-def test_kubernetes_would_get_a_train_job_with_the_volume_and_its_script(benchmark, tmp_path):
+def test_a_dry_run_shows_the_train_job_volume_and_script_for_kubernetes(benchmark, tmp_path):
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
     flags = ("--executor", "kubernetes", "--container-image", "image:1", "--volume-claim", "shared", "--dry-run")
     done = benchmark(*H100, "torch", *flags, KUBECONFIG=str(tmp_path / "kubeconfig"))

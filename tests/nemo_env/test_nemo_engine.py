@@ -222,7 +222,7 @@ nemo.execute(tiny.shrink(nemo_recipe.build(spec, result_file={folder!r} + "/resu
 """
 
 
-def test_the_torch_profiler_looks_at_steps_of_a_nemo_training(shim, tmp_path):
+def test_the_torch_profiler_records_steps_of_a_nemo_training(shim, tmp_path):
     shown = python(shim, "-c", PROFILED.format(folder=str(tmp_path)))
     assert shown.returncode == 0, shown.stderr[-2000:]
     assert "aten::" in (tmp_path / "profile.txt").read_text()

@@ -146,7 +146,7 @@ def rank(number, folder):
     raise AssertionError(f"no rank {number}")
 
 
-def test_a_refusal_of_slurm_is_one_line(launch):
+def test_a_refusal_of_slurm_is_reported_in_one_line(launch):
     code, lines = launch(*SHORT, "--partition", "nowhere").ended()
     assert code == 1
     assert "invalid partition" in complaint(lines).lower()
@@ -188,7 +188,7 @@ def test_a_preflight_has_a_row_for_each_node_and_fails_below_a_share(tmp_path):
     assert (made["world_size"], made["collective_backend"], len(made["devices"])) == (2, "gloo", 2)
 
 
-def test_a_preflight_that_slurm_refuses_is_one_line(tmp_path):
+def test_a_preflight_that_slurm_refuses_is_reported_in_one_line(tmp_path):
     command = [sys.executable, "-m", "tensorprimat", "preflight", "--executor", "slurm", "--partition", "nowhere"]
     done = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
