@@ -232,7 +232,7 @@ def _performance(figures: dict[str, Any], *, with_steps: bool) -> dict[str, Any]
 def _memory(
     section: Mapping[str, Any], columns: dict[str, list[Any]], from_primus_log: bool, warnings: list[str]
 ) -> dict[str, Any]:
-    """Return the figures, and the series under its kind in columns.
+    """Return the figures of memory, and move the series "memory" of `columns` to the column of its kind.
 
     Older versions called Primus' "hip mem usage" allocated memory; it is the whole device's use, in GiB.
     """

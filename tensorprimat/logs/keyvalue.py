@@ -261,8 +261,9 @@ def _interruption(text: str, dialect: Dialect) -> str:
 
 
 def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
-    """Keep a setting that a line between the rows states; the first statement of each counts, after the last attempt to
-    start that died.
+    """Keep a setting that a line between the rows states.
+
+    The first statement of a setting counts. Statements of an attempt to start that died are dropped.
     """
     text = text[:LONGEST_SETTING]
     if text.startswith(DIED) and not seen.has_rows:

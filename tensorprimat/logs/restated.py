@@ -1,8 +1,8 @@
 """Settings that a log states a second time, with other values: another training follows.
 
-Frameworks and launchers write known lines when training starts (`starts`). Of two logs that were joined at any line
-these may be missing: part of a banner is left, or a dump of arguments without its first line. The reader itself finds
-them: it reads the lines between rows alone, and a setting that then has another value than before has changed.
+Frameworks and launchers write known lines when training starts (`starts`). If two logs were joined at an arbitrary
+line, these lines can be missing: only part of a banner is left, or a dump of arguments without its first line. The
+reader finds such a start too: it reads the lines between two rows alone, and compares the settings with those before.
 """
 
 from __future__ import annotations

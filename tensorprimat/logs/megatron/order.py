@@ -11,10 +11,10 @@ from tensorprimat.core.clocks import FINEST
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray
 
 SAME_CLOCK = 0.01  # two ranks time one iteration to within a per cent; a restarted iteration is slower by far
-TIMER_STOOD = 1.5  # seconds beyond the error of dates rounded to a second
+TIMER_STOOD = 1.5  # seconds between two dates beyond the iterations: the timer stood; rounding explains 1 s
 SLOW_START = 2.0  # times the level of the later rows: without dates, a first iteration must take this long
-NEAR_DATE = 0.25  # relative; tolerance for the time between two lines as that of the second iteration
-NEAR_LEVEL = 3.0  # times the level of the later rows: a second iteration takes no longer, and no less than its inverse
+NEAR_DATE = 0.25  # relative difference allowed between the dates of two lines and the time of the second iteration
+NEAR_LEVEL = 3.0  # a second iteration takes between a third of the level of the later rows and three times it
 
 Mask = NDArray[np.bool_]
 
