@@ -142,7 +142,7 @@ that ends in `_gb` counts 10⁹ bytes, one that ends in `_seconds` counts second
   "gpu_info": {"device_name": "…", "device_count": 1, "software_stack": "cpu"},
   "model": {"name": "llama", "preset": "tiny", "parameters": 1901696},
   "training_config": {"global_batch_size": 8, "sequence_length": 128, "precision": "fp32"},
-  "performance_metrics": {"measured_steps": 60, "avg_step_time_seconds": 0.1, "tokens_per_second_per_gpu": 10000.0},
+  "performance_metrics": {"measured_steps": 60, "avg_step_time_seconds": 0.1, "tokens_per_second_per_gpu": 10240.0},
   "memory_metrics": null,
   "warnings": ["memory_metrics: CPU run, so peak memory is the process's RSS …"],
   "raw_step_times": [0.31, 0.1, 0.1],
