@@ -19,7 +19,7 @@ def tiny(kind, **entries):
 
 
 def network_of(preset, **entries):
-    """The model class of transformers with the shape of a preset, on the meta device."""
+    """Return the model class of transformers with the shape of a preset, on the meta device."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     family, shape = {"qwen": "Qwen2", "mistral": "Mistral"}.get(preset.model, "Llama"), preset.shape
     config = getattr(transformers, f"{family}Config")(

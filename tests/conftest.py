@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A run in which tests were collected but every one was skipped proves nothing, so it fails."""
+    """Fail a run in which tests were collected but every one was skipped: it proves nothing."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or session.config.option.collectonly:
         return

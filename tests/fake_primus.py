@@ -80,7 +80,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def checkout(root: Path, *, gpus: tuple[str, ...] = ("MI300X",), old: bool = False) -> Path:
-    """A checkout as of v26 (primus-cli, a folder per GPU, a precision in each name) or, old, as of v0.2 (neither)."""
+    """Return a checkout as of v26 (primus-cli, folders per GPU, precision in names) or, old, as of v0.2 (neither)."""
     configs = root / "primus" / "configs"
     write(
         configs / "modules" / "megatron" / "pre_trainer.yaml", TRAINER.replace("extends", "bases" if old else "extends")
@@ -103,7 +103,7 @@ def checkout(root: Path, *, gpus: tuple[str, ...] = ("MI300X",), old: bool = Fal
 
 
 def program(folder: Path, name: str, body: str) -> Path:
-    """An executable shell program of that name."""
+    """Return an executable shell program of that name."""
     path = write(folder / name, "#!/usr/bin/env bash\n" + textwrap.dedent(body))
     path.chmod(0o755)
     return path

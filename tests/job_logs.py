@@ -25,7 +25,7 @@ class Job:
     hour: int = 8
 
     def tflops(self, seconds: float) -> float:
-        """TFLOP/s of a GPU in a step of so many seconds."""
+        """Return TFLOP/s of a GPU in a step of so many seconds."""
         return self.batch * self.length / self.gpus / seconds * 400 / 8192
 
     @property
@@ -34,7 +34,7 @@ class Job:
         return self.batch * self.length / self.seconds / self.gpus
 
     def steps(self) -> Iterator[tuple[int, float, datetime]]:
-        """(number, seconds, moment) of every step."""
+        """Return (number, seconds, moment) of every step."""
         now = datetime(2026, 1, 5, self.hour, tzinfo=timezone.utc)
         for number in range(self.first, self.last + 1):
             took = self.startup if number == self.first else self.seconds * (1 + 0.001 * (number % 3 - 1))
@@ -49,7 +49,7 @@ class Job:
         return [*before, *(line for step in self.steps() for line in row(*step).split("\n"))]
 
     def resume(self, **changes: object) -> Job:
-        """The job that goes on where this one ended."""
+        """Return the job that continues where this one ended."""
         more = {"first": self.last + 1, "last": 2 * self.last, "resumed": True, "hour": self.hour + 1, **changes}
         return replace(self, **more)  # type: ignore[arg-type]
 

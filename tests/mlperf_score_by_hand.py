@@ -34,7 +34,7 @@ def minutes_of(path):
 
 
 def scores(root):
-    """{submitter/system/benchmark: (score in minutes or None, successes, files)}."""
+    """Return {submitter/system/benchmark: (score in minutes or None, successes, files)}."""
     found = {}
     for folder in sorted(Path(root).glob("*/results/*/*")):
         times = [minutes_of(path) for path in folder.glob("result_*.txt")]

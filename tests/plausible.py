@@ -62,7 +62,7 @@ def result(
     device_name: str | None = None,
     **config: Any,
 ) -> Result:
-    """A whole result: `runs` repetitions of `steps` measured steps that take about `seconds` each."""
+    """Return a whole result: `runs` repetitions of `steps` measured steps that take about `seconds` each."""
     facts, shape = MACHINES[machine], models.find(model, preset)
     random = np.random.default_rng(seed)
     length = warmup + steps
@@ -119,7 +119,7 @@ def result(
 
 
 def means_only(machine: str = "h100") -> Result:
-    """A minimal old result: reported means, no steps, no configuration, no timestamp."""
+    """Return a minimal old result: reported means, no steps, no configuration, no timestamp."""
     facts = MACHINES[machine]
     return Result(
         platform=facts["platform"],

@@ -19,7 +19,7 @@ SIZES = {"small": (768, 128_625_408), "medium": (1024, 423_183_360)}
 
 
 def row(size="small", context=128, *, forward_only=False, mean=100.0, **more):
-    """The keys that every tool of this kind writes, and no more."""
+    """Return the keys that every tool of this kind writes, and no more."""
     width, parameters = SIZES[size]
     return {
         "model_size": size, "vocab": 10_000, "context_length": context, "d_model": width, "d_ff": 4 * width,

@@ -19,7 +19,7 @@ def test_without_an_importable_amdsmi_no_device_is_found(monkeypatch, tmp_path, 
 
 
 def stand_in(**changes):
-    """A stand-in for amdsmi with one MI300X."""
+    """Return a stand-in for amdsmi with one MI300X."""
     smi = ModuleType("amdsmi")
     smi.AmdSmiException = type("AmdSmiException", (Exception,), {})
     smi.AmdSmiClkType = SimpleNamespace(GFX="gfx", MEM="mem")

@@ -31,7 +31,7 @@ TRAINING_ROOMS = {"machine", "engines", "micro"}
 
 
 def imported_by(path):
-    """Every module that a file imports, wherever the import stands."""
+    """Yield every module that a file imports, wherever the import stands."""
     for node in nodes(path.read_text()):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -74,7 +74,7 @@ def test_top_level_scripts_import_names_that_the_package_has(path):
 
 
 def names_of(module):
-    """The names that the top level of a module binds."""
+    """Yield the names that the top level of a module binds."""
     for node in nodes(module.read_text()):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name

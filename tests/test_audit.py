@@ -22,7 +22,7 @@ START = 1.7e9
 
 
 def rows(times: list[float], dates: list[float] | None = None, **fields: object) -> Steps:
-    """Rows of one step each; dates: seconds since the start."""
+    """Return rows of one step each; dates: seconds since the start."""
     return Steps.of(
         Step(
             index=n,

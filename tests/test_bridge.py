@@ -69,7 +69,7 @@ def recipe():
 
 
 def run(tmp_path, failure="pass"):
-    """The engine's own process, with the stand-in for Megatron-Bridge in reach."""
+    """Run the engine's own process, with the stand-in for Megatron-Bridge in reach."""
     package = tmp_path / "site" / "megatron" / "bridge"
     (package / "training").mkdir(parents=True)
     (package / "__init__.py").write_text("")

@@ -133,7 +133,7 @@ def test_every_text_has_enough_contrast(visit, scheme):
 
 
 def contrast(one, other):
-    """Contrast ratio of two colours (#rrggbb) as WCAG 2 defines it."""
+    """Return the contrast ratio of two colours (#rrggbb) as WCAG 2 defines it."""
 
     def luminance(colour):
         parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]

@@ -42,7 +42,7 @@ class Tokens(Dataset):
 
 
 class Small(lightning.LightningModule):
-    """Its loss is the number of its call: 1.0, 2.0, …"""
+    """Model whose loss is the number of the call: 1.0, 2.0, …"""
 
     def __init__(self, *, manual_every=None, fail_at=None, error=None):
         super().__init__()

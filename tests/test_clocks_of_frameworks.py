@@ -43,7 +43,7 @@ def nanochat(folder: Path, counted: float, *, seconds: float = 1.0, first: int =
 
 
 def trainer(folder: Path, *, evaluation: float, stated: float, runtime: float | None = None) -> Result:
-    """A Trainer that counts tokens, 2 s a step, with an evaluation of so many seconds behind steps 100 and 200."""
+    """Read a log of a Trainer that counts tokens: 2 s a step, evaluations of some seconds after steps 100 and 200."""
     lines, clock = [], 10.0
     for step in range(10, 301, 10):
         clock += 20.0

@@ -25,7 +25,7 @@ def only_pair(*results, **options):
 
 
 def dated(one, day):
-    """The same result from another day, so that it is another measurement."""
+    """Return the same result from another day, so that it is another measurement."""
     runs = tuple(run.model_copy(update={"started_at": f"2025-11-{day:02}T10:00:00+00:00"}) for run in one.runs)
     return one.model_copy(update={"runs": runs, "timestamp": f"2025-11-{day:02}T10:00:00+00:00"})
 
@@ -253,7 +253,7 @@ def test_sides_without_a_common_rate_have_no_ratio():
 
 
 def old_means(machine):
-    """Reported means without steps, of a file that states its configuration."""
+    """Return reported means without steps, of a file that states its configuration."""
     whole = result(machine)
     return whole.model_copy(update={"performance_metrics": means_only().performance_metrics, "steps": Steps({})})
 
@@ -331,7 +331,7 @@ def test_an_impossible_flag_value_is_named(options, named):
 
 
 def series(level, *, rows=40, runs=5, seed=0, machine="h100", curve=None, digits=None, run_noise=0.005, **options):
-    """A result whose runs have these rows instead of the plausible ones."""
+    """Return a result whose runs have these rows instead of the plausible ones."""
     one = result(machine, runs=runs, steps=rows, warmup=0, seed=seed, losses=False, **options)
     random = np.random.default_rng(seed)
     shape = np.ones(rows) if curve is None else curve(np.arange(rows))

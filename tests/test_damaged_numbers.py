@@ -269,7 +269,7 @@ def test_a_torchtitan_rate_of_the_hardware_needs_the_text_after_it(tmp_path, beh
 
 
 def proportional(rows: dict[int, str], count: int = 40) -> str:
-    """Megatron rows of 2.0 s at 400 TFLOP/s; rows: numbers of single rows that replace their time or rate."""
+    """Return Megatron rows of 2.0 s at 400 TFLOP/s; rows: numbers of single rows that replace their time or rate."""
     usual = "elapsed time per iteration (ms): 2000.0 | throughput per GPU (TFLOP/s/GPU): 400.0"
     row = (
         " [2026-01-05 08:{1:02d}:{2:02d}] iteration {0:8d}/     100 | consumed samples: {3:12d} | {4} |"

@@ -97,7 +97,7 @@ def test_switches_of_an_architecture_change_counts_as_in_transformers(kind, chan
 
 
 def _no_products(module, query, key, value, *_args, **_kwargs):  # noqa: ARG001
-    """Attention without matrix products: torch's counter then sees the linear parts alone."""
+    """Compute attention without matrix products, so that torch's counter sees the linear parts alone."""
     output = value.repeat_interleave(query.shape[1] // value.shape[1], 1) + query.mean() + key.mean()
     return output.transpose(1, 2).contiguous(), None
 
@@ -152,7 +152,7 @@ def test_counted_pairs_equal_those_of_the_mask(length, window, chunk):
 
 
 def _halved(length, reach):
-    """Of the diagonal; within a window of W tokens, W/2."""
+    """Return half of the diagonal; within a window of W tokens, W/2."""
     return min(length, reach or length) / 2
 
 
@@ -220,7 +220,7 @@ def test_a_built_in_model_costs_the_same_by_both_ways(name):
 
 
 def packed_mfu(reported, decoder, *, charged, lengths):
-    """The MFU that remains when attention counts the packed documents instead of one sequence of `charged` tokens."""
+    """Return the MFU if attention counts the packed documents instead of one sequence of `charged` tokens."""
     return reported * decoder.flops_per_token(lengths) / decoder.flops_per_token([charged])
 
 
@@ -238,7 +238,7 @@ GLOBAL_EVERY, WINDOW, WIDTH = 6, 512, 6144
 
 
 def marin(*, windowed=True):
-    """48 layers of width 6144, 4 of 128 experts of 3072 and a shared expert of 6144, 12 or 6 key-value heads of 128."""
+    """Return 48 layers of width 6144: 4 of 128 experts of 3072, a shared one of 6144, 12 or 6 KV heads of 128."""
     layers = []
     for number in range(48):
         is_global = number % GLOBAL_EVERY == GLOBAL_EVERY - 1

@@ -71,7 +71,7 @@ def test_configuration_comes_from_what_the_engine_prints(tmp_path):
 
 
 def trainer(rate: float) -> list[str]:
-    """A log of the Hugging Face Trainer with a step of 32 samples in every second."""
+    """Return a log of the Hugging Face Trainer with a step of 32 samples in every second."""
     return [
         "***** Running training *****",
         "  Num examples = 32,000",

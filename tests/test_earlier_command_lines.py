@@ -37,7 +37,7 @@ def run(*arguments):
 
 
 def parsed(command, *arguments):
-    """The parameters that a command line gives a command, which is not run."""
+    """Return the parameters that a command line gives a command, which is not run."""
     module = import_module(f"tensorprimat.cli.{earlier.command_of(command) or command}")
     seen = {}
 
@@ -301,7 +301,7 @@ PLACES = {
 
 
 def prepared(folder):
-    """Old results, logs and cells in the places where the page's command lines look."""
+    """Write old results, logs and cells to the places where the page's command lines look."""
     for name, platform in (("benchmark_rocm_llama.json", "rocm"), ("benchmark_cuda_llama.json", "cuda")):
         old = {
             "platform": platform,

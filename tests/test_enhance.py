@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def saved(folder, platform, device, step_seconds, *, stamp, model="llama", preset="full", **config):
-    """A result file of 21 equal steps after a slow first one, with memory and, on AMD, measured power."""
+    """Return a result file of 21 equal steps after a slow first one, with memory and, on AMD, measured power."""
     rows = np.arange(1, 23)
     seconds = np.where(rows == 1, 3 * step_seconds, step_seconds)
     columns = {"index": rows, "seconds": seconds, "memory_reserved_peak_bytes": np.full(len(rows), 70e9)}

@@ -13,7 +13,7 @@ COMMIT = "0123456789" * 4
 
 
 def installed(folder, origin):
-    """A package as pip leaves it, with its record of where it came from (PEP 610)."""
+    """Return a package as pip leaves it, with its record of where it came from (PEP 610)."""
     info = folder / "megatron_core-0.15.3.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: megatron-core\nVersion: 0.15.3\n")

@@ -36,14 +36,14 @@ MEDIANS = {
 
 
 def logs_with(*verdicts: str) -> list[Any]:
-    """The names of the real logs that have such a verdict; one skipped case where there are no real logs."""
+    """Return the names of the real logs that have such a verdict; one skipped case where there are no real logs."""
     absent = pytest.mark.skip(f"needs real logs and expected.toml in {LOGS}, which are not part of the project")
     names = sorted(name for name, answer in ANSWERS.items() if answer["verdict"] in verdicts)
     return names if LOGS.is_dir() else [pytest.param("", marks=absent)]
 
 
 def stated(answer: dict[str, Any]) -> UserFacts:
-    """The flags that the answer says a user must give."""
+    """Return the flags that the answer says a user must give."""
     flags = dict(zip(*[iter(answer.get("flags", []))] * 2, strict=True))
     values = {name.removeprefix("--").replace("-", "_"): int(value) for name, value in flags.items()}
     assert set(values) <= {field.name for field in fields(UserFacts)}, shlex.join(answer.get("flags", []))
@@ -55,7 +55,7 @@ def rows_with(result: Result, *columns: str) -> int:
 
 
 def median(result: Result, column: str) -> float:
-    """Over rows that hold the value, without the log's first row; a rate that no row states is the measured one."""
+    """Return the median of the rows after the first that hold the value; of a rate without rows, the measured one."""
     if not result.steps.has(column):
         return float(getattr(result.performance_metrics, column.removeprefix("reported_")))
     values = result.steps.column(column)[1:]

@@ -184,7 +184,7 @@ DEEPSEEK = MIXTRAL | {
 
 
 def dumped(arguments):
-    """Megatron's print of its arguments."""
+    """Return Megatron's print of its arguments."""
     return "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in arguments.items())
 
 

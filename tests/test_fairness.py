@@ -29,7 +29,7 @@ def with_model(original, **facts):
 
 
 def rated(original, **rates):
-    """The same result with these rates and no others, and no steps that would say more."""
+    """Return the same result with these rates and no others, and no steps that would say more."""
     figures = original.performance_metrics
     every = dict.fromkeys((*NORMALISED_BY, "avg_step_time_seconds"))
     return original.model_copy(update={"performance_metrics": figures.model_copy(update={**every, **rates})})
@@ -102,7 +102,7 @@ def test_another_global_batch_is_the_same_work_per_token_with_its_caveat():
 
 
 def trained_to(target, *, minutes, samples, benchmark="llama31_8b", runs=1, **config):
-    """A result of runs that reached a quality target, with their time and samples."""
+    """Return a result of runs that reached a quality target, with their time and samples."""
     one = changed(result("h100", runs=runs), **config)
     reported = Reported(benchmark=benchmark, quality_target=target)
     figures = one.performance_metrics.model_copy(update={"reported": reported})
@@ -127,7 +127,7 @@ def test_two_runs_to_one_quality_target_are_the_same_task_with_time_to_train_fir
 
 
 def missing(result, *runs):
-    """The result, of which some runs did not reach the target."""
+    """Return the result, of which some runs did not reach the target."""
     unreached = {"time_to_train_seconds": None, "samples_to_train": None}
     facts = [run.model_copy(update=unreached) if run.index in runs else run for run in result.runs]
     return result.model_copy(update={"runs": tuple(facts)})
@@ -247,7 +247,7 @@ def test_two_names_of_equal_shapes_are_one_model():
 
 
 def log(side, **facts):
-    """A result that does not say which parameters train."""
+    """Return a result that does not say which parameters train."""
     one = changed(result(side), peft=None)
     return one.model_copy(update={"provenance": one.provenance.model_copy(update={"engine": "logs"}), **facts})
 

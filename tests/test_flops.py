@@ -97,7 +97,7 @@ def test_torchs_own_counter_agrees_by_construction(model):
 
 
 def counted(network, batch, length):
-    """FLOPs per token of forward and backward, by torch's own counter on the meta device."""
+    """Return FLOPs per token of forward and backward, by torch's own counter on the meta device."""
     torch = pytest.importorskip("torch")
     flop_counter = pytest.importorskip("torch.utils.flop_counter")
     with torch.device("meta"):

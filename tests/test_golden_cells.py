@@ -32,7 +32,7 @@ def rows(table):
 
 
 def columns(table):
-    """Values below each heading."""
+    """Return the values below each heading."""
     return {column.title: [row[n].value for row in table.rows] for n, column in enumerate(table.columns)}
 
 

@@ -45,7 +45,7 @@ def started():
 
 
 def orphan(device, started, more="pass", **settings):
-    """A Python process with the device open whose parent has ended."""
+    """Start a Python process with the device open whose parent has ended; return its number."""
     parent = subprocess.Popen(
         [sys.executable, "-c", ORPHAN, str(device), HOLD.format(more=more)], stdout=subprocess.PIPE, text=True,
         **settings,
@@ -70,7 +70,7 @@ def lives(pid):
 
 
 def child(device, started):
-    """A Python process with the device open that we, its parent, wait for."""
+    """Start a Python process with the device open that this process, its parent, waits for."""
     process = subprocess.Popen([sys.executable, "-c", HOLD.format(more="pass"), str(device)], stdout=subprocess.PIPE)
     process.stdout.readline()
     started.append(process)
@@ -232,7 +232,7 @@ def test_an_orphan_of_a_session_whose_first_process_lives_is_left_alone(device, 
 
 
 def listed(pid, **fields):
-    """The entry of a real process, as the listing makes it."""
+    """Return the entry of a real process, as the listing makes it."""
     return gpu_processes.Holder(pid=pid, created=psutil.Process(pid).create_time(), **fields)
 
 

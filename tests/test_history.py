@@ -14,7 +14,7 @@ from tensorprimat.core.store import Loaded, to_json
 
 
 def on_day(day, **options):
-    """A benchmark of one day of a November."""
+    """Return a benchmark of one day of a November."""
     one = result("h100", **{"runs": 3, "seed": day, **options})
     stamps = [f"2025-11-{day:02}T{10 + run.index}:00:00+00:00" for run in one.runs]
     runs = tuple(run.model_copy(update={"started_at": stamp}) for run, stamp in zip(one.runs, stamps, strict=True))

@@ -16,12 +16,12 @@ from tensorprimat.reports import console, html, markdown
 
 
 def comparison_of(*results):
-    """A comparison of results, each from a file of its own."""
+    """Return a comparison of results, each from a file of its own."""
     return compare([Loaded(path=Path(f"{number}.json"), result=one) for number, one in enumerate(results)])
 
 
 def hot_result(seed, *, share=0.12, seen=True):
-    """A result whose GPU ran at a reduced clock for a share of every step."""
+    """Return a result whose GPU ran at a reduced clock for a share of every step."""
     one = plausible.result("h100", runs=2, seed=seed)
     seconds = one.steps.column("seconds")
     steps = one.steps.replace(

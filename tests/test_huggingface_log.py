@@ -34,7 +34,7 @@ def bar(step: int, elapsed: str, total: int = 40, name: str = "") -> str:
 
 
 def swift(step: int, seconds: float, **more: object) -> dict[str, object]:
-    """A row of ms-swift: the running mean of a step, and the step."""
+    """Return a row of ms-swift: the running mean of a step, and the step."""
     minutes, rest = divmod(round(step * seconds), 60)
     return {
         "loss": 1.5,
@@ -227,7 +227,7 @@ def test_two_ranks_that_report_at_their_own_pace_are_one_run(read_text: Any) -> 
 
 
 def g4(value: float) -> str:
-    """As transformers 5 prints a float."""
+    """Return a float as transformers 5 prints it."""
     return f"{value:.4g}"
 
 

@@ -15,7 +15,7 @@ def changed(original, **config):
 
 
 def logged(*rows):
-    """A result of these rows: dictionaries of columns, numbered from 1."""
+    """Return a result of these rows: dictionaries of columns, numbered from 1."""
     steps = Steps.of(Step(index=number, **{"seconds": None, **row}) for number, row in enumerate(rows, 1))
     return result().model_copy(update={"steps": steps})
 

@@ -377,7 +377,7 @@ def test_mlx_lms_table_of_iterations_is_read(read_text: Any) -> None:
 
 
 def verl_rows(*, validated_every: int, included: bool, count: int = 30) -> str:
-    """Console of verl: until 2025 the time of a step held its validation, later versions time it apart."""
+    """Return the console of verl: until 2025 the time of a step held its validation, later versions time it apart."""
     lines, elapsed = [], 0.0
     for step in range(1, count + 1):
         test = 21.2 if step % validated_every == 0 else 0.0

@@ -70,7 +70,7 @@ def read(folder, document, name="benchmark_cuda_llama.json"):
 
 
 def changed(document, **sections):
-    """A deep copy with some keys of some sections, or whole entries, set anew."""
+    """Return a deep copy with some keys of some sections, or whole entries, set anew."""
     copy = json.loads(json.dumps(document))
     for name, value in sections.items():
         if isinstance(value, dict) and isinstance(copy.get(name), dict):

@@ -21,7 +21,7 @@ HEADER = "epoch,lr-AdamW,step,train/batches,train/time,train_loss"
 
 
 def rows(times: list[float], interval: int = 5) -> list[str]:
-    """Rows as CSVLogger writes them: learning rate, time and loss of one step in lines of their own."""
+    """Return rows as CSVLogger writes them: learning rate, time and loss of one step in lines of their own."""
     lines = [HEADER]
     for number, time in enumerate(times, start=1):
         step = number * interval - 1

@@ -36,7 +36,7 @@ class Planted:
     """Rows that hold no value by rule."""
 
     def read(self, text: bytes, *, format: str | None = None, rows_alone: bool = False) -> Steps:
-        """The steps of a text; rows_alone: as the reader hands them over, even where none of them can be measured."""
+        """Return the steps of a text; rows_alone: as the reader returns them, even if none of them can be measured."""
         with scratch.written(text) as path:
             if rows_alone:
                 reading = logs.named(self.format).read(Log(path))
@@ -45,7 +45,7 @@ class Planted:
             return logs.read(path, format=format).steps
 
     def assert_planted(self, values: Sequence[float], steps: Steps) -> None:
-        """The steps are the planted ones, in their order."""
+        """Check that the steps are the planted ones, in their order."""
         expected = [None if n in self.untimed else value * self.scale for n, value in enumerate(values)]
         assert steps.column("index").tolist() == [self.first + n for n in range(len(values))]
         seen = [None if np.isnan(value) else value for value in steps.column(self.column).tolist()]
@@ -147,7 +147,7 @@ each_format = pytest.mark.parametrize("planted", FORMATS, ids=[planted.format fo
 
 @st.composite
 def mixture(draw: st.DrawFn, planted: Planted, numbers: list[float]) -> str:
-    """The rows in their order, with noise between them, a launcher's prefix and some line ending."""
+    """Return the rows in their order, with noise between them, a launcher's prefix and some line ending."""
     margin = draw(st.sampled_from(MARGIN))
     ending = draw(st.sampled_from(("\n", "\r\n")))
     lines = []

@@ -50,7 +50,7 @@ def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
 
 
 def log_with_everything(path: Path, *, iterations: int = 700) -> Path:
-    """Iterations, a restart, checkpoints, validations, a broken line and noise."""
+    """Return a log of iterations, a restart, checkpoints, validations, a broken line and noise."""
     with path.open("w") as file:
         for number in [*range(1, 4 * iterations // 7), *range(3 * iterations // 7, iterations)]:
             file.write("loading something\n" * (number % 4))
@@ -175,7 +175,7 @@ with parts.outcomes(work, [parts.Stretch(0, 1), parts.Stretch(1, 2)]) as found:
 
 
 def reader(seconds: float) -> subprocess.Popen[str]:
-    """A program whose processes have worked for so long and speak to nobody; with a terminal of its own."""
+    """Return a program whose processes have worked for so long and speak to nobody; with a terminal of its own."""
     command = [sys.executable, "-c", READER, str(seconds)]
     begun = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT

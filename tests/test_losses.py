@@ -17,7 +17,7 @@ CURVE = 2.2 + 9.5 * np.exp(-np.arange(ROWS) / 18)
 
 
 def side(losses, *, seeds=(1,), **config):
-    """One side whose runs logged these losses, one row of `losses` per run."""
+    """Return one side whose runs logged these losses, one row of `losses` per run."""
     runs = len(losses)
     one = result("h100", runs=runs, **{"framework": "nemo", **config})
     columns = {

@@ -17,7 +17,7 @@ def make_env():
 
 
 def a_python(tmp_path, *, sees_gpu):
-    """An interpreter that answers like one with (or without) a torch that sees a GPU."""
+    """Write an interpreter that answers like one with (or without) a torch that sees a GPU; return its path."""
     python = tmp_path / "python3"
     python.write_text(
         "#!/bin/sh\n"

@@ -20,7 +20,7 @@ def tokens_per_gpu(milliseconds: float) -> float:
 
 
 def row(spelling: str, number: int, milliseconds: float, *, loss: float = 11.5, average: float = 9999.9) -> str:
-    """One iteration line as a tag of Primus (P0 … P11), Megatron-LM or Megatron-Bridge would print it."""
+    """Return one iteration line as a tag of Primus (P0 … P11), Megatron-LM or Megatron-Bridge would print it."""
     tokens = tokens_per_gpu(milliseconds)
     elapsed = f"elapsed time per iteration (ms): {milliseconds:.1f}"
     both = f"{elapsed}/{average:.1f}"
@@ -287,7 +287,7 @@ BRIDGE_MEMORY = (
 
 
 def bridge_row(number: int, milliseconds: float) -> str:
-    """Megatron-Bridge's iteration line without --log-throughput."""
+    """Return Megatron-Bridge's iteration line without --log-throughput."""
     return row("2021", number, milliseconds)
 
 

@@ -14,7 +14,7 @@ GBS, LENGTH, GPUS = 1152, 4096, 24
 
 
 def keyed_row(number: int, milliseconds: float) -> str:
-    """An iteration of Argonne's Megatron-DeepSpeed (training_log.py)."""
+    """Return an iteration of Argonne's Megatron-DeepSpeed (training_log.py)."""
     samples = GBS / milliseconds * 1000
     return (
         f"[2025-11-10 09:43:{number % 60:02d},161992][I][megatron/training_log:402:training_log]  "
@@ -32,7 +32,7 @@ def usual_row(number: int, milliseconds: float) -> str:
 
 
 def timer_row(number: int) -> str:
-    """A row of the engine, whose rate leaves a part of the iteration out."""
+    """Return a row of the engine, whose rate leaves a part of the iteration out."""
     return (
         f"[2025-11-10 09:43:{number % 60:02d},109] [INFO] [timer.py:264:stop] epoch=0/micro_step={number}/"
         f"global_step={number}, RunningAvgSamplesPerSec=151.2, CurrSamplesPerSec=151.{100 + number}, "

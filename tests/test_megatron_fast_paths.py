@@ -33,7 +33,7 @@ def test_the_search_finds_every_row_and_event_wherever_it_is_in_the_block(parts:
 
 
 def same_shape(text: str, digits: list[int]) -> str:
-    """The text with other digits."""
+    """Return the text with other digits."""
     numbers = iter(digits)
     return "".join(str(next(numbers)) if sign.isdigit() else sign for sign in text)
 
@@ -67,7 +67,7 @@ def test_digits_read_as_machine_words_give_the_number_that_float_reads(
 
 
 def one_by_one(index: list[int], content: list[float]) -> list[tuple[bool, int]]:
-    """Restarts and repetitions as their definition says, line by line."""
+    """Return restarts and repetitions as their definition says, line by line."""
     found: list[tuple[bool, int]] = []
     seen: set[tuple[int, float]] = set()
     segment, last = 0, 0

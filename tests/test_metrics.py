@@ -26,7 +26,7 @@ from tensorprimat.core.summary import summarise
 
 
 def result(**changes):
-    """Llama 8B on eight H100: 128 sequences of 8,192 tokens in 10 s, 13,107.2 tokens/s/GPU."""
+    """Return a result of Llama 8B on eight H100: 128 sequences of 8,192 tokens in 10 s, 13,107.2 tokens/s/GPU."""
     config = TrainingConfig(
         global_batch_size=128,
         micro_batch_size=2,

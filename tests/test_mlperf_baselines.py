@@ -19,7 +19,7 @@ AMD = "v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b"
 
 
 def own(tmp_path, slower: float = 1.0):
-    """A user's result: the entry's runs, each step longer by a factor."""
+    """Return a user's result: the entry's runs, each step longer by a factor."""
     result = published.result_of(published.find(f"mlperf:{AMD}"))
     steps = result.steps.replace(seconds=np.asarray(result.steps.column("seconds")) * slower)
     result = summarise(result.model_copy(update={"steps": steps, "runs": ()}))

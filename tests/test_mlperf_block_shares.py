@@ -9,7 +9,7 @@ from mlperf_journal import Journal
 
 
 def rows_that_count_samples(journal: Journal, *, blocks: int = 2, rows: int = 6, interval: int = 4) -> None:
-    """NVIDIA in v6.0: no step beside a row, and a row counter that starts anew with each block."""
+    """Write rows as NVIDIA does in v6.0: without a step, and with a row counter that restarts in each block."""
     journal.say("run_start")
     size = rows * interval
     for block in range(blocks):
@@ -59,7 +59,7 @@ def test_blocks_of_one_step_whose_loss_row_another_rank_writes_after_the_block_c
 
 
 def close(journal: Journal, *, steps: int, done: int, mean: float, batch: int, after: float, evaluated: float) -> None:
-    """The end of one of NVIDIA's blocks in v6.0: its mean, block_stop, and an evaluation."""
+    """Write the end of one of NVIDIA's blocks in v6.0: its mean, block_stop, and an evaluation."""
     journal.track({"train_step_time": mean}, after, samples_count=steps * batch)
     journal.say("block_stop", samples_count=steps * batch, step=done)
     journal.say("eval_start", samples_count=done * batch, step=done)
@@ -144,7 +144,7 @@ def test_the_dates_of_rows_that_divide_a_block_do_not_contradict_its_time(tmp_pa
 
 
 def late_rows(journal: Journal, *, blocks: int, steps: int) -> None:
-    """As llama31_405b on 2048 GPUs: a row a step, half a second late, that counts the samples before its step."""
+    """Write rows as llama31_405b has on 2048 GPUs: one a step, half a second late, with the samples before its step."""
     journal.say("run_start")
     for block in range(blocks):
         done = steps * block
@@ -198,7 +198,7 @@ def test_the_loss_row_of_a_slow_step_is_not_a_second_slow_step(tmp_path):
 
 
 def rates_over_evaluations(journal: Journal, *, blocks: int, block: float, evaluated: float) -> None:
-    """As AMD's reference runs of gpt_oss_20b: each throughput is that of the time since the throughput before."""
+    """Write throughputs as AMD's reference runs of gpt_oss_20b: each is that of the time since the one before."""
     journal.say("run_start")
     journal.say("block_start", samples_count=0)
     for number in range(1, blocks + 1):
@@ -279,7 +279,7 @@ SYSTEM = {"number_of_nodes": "1", "accelerators_per_node": "8", "accelerator_mod
 
 
 def launched(tmp_path, *lines, **changes):
-    """A result file without the submission's description, behind what NVIDIA's launcher prints."""
+    """Return a result file without the submission's description, behind what NVIDIA's launcher prints."""
     journal = Journal(submission_platform="1xSUBMISSION_PLATFORM_PLACEHOLDER", global_batch_size=16)
     rows_that_count_samples(journal)
     journal.lines = [f":::SYSJSON {json.dumps(SYSTEM | changes)}", *lines, *(f"0: {line}" for line in journal.lines)]

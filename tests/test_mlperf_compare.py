@@ -25,7 +25,7 @@ from tensorprimat.reports.plots import mlperf as mlperf_plot
 
 
 def entry(gpu: str, submitter: str, minutes: float, *, gpus: int = 8, round: str = "v9.1", **facts: object) -> Entry:
-    """Ten runs around a time to train; nine tenths of it is training."""
+    """Return ten runs around a time to train, of which nine tenths are training."""
     times = [60 * minutes * (1 + 0.01 * (number - 4.5)) for number in range(10)]
     runs = tuple(
         LibraryRun(

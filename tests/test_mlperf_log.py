@@ -14,7 +14,7 @@ from tensorprimat.logs.format import UserFacts
 
 
 def step_times(journal: Journal, seconds: float = 0.5, rows: int = 6, interval: int = 4, batch: int = 16) -> None:
-    """NVIDIA's rows: one per interval, an evaluation after every third, the block's mean beside it."""
+    """Write NVIDIA's rows: one per interval, an evaluation after every third, and the mean of the block."""
     journal.say("run_start")
     journal.say("block_start")
     for row in range(1, rows + 1):
@@ -232,7 +232,7 @@ def test_peak_memory_logged_with_a_blocks_throughput_is_the_allocators(tmp_path,
 
 
 def blocks(journal: Journal, *, samples: int = 1536, later: int = 384, number: int = 4, rate: float = 8.0) -> None:
-    """AMD's Primus in v6.0: nothing but marks with the samples so far."""
+    """Write the marks of AMD's Primus in v6.0: nothing but the samples so far."""
     journal.say("run_start")
     done = 0
     for block in range(number):

@@ -32,7 +32,7 @@ SYSTEM = {
 
 
 def log(minutes: float, status: str | None = "success", samples: int = 36864, batch: int = 32) -> str:
-    """A run with three blocks, an evaluation of six seconds after each, and ten seconds of nothing."""
+    """Return a run with three blocks, an evaluation of six seconds after each, and ten seconds of nothing."""
     lines = []
     now = START
 

@@ -215,7 +215,7 @@ def test_the_clocks_of_two_ranks_are_not_mixed(read_text: Any) -> None:
 
 
 def warmed_up_record(*, header: str = "Compiling model and warming up kernels (~7 minutes on first execution)") -> str:
-    """The newest scripts: batch and window grow by stages, so the steps of the later ones take longer."""
+    """Return the newest scripts: batch and window grow by stages, so the steps of the later ones take longer."""
     times, lines = 0.0, [header, "Resetting Model", "step:0/300 val_loss:10.8 train_time:0ms step_avg:0.02ms"]
     for step in range(1, 301):
         times += 40.0 if step <= 100 else 60.0 if step <= 200 else 90.0

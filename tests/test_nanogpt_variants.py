@@ -15,7 +15,7 @@ SETTINGS = (
 
 
 def mean_rate(step: int, *, slow_from: int = 10**9) -> str:
-    """A row whose rate counts all steps so far; from `slow_from` on a step takes twice the time."""
+    """Return a row whose rate counts all steps so far; from `slow_from` on a step takes twice the time."""
     seconds = STEP * (step + max(0, step - slow_from))
     rate = step * TOKENS / seconds
     return f"{step}/20000 train_loss: {9 - step / 1e4:.4f} train_time: {seconds / 60:.1f}m tok/s: {rate:.0f}"

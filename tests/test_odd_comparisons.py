@@ -176,7 +176,7 @@ def test_long_names_that_differ_at_their_ends_differ_in_every_picture():
 
 
 def of_one_task(**config):
-    """H100 and MI300X with times and samples to one quality target; config: of the second."""
+    """Return H100 and MI300X with times and samples to one quality target; config: of the second."""
     task = Reported(benchmark="llama31_8b", quality_target=3.3)
     sides = []
     for machine, times, samples in (("h100", (5000, 5100, 5200), 1000), ("mi300x", (3900, 4000, 4100), 1200)):

@@ -26,7 +26,7 @@ FLAGS += ["--context-length", "16", "--batch-size", "2", "--warmup-steps", "1", 
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Tiny work on two threads waits for its neighbours."""
+    """Let torch use one thread: tiny work on two threads waits for other tests."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -414,7 +414,7 @@ def test_a_gpu_is_timed_with_its_parts_and_its_memory():
 
 
 class _Widest(torch.utils._python_dispatch.TorchDispatchMode):
-    """Notes the largest float32 tensor that is made within."""
+    """Dispatch mode that records the size of the largest float32 tensor made while it is active."""
 
     def __init__(self):
         super().__init__()

@@ -159,7 +159,7 @@ def attacks(pattern: re.Pattern) -> Iterator[tuple[str, str]]:
 
 
 class LateError(Exception):
-    """The pattern took longer than its patience."""
+    """Raised if a pattern takes longer than its time limit."""
 
 
 def seconds(pattern: re.Pattern, attack: tuple[str, str], length: int, *, at_start: bool) -> float:

@@ -17,7 +17,7 @@ from tensorprimat.machine import environment, platform
 
 
 def fake_torch(*devices, hip=None, cuda="12.8"):
-    """As much of torch as detection asks, for GPUs that are not here."""
+    """Return as much of torch as detection asks, for GPUs that are not here."""
     return SimpleNamespace(
         __version__="2.9.0",
         version=SimpleNamespace(hip=hip, cuda=cuda),

@@ -76,7 +76,7 @@ CASES = {
 
 
 def shown_ticks(axes):
-    """Tick labels inside the axis: matplotlib keeps some outside, undrawn."""
+    """Return the tick labels inside the axis: matplotlib keeps some outside, undrawn."""
     low, high = sorted(axes.get_ylim())
     return [label for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high]
 

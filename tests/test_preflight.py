@@ -92,7 +92,7 @@ def test_a_gpu_below_the_others_is_named_with_its_drivers_reason():
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    """A machine of two cards; the second is hot, and has company."""
+    """A machine with two GPUs; the second is hot, and other processes use it."""
     hot = DeviceReading(
         power_limit_watts=700.0,
         throttled_by=("heat",),

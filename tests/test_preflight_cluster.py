@@ -88,7 +88,7 @@ def test_every_node_has_a_row_and_a_slow_one_fails_the_command_by_name(cluster, 
 
 
 def alone(rate):
-    """A preflight of one H100."""
+    """Return a preflight of one H100."""
     row = MatrixRate(
         precision="bf16", size=8192, best_flops_per_second=rate, typical_flops_per_second=rate,
         achieved_flops_per_second=8e14,

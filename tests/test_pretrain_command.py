@@ -38,7 +38,7 @@ def trained(monkeypatch, tmp_path):
 
 
 def script(model):
-    """The script's own constants, as its call hands them over."""
+    """Return the script's own constants, as its call hands them over."""
     return scripts.load(f"pretrain_{model}.py").DEFAULTS
 
 

@@ -47,7 +47,7 @@ def wait_until(happens, patience=30):
 
 @contextlib.contextmanager
 def ours(then="time.sleep(60)"):
-    """A program that runs a launcher with two ranks in sessions of their own: the program, the rest, its folder."""
+    """Start a program that runs a launcher with two ranks in own sessions; yield it, the rest and its folder."""
     program = subprocess.Popen(
         [sys.executable, "-c", OURS, LAUNCHER.format(then=then)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )

@@ -59,7 +59,7 @@ def test_every_environment_variable_that_the_program_reads_is_documented():
 
 
 def unknown_flags(program, flags):
-    """Flags that the manual of a program does not name."""
+    """Return the flags that the manual of a program does not name."""
     named = set(re.findall(r"(?<!\S)--[a-z-]+", flags)) - {"--help"}
     if not named:
         return []

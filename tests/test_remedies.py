@@ -146,7 +146,7 @@ NOT_OURS = {
 
 
 def accepted(command):
-    """The long options of a command."""
+    """Return the long options of a command."""
     parameters = inspect.signature(import_module(f"tensorprimat.cli.{command}").command, eval_str=True).parameters
     flags = {"--help"}
     for name, parameter in parameters.items():
@@ -167,7 +167,7 @@ def _is_text(node):
 
 
 def texts(path):
-    """Every string of a module that is no docstring; an f-string as one text, with {} for what is filled in."""
+    """Yield every string of a module that is no docstring; an f-string as one text, with {} for what is filled in."""
     every = nodes(path.read_text())
     inside = {id(part) for node in every if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     documented = {id(node.value) for node in every if isinstance(node, ast.Expr)}
@@ -181,7 +181,7 @@ def texts(path):
 
 
 def remedies(text):
-    """Flags of a text that are meant for the command that shows it."""
+    """Return the flags of a text that are meant for the command that shows it."""
     return [match[0] for match in FLAG.finditer(text) if not OF_ANOTHER_COMMAND.search(text[: match.start()])]
 
 

@@ -137,7 +137,7 @@ def test_a_million_steps_make_a_page_below_five_megabytes():
 
 
 def one_row_per_run(machine):
-    """A result whose runs are one row each, as those made from MLPerf's library."""
+    """Return a result whose runs are one row each, as those made from MLPerf's library."""
     made = plausible.result(machine)
     steps = Steps({"index": [500, 500], "seconds": [1.0, 1.01], "covers": [500, 500], "run": [0, 1]})
     return summarise(made.model_copy(update={"steps": steps, "runs": made.runs[:2]}))

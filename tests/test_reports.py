@@ -84,7 +84,7 @@ def on_terminal(comparison, width=80, **options):
 
 
 def one_line(text):
-    """Without the line breaks of a terminal."""
+    """Return a text without the line breaks of a terminal."""
     return " ".join(text.split())
 
 

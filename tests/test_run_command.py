@@ -323,7 +323,7 @@ def test_append_does_not_count_a_log_twice(folder, capsys):
 
 
 def start(folder, tmp_path, *flags, terminal=None):
-    """The real command, with the stand-in engine, as a process that signals can be sent to."""
+    """Start the real command, with the stand-in engine, as a process that signals can be sent to."""
     program = (
         "import sys; from tensorprimat import engines; from tensorprimat.cli import benchmark, main\n"
         "from tensorprimat.core.result import GpuInfo; from tensorprimat.machine.platform import Machine\n"

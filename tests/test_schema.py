@@ -122,7 +122,7 @@ JSON_TYPES = {
 
 
 def resolved(schema):
-    """The schema behind a reference, of an optional part the part."""
+    """Return the schema behind a reference; of an optional part, the part."""
     if "$ref" in schema:
         return resolved(SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]])
     parts = [part for part in schema.get("anyOf", []) if part.get("type") != "null"]

@@ -24,7 +24,7 @@ ONE_MACHINE = "other machines may differ"
 
 
 def sentences_with_a_verdict(comparison):
-    """Every sentence of the reports that compares two sides."""
+    """Return every sentence of the reports that compares two sides."""
     printed = [*forest.answers(comparison), *map(formatting.headline, comparison.pairs)]
     of_money = [sentence for pair in comparison.pairs for sentence in money.sentences(pair)]
     return printed + [one for one in of_money if "are not compared" not in one and "not confirmed" not in one]

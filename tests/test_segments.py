@@ -46,7 +46,7 @@ def read(tmp_path: Path) -> Reader:
 
 
 def assert_figures_of(result: Result, job: Job, rel: float = 0.004) -> None:
-    """Every figure that the log can tell is that of one job."""
+    """Check that every figure that the log can tell is that of one job."""
     performance, config = result.performance_metrics, result.training_config
     told = [
         (performance.avg_step_time_seconds, job.seconds),
@@ -189,7 +189,7 @@ TOLD = (
 
 @st.composite
 def spliced(draw: st.DrawFn, name: str) -> tuple[list[str], tuple[Job, Job]]:
-    """Two logs of one format joined at any lines, the second with or without its settings."""
+    """Return two logs of one format joined at any lines, the second with or without its settings."""
     lengths = st.sampled_from([12, 20, 40])
     first = replace(Job(), last=draw(lengths))
     second = replace(first, hour=10, last=draw(lengths), banner=draw(st.booleans()), **draw(st.sampled_from(CHANGES)))
@@ -208,7 +208,7 @@ def spliced(draw: st.DrawFn, name: str) -> tuple[list[str], tuple[Job, Job]]:
 
 
 def assert_nothing_is_mixed_silently(lines: Sequence[str], jobs: Sequence[Job]) -> None:
-    """The figures are those of one job, or a warning or a refusal tells that they may not be."""
+    """Check that the figures are those of one job, or that a warning or a refusal names the doubt."""
     with scratch.written("\n".join(lines) + "\n") as path:
         try:
             result = logs.read(path)

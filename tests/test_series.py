@@ -56,7 +56,7 @@ def test_a_kill_between_the_two_writes_leaves_the_old_result_whole(tmp_path, mon
 
 
 def damaged(content, random_):
-    """Variants of a file as copies go wrong: cut, holes, changed bytes, another file."""
+    """Yield variants of a file as copies go wrong: cut, holes, changed bytes, another file."""
     yield b""
     for part in (1, 10, len(content) // 2, len(content) - 1):
         yield content[:part]

@@ -14,7 +14,7 @@ from tensorprimat.core.summary import summarise
 
 
 def of_steps(*, seconds: float = 2.0, warnings: tuple[str, ...] = (), gpu: GpuInfo | None = None, **config) -> Result:
-    """A result of 20 steps; keyword arguments state its configuration."""
+    """Return a result of 20 steps; keyword arguments state its configuration."""
     columns = {"index": np.arange(1, 21), "seconds": np.full(20, seconds)}
     return summarise(
         Result(
@@ -30,7 +30,7 @@ def of_steps(*, seconds: float = 2.0, warnings: tuple[str, ...] = (), gpu: GpuIn
 
 
 def of_means(**figures) -> Result:
-    """A result of an old version that holds means only."""
+    """Return a result of an old version that holds means only."""
     config = TrainingConfig(**figures.pop("config", {}))
     return Result(
         platform="nvd",

@@ -31,7 +31,7 @@ STATED = [
 
 
 def bare(path, *, seconds=10.0, platform="amd", name="llama", **config):
-    """A result file that states nothing but its step times."""
+    """Return a result file that states nothing but its step times."""
     result = Result(
         platform=platform,
         gpu_info=GpuInfo(),

@@ -37,7 +37,7 @@ def test_a_ratio_of_equal_numbers_of_runs_is_tested_between_student_and_welch(ou
 
 
 def alarms(ours, theirs, count=1500, seed=11):
-    """Share of comparisons of equal sides that are called different."""
+    """Return the share of comparisons of equal sides that are called different."""
     random = np.random.default_rng(seed)
     sides = [np.exp(0.01 * random.standard_normal((count, runs))) for runs in (ours, theirs)]
     p_values = [stats.difference(stats.of_runs(a), stats.of_runs(b)).p_value() for a, b in zip(*sides, strict=True)]

@@ -165,7 +165,7 @@ def test_a_row_that_restates_other_rows_is_neither_measured_nor_counted():
 
 
 def trained_shape(*, tflops=None, mfu=None, **config):
-    """Llama 3.1 8B at 10,000 tokens/s on one H100, with what its framework says of that."""
+    """Return Llama 3.1 8B at 10,000 tokens/s on one H100, with what its framework says of that."""
     rows = timed(9.0, *[0.8192] * 9, reported_tflops_per_gpu=tflops, reported_mfu=mfu)
     stated = result(rows, global_batch_size=1, sequence_length=8192, num_gpus=1, **config)
     shape = models.find("llama").shape

@@ -40,7 +40,7 @@ def specs(**requested):
 
 
 def stand_in(spec, *, fits=lambda _: True, calls=None):
-    """A cell without any training."""
+    """Return a cell without any training."""
     if calls is not None:
         calls.append(spec)
     values = spec.model_dump(exclude=FIGURELESS)

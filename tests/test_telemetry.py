@@ -19,7 +19,7 @@ from tensorprimat.machine.telemetry import Sampler
 
 
 def sampled(*watts):
-    """A sampler that has read these powers, one second apart, from second 100 on."""
+    """Return a sampler that has read these powers, one second apart, from second 100 on."""
     sampler = Sampler([Replay([DeviceReading(power_watts=value) for value in watts])])
     for _ in watts:
         sampler.sample()
@@ -82,7 +82,7 @@ def test_a_clock_that_is_held_down_is_reported_with_its_share():
 
 
 def following(times, readings):
-    """A sampler that took these readings of one device at these moments."""
+    """Return a sampler that took these readings of one device at these moments."""
     sampler = Sampler([Replay(readings)])
     for _ in readings:
         sampler.sample()
@@ -91,7 +91,7 @@ def following(times, readings):
 
 
 def curve(seconds=10, *, watts=500.0, joules=lambda second: 1000.0 + 500.0 * second, held=()):
-    """One reading a second of a device with constant power."""
+    """Return a sampler with one reading a second of a device with constant power."""
     return following(
         [100.0 + second for second in range(seconds + 1)],
         [
@@ -251,7 +251,7 @@ def result_on(*gpu_ids, name=None):
 
 
 def measured(sampler, *, watts=500.0):
-    """A result of ten steps of a second that the sampler watched."""
+    """Return a result of ten steps of a second that the sampler watched."""
     rows = [Step(index=index, seconds=1.0, ended_at=101.0 + index, power_watts_per_gpu=watts) for index in range(10)]
     result, steps = power.with_telemetry(result_on("GPU-a"), Steps.of(rows), sampler)
     return power.judged(summarise(result.model_copy(update={"steps": steps})), sampler)
@@ -336,7 +336,7 @@ class NvmlError(Exception):
 
 
 def nvml(**answers):
-    """A stand-in for pynvml: what is not in answers is not supported."""
+    """Return a stand-in for pynvml: what is not in answers is not supported."""
     known = {
         "nvmlInit": None,
         "nvmlDeviceGetCount": 1,

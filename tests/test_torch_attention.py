@@ -38,7 +38,7 @@ class Operations(TorchDispatchMode):
 
 
 def flash_attn_func(query, key, value, dropout_p, softmax_scale, causal, window_size, softcap=0.0):
-    """Attention as the package flash-attn documents it, by plain products; tensors are (batch, length, heads, size)."""
+    """Compute attention as the package flash-attn documents it; tensors are (batch, length, heads, size)."""
     assert causal
     assert not dropout_p
     assert query.shape[-1] == key.shape[-1] == value.shape[-1]
@@ -110,7 +110,7 @@ def test_a_mask_of_each_kind_of_layer_is_built_once(kind):
 
 
 def captured_attention(model, sequence_length, operation="scaled_dot_product_attention"):
-    """The keyword arguments of an operation in the graph that torch.compile captures of the first layer."""
+    """Return the keyword arguments of an operation in the graph that torch.compile captures of the first layer."""
     found = []
 
     def backend(graph, _inputs):

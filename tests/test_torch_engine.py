@@ -57,7 +57,7 @@ class Run:
         )  # fmt: skip
 
     def end(self, timeout=300):
-        """(exit code, lines of stdout, lines of stderr)"""
+        """Return (exit code, lines of stdout, lines of stderr)."""
         try:
             printed, complaints = self.process.communicate(timeout=timeout)
         finally:

@@ -46,7 +46,7 @@ def network():
 
 
 def operations_of(network, *, fused=True):
-    """Operations of the second step."""
+    """Return the operations of the second step."""
     optimizer, tokens = adamw(network, fused=fused), torch.arange(34).reshape(2, 17)
     operations = Counter()
     for recorded in (Counter(), operations):

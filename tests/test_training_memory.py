@@ -46,7 +46,7 @@ def without_window(model, **changes):
 
 
 def network_of(monkeypatch, preset, *, length=LENGTH, recompute="none", fused_norm=True, stored=torch.bfloat16):
-    """The real model of a preset, as the torch engine builds it; within FakeTensorMode."""
+    """Return the real model of a preset, as the torch engine builds it; within FakeTensorMode."""
     monkeypatch.setattr(torch_attention, "mask_of", lambda *_, **__: None)  # on a GPU the window's blocks are small
     torch.set_default_dtype(stored)
     try:
@@ -61,7 +61,7 @@ def network_of(monkeypatch, preset, *, length=LENGTH, recompute="none", fused_no
 
 
 def kept_by_autograd(monkeypatch, model, **changes):
-    """Bytes of every tensor but the weights that autograd holds after the forward pass of the real model."""
+    """Return the bytes of every tensor but the weights that autograd holds after forward of the real model."""
     with FakeTensorMode():
         network = network_of(monkeypatch, without_window(model), **changes)
         with autograd_memory.kept_for_backward(network) as kept:

@@ -33,12 +33,12 @@ WHOLE_SERIES = {
 
 @functools.cache
 def document():
-    """A result as JSON, to be spoilt."""
+    """Return a result as JSON, to be spoilt."""
     return json.loads(store.to_json(plausible.result("h100", runs=2, steps=50)))
 
 
 def spoilt(place, value):
-    """The document with another value at a place."""
+    """Return the document with another value at a place."""
     content = copy.deepcopy(document())
     holder = content
     for key in place[:-1]:

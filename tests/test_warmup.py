@@ -16,7 +16,7 @@ QUICK = ["--shape", "tiny=32/64/2/2", "--vocab-size", "100", "--context-length",
 
 
 def study(first=50.0, second=10.0, noise=0.1):
-    """Cells of a machine whose first step is slow, and whose second may be."""
+    """Return cells of a machine whose first step is slow, and whose second may be."""
     slow = [first, second]
 
     def measure(spec):

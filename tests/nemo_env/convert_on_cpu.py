@@ -38,7 +38,7 @@ class Norm(torch.nn.RMSNorm):
 
 
 def layers(config):
-    """Megatron's own layers with those two in them."""
+    """Return Megatron's own layers with those two in them."""
     spec = gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization)
     parts = spec.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = IdentityOp

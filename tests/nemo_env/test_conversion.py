@@ -14,7 +14,7 @@ WIDTH, HEADS, GROUPS, HEAD, INNER, LAYERS, WORDS = 32, 4, 2, 8, 48, 2, 128
 
 
 def configuration(model):
-    """A tiny configuration of the model's architecture, as its published checkpoint has one."""
+    """Return a tiny configuration of the model's architecture, as its published checkpoint has one."""
     import transformers
 
     kinds = {
@@ -39,7 +39,7 @@ def configuration(model):
 
 
 def write_checkpoint(model, folder):
-    """A Hugging Face checkpoint of random weights, in bfloat16, with a tokenizer; returns its weights."""
+    """Write a Hugging Face checkpoint of random weights, in bfloat16, with a tokenizer; return its weights."""
     import tokenizers
     import torch
     import transformers
@@ -57,7 +57,7 @@ def write_checkpoint(model, folder):
 
 
 def read_weights(folder):
-    """Of a NeMo checkpoint, by Megatron's names, layers stacked."""
+    """Return the weights of a NeMo checkpoint, by Megatron's names, layers stacked."""
     import torch
     from torch.distributed import checkpoint
 
@@ -73,7 +73,7 @@ def read_weights(folder):
 
 
 def grouped(query, key, value):
-    """Megatron's order: of each group of heads its queries, then its key, then its value."""
+    """Return the rows in Megatron's order: of each group of heads its queries, then its key, then its value."""
     import torch
 
     per_group = HEADS // GROUPS * HEAD

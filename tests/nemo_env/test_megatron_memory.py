@@ -74,7 +74,7 @@ class _SwigluKeeps(torch.autograd.Function):
 
 
 def layer_spec():
-    """Megatron Core's layer for the CPU, with norm and attention that keep what the kernels of a GPU keep."""
+    """Return Megatron Core's layer for the CPU, with norm and attention that keep what the kernels of a GPU keep."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 
     spec = get_gpt_layer_local_spec(normalization="RMSNorm")

@@ -16,7 +16,7 @@ HOOK_SECONDS = 0.25  # its timer stops before the batch-end hooks, logging among
 
 
 def python(shim, *arguments, PYTHONPATH="", **environment):  # noqa: N803
-    """A fresh interpreter that finds the project, its tiny recipe and the stand-ins for CUDA."""
+    """Return a fresh interpreter that finds the project, its tiny recipe and the stand-ins for CUDA."""
     path = os.pathsep.join(filter(None, (PYTHONPATH, str(ROOT), str(HERE), str(shim))))
     return subprocess.run(
         [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=300,
@@ -154,7 +154,7 @@ def test_nemos_own_recipe_in_fp8_survives_serialisation_with_the_callback(model,
 
 
 def agrees(result, log):
-    """Same steps, same losses to the digits printed, same step times within what the hooks explain."""
+    """Check for equal steps, equal losses to the digits printed, and step times that the hooks explain."""
     ours = {step.index: step for step in result.steps}
     theirs = {step.index + 1: step for step in log.steps}  # NeMo counts its iterations from 0
     assert list(ours) == list(theirs) == list(range(1, STEPS + 2))

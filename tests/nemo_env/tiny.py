@@ -30,7 +30,7 @@ VOCABULARY = 512
 
 
 def data_step_with_mask(iterator):
-    """NeMo's mock data drop the attention mask, and without Transformer Engine the layers need one."""
+    """Provide the attention mask that NeMo's mock data drop; without Transformer Engine the layers need one."""
     batch = gpt_data_step(iterator)
     length = batch["tokens"].shape[1]
     batch["attention_mask"] = torch.tril(torch.ones(length, length)).lt(0.5)[None, None]
@@ -38,7 +38,7 @@ def data_step_with_mask(iterator):
 
 
 def shrink(recipe):
-    """A few layers, fp32, gloo, no fusion: what a CPU can do. Batch, sequence, steps and callback stay ours."""
+    """Reduce the recipe to a few layers, fp32 and gloo, without fusion. Batch, sequence, steps and callback stay."""
     config = recipe.model.config
     for name, value in TINY_MODEL.items():
         setattr(config, name, value)

@@ -77,7 +77,7 @@ def too_long(tmp_path_factory):
 
 
 def complaint(lines):
-    """The one line in which the launcher says what went wrong."""
+    """Return the one line in which the launcher says what went wrong."""
     found = [line for line in lines if line.startswith("llama: ")]
     assert len(found) == 1, "\n".join(lines)
     return found[0]
@@ -137,7 +137,7 @@ def test_a_lost_rank_is_named(launch, tmp_path):
 
 
 def rank(number, folder):
-    """The process of one rank of the job that was started in a folder."""
+    """Return the process of one rank of the job that was started in a folder."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             of_job = any(str(folder) in word and word.endswith("on_node.py") for word in process.cmdline())
