@@ -138,7 +138,7 @@ and more than a quarter of them are dropped as warm-up, the remaining drift coun
 other rows: these are too few to show it.
 
 Share of the simulated reports with at least one wrong verdict; all sides are equally fast, except in the gate. Several
-verdicts are corrected together (Holm), repeated readings by their number:
+verdicts are corrected together (Holm). Repeated readings are corrected by their number:
 
 {chr(10).join(f"- {name}: {percent(share)}." for name, share in alarms.items())}
 

@@ -217,7 +217,7 @@ def compares_engines(text):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_module_chooses_by_the_name_of_an_engine(path):
+def test_no_module_compares_the_name_of_an_engine(path):
     name = str(path.relative_to(PACKAGE))
     lines = path.read_text().splitlines()
     found = [lines[number - 1].strip() for number in compares_engines(path.read_text())]
@@ -234,12 +234,12 @@ def test_no_module_chooses_by_the_name_of_an_engine(path):
         '(spec.engine, spec.model) != ("bridge", "llama")',
     ],
 )  # fmt: skip
-def test_a_choice_by_the_name_of_an_engine_is_recognised(planted):
+def test_a_comparison_with_the_name_of_an_engine_is_found(planted):
     assert list(compares_engines(planted))
 
 
 @pytest.mark.parametrize("harmless", ['importable("torch")', 'PACKAGES = ("torch", "lightning")', "engine == OWN"])
-def test_names_of_packages_are_no_choice_of_an_engine(harmless):
+def test_comparing_names_of_packages_is_not_reported_as_a_choice_of_engine(harmless):
     assert not list(compares_engines(harmless))
 
 

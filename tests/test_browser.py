@@ -317,7 +317,7 @@ def test_hostile_names_stay_text(visit):
 
 
 @pytest.mark.parametrize("name", ["two", "models", "incomparable"])
-def test_everything_that_can_be_used_has_a_name(visit, name):
+def test_every_control_of_the_page_has_an_accessible_name(visit, name):
     page = visit(name)
     nameless = page.evaluate(
         """() => [...document.querySelectorAll("button, a, input, summary, [role=img], [role=region], .canvas")]

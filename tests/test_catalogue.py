@@ -230,7 +230,7 @@ def test_prices_are_for_gpus_of_the_catalogue():
         assert price.date
 
 
-def test_configurations_set_every_value_and_divide():
+def test_the_batch_of_every_configuration_divides_over_eight_gpus():
     for row in configurations.methodologies():
         parallel = row.tensor_model_parallel_size * row.pipeline_model_parallel_size * row.context_parallel_size
         assert 8 % parallel == 0, row

@@ -386,7 +386,7 @@ def test_a_difference_far_beyond_the_drift_is_still_shown():
     assert only_pair(series(10.0), series(6.0, machine="mi300x", curve=slow, seed=1)).ratio.verdict == "faster"
 
 
-def test_all_models_of_a_report_are_one_family():
+def test_verdicts_on_all_models_of_a_report_are_corrected_together():
     names = ("llama", "qwen", "mistral")
     ours = [series(10.0, model=name, seed=seed) for seed, name in enumerate(names)]
     theirs = [series(9.9, model=name, machine="mi300x", seed=9 + seed) for seed, name in enumerate(names)]

@@ -58,7 +58,7 @@ def test_a_file_without_layer_types_has_the_windows_of_its_architecture(tmp_path
     assert (shape.sliding_window, shape.windowed_layers) == windows
 
 
-def test_gpt2_has_names_of_its_own(tmp_path):
+def test_a_config_json_of_gpt2_is_read_by_the_names_that_it_uses(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_inner": None}))
     shape = shapes.parse(str(path)).shape

@@ -1,4 +1,4 @@
-"""Logs that were cut, folded or rewritten on their way: no number that the whole log lacks, without a warning."""
+"""Logs that were cut, folded or rewritten on their way: a number that the whole log lacks comes with a warning."""
 
 import random
 import sys

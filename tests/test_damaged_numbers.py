@@ -63,7 +63,7 @@ def test_the_beginning_of_a_malformed_number_is_not_a_number(text):
 
 
 @pytest.mark.parametrize("text", ["1,234,567.5", "1.", "12", "-1.5e-07", "nan", "1.5, next", "7 ms", "9.5%", "3."])
-def test_whole_numbers_of_every_spelling_count(text):
+def test_complete_numbers_of_every_spelling_are_read(text):
     assert re.match(fields.NUMBER, text)
 
 

@@ -67,7 +67,7 @@ def test_a_digest_that_was_begun_before_the_file_grew_is_not_used(log, monkeypat
     assert digest.of(log).done()[0] == hashlib.sha256(log.read_bytes()).hexdigest()
 
 
-def test_a_file_that_is_not_there_has_no_digest(tmp_path):
+def test_a_missing_file_has_no_digest(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         digest.sha256(tmp_path / "missing")
 
@@ -85,7 +85,7 @@ def test_a_log_that_grew_while_it_was_read_has_the_digest_of_the_bytes_that_were
     assert (source.sha256, source.size_bytes) == (hashlib.sha256(content).hexdigest(), len(content))
 
 
-def test_a_result_file_keeps_the_sources_that_it_names(log, tmp_path):
+def test_a_result_file_that_is_read_again_keeps_the_hash_of_its_log(log, tmp_path):
     assert main(["extract", str(log), "--output", str(tmp_path / "out.json")]) == 0
     (source,) = logs.read(tmp_path / "out.json").provenance.sources
     assert source.sha256 == hashlib.sha256(log.read_bytes()).hexdigest()

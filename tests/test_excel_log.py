@@ -97,7 +97,7 @@ def test_profiles_of_different_gpus_are_not_ranks_of_one_run(tmp_path):
     assert excel.ranks_of_one_run(paths) == [(paths[0],), (paths[1],)]
 
 
-def test_a_newer_report_repeats_its_rows_for_every_process(tmp_path):
+def test_a_report_with_rows_per_process_gives_one_timeline_per_process(tmp_path):
     rows = [(pid, name, value * pid) for pid in (1, 3) for name, value in TIMELINE.items()]
     path = workbook(tmp_path / "p.xlsx", {"gpu_timeline": [("gpu_pid", "type", "time ms"), *rows]})
     seen = excel.read_profile([path])

@@ -1,4 +1,4 @@
-"""Every real log gives what was found in it by hand, or is refused; and no log is taken for one of another format."""
+"""Every real log gives the figures that were found in it by hand, or is refused; no log is read as another format."""
 
 from __future__ import annotations
 

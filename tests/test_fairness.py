@@ -242,7 +242,7 @@ def test_names_of_two_known_models_are_two_models():
     assert judge(nameless("h100", "llama"), nameless("mi300x", "qwen")).verdict == "not_comparable"
 
 
-def test_two_names_of_equal_shapes_are_one_model():
+def test_a_longer_name_of_the_same_model_does_not_lower_the_level():
     assert judge(result("h100"), with_model(result("mi300x"), name="Llama-3.1-8B")).verdict == "identical"
 
 
@@ -308,7 +308,7 @@ def test_totals_are_compared_only_between_equal_stated_numbers_of_gpus():
         ("steps_per_second", ["num_gpus", "global_batch_size"]),
     ],
 )
-def test_a_rate_needs_everything_that_normalises_it(rate, needed):
+def test_rates_are_compared_only_if_the_settings_that_normalise_them_are_stated_and_equal(rate, needed):
     sides = [rated(result(side), **{rate: 5.0}) for side in ("h100", "mi300x")]
     assert judge(*sides).metric == rate
     for field in needed:

@@ -52,7 +52,7 @@ def test_every_difference_from_the_truth_is_named(tmp_path: Path, changed: dict[
     assert any(printed in difference for difference in TOOL.differences(replace(truth, **changed), path))  # type: ignore[type-var]
 
 
-def test_a_log_that_nobody_can_read_is_a_difference(tmp_path: Path) -> None:
+def test_a_log_that_no_reader_recognises_counts_as_a_difference(tmp_path: Path) -> None:
     truth, path = planted(tmp_path)
     path.write_text("another spelling\n")
     assert TOOL.differences(truth, path) != []

@@ -72,23 +72,23 @@ def with_column(rows, name, values):
     return [{**row, name: value} for row, value in zip(rows, values, strict=True)]
 
 
-def test_equal_dates_prove_one_run():
+def test_equal_dates_prove_two_logs_to_be_one_run():
     other = with_column(ROWS, "seconds", np.linspace(1.0, 1.2, 6))
     assert identity.same_run(logged(*ROWS), logged(*other))
 
 
-def test_other_dates_prove_two_runs_even_of_equal_losses_and_times():
+def test_different_dates_prove_two_runs_even_of_equal_losses_and_times():
     other = with_column(ROWS, "ended_at", np.linspace(9000, 9005, 6))
     assert not identity.same_run(logged(*ROWS), logged(*other))
 
 
-def test_equal_times_prove_one_run_where_no_date_speaks():
+def test_equal_times_prove_two_logs_to_be_one_run_if_no_row_has_a_date():
     undated = without(ROWS, "ended_at")
     assert identity.same_run(logged(*undated), logged(*undated))
     assert identity.same_run(logged(*without(undated, "loss")), logged(*undated))
 
 
-def test_other_losses_prove_two_runs():
+def test_different_losses_prove_two_runs():
     undated = without(ROWS, "ended_at")
     assert not identity.same_run(logged(*undated), logged(*with_column(undated, "loss", np.linspace(3, 2, 6))))
 

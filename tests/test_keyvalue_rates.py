@@ -20,7 +20,7 @@ def clock(n: int) -> str:
     return f"{passed // 60:02}:{passed % 60:02}"
 
 
-def test_the_numbers_of_these_tests_distinguish_both_means() -> None:
+def test_the_two_means_of_the_example_differ_by_more_than_3_percent() -> None:
     assert abs(ALL_OVER_ALL / OF_EQUAL_STEPS - 1) > 0.03
 
 

@@ -200,7 +200,7 @@ def test_memory_taken_from_a_primus_log_is_the_whole_devices_in_gib(tmp_path):
     assert memory.peak_memory_device_used_gb == pytest.approx(44.5 * 1.073741824)
 
 
-def test_a_memory_series_is_bytes_of_its_kind(tmp_path):
+def test_a_memory_series_of_an_old_file_is_converted_to_bytes_of_its_kind(tmp_path):
     document = changed(VERSION_1, memory_values=[40.0] * 5, memory_metrics={"measurement_method": "smi_total_vram"})
     steps = read(tmp_path, document).steps
     assert steps[0].memory_device_used_bytes == 40.0e9

@@ -305,7 +305,7 @@ def test_a_table_of_several_runs_is_refused(read_text: Any) -> None:
         assert len(read_text(shape(partly)).steps) == 20
 
 
-def test_a_table_with_its_columns_in_another_order_may_follow(read_text: Any) -> None:
+def test_a_second_table_with_columns_in_another_order_is_a_second_segment(read_text: Any) -> None:
     rows = history(30, step_time_s=2.0, batch=5)
     other = [{name: row[name] for name in reversed(row)} for row in history(20, step_time_s=4.0, batch=5)]
     result = read_text(as_csv(rows) + as_csv(other))

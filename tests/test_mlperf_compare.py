@@ -250,7 +250,7 @@ def test_the_plot_of_two_rounds_of_one_gpu_names_the_round_of_every_entry():
     assert {name.split(",")[0] for name in names} == {"MI300X v5.0", "MI300X v5.1"}
 
 
-def test_a_precision_of_the_logs_has_no_mark():
+def test_a_precision_that_the_logs_state_is_shown_without_a_mark():
     logged = entry("MI355X", "AMD", 99.0, precision="bf16")
     assert mlperf_report.precision_cell(Scored(logged)) == "BF16"
 

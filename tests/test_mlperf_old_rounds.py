@@ -1,4 +1,4 @@
-"""MLPerf result files of 2023 and 2024, whose marks count and nest otherwise than those of later rounds."""
+"""MLPerf result files of 2023 and 2024, whose marks count and nest in another way than those of later rounds."""
 
 from __future__ import annotations
 

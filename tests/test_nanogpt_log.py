@@ -202,7 +202,7 @@ def test_flags_that_contradict_the_tokens_of_a_step_are_reported_and_the_log_is_
     assert "65,536" in warning
 
 
-def test_the_clocks_of_two_ranks_are_not_mixed(read_text: Any) -> None:
+def test_step_times_are_differences_of_one_ranks_clock(read_text: Any) -> None:
     def rows(rank: int, first: int, last: int) -> str:
         return "".join(
             f"{rank}: step:{n}/100 train_loss:{9 - n / 10:.4f} train_time:{n * 150 + rank}ms\n"
@@ -211,6 +211,7 @@ def test_the_clocks_of_two_ranks_are_not_mixed(read_text: Any) -> None:
 
     steps = read_text(rows(0, 1, 12) + rows(1, 1, 20) + rows(0, 12, 20)).steps
     assert steps.column("index").tolist() == list(range(1, 20))
+    assert steps.column("seconds")[1:].tolist() == pytest.approx([0.15] * 18, abs=1e-6)
     assert not steps.column("segment").any()
 
 

@@ -37,7 +37,7 @@ def test_every_metric_of_a_row_is_read(read_text: Any) -> None:
     assert (step.samples, step.gradient_norm, step.line) == (16, 1.25, 2)
 
 
-def test_older_names_of_memory_mean_the_memory_that_they_measured(read_text: Any) -> None:
+def test_older_names_of_memory_metrics_are_read_as_reserved_peak_and_allocated(read_text: Any) -> None:
     old = ("peak_memory_usage: 68719476736", "memory_allocated: 34359738368")
     step = read_text(log(row(0, *old), row(1, *old), row(2, *old))).steps[1]
     assert (step.memory_reserved_peak_bytes, step.memory_allocated_bytes) == (2**36, 2**35)

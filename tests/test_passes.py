@@ -356,7 +356,7 @@ def test_a_memory_limit_below_what_the_process_uses_is_refused(capsys):
     assert "--memory-limit 0.01: the process already uses " in capsys.readouterr().err
 
 
-def test_a_step_that_fails_is_a_row_and_an_exit_code(capsys, monkeypatch):
+def test_a_step_that_fails_gives_exit_code_1_and_prints_its_error(capsys, monkeypatch):
     def fail(*_):
         raise RuntimeError("the device went away")
 

@@ -119,7 +119,7 @@ def test_a_guarded_command_ends_as_it_would_alone(does, code):
     assert processes.run(["sh", "-c", does]).returncode == code
 
 
-def test_a_command_that_does_not_exist_is_an_error_of_the_system():
+def test_starting_a_missing_command_raises_file_not_found_error():
     with pytest.raises(FileNotFoundError, match="no-such-launcher"):
         processes.popen(["no-such-launcher"])
 

@@ -59,6 +59,6 @@ def test_a_name_that_only_resembles_a_published_model_has_no_shape(name):
     assert shapes.of_name(name) is None
 
 
-def test_an_unknown_shape_is_refused_with_the_names_there_are():
+def test_an_unknown_shape_is_refused_with_the_known_names():
     with pytest.raises(UsageError, match=r"Llama-3\.1-8B.*Llama-2-70B.*Qwen3-32B"):
         shapes.parse("llama5-9b")

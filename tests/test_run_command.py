@@ -300,7 +300,7 @@ def test_a_dry_run_names_the_models_that_it_could_not_check(folder, capsys):
     assert capsys.readouterr().out.splitlines()[-1].endswith("; every check passed")
 
 
-def test_a_model_without_a_log_alone_is_exit_code_2(folder, capsys):
+def test_a_requested_model_without_a_log_gives_exit_code_2(folder, capsys):
     write_log(folder / "training_llama.log")
     assert run("--model", "qwen", "--engine", "logs") == 2
     assert "No log file found for qwen" in capsys.readouterr().out

@@ -126,7 +126,7 @@ def test_runs_that_do_not_fit_are_not_counted_and_the_sentence_names_the_minutes
     assert "--budget-minutes" not in sentence
 
 
-def test_a_node_that_keeps_its_batch_trains_once_within_the_budget():
+def test_eight_gpus_keep_the_global_batch_and_train_once_within_15_minutes():
     fit, sentence = told("eight H200", "nemo", 15)
     assert fit.runs == 1
     assert {spec.global_batch_size for spec in fit.specs.values()} == {128}

@@ -45,7 +45,7 @@ def test_one_line_leaves_ordinary_names_alone():
         assert one_line(name) == name
 
 
-def test_one_line_cuts_text_that_no_name_needs():
+def test_one_line_cuts_very_long_text_and_marks_the_cut():
     assert len(one_line("x" * 10_000_000)) == LONGEST
     assert one_line("x" * 10_000).endswith("…")
 

@@ -131,7 +131,7 @@ def test_a_clean_log_of_one_job_has_no_segments(name: str, read: Reader) -> None
     assert not any("segment" in warning for warning in result.warnings)
 
 
-def test_a_number_that_no_segment_has_is_refused_with_those_that_there_are(read: Reader) -> None:
+def test_an_unknown_segment_number_is_refused_with_the_known_ones(read: Reader) -> None:
     with pytest.raises(InputError, match=r"holds 2 trainings, but none has number 3; --segment takes 1 to 2, or all"):
         read(*map(JOBS["megatron"], (LONG, OTHER)), segment=3)
 

@@ -239,7 +239,7 @@ def test_a_fact_for_one_side_overrides_that_of_its_file(tmp_path):
     assert any(w == "num_gpus: --num-gpus 8 is used, although the log says 4" for w in first.warnings)
 
 
-def test_a_side_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+def test_an_unknown_side_is_refused_with_the_names_of_the_known_ones(tmp_path):
     with pytest.raises(UsageError, match=r"--gpu tpu=v5: nothing that was read is called 'tpu'; there are .*base.*new"):
         laid_over(two(tmp_path), read({"gpu": ["tpu=v5"]}))
 

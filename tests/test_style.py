@@ -35,12 +35,12 @@ VERBS = frozenset(re.findall(r"\w+", """
     Add Advance Allocate Apply Ask Begin Benchmark Build Call Cancel Change Check Choose Clean Close Collect Compare
     Compile Compute Connect Continue Convert Copy Correct Count Create Cut Decide Disable Discard Divide Do Download
     Drain Draw Drop End Ensure Enter Escape Estimate Expect Extract Fail Feed Fetch Fill Find Fit Fold Follow Forget
-    Fork Format Free Fuzz Gather Give Group Hand Handle Have Hold Ignore Import Initialise Inject Insert Install Join
-    Judge Keep Kill Leave Let Limit List Load Look Make Mark Mask Match Measure Merge Move Name Note Open Order Parse Pool
-    Prepare Pretrain Print Profile Project Provide Put Queue Raise Read Reap Record Reduce Refuse Register Release
-    Remove Rename Render Replace Report Request Reset Restore Return Run Save Say Scale Search Send Set Shade Show
-    Simulate Skip Sort Split Start State Stop Submit Summarise Suppress Survey Sweep Take Time Train Trim Try Turn
-    Update Use Verify Wait Warn Watch Wrap Write Yield
+    Fork Format Free Fuzz Gather Give Group Hand Handle Have Hold Ignore Import Initialise Inject Insert Install
+    Join Judge Keep Kill Leave Let Limit List Load Look Make Mark Mask Match Measure Merge Move Name Note Open Order
+    Parse Pool Prepare Pretrain Print Profile Project Provide Put Queue Raise Read Reap Record Reduce Refuse
+    Register Release Remove Rename Render Replace Report Request Reset Restore Return Run Save Say Scale Search Send
+    Set Shade Show Simulate Skip Sort Split Start State Stop Submit Summarise Suppress Survey Sweep Take Time Train
+    Trim Try Turn Update Use Verify Wait Warn Watch Wrap Write Yield
 """))  # fmt: skip
 """Verbs in the imperative with which the docstring of a function may begin; add one where it is missing."""
 _LIKE_FIELDS = {"property", "cached_property", "fixture"}

@@ -99,7 +99,7 @@ def test_a_grid_is_every_combination():
         ("tiny=32/64/0/2", "every number must be at least 1"),
     ],
 )
-def test_a_shape_that_cannot_be_is_refused(text, says, capsys):
+def test_an_impossible_shape_is_refused(text, says, capsys):
     assert main(["sweep", "--shape", text, "--device", "cpu"]) == 2
     assert says in capsys.readouterr().err
 
@@ -172,7 +172,7 @@ def test_a_cell_of_another_device_is_kept_and_a_failed_attempt_is_replaced(tmp_p
     assert list((tmp_path / "history").iterdir()) == [kept]
 
 
-def test_a_broken_file_is_measured_again(tmp_path):
+def test_a_cell_whose_file_is_broken_is_measured_again(tmp_path):
     (spec, *_) = specs()
     (tmp_path / spec.file_name).write_text('{"kind": "cell", ')
     assert sweep.finished(spec, tmp_path, device_name="some CPU") is None
@@ -188,7 +188,7 @@ def test_a_failed_cell_is_tried_again(tmp_path):
     assert (outcome.resumed, outcome.cell.status) == (False, "ok")
 
 
-def test_out_of_memory_is_a_row_and_the_sweep_goes_on(tmp_path):
+def test_a_cell_that_runs_out_of_memory_is_kept_and_the_sweep_continues(tmp_path):
     found = swept(tmp_path, specs(context_length="16,8"), fits=lambda spec: spec.context_length < 16)
     assert [outcome.cell.status for outcome in found] == ["oom", "ok"]
     cell = micro_result.load(tmp_path / "bench_tiny_16_b1_train_fp32.json")
@@ -224,7 +224,7 @@ def test_fit_can_be_requested_later(tmp_path):
     assert again.resumed
 
 
-def test_real_memory_that_runs_out_is_a_row(tmp_path, capsys):
+def test_a_cell_that_really_runs_out_of_memory_gives_a_row_marked_oom(tmp_path, capsys):
     if not Path("/proc/self/status").exists():
         pytest.skip("RLIMIT_DATA counts memory on Linux only")
     limit = f"{memory.used_bytes() / GB + 0.5:.2f}"
@@ -313,7 +313,7 @@ def test_a_process_that_is_killed_ran_out_of_memory_only_if_the_kernel_says_so(c
         ("count(); sys.exit(3)", "exited with 3: no output"),  # another process of the group was killed
     ],
 )
-def test_a_process_that_crashes_is_a_failed_row(cell_whose_process, body, reason):
+def test_a_cell_whose_process_crashes_is_marked_failed_with_the_reason(cell_whose_process, body, reason):
     cell = cell_whose_process(body)
     assert (cell.status, cell.reason) == ("failed", f"the process {reason}")
 

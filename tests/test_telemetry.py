@@ -43,7 +43,7 @@ def test_a_step_far_from_any_sample_has_no_power():
     assert Sampler([]).mean_watts(0.0, 1.0) is None
 
 
-def test_several_devices_give_the_mean_of_one():
+def test_the_power_of_several_devices_is_their_mean():
     sampler = Sampler([Replay([DeviceReading(power_watts=300.0)]), Replay([DeviceReading(power_watts=500.0)])])
     sampler.sample()
     assert sampler.mean_watts(time.time() - 1, time.time() + 1) == 400.0
@@ -185,7 +185,7 @@ def test_a_bridged_reading_is_not_counted_among_those_whose_steps_have_none():
     ]
 
 
-def test_energy_that_some_steps_lack_is_that_of_sampled_power():
+def test_energy_comes_from_sampled_power_if_some_steps_have_no_counter_reading():
     result = measured(curve(joules=lambda second: None if second in (5, 6) else 400.0 * second))
     figures = result.power_metrics
     assert figures.energy_joules_per_gpu == pytest.approx(500.0 * result.performance_metrics.measured_time_seconds)

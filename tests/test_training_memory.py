@@ -210,7 +210,7 @@ def test_an_eight_billion_model_needs_more_than_one_h100_and_recomputation_makes
 @pytest.mark.parametrize(
     ("recompute", "more"), [("none", "every second layer"), ("every second layer", "full"), ("full", "full")]
 )
-def test_the_choice_leaves_room_for_the_error_of_the_estimate_and_a_flag_may_use_all(recompute, more):
+def test_the_default_recompute_leaves_room_for_errors_of_the_estimate_and_a_flag_does_not(recompute, more):
     needed = training_memory.estimate(spec(recompute=recompute)).total
     assert training_memory.smallest_that_fits(spec(), needed / 0.91).recompute == recompute
     assert training_memory.smallest_that_fits(spec(), needed / 0.95).recompute == more
