@@ -265,7 +265,7 @@ def test_the_plot_is_read_aloud_and_zoomed_by_keyboard(visit):
     assert "Step 55:" in page.locator(".plot[data-of=seconds] [aria-live]").text_content()
 
 
-def test_a_step_of_the_warm_up_is_read_as_not_measured(visit):
+def test_a_screen_reader_hears_that_a_warm_up_step_is_not_measured(visit):
     page = visit("two")
     page.locator(".plot[data-of=seconds] .canvas").focus()
     page.keyboard.press("Home")

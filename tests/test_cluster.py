@@ -278,7 +278,7 @@ def test_slurms_line_about_a_kill_for_memory_is_the_proof_of_its_reason(console)
     assert console.cause() == f"rank 9 on node-2 {failures.KILLED_FOR_MEMORY}"
 
 
-def test_a_rank_that_failed_by_itself_is_quoted(console):
+def test_the_error_of_a_rank_that_failed_by_itself_is_the_reported_cause(console):
     for line in SUMMARY.format(code=1).splitlines():
         console.show(line)
     assert console.cause() == "training failed: RuntimeError: peer closed the connection"

@@ -84,7 +84,7 @@ def test_another_precision_is_named_and_the_gate_still_decides(gate):
     assert "precision BF16 against FP8" in markdown
 
 
-def test_memory_has_its_own_limit(gate):
+def test_a_memory_increase_beyond_its_limit_fails_the_gate_although_speed_passes(gate):
     more = h100(seed=1)
     column = more.steps.column("memory_allocated_bytes") * 1.1
     from tensorprimat.core.summary import summarise
@@ -118,7 +118,7 @@ def test_kinds_of_memory_are_never_mixed(gate):
     assert "no kind of device memory was measured on both sides" in markdown
 
 
-def test_losses_have_their_own_limit(gate):
+def test_a_loss_gap_beyond_its_limit_fails_the_gate_although_speed_passes(gate):
     steps = h100(seed=1).steps
     same = h100()
     worse = same.model_copy(update={"steps": steps.replace(loss=same.steps.column("loss") + 1.0)})

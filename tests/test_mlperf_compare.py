@@ -186,7 +186,7 @@ def test_amdahls_share_of_exact_points_is_found_and_linear_scaling_has_none():
     assert linear.low == 0
 
 
-def test_two_rounds_of_one_gpu_give_the_gain_of_software():
+def test_the_newer_round_of_one_gpu_is_compared_with_the_older_one():
     entries = [entry("A", "X", 100, round="v9.1"), entry("A", "X", 90, round="v10.0")]
     [one] = mlperf_scaling.over_rounds(entries)
     assert (one.sides[0].round, math.exp(one.ratio.log)) == ("v10.0", pytest.approx(0.9))

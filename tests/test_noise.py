@@ -49,7 +49,7 @@ def test_limits_that_move_during_a_run_are_reported():
     assert "highest clock of GPU 0" in clock
 
 
-def test_a_device_is_read_and_caps_come_from_sysfs(tmp_path, monkeypatch):
+def test_noise_reads_gpu_processes_and_limits_and_the_cpu_frequency_limit(tmp_path, monkeypatch):
     reading = DeviceReading(power_limit_watts=400.0, processes=(Process(pid=1), Process(pid=2)))
     monkeypatch.setattr(noise.telemetry, "open_devices", lambda ids: [Replay([reading], id=ids[0])])
     policy = tmp_path / "policy0"

@@ -116,7 +116,7 @@ def test_a_share_of_nothing_is_refused_before_anything_is_measured(cluster, caps
     assert records.has_reference(2, None)
 
 
-def test_nodes_of_one_speed_pass(cluster, tmp_path, capsys):
+def test_nodes_of_equal_speed_pass_fail_below(cluster, tmp_path, capsys):
     checks = tuple(DeviceCheck(index=0, host=f"node{n}", flops_per_second=1e11 - n) for n in (0, 1))
     record = Preflight(platform="cpu", device="cpu", host="node0", timestamp="2026-01-02", world_size=2, devices=checks)
     (tmp_path / "record.json").write_text(record.model_dump_json())

@@ -143,7 +143,7 @@ def test_the_influence_of_rows_gives_the_error_of_a_ratio_of_sums():
     assert (moves.std(axis=1).mean() / math.sqrt(40)) == pytest.approx(ratios.std(), rel=0.05)
 
 
-def test_independent_rows_are_worth_about_their_number_and_alternating_ones_no_more():
+def test_the_effective_number_of_independent_rows_is_close_to_their_number():
     random = np.random.default_rng(5)
     _, effective = stats.half_widths_of_series(random.standard_normal((300, 200)))
     assert 150 < np.median(effective) <= 200
