@@ -1,4 +1,4 @@
-"""Are the intervals right? Simulates thousands of benchmarks of known truth and counts how often the tool is right.
+"""Calibration of the intervals: thousands of simulated benchmarks of known truth, and how often the tool is right.
 
     python perf/calibration.py                      writes docs/project/calibration.md (some minutes on one core)
     python perf/calibration.py --comparisons 200    a quick look, printed only

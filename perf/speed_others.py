@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Are the torch engine and `tprimat passes` as fast as what one would use instead? Tokens/s, side by side in one run.
+"""Speed of the torch engine and of `tprimat passes` against other programs: tokens/s of both in turn, in one run.
 
     python perf/speed_others.py                                   (the 4-layer, 256-wide shape on this machine's device)
     python perf/speed_others.py --precision bf16 --layers 16 --width 2048 --vocabulary 128256 --sequence 4096 --compile

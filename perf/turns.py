@@ -1,4 +1,4 @@
-"""Two programs that take turns on a machine whose speed changes: how many times as fast is one as the other?"""
+"""Ratio of the speeds of two programs that take turns, on a machine whose speed changes."""
 
 from __future__ import annotations
 
