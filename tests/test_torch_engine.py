@@ -232,8 +232,20 @@ def test_large_models_are_split_and_small_ones_replicated_whatever_the_memory():
 def test_remedies_for_memory_never_touch_the_global_batch():
     printed = failures.memory_remedies(spec_of(micro_batch_size=4))
     assert printed.startswith("--micro-batch-size 2, --sequence-length 16 (other work), --recompute")
-    assert "--tensor-parallel-size" in printed
     assert "global" not in printed
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"platform": "nvd", "preset": "full"}, True), ({"platform": "nvd"}, False), ({"preset": "full"}, False),
+        ({"platform": "amd", "preset": "full"}, False),
+        ({"platform": "nvd", "preset": "full", "model": "mixtral", "config": {"model_type": "mixtral"}}, False),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_engine_that_splits_layers_is_advised_only_where_it_could_train_the_model(changes, named):
+    assert ("--tensor-parallel-size with --engine nemo" in failures.memory_remedies(spec_of(**changes))) == named
 
 
 def test_a_tiny_model_trains_and_learns(tmp_path):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tensorprimat.core.errors import OutOfMemoryError, RunError, of_file_system
 from tensorprimat.core.failures import ADVICE, INTERRUPTED, OUT_OF_MEMORY, RANK_LOST, cause_of_failure
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import ENGINES
+from tensorprimat.engines import ENGINES, VENDOR_ENGINES
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -54,10 +54,19 @@ def memory_remedies(spec: RunSpec) -> str:
     if ENGINES[spec.engine].tensor_parallel:
         remedies.append(f"--tensor-parallel-size {2 * spec.tensor_model_parallel_size}")
     else:
-        remedies += ["more --num-gpus with --strategy fsdp", "--tensor-parallel-size with --engine nemo"]
+        remedies.append("more --num-gpus with --strategy fsdp")
+        remedies += [f"--tensor-parallel-size with --engine {name}" for name in _that_split(spec)[:1]]
     if spec.precision in ("fp32", "tf32"):
         remedies.append("--precision bf16")
     return ", ".join(remedies)
+
+
+def _that_split(spec: RunSpec) -> list[str]:
+    """Return the engines of the GPU's vendor that split the layers of the spec's model, without a file of their own."""
+    if spec.platform == "cpu" or spec.config is not None or spec.preset != "full":
+        return []
+    rows = (ENGINES[name] for name in VENDOR_ENGINES[spec.platform])
+    return [engine.name for engine in rows if engine.tensor_parallel and not engine.own_configuration]
 
 
 def out_of_memory(spec: RunSpec, rest: str = "") -> OutOfMemoryError:
