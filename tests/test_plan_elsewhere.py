@@ -145,3 +145,10 @@ def test_nemo_on_a_node_named_by_its_gpu_alone_gets_the_published_settings(capsy
 def test_a_gpu_without_units_for_bfloat16_trains_in_fp16_by_default(gpu, precision, capsys):
     assert plan("--gpu", gpu, "--num-gpus", "8") == 0
     assert re.search(rf"Precision +{precision}\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("gpu", "noted"), [("H100-NVL", True), ("A100-SXM-80GB", True), ("H100-SXM", False)])
+def test_nemo_without_published_settings_for_the_gpu_says_so(gpu, noted, capsys):
+    assert plan("--gpu", gpu, "--num-gpus", "8", "--engine", "nemo", "--context-parallel-size", "2") == 0
+    printed = capsys.readouterr().out
+    assert (f"no published settings: methodology agreed has no entry for llama on {gpu}" in printed) == noted

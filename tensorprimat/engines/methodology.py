@@ -34,7 +34,7 @@ class Chosen:
     skipped: str | None = None
     """The better configurations of the methodology that cannot run here, each with its reason; None for none."""
     note: str | None = None
-    """Remark on the values of the methodology that is named; None for none."""
+    """Remark on the values of the methodology that is named, or on the lack of published ones; None for none."""
     origin: str = "the default"
     """Source of the values that no flag set, for messages."""
 
@@ -66,7 +66,8 @@ def values(
     if not rows:
         if name is not None:
             raise UsageError(_missing_entry(name, model, gpu, precision))
-        return Chosen(values={**mine, "methodology": None})
+        lacking = _missing_entry(DEFAULT_METHODOLOGY, model, gpu, precision).removeprefix("--")
+        return Chosen(values={**mine, "methodology": None}, note=f"no published settings: {lacking}")
     if preset != "full":
         raise UsageError(f"--methodology {name} is for the full models only; leave it out with --preset {preset}")
     row, skipped = _best(rows, mine, obstacle)

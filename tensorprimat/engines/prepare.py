@@ -175,7 +175,7 @@ def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: i
     """Return notes on the methodology: kernels, values of no vendor, skipped configurations, values for 8 GPUs."""
     name = chosen.values["methodology"]
     if name is None:
-        return ()
+        return () if chosen.note is None else (chosen.note,)
     notes = []
     if engine.own_training:
         notes.append(
