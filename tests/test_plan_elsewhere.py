@@ -65,6 +65,26 @@ def test_every_remedy_of_a_refusal_makes_the_model_fit(gpu, flags, capsys):
         assert plan("--gpu", gpu, *itertools.chain(*changed.items())) == 0, (remedy, capsys.readouterr().err)
 
 
+KEEP_ALL = ["--num-gpus", "8", "--activation-checkpointing", "none"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "micro", "flags", "advised"),
+    [
+        ("H100-SXM", 4, KEEP_ALL, 1),  # 2 needs 89 GB
+        ("H100-SXM", 5, [*KEEP_ALL, "--global-batch-size", "40"], 1),  # 2 does not divide the batch
+        ("B300", 8, ["--num-gpus", "1", "--engine", "nemo", "--precision", "bf16"], 2),  # 4 needs 305 GB
+    ],
+    ids=["torch", "odd", "nemo"],
+)
+def test_a_micro_batch_is_reduced_to_the_largest_that_fits(gpu, micro, flags, advised, capsys):
+    flags = ["--gpu", gpu, *flags, "--micro-batch-size"]
+    assert plan(*flags, f"{micro}") == 2
+    complaint = capsys.readouterr().err
+    assert f"or --micro-batch-size {advised}\n" in complaint
+    assert plan(*flags, f"{advised}") == 0
+
+
 def test_an_engine_that_is_not_installed_here_can_be_planned(capsys):
     assert plan("--gpu", "B200", "--num-gpus", "8", "--engine", "nemo", "--precision", "fp8") == 0
     printed = capsys.readouterr().out

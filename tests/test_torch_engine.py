@@ -248,6 +248,12 @@ def test_an_engine_that_splits_layers_is_advised_only_where_it_could_train_the_m
     assert ("--tensor-parallel-size with --engine nemo" in failures.memory_remedies(spec_of(**changes))) == named
 
 
+@pytest.mark.parametrize(("micro", "advised"), [(6, 3), (5, 1), (1, None)])
+def test_the_advised_micro_batch_divides_the_batch_as_the_present_one_does(micro, advised):
+    printed = failures.memory_remedies(spec_of(micro_batch_size=micro, global_batch_size=micro))
+    assert re.findall(r"--micro-batch-size (\d+)", printed) == ([str(advised)] if advised else [])
+
+
 def test_a_tiny_model_trains_and_learns(tmp_path):
     run = Run(tmp_path, spec_of(steps=20, warmup_steps=5, micro_batch_size=2, global_batch_size=4, sequence_length=64))
     code, printed, complaints = run.end()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tensorprimat.core import models, settings
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate
+from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate, smaller_micro_batches
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 
@@ -213,7 +213,7 @@ class MegatronCore:
             *(("tensor_model_parallel_size", size) for size in (2, 4, 8)),
             ("recompute", "full"),
             *(("pipeline_model_parallel_size", size) for size in (2, 4, 8)),
-            ("micro_batch_size", max(1, spec.micro_batch_size // 2)),
+            *(("micro_batch_size", size) for size in smaller_micro_batches(spec.micro_batch_size)),
             *(("sequence_length", spec.sequence_length // part) for part in (2, 4)),
         ]
         fitting: dict[str, str] = {}

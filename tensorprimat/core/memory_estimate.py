@@ -23,3 +23,12 @@ class MemoryEstimate:
     def total(self) -> float:
         """Return the sum of all parts, in bytes."""
         return float(sum(getattr(self, part.name) for part in fields(self)))
+
+
+def smaller_micro_batches(size: int) -> list[int]:
+    """Return the proper divisors of a micro batch, the largest first: only they divide the global batch for certain.
+
+    >>> smaller_micro_batches(10)
+    [5, 2, 1]
+    """
+    return [smaller for smaller in range(size // 2, 0, -1) if size % smaller == 0]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from tensorprimat.core import models
 from tensorprimat.core.configured import model_of
-from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate
+from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate, smaller_micro_batches
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import NUMBER_BYTES
@@ -181,6 +181,13 @@ def with_resharding(spec: RunSpec, memory_bytes: float) -> RunSpec:
     return kept if estimate(kept).total <= ROOM_TO_KEEP * memory_bytes else spec
 
 
+def _smaller_micro_batch(spec: RunSpec, memory_bytes: float) -> list[int]:
+    """Return the largest smaller micro batch that fits alone, else the next smaller one; none below 1."""
+    sizes = smaller_micro_batches(spec.micro_batch_size)
+    fitting = [size for size in sizes if estimate(spec.changed(micro_batch_size=size)).total <= memory_bytes]
+    return (fitting or sizes)[:1]
+
+
 def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
     """Return the flags that make the spec fit into the device's memory, the mildest first.
 
@@ -190,7 +197,10 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
     candidates: list[tuple[str, Mapping[str, object]]] = [
         (f"{RECOMPUTE_FLAG} selective", {"recompute": "every second layer"}),
         (ALL_RECOMPUTED, {"recompute": "full"}),
-        (f"--micro-batch-size {spec.micro_batch_size // 2}", {"micro_batch_size": spec.micro_batch_size // 2}),
+        *(
+            (f"--micro-batch-size {size}", {"micro_batch_size": size})
+            for size in _smaller_micro_batch(spec, memory_bytes)
+        ),
         ("--strategy fsdp", {"strategy": "fsdp"}),
     ]
     for length in (spec.sequence_length // 2, spec.sequence_length // 4):
@@ -203,7 +213,7 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
     fitting = []
     for flag, changes in candidates:
         changed = spec.changed(**dict(changes))
-        if changed == spec or not (changed.micro_batch_size and changed.sequence_length > 1):
+        if changed == spec or changed.sequence_length <= 1:
             continue
         if estimate(changed).total <= memory_bytes:
             fitting.append(flag)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from tensorprimat.core.errors import OutOfMemoryError, RunError, of_file_system
 from tensorprimat.core.failures import ADVICE, INTERRUPTED, OUT_OF_MEMORY, RANK_LOST, cause_of_failure
+from tensorprimat.core.memory_estimate import smaller_micro_batches
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, VENDOR_ENGINES
 
@@ -46,8 +47,8 @@ def reason(error: BaseException) -> str:
 def memory_remedies(spec: RunSpec) -> str:
     """Return the flags that make a run need less memory; never the global batch, which alone changes nothing."""
     remedies = []
-    if spec.micro_batch_size > 1:
-        remedies.append(f"--micro-batch-size {max(1, spec.micro_batch_size // 2)}")
+    if smaller := smaller_micro_batches(spec.micro_batch_size):
+        remedies.append(f"--micro-batch-size {smaller[0]}")
     remedies.append(f"--sequence-length {max(2, spec.sequence_length // 2)} (other work)")
     if spec.recompute != "full":
         remedies.append("--recompute")
