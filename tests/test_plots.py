@@ -18,7 +18,7 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
 from tensorprimat.reports import bars, forest
-from tensorprimat.reports.plots import canvas, panels, style
+from tensorprimat.reports.plots import canvas, panels
 from tensorprimat.reports.plots import comparison as comparison_plot
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ def draw():
     """Draws a comparison in the style of the files."""
     import matplotlib
 
-    with matplotlib.rc_context(style.STYLE):
+    with matplotlib.rc_context(canvas.STYLE):
         yield comparison_plot.draw
 
 

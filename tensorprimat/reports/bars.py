@@ -19,7 +19,7 @@ from tensorprimat.core.units import SECONDS_PER_HOUR
 from tensorprimat.reports import facts, formatting
 from tensorprimat.reports.efficiency import of_unlike_kinds
 from tensorprimat.reports.metric_forms import FORMS
-from tensorprimat.reports.plots.style import COLOURS, HATCHES
+from tensorprimat.reports.plots.canvas import COLOURS, HATCHES
 
 UNMEASURED = "not measured"
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR

@@ -1,6 +1,8 @@
-"""Functions that all plots share: size, headings and legend, texts that fit, files of a figure.
+"""The style of every plot: colours, sizes and settings of matplotlib, headings and legend, texts that fit, files.
 
-Plots use matplotlib's Figure without pyplot, so nothing needs a display and importing stays cheap.
+The colours are those of Okabe and Ito, distinct for every kind of colour vision; hatches, markers and line styles
+repeat the distinction for print without colour. Plots use matplotlib's Figure without pyplot, so nothing needs a
+display and importing stays cheap.
 """
 
 from __future__ import annotations
@@ -9,24 +11,50 @@ import io
 import math
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
 from tensorprimat.core.errors import MissingPackageError
 from tensorprimat.core.safe_text import middle_cut, one_line
-from tensorprimat.reports.bars import BarStyle
-from tensorprimat.reports.plots.style import (
-    DPI,
-    FAINT,
-    INK,
-    LEGEND_COLUMNS,
-    LINE_CHARACTERS,
-    LINE_STYLES,
-    STYLE,
-    WIDTH_INCHES,
-)
+
+# Okabe & Ito, "Color Universal Design" (2008), without yellow, which is too light on white paper
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "++")
+LINE_STYLES = ("-", "--", ":", "-.")
+MARKERS = "osD^vP*X"
+INK, FAINT = "#222222", "#8a8a8a"
+
+DPI = 150
+WIDTH_INCHES = 13.0
+LEAST_PANEL_INCHES = 3.1
+LEGEND_COLUMNS = 3
+LINE_CHARACTERS = 165  # of a line below the title
+MOST_POINTS = 3000  # per curve: more than a panel has pixels
+
+STYLE = {
+    "font.size": 9.0,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,  # "1.00004" on an axis, not "0.00004" and "+1" below it
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "text.color": INK,
+    "text.parse_math": False,  # a "$" in a device name is a dollar
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "hatch.linewidth": 0.6,
+    "svg.hashsalt": "tensorprimat",  # the same comparison gives the same file
+}
 
 Fill = Callable[[Any], None]
 """Draws on an empty matplotlib Figure and sets its size."""
@@ -105,20 +133,23 @@ def _saved(figure: Any, form: str) -> bytes:
     return buffer.getvalue()
 
 
-def keys_of(looks: Mapping[str, BarStyle], titles: Sequence[str]) -> list[Any]:
-    """Return the legend's keys: a colour and hatch per side and, for several models, a line style per model."""
+def keys_of(sides: Sequence[tuple[str, str, str]], titles: Sequence[str]) -> list[Any]:
+    """Return the keys of a legend: one per side and, for several titles of models, one line per title.
+
+    sides: label, colour and hatch of each.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    sides = [
-        Patch(facecolor=look.colour, hatch=look.hatch, edgecolor="white", label=shortened(look.label, 48))
-        for look in looks.values()
+    patches = [
+        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=shortened(label, 48))
+        for label, colour, hatch in sides
     ]
     lines = [
         Line2D([], [], color=INK, linestyle=LINE_STYLES[number % len(LINE_STYLES)], label=shortened(title, 48))
         for number, title in enumerate(titles)
     ]
-    return [*sides, *(lines if len(lines) > 1 else [])]
+    return [*patches, *(lines if len(lines) > 1 else [])]
 
 
 def framed(figure: Any, title: str, sentences: Sequence[str], height: float, *, keys: Sequence[Any] = ()) -> Any:

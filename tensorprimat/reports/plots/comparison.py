@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,14 @@ from tensorprimat.analysis.records import Comparison
 from tensorprimat.reports import forest
 from tensorprimat.reports.bars import BarStyle, Panel, looks_of, metric_panels, panels, titles_of
 from tensorprimat.reports.efficiency import convention_sentence
-from tensorprimat.reports.plots.canvas import drawn, framed, keys_of, laid_out
+from tensorprimat.reports.plots.canvas import (
+    LEAST_PANEL_INCHES,
+    WIDTH_INCHES,
+    drawn,
+    framed,
+    keys_of,
+    laid_out,
+)
 from tensorprimat.reports.plots.panels import (
     Course,
     bar_panel,
@@ -24,7 +31,6 @@ from tensorprimat.reports.plots.panels import (
     loss_panel,
     step_panel,
 )
-from tensorprimat.reports.plots.style import LEAST_PANEL_INCHES, WIDTH_INCHES
 from tensorprimat.reports.series import curves, has_course
 
 MOST_HEADINGS = 6
@@ -94,7 +100,7 @@ def _fill(figure: Any, drawing: Drawing) -> None:
     shown: list[Panel | str] = [*drawing.panels, *([STEPS] if drawing.courses is not None else [])]
     rows = [shown[start : start + COLUMNS] for start in range(0, len(shown), COLUMNS)]
     heights = [*map(height_of_scale, drawing.scales), *(max(map(_height, row)) for row in rows)]
-    keys = keys_of(drawing.looks, drawing.models)
+    keys = _keys(drawing.looks, drawing.models)
     body = framed(figure, drawing.title, drawing.sentences, sum(heights), keys=keys)
     grid = body.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
     for number, scale in enumerate(drawing.scales):
@@ -157,7 +163,7 @@ def losses(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> d
 
     def fill(figure: Any) -> None:
         looks = looks_of([side for part in parts for side in part.sides])
-        body = framed(figure, "Training loss", (), LOSS_INCHES * len(parts), keys=keys_of(looks, ()))
+        body = framed(figure, "Training loss", (), LOSS_INCHES * len(parts), keys=_keys(looks, ()))
         for axes, part in zip(body.subplots(len(parts), squeeze=False)[:, 0], parts, strict=True):
             loss_panel(axes, part.sides, part.pairs, looks)
 
@@ -177,3 +183,7 @@ def history(all_series: Sequence[Series], formats: Sequence[str] = ("png", "svg"
             history_panel(axes, series)
 
     return drawn(fill, formats)
+
+
+def _keys(looks: Mapping[str, BarStyle], titles: Sequence[str]) -> list[Any]:
+    return keys_of([(look.label, look.colour, look.hatch) for look in looks.values()], titles)

@@ -1,4 +1,4 @@
-"""Pictures of cells: scaling of time, the warm-up study, the roofline; `canvas.picture` makes a file of one."""
+"""Pictures of micro-benchmarks, each drawn on a Figure: scaling of time, the warm-up study, the roofline."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tensorprimat.analysis.roofline import Ceiling, RooflinePoint
 from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.quantities import count, fixed, rate, significant
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.reports.plots.canvas import Fill, plain_log_ticks
-from tensorprimat.reports.plots.style import COLOURS, FAINT, INK, LINE_STYLES, MARKERS
+from tensorprimat.reports.plots.canvas import COLOURS, FAINT, INK, LINE_STYLES, MARKERS, Fill, plain_log_ticks
 
 MOST_CURVES = 12  # more cannot be distinguished; the table has them all
 AXES = {"num_parameters": "parameters", "context_length": "context length, tokens"}

@@ -14,8 +14,18 @@ from tensorprimat.analysis.stats import student
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import confidence_level, percent, times
 from tensorprimat.reports.mlperf_comparison import law_text, sentence
-from tensorprimat.reports.plots.canvas import drawable, drawn, framed, plain_log_ticks, say, shortened
-from tensorprimat.reports.plots.style import COLOURS, FAINT, INK, MARKERS
+from tensorprimat.reports.plots.canvas import (
+    COLOURS,
+    FAINT,
+    INK,
+    MARKERS,
+    drawable,
+    drawn,
+    framed,
+    plain_log_ticks,
+    say,
+    shortened,
+)
 
 LINE_INCHES = 0.235  # of one entry
 PARTS = {

@@ -21,8 +21,7 @@ from tensorprimat.core.quantities import change
 from tensorprimat.core.steps import FloatArray
 from tensorprimat.reports import forest, formatting
 from tensorprimat.reports.bars import Bar, BarStyle, Panel
-from tensorprimat.reports.plots.canvas import drawable, few_ticks, folded, plain_log_ticks, say, shortened
-from tensorprimat.reports.plots.style import (
+from tensorprimat.reports.plots.canvas import (
     COLOURS,
     FAINT,
     INK,
@@ -30,6 +29,12 @@ from tensorprimat.reports.plots.style import (
     LINE_CHARACTERS,
     LINE_STYLES,
     MOST_POINTS,
+    drawable,
+    few_ticks,
+    folded,
+    plain_log_ticks,
+    say,
+    shortened,
 )
 from tensorprimat.reports.series import StepCurve, curves, pace_range, thinned
 
