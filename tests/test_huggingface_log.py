@@ -288,6 +288,48 @@ def test_the_clock_of_a_resumed_training_excludes_the_steps_before(read_text: An
     assert not [warning for warning in result.warnings if "the framework reported" in warning]
 
 
+RESUMED = HEADER + "  Continuing training from checkpoint, will skip to saved global_step\n"
+STATED = "  Continuing training from global step 36\n"
+FEW_STEPS = "".join(bar(*each) for each in ((0, "00:00"), (37, "02:00"), (38, "03:00"), (39, "04:00"), (40, "05:00")))
+ALL_SAMPLES = "{'train_runtime': 320.0, 'train_samples_per_second': 8.0, 'train_steps_per_second': 0.125, 'epoch': 1.0}"
+
+
+def test_rates_of_a_resumed_training_count_only_the_steps_that_its_clock_timed(read_text: Any) -> None:
+    result = read_text(RESUMED + STATED + f"{FEW_STEPS}\n{ALL_SAMPLES}\n")
+    assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 4 / 40)
+    assert any("resumed at step 36, but the summary counts all 40 steps" in warning for warning in result.warnings)
+
+
+def test_a_resume_that_only_the_bar_shows_leaves_out_the_rates_of_the_summary(read_text: Any) -> None:
+    result = read_text(HEADER + f"{FEW_STEPS}\n{ALL_SAMPLES}\n{row()}\n")
+    assert result.performance_metrics.reported.samples_per_second is None
+    assert result.performance_metrics.samples_per_second == pytest.approx(64 / 60)
+    assert any("its rates are left out" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize("stated", [STATED, ""], ids=["stated", "by the bar"])
+def test_the_pace_of_a_resumed_training_without_a_summary_excludes_the_steps_before(
+    read_text: Any, stated: str
+) -> None:
+    result = read_text(RESUMED + stated + f"{FEW_STEPS}\n{row()}\n")
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(75.0 if stated else 60.0)
+
+
+def test_a_training_that_starts_anew_after_a_resumed_one_counts_all_of_its_steps(read_text: Any) -> None:
+    result = read_text(RESUMED + STATED + f"{FEW_STEPS}\n" + HEADER + f"{bar(40, '05:20')}\n{ALL_SAMPLES}\n")
+    assert result.performance_metrics.samples_per_second == 8.0
+
+
+def test_the_audit_of_a_resumed_training_compares_its_own_steps(read_text: Any) -> None:
+    text = bar(0, "00:00")
+    for step, elapsed in ((22, "02:00"), (24, "04:00"), (26, "06:00"), (28, "08:00"), (30, "10:00")):
+        text += bar(step, elapsed, 30) + f"\n{row()}\n" + bar(step, elapsed, 30)
+    end = "{'train_runtime': 601.0, 'train_samples_per_second': 3.195, 'train_steps_per_second': 0.0499168}"
+    header = RESUMED.replace("steps = 40", "steps = 30")
+    result = read_text(header + "  Continuing training from global step 20\n" + text + f"\n{end}\n")
+    assert (result.audit.clock, result.audit.ratio) == ("train_runtime", pytest.approx(1.0, rel=0.01))
+
+
 def test_llama_factorys_memory_is_the_peak_of_the_allocator(read_text: Any) -> None:
     memory = read_text("".join(factory(n, 6 * n, vram_allocated=40.25, vram_reserved=50.5) for n in range(10, 310, 10)))
     peaks = memory.memory_metrics

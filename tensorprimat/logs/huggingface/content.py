@@ -77,9 +77,11 @@ _TRAINED_BY_PROCESS = re.compile(rf"\bNumber of trainable parameters = {fields.W
 _LOGGING_STEPS = re.compile(r"\blogging_steps['\"]?(?:=|: )(\d{1,9})(?:\.0)?(?=[\s,)}]|$)")
 _NOTABLE = re.compile(
     r"[Bb]atch size|logging_steps|micro_batch_size|Data Parallel|_train_batch_size|accumulation_steps|world_size"
-    r"|Accumulation steps|optimization steps"
+    r"|Accumulation steps|optimization steps|global step"
     r"|print\]|NVIDIA|AMD|\bMI\d{3}|[Tt]rainable param"
 )
+_STARTED = "Total optimization steps"  # every process prints it before it resumes
+_RESUMED = re.compile(rf"\bContinuing training from global step {fields.WHOLE}")
 _SAVING = re.compile(r"\bSaving model checkpoint to ")
 
 
@@ -99,6 +101,10 @@ class Content:
     """Since the last row, as the log states them."""
     bar: tuple[int, float] | None = None
     """(steps done, seconds) of the training bar as last drawn."""
+    first_bar: tuple[int, float] | None = None
+    """The same of its first drawing that shows a step."""
+    resumed_at: int = 0
+    """Steps of the checkpoint from which the training went on, as the log states them."""
     config: dict[str, Any] = field(default_factory=dict)
     gpu_info: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -276,6 +282,10 @@ def _note_bar(bar: re.Match[str], content: Content) -> None:
         return
     step, elapsed = int(bar["step"]), fields.clock_seconds(bar["elapsed"])
     before, content.bar = content.bar, (step, elapsed)
+    if before is not None and (step < before[0] or elapsed < before[1]):
+        content.first_bar = None  # another training begins
+    if step and content.first_bar is None:
+        content.first_bar = content.bar
     taken = content.rows[-2].step if content.rows[1:] else None
     if before and before[0] + 1 == step and before[0] != taken and elapsed - before[1] >= DRAWN_SECONDS:
         step, elapsed = before
@@ -290,6 +300,10 @@ def _notice(text: str, content: Content) -> None:
         content.timestamp = date_in(text)
     if (match := _LOGGING_STEPS.search(text)) and (steps := fields.whole(match[1])):
         content.logging_steps = steps
+    if _STARTED in text:
+        content.resumed_at, content.first_bar = 0, None
+    elif match := _RESUMED.search(text):
+        content.resumed_at = fields.whole(match[1]) or 0
     for pattern, name in _SETTINGS:
         if name in content.config and content.rows:
             continue  # after rows another training may start, and fail

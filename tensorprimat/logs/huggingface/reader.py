@@ -40,7 +40,7 @@ from tensorprimat.logs.huggingface.content import (
     opens_as_document,
 )
 from tensorprimat.logs.huggingface.rows import Row, is_row
-from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, total_steps
+from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, resume_warning, total_steps
 from tensorprimat.logs.huggingface.steps import steps_of
 from tensorprimat.logs.huggingface.writers import of_one_process
 from tensorprimat.logs.text import Log
@@ -80,6 +80,8 @@ def read(log: Log) -> Reading:
             f"steps: the rows of {processes} processes alternate in the file, each with its own clock; only those of "
             "the process with most rows are read; let one rank write the log"
         )
+    if resumed := resume_warning(content):
+        reading.warnings.append(resumed)
     if content.counts_trained_tokens:
         reading.warnings.append(
             "tokens_per_second_per_gpu: axolotl counts the tokens that enter the loss; masked prompts are left out"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.core.quantities import count
 from tensorprimat.logs import fields
 from tensorprimat.logs.fields import CLOCK_RESOLUTION
 from tensorprimat.logs.huggingface.content import Content
@@ -15,6 +17,7 @@ from tensorprimat.logs.huggingface.steps import steps_of_a_row
 
 COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no steps
 ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
+RESUMED = 5.0  # times the clock, which the first steps would have taken at the later pace
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
 REPORTED = {
     SAMPLES_RATE: "samples_per_second",
@@ -28,6 +31,46 @@ def _summary(content: Content) -> Mapping[str, str] | None:
     """Return the summary of the middle rank, by its runtime."""
     by_runtime = sorted(content.summaries, key=lambda summary: fields.positive(summary.get(RUNTIME)) or 0.0)
     return by_runtime[(len(by_runtime) - 1) // 2] if by_runtime else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The point from which the clock of a training counts its steps."""
+
+    step: int = 0
+    """Steps done before: those of the checkpoint, or also those until the first reading of the clock."""
+    seconds: float = 0.0
+    """Reading of the clock there."""
+    is_stated: bool = True
+    """False where only the clock shows that the training was resumed."""
+
+
+def start_of(content: Content) -> Start:
+    """Return the start of the last training of the log: a resumed one numbers its steps on, and its clock begins anew.
+
+    Without a line that states it, a resume shows in the clock: its first steps are too many for the time they took.
+    """
+    if content.resumed_at:
+        return Start(step=content.resumed_at)
+    first, last = _first_and_last_reading(content)
+    if last[0] <= first[0] or last[1] <= first[1]:
+        return Start()
+    pace = (last[1] - first[1]) / (last[0] - first[0])
+    if first[0] * pace <= RESUMED * (first[1] + 1):
+        return Start()
+    return Start(step=first[0], seconds=first[1], is_stated=False)
+
+
+def _first_and_last_reading(content: Content) -> tuple[tuple[int, float], tuple[int, float]]:
+    """Return (steps done, seconds) of the first and the last reading of the clock: of the bar, or of the rows."""
+    if content.first_bar and content.bar:
+        return content.first_bar, content.bar
+    readings = [(row.step, row.clock[0]) for row in content.rows if row.step is not None and row.clock is not None]
+    for place in range(len(readings) - 1, 0, -1):
+        if readings[place][0] < readings[place - 1][0] or readings[place][1] < readings[place - 1][1]:
+            readings = readings[place:]
+            break
+    return (readings[0], readings[-1]) if readings else ((0, 0.0), (0, 0.0))
 
 
 def total_steps(content: Content) -> float | None:
@@ -64,7 +107,9 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
     interval = steps_of_a_row(content.rows, total, final_epoch(content)) if not numbered else 0
     places = [row.step if row.step is not None else n * interval for n, row in enumerate(content.rows, start=1)]
     timed = [place for place, row in zip(places, content.rows, strict=True) if row.clock is not None]
-    before = max(0.0, timed[-1] - total) if timed[0] > total / 2 else 0.0  # a resume: its clock began after them
+    start = start_of(content)
+    if total <= start.step:
+        return Evidence()
     timed_rows = [place for place, row in enumerate(content.rows) if row.clock is not None]
     inside = content.rows[timed_rows[0] + 1 : timed_rows[-1] + 1]  # others are start-up, or after the last row
     evaluations = sum(row.evaluation_seconds for row in inside)
@@ -72,10 +117,10 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
         clocks=(
             LogClock(
                 name=RUNTIME,
-                seconds=runtime,
-                steps=total,
-                first=(timed[0] - before, first[0]),
-                last=(timed[-1] - before, last[0]),
+                seconds=runtime - start.seconds,
+                steps=total - start.step,
+                first=(timed[0] - start.step, first[0] - start.seconds),
+                last=(timed[-1] - start.step, last[0] - start.seconds),
                 spent=(("evaluation", evaluations),) if evaluations else (),
                 in_rows=True,
                 has_every_pause=True,
@@ -86,22 +131,63 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
 
 
 def reported_by(content: Content) -> dict[str, Any]:
-    """Return means over the run: those of the middle rank's summary, or the time by the last row or bar."""
+    """Return means over the run: those of the middle rank's summary, or the time by the last row or bar.
+
+    The Trainer divides all samples and steps, those before a resume too, by the time since the resume
+    (transformers/trainer.py, speed_metrics): its rates are reduced to the share of the steps that it timed.
+    """
     reported: dict[str, Any] = {}
+    start = start_of(content)
     if (summary := _summary(content)) is not None:
+        share = _timed_share(content, start)
         for name, target in REPORTED.items():
-            if value := fields.positive(summary.get(name)):
-                reported[target] = value
-        if (steps := position_of(summary)) and (runtime := reported.get("runtime_seconds")):
-            reported["step_time_seconds"] = runtime / steps
+            of_time = target == "runtime_seconds"
+            if (value := fields.positive(summary.get(name))) and (of_time or share):
+                reported[target] = value if of_time else value * share
+        steps, runtime = position_of(summary), reported.get("runtime_seconds")
+        if steps and runtime and steps > start.step:
+            reported["step_time_seconds"] = (runtime - start.seconds) / (steps - start.step)
+        elif start.step and (measured := _pace(content, start)):
+            reported["step_time_seconds"] = measured
         return reported
     clocks = [row.clock[0] for row in content.rows if row.clock]
-    resumed = any(after < before for before, after in pairwise(clocks))  # the clock began after its first steps
-    last = next((row for row in reversed(content.rows) if row.step and row.clock), None)
-    if resumed:
-        return reported
-    if last is not None and last.step and last.clock and last.clock[1] <= CLOCK_RESOLUTION * last.clock[0]:
-        reported["step_time_seconds"] = last.clock[0] / last.step
-    elif content.rows and content.bar and content.bar[0] and CLOCK_RESOLUTION * content.bar[1] >= 0.5:
-        reported["step_time_seconds"] = content.bar[1] / content.bar[0]
+    restarted = any(after < before for before, after in pairwise(clocks))  # the clock began after its first steps
+    if not restarted and (measured := _pace(content, start)):
+        reported["step_time_seconds"] = measured
     return reported
+
+
+def resume_warning(content: Content) -> str | None:
+    """Return a sentence on a summary whose rates hold steps of an earlier training; None for any other log."""
+    start, total = start_of(content), total_steps(content)
+    if not (start.step and content.summaries):
+        return None
+    if total is None or not _timed_share(content, start):
+        return (
+            f"samples_per_second: the clock began after a resume, at about step {start.step}, but the summary counts "
+            "the steps before as well; its rates are left out"
+        )
+    return (
+        f"samples_per_second: the training resumed at step {start.step}, but the summary counts all {count(total)} "
+        f"steps; its rates are reduced to the {count(total - start.step)} steps that it timed"
+    )
+
+
+def _timed_share(content: Content, start: Start) -> float:
+    """Return the share of the summary's steps that its runtime holds; 0 where a resume shows in the clock alone."""
+    if not start.step:
+        return 1.0
+    total = total_steps(content)
+    return max(0.0, total - start.step) / total if start.is_stated and total else 0.0
+
+
+def _pace(content: Content, start: Start) -> float | None:
+    """Return the mean seconds of a step since the start, by the last row with a clock or by the bar; None if coarse."""
+    last = next((row for row in reversed(content.rows) if row.step and row.clock), None)
+    if last is not None and last.step and last.clock and last.clock[1] <= CLOCK_RESOLUTION * last.clock[0]:
+        step, seconds = last.step, last.clock[0]
+    elif content.rows and content.bar and CLOCK_RESOLUTION * content.bar[1] >= 0.5:
+        step, seconds = content.bar
+    else:
+        return None
+    return (seconds - start.seconds) / (step - start.step) if step > start.step else None
