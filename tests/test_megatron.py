@@ -155,6 +155,29 @@ def test_memory_is_the_devices_use_in_gib_under_every_label(
     assert result.platform == "amd"
 
 
+REPORT = (
+    "torch cuda version ............... {cuda}\ntorch hip version ................ {hip}\n"
+    "zeus: /opt/rocm/lib/libamd_smi.so: cannot open shared object file: No such file or directory\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "platform"),
+    [
+        (REPORT.format(cuda="12.8", hip="None"), "nvd"),
+        (REPORT.format(cuda="None", hip="6.2.41133"), "amd"),
+        ("No ROCm runtime is found, using ROCM_HOME='/opt/rocm'\n", None),
+        ("RCCL version 2.20.5+hip6.2\nNo CUDA runtime is found, nvcr.io/ images need one\n", "amd"),
+        ("docker run rocm/primus:v25.9_gfx942\n", "amd"),
+    ],
+)
+def test_a_library_that_a_monitor_did_not_find_is_no_sign_of_its_vendor(
+    tmp_path: Path, before: str, platform: str | None
+) -> None:
+    lines = [row("P10", i, 2600.0) for i in range(1, 12)]
+    assert read(tmp_path, [*before.splitlines(), *lines]).platform == platform
+
+
 def test_two_spellings_in_one_file_are_one_run(tmp_path: Path) -> None:
     lines = [row("P10", i, 2600.0) for i in range(1, 4)] + [row("P7", i, 2500.0) for i in range(4, 20)]
     result = read(tmp_path, lines)

@@ -102,8 +102,14 @@ _MEMORY = re.compile(
 _MEMORY_OF_BRIDGE = re.compile(r"\(after (\d{1,15}) iterations\) memory \(GB\)((?: \| mem-[a-z-]{1,40}: [\d.]{1,30})+)")
 _SIZE_OF_BRIDGE = re.compile(rf" \| (mem-[a-z-]{{1,40}}): {_SIZE}")
 BRIDGE_SIZES = tuple(f"mem-{kind}-gigabytes" for kind in ("allocated", "max-allocated", "reserved", "max-reserved"))
-_ROCM = re.compile(r"\bROCm\b|\bRCCL\b|\bhipblas|\bHIP version|hip mem usage|rocm mem usage|\brocm/")
-_CUDA = re.compile(r"\bCUDA version|\bcudnn\b|\bNVIDIA Driver|nvcr\.io/")
+_ROCM = re.compile(
+    r"\bROCm\b|\bRCCL\b|\bhipblas|\bHIP version|hip mem usage|rocm mem usage|(?<![\w/])rocm/|torch hip version \.+ \d"
+)
+_CUDA = re.compile(r"\bCUDA version|\bcudnn\b|\bNVIDIA Driver|nvcr\.io/|torch cuda version \.+ \d")
+_ABSENT = re.compile(
+    r"\bNo (?:ROCm|CUDA|NVIDIA)\b|cannot open shared object|\bnot (?:been )?(?:found|available|installed)\b"
+)
+"""A library of one vendor that a machine of the other lacks: monitors look for both."""
 _VERSION = re.compile(r"\b(?:PyTorch|torch)(?: version)?[:= ]+v?(\d+\.\d+[\w.+]*)")
 
 DEFAULTS = {
@@ -173,8 +179,8 @@ class Facts:
             by_name = dict(_SIZE_OF_BRIDGE.findall(listed))  # the user chooses which of them are printed
             self._add_memory(int(iteration), [float(by_name.get(name, 0)) * GB for name in BRIDGE_SIZES])
         self.device = self.device or devices.find_name(text)
-        self.is_rocm = self.is_rocm or _ROCM.search(text) is not None
-        self.is_cuda = self.is_cuda or _CUDA.search(text) is not None
+        self.is_rocm = self.is_rocm or _is_present(_ROCM, text)
+        self.is_cuda = self.is_cuda or _is_present(_CUDA, text)
         if self.pytorch_version is None and (match := _VERSION.search(text)):
             self.pytorch_version = match[1]
 
@@ -262,6 +268,15 @@ class Facts:
         except shapes.UnknownShapeError as error:
             self.warnings.append(f"model shape: {error}, so there is no MFU; give --shape with its config.json")
             return None
+
+
+def _is_present(library: re.Pattern[str], text: str) -> bool:
+    """Return True if a line names the library, other than one that reports that it is missing."""
+    for match in library.finditer(text):
+        end = text.find("\n", match.end())
+        if not _ABSENT.search(text, text.rfind("\n", 0, match.start()) + 1, end if end >= 0 else len(text)):
+            return True
+    return False
 
 
 def _hinted_lines(block: bytes) -> list[str]:
