@@ -146,6 +146,11 @@ def test_the_first_epoch_is_left_out_where_there_are_more(tmp_path):
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.0)
 
 
+def test_batches_before_a_resume_have_no_time_on_the_bar(tmp_path):
+    bars = "\r".join([bar(0, 151, "00:05", "30.20"), bar(0, 176, "01:45", "1.68"), bar(0, 200, "03:21", "1.00")])
+    assert read(tmp_path, bars, name="train.log").performance_metrics.avg_step_time_seconds == pytest.approx(4.0)
+
+
 def test_a_slow_bar_is_read_by_its_clock_which_is_finer_than_its_rounded_rate(tmp_path):
     result = read(tmp_path, bar(0, 100, "1:20:00", "0.02"), name="train.log")
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(48.0)

@@ -18,6 +18,7 @@ from tensorprimat.logs import metrics, trained
 from tensorprimat.logs.fields import clock_seconds
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_names import is_lightnings
+from tensorprimat.logs.progress import ClockReading, resumed_before
 from tensorprimat.logs.text import Log
 
 LONGEST_ROW = 2**16  # characters of a bar
@@ -54,18 +55,26 @@ def _bar(text: str) -> re.Match[str] | None:
 
 def _report_bars(log: Log, reading: Reading) -> None:
     """Report the mean over all epochs but the first, which includes start-up; of a single epoch its mean."""
+    first_drawing: dict[int, re.Match[str]] = {}
     last_drawing: dict[int, re.Match[str]] = {}
     counts: dict[str, Any] = {}
     for _, text in log.lines():
         if match := _bar(text):
-            last_drawing[int(match["epoch"])] = match
+            epoch = int(match["epoch"])
+            if int(match["done"]):
+                first_drawing.setdefault(epoch, match)
+            last_drawing[epoch] = match
         else:
             trained.note(text, counts)
     reading.training_config |= trained.config_of(counts)
     epochs = [last_drawing[epoch] for epoch in sorted(last_drawing)]
     batches, seconds = 0, 0.0
     for match in epochs[1:] or epochs:
-        if duration := _duration(match):
+        first, last = _progress(first_drawing.get(int(match["epoch"]), match)), _progress(match)
+        if resumed_before(first, last):
+            batches += last.steps - first.steps
+            seconds += last.seconds - first.seconds
+        elif duration := _duration(match):
             batches += int(match["done"])
             seconds += duration
     if batches and seconds:
@@ -76,10 +85,14 @@ def _report_bars(log: Log, reading: Reading) -> None:
         )
 
 
+def _progress(match: re.Match[str]) -> ClockReading:
+    return ClockReading(int(match["done"]), clock_seconds(match["elapsed"] or match["window_elapsed"]))
+
+
 def _duration(match: re.Match[str]) -> float | None:
     """Return the seconds of a bar by its clock of whole seconds, or by tqdm's mean rate where that is finer."""
-    elapsed = clock_seconds(match["elapsed"] or match["window_elapsed"])
-    rate, done = float(match["rate"] or 0), int(match["done"])
+    done, elapsed = _progress(match)
+    rate = float(match["rate"] or 0)
     if rate and (not elapsed or ROUNDED_RATE / rate < ROUNDED_SECONDS / elapsed):
         return done * rate if match["unit"] == "s/it" else done / rate
     return elapsed or None

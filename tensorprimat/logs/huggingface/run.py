@@ -14,10 +14,10 @@ from tensorprimat.logs.fields import CLOCK_RESOLUTION
 from tensorprimat.logs.huggingface.content import Content
 from tensorprimat.logs.huggingface.rows import RUNTIME, SAMPLES_RATE, half_digit, position_of
 from tensorprimat.logs.huggingface.steps import steps_of_a_row
+from tensorprimat.logs.progress import ClockReading, resumed_before
 
 COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no steps
 ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
-RESUMED = 5.0  # times the clock, which the first steps would have taken at the later pace
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
 REPORTED = {
     SAMPLES_RATE: "samples_per_second",
@@ -53,24 +53,19 @@ def start_of(content: Content) -> Start:
     if content.resumed_at:
         return Start(step=content.resumed_at)
     first, last = _first_and_last_reading(content)
-    if last[0] <= first[0] or last[1] <= first[1]:
-        return Start()
-    pace = (last[1] - first[1]) / (last[0] - first[0])
-    if first[0] * pace <= RESUMED * (first[1] + 1):
-        return Start()
-    return Start(step=first[0], seconds=first[1], is_stated=False)
+    return Start(step=first.steps, seconds=first.seconds, is_stated=False) if resumed_before(first, last) else Start()
 
 
-def _first_and_last_reading(content: Content) -> tuple[tuple[int, float], tuple[int, float]]:
-    """Return (steps done, seconds) of the first and the last reading of the clock: of the bar, or of the rows."""
+def _first_and_last_reading(content: Content) -> tuple[ClockReading, ClockReading]:
+    """Return the first and the last reading of the clock: of the bar, or of the rows."""
     if content.first_bar and content.bar:
-        return content.first_bar, content.bar
-    readings = [(row.step, row.clock[0]) for row in content.rows if row.step is not None and row.clock is not None]
+        return ClockReading(*content.first_bar), ClockReading(*content.bar)
+    readings = [ClockReading(row.step, row.clock[0]) for row in content.rows if row.step is not None and row.clock]
     for place in range(len(readings) - 1, 0, -1):
-        if readings[place][0] < readings[place - 1][0] or readings[place][1] < readings[place - 1][1]:
+        if readings[place].steps < readings[place - 1].steps or readings[place].seconds < readings[place - 1].seconds:
             readings = readings[place:]
             break
-    return (readings[0], readings[-1]) if readings else ((0, 0.0), (0, 0.0))
+    return (readings[0], readings[-1]) if readings else (ClockReading(0, 0.0), ClockReading(0, 0.0))
 
 
 def total_steps(content: Content) -> float | None:
