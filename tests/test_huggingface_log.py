@@ -188,6 +188,21 @@ def test_trainer_state_gives_times_and_tokens_from_its_counters(read_text: Any) 
     assert (result.training_config.max_steps, result.training_config.micro_batch_size) == (50, 2)
 
 
+@pytest.mark.parametrize(("mean_loss", "rate"), [(2.05, 8.0), (0.35, None)], ids=["whole", "resumed"])
+def test_a_mean_loss_far_below_all_losses_shows_a_resume_that_the_rates_hide(
+    read_text: Any, mean_loss: float, rate: float | None
+) -> None:
+    rows = [{"epoch": n / 10, "loss": 3.0 - n / 10, "learning_rate": 1e-5, "step": 10 * n} for n in range(1, 11)]
+    end = {"epoch": 1.0, "step": 100, "train_loss": mean_loss, "train_runtime": 800.0}
+    end |= {"train_samples_per_second": 8.0, "train_steps_per_second": 0.125}
+    document = {"global_step": 100, "max_steps": 100, "log_history": [*rows, end]}
+    if rate is None:
+        with pytest.raises(NotALogError, match="the mean loss shows a resume at about step 82"):
+            read_text(json.dumps(document, indent=2))
+    else:
+        assert read_text(json.dumps(document, indent=2)).performance_metrics.samples_per_second == rate
+
+
 def test_steps_of_a_state_keep_the_line_of_their_entry(read_text: Any) -> None:
     lines = state().split("\n")
     for step in read_text(state()).steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.quantities import count
@@ -18,6 +18,8 @@ from tensorprimat.logs.progress import ClockReading, resumed_before
 
 COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no steps
 ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
+SMALLEST_MEAN = 0.5  # of the smallest loss of a row: no mean of all steps is so much smaller
+COVERED = 0.9  # of the epochs, by the rows
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
 REPORTED = {
     SAMPLES_RATE: "samples_per_second",
@@ -41,19 +43,36 @@ class Start:
     """Steps done before: those of the checkpoint, or also those until the first reading of the clock."""
     seconds: float = 0.0
     """Reading of the clock there."""
-    is_stated: bool = True
-    """False where only the clock shows that the training was resumed."""
+    shown_by: Literal["a line", "the clock", "the mean loss"] = "a line"
+    """The sign of a resume; only a line states its step."""
 
 
 def start_of(content: Content) -> Start:
     """Return the start of the last training of the log: a resumed one numbers its steps on, and its clock begins anew.
 
-    Without a line that states it, a resume shows in the clock: its first steps are too many for the time they took.
+    Without a line that states it, a resume shows in the clock: its first steps are too many for the time they took; or
+    in the summary's train_loss, for which the losses since the resume are divided by all steps.
     """
     if content.resumed_at:
         return Start(step=content.resumed_at)
     first, last = _first_and_last_reading(content)
-    return Start(step=first.steps, seconds=first.seconds, is_stated=False) if resumed_before(first, last) else Start()
+    if resumed_before(first, last):
+        return Start(step=first.steps, seconds=first.seconds, shown_by="the clock")
+    total, share = total_steps(content), _share_of_losses(content)
+    return Start(step=round(total * (1 - share)), shown_by="the mean loss") if total and share else Start()
+
+
+def _share_of_losses(content: Content) -> float | None:
+    """Return the summary's mean loss over the rows' where it is too small for a mean of all steps; None otherwise.
+
+    Rows that end long before the training leave its later, smaller losses unknown.
+    """
+    summary, losses = _summary(content), [row.loss for row in content.rows if row.loss and row.loss > 0]
+    mean = fields.positive(summary.get("train_loss")) if summary is not None else None
+    end, last = final_epoch(content), content.rows[-1].epoch if content.rows else None
+    if not (mean and end and last) or len(losses) < FEWEST_CLOCKED or last < COVERED * end:
+        return None
+    return mean / losses[-1] if mean < SMALLEST_MEAN * min(losses) else None
 
 
 def _first_and_last_reading(content: Content) -> tuple[ClockReading, ClockReading]:
@@ -103,7 +122,7 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
     places = [row.step if row.step is not None else n * interval for n, row in enumerate(content.rows, start=1)]
     timed = [place for place, row in zip(places, content.rows, strict=True) if row.clock is not None]
     start = start_of(content)
-    if total <= start.step:
+    if total <= start.step or start.shown_by == "the mean loss":
         return Evidence()
     timed_rows = [place for place, row in enumerate(content.rows) if row.clock is not None]
     inside = content.rows[timed_rows[0] + 1 : timed_rows[-1] + 1]  # others are start-up, or after the last row
@@ -140,6 +159,8 @@ def reported_by(content: Content) -> dict[str, Any]:
             if (value := fields.positive(summary.get(name))) and (of_time or share):
                 reported[target] = value if of_time else value * share
         steps, runtime = position_of(summary), reported.get("runtime_seconds")
+        if start.shown_by == "the mean loss":
+            return reported
         if steps and runtime and steps > start.step:
             reported["step_time_seconds"] = (runtime - start.seconds) / (steps - start.step)
         elif start.step and (measured := _pace(content, start)):
@@ -157,9 +178,14 @@ def resume_warning(content: Content) -> str | None:
     start, total = start_of(content), total_steps(content)
     if not (start.step and content.summaries):
         return None
+    if start.shown_by == "the mean loss" and not any(row.clock for row in content.rows):
+        return (
+            f"steps: the mean loss shows a resume at about step {start.step}, but the summary divides the steps before "
+            "by the time since as well, so step times are unknown; keep the log with its progress bar"
+        )
     if total is None or not _timed_share(content, start):
         return (
-            f"samples_per_second: the clock began after a resume, at about step {start.step}, but the summary counts "
+            f"samples_per_second: {start.shown_by} shows a resume at about step {start.step}, but the summary counts "
             "the steps before as well; its rates are left out"
         )
     return (
@@ -169,11 +195,11 @@ def resume_warning(content: Content) -> str | None:
 
 
 def _timed_share(content: Content, start: Start) -> float:
-    """Return the share of the summary's steps that its runtime holds; 0 where a resume shows in the clock alone."""
+    """Return the share of the summary's steps that its runtime holds; 0 where no line states the step of a resume."""
     if not start.step:
         return 1.0
     total = total_steps(content)
-    return max(0.0, total - start.step) / total if start.is_stated and total else 0.0
+    return max(0.0, total - start.step) / total if start.shown_by == "a line" and total else 0.0
 
 
 def _pace(content: Content, start: Start) -> float | None:
