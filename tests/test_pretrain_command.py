@@ -161,9 +161,18 @@ def test_a_conversion_first_prints_the_space_and_memory_it_needs(tmp_path, capsy
     assert not (tmp_path / "new").exists()
 
 
+def test_a_checkpoint_with_copies_of_its_weights_needs_the_space_of_those_that_transformers_loads(tmp_path):
+    source = Path(checkpoint(tmp_path / "hf"))
+    (source / "consolidated.safetensors").write_bytes(b"x" * 1000)  # Mistral's own format
+    (source / "pytorch_model.bin").write_bytes(b"x" * 1000)
+    assert conversion.needs("llama", str(source)).output_bytes == 1000
+    (source / "model.safetensors").unlink()
+    assert conversion.needs("llama", str(source)).output_bytes == 1000
+
+
 def test_a_disk_without_room_is_refused(tmp_path):
     vast = conversion.Needs(download_bytes=0, output_bytes=2**60, memory_bytes=2**60)
-    with pytest.raises(UsageError, match=r"GB are needed and .* GB are free; choose another disk"):
+    with pytest.raises(UsageError, match=r"needs .* GB, but only .* GB are free; choose another disk"):
         conversion.check_room(vast, tmp_path / "new")
 
 
@@ -172,7 +181,7 @@ def test_a_cache_without_room_for_the_download_is_named(tmp_path, monkeypatch):
     vast = conversion.Needs(download_bytes=2**60, output_bytes=1, memory_bytes=1)
     (warning,) = conversion.check_room(vast, tmp_path / "new")
     assert warning.startswith(f"{tmp_path / 'cache'}: 1,152,921,505 GB to download")
-    assert warning.endswith("HF_HOME names another folder")
+    assert warning.endswith("set HF_HOME to another folder")
 
 
 @pytest.mark.parametrize(

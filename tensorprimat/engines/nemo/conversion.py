@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint as a NeMo checkpoint, by NeMo's own importer, after a check of disk space and memory."""
+"""Conversion of a Hugging Face checkpoint by NeMo's own importer, after a check of disk space and memory."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from tensorprimat.engines import failures
 from tensorprimat.engines.nemo import engine as nemo
 
 HUB = "hf://"
-BYTES_PER_PARAMETER = 2  # of a published checkpoint and of the converted one: both are bfloat16
+BYTES_PER_PARAMETER = 2  # in the published checkpoint and the converted one: both are bfloat16
 LARGEST_CONFIG_BYTES = 2**20  # of a checkpoint's config.json, which has some kilobytes
 IN_MEMORY = 2  # copies at once: the model as transformers loads it and the one that NeMo fills from it; measured 1.9
-OWN_BYTES = 1 * GB  # NeMo's and torch's code and buffers without a model; measured 0.9
-LAYERS_OF = "transformer_engine"  # NeMo's importers write into its layers only
+OWN_BYTES = 1 * GB  # NeMo's and torch's code and buffers without a model; measured 0.9 GB
+LAYERS_OF = "transformer_engine"  # package whose layers NeMo's importers require
 ENDINGS = (RuntimeError, OSError, ValueError, AssertionError, MemoryError, LookupError, TypeError, AttributeError)
 """Exceptions that importers raise if a checkpoint is not as they expect."""
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+"""Weight files that transformers loads: those of the first pattern, else those of the second."""
 
 
 KINDS = {
@@ -43,13 +44,13 @@ class Needs:
     """The disk space and memory that a conversion needs, in bytes."""
 
     download_bytes: int
-    """Into the Hugging Face cache; 0 for a folder."""
+    """Bytes downloaded into the Hugging Face cache; 0 for a folder."""
     output_bytes: int
     memory_bytes: int
 
 
 def needs(model: str, source: str) -> Needs:
-    """Return the least space and memory for converting a source, from a folder's weights or the published model's size.
+    """Return the least disk space and memory for a conversion, by a folder's weights or the published model's size.
 
     Raises UsageError for an unknown model or a source that is neither folder nor hub name, InputError for a folder that
     holds no checkpoint of this model.
@@ -63,9 +64,10 @@ def needs(model: str, source: str) -> Needs:
     if not folder.is_dir():
         raise UsageError(f"--source {source}: no such folder; for the Hugging Face hub write {HUB}ORGANISATION/NAME")
     _check_model_type(folder / "config.json", model)
-    weights = sum(file.stat().st_size for pattern in WEIGHTS for file in folder.glob(pattern))
+    loaded = next((files for pattern in WEIGHTS if (files := list(folder.glob(pattern)))), [])
+    weights = sum(file.stat().st_size for file in loaded)
     if not weights:
-        raise InputError("no weights (*.safetensors, pytorch_model*.bin)", path=folder, remedy="give a checkpoint")
+        raise InputError(f"no weights ({', '.join(WEIGHTS)})", path=folder, remedy="give a checkpoint")
     return Needs(download_bytes=0, output_bytes=weights, memory_bytes=IN_MEMORY * weights + OWN_BYTES)
 
 
@@ -85,34 +87,34 @@ def check_room(needed: Needs, output: Path) -> list[str]:
     free = _free_bytes(output)
     if free < needed.output_bytes:
         raise UsageError(
-            f"--output {output}: {size(needed.output_bytes)} are needed and {size(free)} are free; choose another disk"
+            f"--output {output}: needs {size(needed.output_bytes)}, but only {size(free)} are free; choose another disk"
         )
     warnings = []
     cache = Path(os.path.expanduser(os.environ.get("HF_HOME", "~/.cache/huggingface")))
     if (free := _free_bytes(cache)) < needed.download_bytes:
         warnings.append(
-            f"{cache}: {size(needed.download_bytes)} to download, unless they are there already, and "
-            f"{size(free)} are free; HF_HOME names another folder"
+            f"{cache}: the download needs {size(needed.download_bytes)}, unless the checkpoint is there already, but "
+            f"only {size(free)} are free; set HF_HOME to another folder"
         )
     available = psutil.virtual_memory().available
     if available < needed.memory_bytes:
         warnings.append(
-            f"memory: {size(needed.memory_bytes)} are needed and {size(available)} are available; "
-            "the conversion may be killed"
+            f"memory: the conversion needs {size(needed.memory_bytes)}, but only {size(available)} are available; "
+            "the system may kill it"
         )
     return warnings
 
 
 def _free_bytes(path: Path) -> int:
-    """Return the free bytes of the disk that a path, which need not exist yet, would be on."""
+    """Return the free bytes of the disk that holds a path, or would hold it if the path does not exist yet."""
     existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     return shutil.disk_usage(existing).free
 
 
 def convert(model: str, source: str, output: Path, *, overwrite: bool = False) -> Path:
-    """Convert into a temporary folder next to the output first, so that no partial checkpoint has the final name.
-    Returns the output folder.
+    """Convert a checkpoint and return the output folder.
 
+    The conversion writes into a temporary folder next to the output, so that no partial checkpoint has the final name.
     NeMo prints on stdout. Raises UsageError without NeMo or Transformer Engine or where the output exists, RunError
     where NeMo's importer fails.
     """
