@@ -180,7 +180,7 @@ def test_a_cache_without_room_for_the_download_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     vast = conversion.Needs(download_bytes=2**60, output_bytes=1, memory_bytes=1)
     (warning,) = conversion.check_room(vast, tmp_path / "new")
-    assert warning.startswith(f"{tmp_path / 'cache'}: 1,152,921,505 GB to download")
+    assert warning.startswith(f"{tmp_path / 'cache'}: the download needs 1,152,921,505 GB")
     assert warning.endswith("set HF_HOME to another folder")
 
 

@@ -196,7 +196,7 @@ def test_experts_that_are_linear_layers_are_refused_too(monkeypatch):
     """As in transformers 4; here nothing of the model is left but the number of tokens of an expert."""
     monkeypatch.setattr(fp8, "check_units", lambda *_: None)
     monkeypatch.setattr(fp8, "check_sides", lambda *_: None)
-    with pytest.raises(UsageError, match=r"^--precision fp8: each expert of this model gets another number of tokens"):
+    with pytest.raises(UsageError, match=r"^--precision fp8: the number of tokens of each expert varies"):
         engine.check(spec(model="qwen3_moe", config=completed("qwen3_moe"), preset="full"), machine(*H100, 1))
 
 

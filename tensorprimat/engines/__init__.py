@@ -26,25 +26,25 @@ class Engine:
     """Value of --engine and of provenance.engine."""
     title: str
     logs: str | None = None
-    """Title where it reads logs of earlier training; None for an engine that only trains."""
+    """Title of the engine when it reads logs of earlier training; None for an engine that only trains."""
     module: str | None = None
     """Module that a fresh process runs (see engines/launch); None for an engine that only reads logs."""
     checkout: str | None = None
     """Module whose `models_here` and `machine_of` find the checkout that trains; without a checkout the engine reads
     logs. None for an engine that consists of packages."""
     vendor: Platform | None = None
-    """Platform of the vendor whose software it is, on which `auto` prefers it; None for the project's own."""
+    """Platform of the vendor that publishes the engine; `auto` prefers it there. None for the project's own."""
     packages: tuple[str, ...] = ()
-    """Import names without which it cannot start."""
+    """Import names of the packages that it needs to start."""
     oldest: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Package → its oldest version that trains as the engine records it."""
+    """Package → its oldest version with which the training runs as the result states."""
     own_training: bool = False
     """The training loop is the project's own: it takes model configuration files, tiny presets and flags of the loop
     (--compile, --attention, …)."""
     own_configuration: bool = False
     """The settings come from configuration files of the framework, which flags override."""
     from_methodology: bool = False
-    """A full model starts from the default methodology where no flag names one."""
+    """Without --methodology, a full model is trained with the default methodology."""
     under_executor: bool = False
     """--executor can start its ranks on other machines."""
     torch_profiler: bool = False
@@ -52,22 +52,22 @@ class Engine:
     megatron: MegatronCore | None = None
     """Behaviour of Megatron Core in it, with parallel sizes and memory; None for an engine without Megatron Core."""
     memory: str | None = None
-    """Module whose `estimate` and `recomputed_share` deal with one device's memory, and, where there is no `megatron`,
-    `remedies`; None: those of `megatron`, if any."""
+    """Module with the functions `estimate` (memory of one device), `recomputed_share` and, without `megatron`,
+    `remedies`; None: `megatron` has them, if set."""
     install: str = ""
-    """The command that brings its packages."""
+    """Advice for a Python without its packages: how to install them, or another engine to use."""
 
     @property
     def tensor_parallel(self) -> bool:
-        """Return True if the engine splits a model over GPUs: it has --tensor-parallel-size and its kin."""
+        """Return True if the engine can split a model over GPUs (--tensor-parallel-size and the other such flags)."""
         return self.megatron is not None
 
     def memory_model(self) -> Any:
-        """Return what has the functions that `memory` describes; None for an engine without estimates."""
+        """Return the module or MegatronCore with the functions of `memory`; None for an engine without estimates."""
         return self.megatron if self.memory is None else importlib.import_module(self.memory)
 
     def missing_packages(self) -> tuple[str, ...]:
-        """Return those of the engine's packages that this Python lacks, without importing any."""
+        """Return the engine's packages that this Python lacks; imports only the parents of a dotted name."""
         return tuple(name for name in self.packages if not importable(name))
 
     def outdated_packages(self) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ VENDOR_ENGINES = {
 }
 """Platform → its vendor's own engines, the preferred one first."""
 NVIDIA_ORDER = (*VENDOR_ENGINES["nvd"], OWN)
-"""Engines that `auto` tries on an NVIDIA GPU: NVIDIA's own first; its newer images carry Megatron-Bridge only."""
+"""Engines that `auto` tries on an NVIDIA GPU, NVIDIA's own first; its newer images contain Megatron-Bridge only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,10 @@ class Plan:
 
 
 def default_engine(platform: Platform) -> str:
-    """Return the engine whose results have no engine in their file name: the first one installed of those of `auto`."""
+    """Return the engine whose results have no engine in their file name.
+
+    On an NVIDIA GPU it is the first installed one of NVIDIA_ORDER, on an AMD GPU Primus, on a CPU the project's own.
+    """
     if platform == "nvd":
         return next(name for name in NVIDIA_ORDER if name == OWN or not ENGINES[name].missing_packages())
     return VENDOR_ENGINES["amd"][0] if platform == "amd" else OWN
@@ -183,7 +186,7 @@ def in_order(
 ) -> Plan:
     """Return for each model the first engine that is installed and has no obstacle, else the last one of the order.
 
-    where: words after "the NeMo engine trains" in the sentence, which also says why each earlier engine is not used.
+    where: end of the sentence "the NeMo engine trains …" in `because`, which also states why no earlier engine is used.
     """
     lacking = {name: missing for name in order[:-1] if (missing := ENGINES[name].missing_packages())}
     candidates = [ENGINES[name] for name in order if name not in lacking]
@@ -222,7 +225,7 @@ def check_model_parallel(engine: Engine, spec: RunSpec) -> None:
 
 
 def looks_for_logs(requested: str, platform: str) -> bool:
-    """Return True if the choice depends on logs; on CUDA only if the user requested logs.
+    """Return True if the choice of the engine depends on the logs found; on CUDA only if the user requested logs.
 
     >>> looks_for_logs("auto", "nvd"), looks_for_logs("auto", "amd"), looks_for_logs("torch", "amd")
     (False, True, False)
@@ -243,8 +246,8 @@ def choose(
 ) -> Plan:
     """Return the engine for each model.
 
-    requested: --engine; with_log: models of which a log was found; configured: those that the engine's checkout here
-    has a configuration of, None where there is no checkout; obstacle: used on an NVIDIA GPU only, see `in_order`.
+    requested: --engine; with_log: models of which a log was found; configured: models for which the checkout on this
+    machine has a configuration, None without a checkout; obstacle: used on an NVIDIA GPU only, see `in_order`.
     Raises UsageError for an engine that does not exist.
     """
     if requested != "auto" and requested not in ENGINES:
@@ -271,7 +274,7 @@ def choose(
 
 
 def _training(engine: Engine, models: Sequence[str], because: str, *, among: Sequence[str] | None = None) -> Plan:
-    """Return a plan by which the engine trains the models, or those among others that it has a configuration of."""
+    """Return a plan that trains every model; with `among`, only the models in it."""
     trained = models if among is None else among
     return Plan(engines={model: engine if model in trained else None for model in models}, because=because)
 
@@ -282,9 +285,9 @@ def _reading(engine: Engine, models: Sequence[str], with_log: Sequence[str], bec
 
 
 def fuses_norm(device_type: str) -> bool:
-    """Return True if torch has one kernel for RMS norm on this kind of device; assumed of a GPU where torch is missing.
+    """Return True if torch has one kernel for RMS norm on this kind of device; without torch, True for every GPU.
 
-    Estimates ask here, so that they and the training agree.
+    The memory estimates use this function, so that they agree with the training.
     """
     if not importable("torch"):
         return device_type != "cpu"
@@ -294,7 +297,7 @@ def fuses_norm(device_type: str) -> bool:
 
 
 def importable(name: str) -> bool:
-    """Return True if `import name` would find a module. Parents of a dotted name are imported to find out."""
+    """Return True if `import name` would find a module. Finding a dotted name imports its parents."""
     try:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):  # a parent is missing, or is a broken stub in sys.modules

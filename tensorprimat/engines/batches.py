@@ -1,7 +1,7 @@
 """Tokens and sequences of every optimizer step, counted from the shapes of a training's batches.
 
-The settings of a training (global batch × sequence length) need not be what it trained on: the user or a data module
-may state other sizes, lengths may vary, and an epoch may end within an accumulation.
+A training need not train on the sizes in its settings (global batch × sequence length): the user or a data module may
+state wrong sizes, lengths may vary, and an epoch may end within an accumulation.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class CountedBatches:
 
 
 class BatchCounter:
-    """Counts the batches of one rank, step by step, without looking at their content."""
+    """A counter of one rank's batches per step, from their shapes alone."""
 
     def __init__(self) -> None:
         self.steps: list[CountedBatches | None] = []
-        """One entry for each recorded step; None where a batch is no two-dimensional tensor of token ids."""
+        """One entry for each recorded step; None where a batch is no two-dimensional tensor of token ids, or where
+        several optimizer steps share the recorded step."""
         self._shapes: list[tuple[int, int] | None] = []
 
     def add(self, batch: Any) -> None:
@@ -64,11 +65,11 @@ class BatchCounter:
 def with_counted_work(
     result: Result, steps: Steps, seen: Sequence[CountedBatches | None], *, automatic: bool
 ) -> tuple[Result, Steps, list[str]]:
-    """Return result and steps with the work that the batches hold where the settings state another, and warnings.
+    """Return result and steps with the batch sizes, sequence length and tokens of the batches, and warnings.
 
-    seen: the batches of each row of steps on one rank; the other ranks are taken to train on as much. Batches of a
-    model that is split among ranks (tensor, pipeline, context parallel) are left alone: they may be parts. automatic:
-    Lightning runs the optimizer, so that a batch is a micro-batch.
+    seen: the batches of each row of steps on one rank; the other ranks are assumed to train on as much. Nothing changes
+    for a model that is split among ranks (tensor, pipeline, context parallel), whose batches may be parts. automatic:
+    Lightning runs the optimizer, so that a batch is a micro-batch. A warning names each setting that differs.
     """
     config = result.training_config
     whole = [step for step in seen[: len(steps)] if step is not None]
@@ -96,7 +97,7 @@ def with_counted_work(
         tokens = np.array([step.tokens * replicas for step in whole], np.float64)
         steps = steps.replace(samples=sequences, tokens=tokens if length is None else sequences * length)
         if replicas > 1:
-            warnings.append(f"tokens_per_step: counted on one of {replicas} ranks and taken as equal on the others")
+            warnings.append(f"tokens_per_step: counted on one of {replicas} ranks and assumed equal on the others")
     return result, steps, warnings
 
 

@@ -4,9 +4,9 @@
 
 Starts torchrun, whose ranks build the recipe, set every value of the spec in it and train; keeps the whole output as a
 log in the results folder and reads it like any other log. The recipe fetches its model's configuration from Hugging
-Face (Llama's is gated: HF_TOKEN). Megatron-Bridge hard-requires Transformer Engine and a GPU image: no test of this
-project has run it. Tests without it cover recipe names, settings and precisions against the source of its versions 0.2
-to 0.6, the values set, the launch, the reading, the refusals.
+Face (Llama's is gated: HF_TOKEN). Megatron-Bridge requires Transformer Engine and a GPU image, so no test of this
+project has run it. Tests without it compare recipe names, settings and precisions with the source of its versions 0.2
+to 0.6, and check the values that are set, the launch, the reading of the log and the error messages.
 Exit codes: 0 done, 1 the training failed or was interrupted (its log stays), 2 it cannot run here.
 """
 
@@ -37,17 +37,17 @@ from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect
 
 RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "qwen25_7b"}
-"""Our model → how the name of its recipe begins. For mistral there is none: qwen's is taken, with mistral's model."""
+"""Our model → prefix of its recipe's name. Mistral has no recipe: it uses qwen's, with mistral's model in it."""
 
 MODEL_INSTEAD = {"mistral": "mistralai/Mistral-7B-v0.1"}
 """Hugging Face name of the configuration that replaces the recipe's model."""
 
 PERFORMANCE_RECIPES = "megatron.bridge.perf_recipes.llama"
-"""Module of NVIDIA's performance recipes from version 0.6 on; each carries its environment variables."""
+"""Module of NVIDIA's performance recipes from version 0.6 on; each recipe states its environment variables."""
 PERFORMANCE_STEMS = {"llama": "llama3_8b"}
-"""Our model → how the names of its performance recipes begin; qwen and mistral have none."""
+"""Our model → prefix of its performance recipes' names; qwen and mistral have none."""
 PERFORMANCE_GPUS = ("GB300", "GB200", "B300", "B200", "H200", "H100")
-"""GPUs with performance recipes, the longer names first; H200 takes those of H100, because it has the same cores."""
+"""GPUs with performance recipes, a name before its own parts; H200 uses those of H100, which has the same cores."""
 PERFORMANCE_PRECISIONS = {"bf16": "bf16", "fp8": "fp8cs"}
 """Our precision → its name in a performance recipe; fp8 is current scaling."""
 
@@ -81,7 +81,7 @@ SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
     (("rng.seed",), lambda spec: spec.seed),
     (("mixed_precision",), lambda spec: PRECISIONS[spec.precision]),
 )
-"""Settings of a recipe: the places (the first that this version has is used) and the value."""
+"""Settings of a recipe: its possible names (the first that this version has is used) and its value for a spec."""
 
 TUNED = {
     "ddp.check_for_nan_in_grad": False,
@@ -95,12 +95,12 @@ TUNED = {
     "train.manual_gc": True,
     "train.manual_gc_interval": 100,
 }
-"""Settings that every performance recipe has; they are applied to other recipes if this version has the place. Source:
-NVIDIA-NeMo/Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/_common.py; both fusions with a bias are on in its
-models of Llama (models/llama) and off in those of Qwen 2.5 and Mistral."""
+"""Settings that every performance recipe has; other recipes get those that this version knows. Source:
+NVIDIA-NeMo/Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/_common.py. The two bias_* fusions are on in its Llama
+models (models/llama) and off in its Qwen 2.5 and Mistral models; here they are on for all."""
 
 OF_THE_LOG = ("global_batch_size", "micro_batch_size", "sequence_length", "precision", "warmup_steps")
-"""Settings by which the log is read."""
+"""Settings of the spec that the reader of the log gets as facts."""
 STATED = (
     "num_nodes", *MODEL_PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "seed",
 )  # fmt: skip
@@ -157,8 +157,8 @@ def performance_recipe_name(spec: RunSpec, device_name: str | None, offered: Seq
 def configure(config: Any, spec: RunSpec, *, is_performance_recipe: bool = False) -> Any:
     """Set every value of the spec in a recipe's configuration and return it.
 
-    A performance recipe keeps its own precision and, if the spec requests none, its own recomputation; any other gets
-    the settings that performance recipes share. Raises RunError where the recipe has no place for a value.
+    A performance recipe keeps its own precision and, if the spec requests no recomputation, its own recomputation. Any
+    other recipe gets TUNED. Raises RunError where the recipe has none of a setting's names.
     """
     for places, value in SETTINGS:
         if is_performance_recipe and _is_the_recipes_own(places[0], spec):
@@ -181,7 +181,7 @@ def _is_the_recipes_own(place: str, spec: RunSpec) -> bool:
 
 
 def _set(config: Any, place: str, value: Any) -> bool:
-    """Set a value at a dotted place; return False where the configuration has no such place."""
+    """Set the attribute with a dotted name; return False where the configuration has no such attribute."""
     *owners, name = place.split(".")
     for part in owners:
         config = getattr(config, part, None)
@@ -192,9 +192,9 @@ def _set(config: Any, place: str, value: Any) -> bool:
 
 
 def _reducing_in_bf16(name: str) -> Any:
-    """Return the precision of this name with gradients reduced in bf16, as performance recipes have it.
+    """Return the precision of this name with gradients reduced in bf16, as in performance recipes.
 
-    The name itself, which leaves the reduction in fp32, where this version has no such function.
+    In a version without Megatron-Bridge's module of precisions, return the name, which leaves the reduction in fp32.
     """
     try:
         precisions = importlib.import_module("megatron.bridge.training.mixed_precision")
@@ -218,7 +218,7 @@ def _recipe(spec: RunSpec) -> tuple[Any, bool]:
 
 
 def write_environment(spec: RunSpec, file: Path) -> None:
-    """Write the environment variables that the recipe brings, by name, as JSON."""
+    """Write the environment variables that the recipe states, by name, as JSON."""
     config, _ = _recipe(spec)
     variables = getattr(config, "env_vars", None) or {}
     file.write_text(json.dumps({name: str(value) for name, value in variables.items()}))
@@ -258,13 +258,13 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
 
 
 def _variables(brought: Path) -> dict[str, str]:
-    """Return the environment of the ranks: the recipe's variables, and the user's own values before them."""
+    """Return the environment of the ranks: the recipe's variables, which the user's own values override."""
     variables: dict[str, str] = json.loads(brought.read_text())
     return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **variables, **os.environ}  # else blocks fragment
 
 
 def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str]) -> Result:
-    """Return the log as the result of this run. Raises InputError where it holds no usable step.
+    """Return the log as the result of this run. Raises InputError where the log holds no usable step.
 
     variables: environment of the ranks.
     """
@@ -304,8 +304,8 @@ def _version() -> str | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train the run of a spec file; returns the exit code."""
     parser = parser_of("tensorprimat.engines.bridge", __doc__, needs_result=False)
-    parser.add_argument("--rank", action="store_true", help="this process is one rank of torchrun's")
-    parser.add_argument("--environment", type=Path, metavar="FILE", help="write the recipe's variables and stop")
+    parser.add_argument("--rank", action="store_true", help="train as one rank that torchrun started")
+    parser.add_argument("--environment", type=Path, metavar="FILE", help="write the recipe's variables and exit")
 
     def train_or_rank(spec: RunSpec, options: argparse.Namespace) -> None:
         if options.environment is not None:

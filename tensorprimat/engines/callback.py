@@ -3,9 +3,9 @@
     from benchmark_utils import BenchmarkCallback
     trainer = Trainer(callbacks=[BenchmarkCallback(output_dir="./output", model_name="llama")], ...)
 
-A step runs from one step end to the next. Step ends are seen by `trainer.global_step` rising: under gradient
-accumulation Lightning fires its batch hooks once per micro-batch, NeMo once per step. Plain constructor arguments make
-it serialisable: `run.Config(BenchmarkCallback, model_name="llama")`.
+A step runs from one step end to the next. A step ends when `trainer.global_step` increases: under gradient accumulation
+Lightning calls its batch hooks once per micro-batch, NeMo once per step. Plain constructor arguments make the callback
+serialisable: `run.Config(BenchmarkCallback, model_name="llama")`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ if TYPE_CHECKING:
     import torch
 
 
-READ_AT_ONCE = 64  # step ends that are read together: one by one, each reading would find the processor's cache cold
+READ_AT_ONCE = 64  # step ends that are read together: read one by one, each would find the CPU's cache cold
 
 
 class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not there for the type checker
-    """Measures step time, loss, learning rate, memory and power of a training, on rank 0, without slowing it down."""
+    """A Lightning callback on rank 0 that measures step time, loss, learning rate, memory and power of a training.
+
+    It does not slow the training down, unless `sync` is set.
+    """
 
     def __init__(
         self,
@@ -65,18 +68,18 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             output_dir: Folder for benchmark_{cuda,rocm,cpu}_{model}.json and history/.
             platform: auto, nvd, amd or cpu; a value that contradicts the training becomes a warning.
             model_name: Name of the model in the result and its file; by default the name that the model states. Without
-                any name, the time stands in the file name.
+                any name, the file name contains the time instead.
             preset: Recorded in the result.
             engine: Recorded in the result.
             methodology: Recorded in the result.
-            warmup_steps: Declared warm-up; None detects it from the data.
-            training_config: Fields of TrainingConfig, such as those that the trainer does not know; they override what
-                the trainer states. Batch sizes and sequence length that the batches contradict are replaced by those of
-                the batches, with a warning.
+            warmup_steps: Number of warm-up steps; None detects it from the step times.
+            training_config: Fields of TrainingConfig, such as those that the trainer does not know; they override the
+                trainer's values. If the batches contradict a batch size or the sequence length, the value of the
+                batches replaces it, with a warning.
             result_file: Write this one file instead of files in output_dir.
             print_every: Steps between printed lines, 0 for none.
-            sync: Wait for the GPU at every step end instead of using events.
-            power: Read power if the driver's package is installed.
+            sync: Wait for the GPU at every step end instead of recording device events.
+            power: Sample the GPUs' power if the driver's Python package is installed.
 
         Raises UsageError for an unknown platform or a negative number.
         """
@@ -220,7 +223,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
 
     @contextmanager
     def interruption(self, kind: str) -> Iterator[None]:
-        """Mark the step into which something else falls ("validation", "checkpoint"), so that it is not measured."""
+        """Mark the current step as interrupted by other work ("validation", "checkpoint"): it is not measured."""
         self._interrupt(kind)
         try:
             yield
@@ -272,7 +275,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._start_over()
 
     def _write(self, trainer: Any, *, memory: dict[str, float], ended_by: str | None, warnings: list[str]) -> None:
-        """Summarise and save, once; only rank 0 has a result."""
+        """Summarise and save the result, once; does nothing on other ranks than 0."""
         if self._described is None or self.result is not None:
             return
         described, recorder = self._described, self._recorder
@@ -342,10 +345,10 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
 
 
 def _bracket_checkpoints(trainer: Any, callback: BenchmarkCallback) -> None:
-    """Let every checkpoint of this trainer mark the step it falls into.
+    """Wrap the trainer's `save_checkpoint`, so that each checkpoint marks the step that it interrupts.
 
-    Every checkpoint is written by `Trainer.save_checkpoint`; the hook on_save_checkpoint is not called
-    for checkpoints of weights alone, and has no end.
+    Lightning writes every checkpoint by this method. It does not call the hook on_save_checkpoint for checkpoints of
+    weights alone, and it has no hook for the end of a checkpoint.
     """
     save = trainer.save_checkpoint
 

@@ -1,7 +1,7 @@
 """Clocks for step ends: device events that are read later, or the host's clock.
 
 A clock marks moments and measures the seconds between two marks. `EventClock` puts marks into the device's queue and
-never waits for them; `reached` says whether the device has passed one, and only then may it be read.
+never waits for them; a mark may be read only after the device has passed it (`reached`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ StepMark = Any
 
 
 class Clock:
-    """The host's monotonic clock: right on a CPU, where the work is done when the call returns."""
+    """The host's monotonic clock: exact on a CPU, where the work is done when the call returns."""
 
     name = "wall clock"
     """Value of provenance.timer."""
@@ -51,7 +51,7 @@ class SynchronisedClock(Clock):
 
 
 class EventClock(SynchronisedClock):
-    """CUDA or HIP events on the current stream, about half a microsecond exact; the host never waits for the device."""
+    """CUDA or HIP events on the current stream, exact to about 0.5 µs; the host never waits for the device."""
 
     name = "device events"
 

@@ -55,8 +55,8 @@ def step_line(
 ) -> str:
     """Return the line of one step.
 
-    mean_seconds: over the steps since the first. memory_bytes: peak of the allocator so far. tokens: of one optimizer
-    step, over all GPUs. steps_left: optimizer steps that follow. warmup: the step is not measured.
+    mean_seconds: mean time of the steps after the first. memory_bytes: peak of the allocator so far. tokens: tokens of
+    one optimizer step over all GPUs. steps_left: optimizer steps that follow. warmup: the step is not measured.
 
     >>> step = Step(index=10, seconds=1.25, loss=2.5)
     >>> print(step_line(step, label="CUDA", mean_seconds=1.245, memory_bytes=45.67e9))
@@ -86,7 +86,7 @@ def step_line(
 
 
 def _clock(seconds: float) -> str:
-    """Return a time as a stopwatch shows it.
+    """Return a time as minutes:seconds, or hours:minutes:seconds from one hour on.
 
     >>> _clock(108.2), _clock(7322.0)
     ('1:48', '2:02:02')
@@ -97,7 +97,10 @@ def _clock(seconds: float) -> str:
 
 
 def end_block(result: Result, *, label: str, path: Path | None, interruption_seconds: dict[str, float]) -> str:
-    """Return the block printed at the end: totals, figures, and the file that holds them where there is one."""
+    """Return the block printed at the end: totals, rates, memory, and the result's file unless path is None.
+
+    interruption_seconds: by kind, such as validation.
+    """
     figures, memory = result.performance_metrics, result.memory_metrics or MemoryMetrics()
     ended = "Training finished" if result.complete else f"Training ended early ({result.runs[-1].ended_by})"
     total = (

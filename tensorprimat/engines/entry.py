@@ -1,4 +1,4 @@
-"""Entry of an engine's own process: `python -m tensorprimat.engines.NAME --spec F --result F`."""
+"""Entry point of an engine's own process: `python -m tensorprimat.engines.NAME --spec F --result F`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Spec = TypeVar("Spec", bound=Record)
 
 
 def parser_of(module: str, manual: str | None, *, needs_result: bool = True) -> argparse.ArgumentParser:
-    """Return a parser of --spec and --result. manual: the docstring of the module."""
+    """Return a parser with the options --spec and --result. manual: the docstring of the module."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {module}", description=manual, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--spec", type=Path, required=True, help="what to run: a RunSpec as JSON")
-    parser.add_argument("--result", type=Path, required=needs_result, help="where the result of this run is written")
+    parser.add_argument("--spec", type=Path, required=True, help="JSON file with the RunSpec to run")
+    parser.add_argument("--result", type=Path, required=needs_result, help="file for the result of this run")
     return parser
 
 
@@ -36,7 +36,7 @@ def run_spec(
     work: Callable[[Spec, argparse.Namespace], None],
     argv: Sequence[str] | None,
 ) -> int:
-    """Run a spec file of one kind and return the exit code; an error is one line on stderr, with the rank."""
+    """Run a spec file of one kind and return the exit code; print an error as one line on stderr, with the rank."""
     options = parser.parse_args(argv)
     rank = next((os.environ[variable] for variable in RANK_VARIABLES if variable in os.environ), "0")
     who = f"{name} engine" if rank == "0" else f"{name} engine (rank {rank})"

@@ -1,4 +1,4 @@
-"""Reasons why a training ended early, in words, and remedies for lack of memory."""
+"""Messages about a training that ended early, and remedies for lack of memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def reason(error: BaseException) -> str:
 
 
 def memory_remedies(spec: RunSpec) -> str:
-    """Return the flags that make a run need less memory; never the global batch, which alone changes nothing."""
+    """Return the flags that make a run need less memory, as a list in words.
+
+    The global batch is not among them, because it does not change the memory of a micro-batch.
+    """
     remedies = []
     if smaller := smaller_micro_batches(spec.micro_batch_size):
         remedies.append(f"--micro-batch-size {smaller[0]}")
@@ -63,7 +66,7 @@ def memory_remedies(spec: RunSpec) -> str:
 
 
 def _that_split(spec: RunSpec) -> list[str]:
-    """Return the engines of the GPU's vendor that split the layers of the spec's model, without a file of their own."""
+    """Return the vendor's engines that split the layers of the spec's model and need no configuration file."""
     if spec.platform == "cpu" or spec.config is not None or spec.preset != "full":
         return []
     rows = (ENGINES[name] for name in VENDOR_ENGINES[spec.platform])
@@ -77,9 +80,9 @@ def out_of_memory(spec: RunSpec, rest: str = "") -> OutOfMemoryError:
 
 @contextlib.contextmanager
 def of_training(spec: RunSpec, *others: type[Exception]) -> Iterator[None]:
-    """Turn an error of a device, a peer or a signal during training into a `RunError`.
+    """Turn an error of a device, another rank or a signal during training into a `RunError`.
 
-    others: exceptions by which the framework refuses a configuration.
+    others: further exceptions that the framework raises for an invalid configuration.
     """
     failures: tuple[type[Exception], ...] = (RuntimeError, MemoryError, OSError, *others)
     try:

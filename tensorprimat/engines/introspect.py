@@ -1,7 +1,7 @@
 """Readers of a Lightning or NeMo training's configuration, batch and model. Unknown facts are left out.
 
-Everything is read from the live objects by their public attributes; nothing of Lightning, NeMo or transformers is
-imported, so an object that lacks an attribute simply yields fewer facts.
+They read attributes of the live objects and import nothing of Lightning, NeMo or transformers, so that an object
+without an attribute only yields fewer facts.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ SHAPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {  # transformers, then Megatro
 }
 
 MIXED = ("num_local_experts", "num_experts", "n_routed_experts", "num_moe_experts", "kv_lora_rank")
-"""Numbers of a model with experts or latent attention, whose cost needs more than the numbers of a dense model."""
+"""Attributes of a model with experts or latent attention, whose FLOPs depend on more than a dense model's sizes."""
 
 DIFFERING = ("multi_latent_attention", "layer_types", "window_attn_skip_freq")
-"""Attributes of a model with latent attention, or with windows in some of its layers."""
+"""Attributes that only a model with latent attention, or with windows in some of its layers, sets."""
 
 TOKENS = ("input_ids", "tokens", "text")
-"""Keys of the token ids in a batch that is a dictionary: transformers, Megatron, older Megatron."""
+"""Keys of the token ids in a batch that is a dictionary, of transformers, Megatron and older Megatron."""
 
 
 NVIDIA_RECIPE = (
@@ -62,14 +62,14 @@ def is_nemo(trainer: Any) -> bool:
 
 
 def framework(trainer: Any) -> dict[str, str]:
-    """Return fields of TrainingConfig: the framework that runs the training, and its version."""
+    """Return framework and framework_version as fields of TrainingConfig."""
     name, package = ("NeMo", "nemo_toolkit") if is_nemo(trainer) else ("Lightning", "lightning")
     versions = environment.versions((package,))
     return {"framework": name, **({"framework_version": versions[package]} if package in versions else {})}
 
 
 def is_sharded(trainer: Any) -> bool:
-    """Return True if one rank holds only parts of the parameters and cannot count them (a DTensor can)."""
+    """Return True if one rank holds only parts of the parameters and cannot count all (with DTensors it can)."""
     strategy = trainer.strategy
     if type(strategy).__name__ in ("FSDPStrategy", "DeepSpeedStrategy"):
         return True
@@ -77,7 +77,7 @@ def is_sharded(trainer: Any) -> bool:
 
 
 def training_config(trainer: Any, module: Any) -> dict[str, Any]:
-    """Return fields of TrainingConfig that trainer, strategy and data module state before the first batch."""
+    """Return the fields of TrainingConfig that trainer, strategy, data module and module state."""
     strategy, data = trainer.strategy, getattr(trainer, "datamodule", None)
     parallel = {name: size for name in PARALLEL_SIZES if isinstance(size := getattr(strategy, name, None), int)}
     world = trainer.world_size
@@ -108,7 +108,7 @@ def training_config(trainer: Any, module: Any) -> dict[str, Any]:
 
 
 def stated_by(module: Any) -> dict[str, Any]:
-    """Return fields of TrainingConfig that the module states by a method `benchmark_config`, if it has one."""
+    """Return the fields of TrainingConfig from the module's method `benchmark_config`, if it has one."""
     state = getattr(module, "benchmark_config", None)
     return {name: value for name, value in state().items() if value is not None} if callable(state) else {}
 
@@ -116,16 +116,16 @@ def stated_by(module: Any) -> dict[str, Any]:
 def observed_by(module: Any, config: TrainingConfig) -> tuple[dict[str, Any], list[str]]:
     """Return the fields of TrainingConfig that ran differently from the plan, and warnings about them.
 
-    The module states them by a method `benchmark_observed`, if it has one. config: the plan.
+    They come from the module's method `benchmark_observed`, if it has one. config: the plan.
     """
     state = getattr(module, "benchmark_observed", None)
     return state(config) if callable(state) else ({}, [])
 
 
 def model_stated_by(module: Any) -> tuple[Model, list[str]] | None:
-    """Return the model that the module states by `benchmark_model`, checked against its parameters.
+    """Return the model from the module's method `benchmark_model`, and a warning if its parameter count is wrong.
 
-    None where it has no such method or states none. A shard of a DTensor counts as the whole.
+    None if the module has no such method or the method returns None. A DTensor counts as the whole tensor.
     """
     state = getattr(module, "benchmark_model", None)
     stated = state() if callable(state) else None
@@ -139,7 +139,7 @@ def model_stated_by(module: Any) -> tuple[Model, list[str]] | None:
 
 
 def _batch_size(strategy: Any, data: Any, name: str) -> int | None:
-    """Return a batch size that the data module states itself, or NeMo's data sampler for it."""
+    """Return a batch size from the data module, its data sampler or that of NeMo's strategy; None if none has it."""
     owners = (data, getattr(data, "data_sampler", None), getattr(strategy, "data_sampler", None))
     return next((size for owner in owners if (size := _whole(owner, name)) is not None), None)
 
@@ -147,8 +147,8 @@ def _batch_size(strategy: Any, data: Any, name: str) -> int | None:
 def accumulation(trainer: Any, config: TrainingConfig) -> int | None:
     """Return the micro-batches of one optimizer step under Megatron: global batch / (micro batch × replicas).
 
-    Batch hooks do not show it: NeMo calls them once per global step, whatever the micro-batches. None where a size is
-    unknown, does not divide, or grows during the training.
+    Batch hooks do not show it, because NeMo calls them once per global step. None where a size is unknown, does not
+    divide, or grows during the training.
     """
     sampler = getattr(trainer.strategy, "data_sampler", None) or getattr(
         getattr(trainer, "datamodule", None), "data_sampler", None
@@ -161,7 +161,7 @@ def accumulation(trainer: Any, config: TrainingConfig) -> int | None:
 
 
 def peft(module: Any) -> str:
-    """Return "none" where every parameter trains, "lora" where adapters do, "frozen" where some layers do not."""
+    """Return "none" if all parameters are trained, "lora" if some have "lora" in their name, else "frozen"."""
     if all(parameter.requires_grad for parameter in module.parameters()):
         return "none"
     adapters = (name for name, parameter in module.named_parameters() if parameter.requires_grad)
@@ -176,7 +176,7 @@ def _strategy_name(strategy: Any, world: int) -> str | None:
 
 
 def _data_parallel_size(strategy: Any, world: int, parallel: Mapping[str, int]) -> int | None:
-    """Return the replicas of the model, from Megatron's sizes or from Lightning's distributed sampler."""
+    """Return the number of model replicas, from Megatron's parallel sizes or Lightning's distributed sampler."""
     if parallel:
         return world // math.prod(parallel.get(name, 1) for name in MODEL_PARALLEL)  # experts are inside it
     if world == 1:
@@ -206,12 +206,12 @@ def _precision(trainer: Any) -> dict[str, Any]:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return a torch dtype as records spell it: bfloat16, not torch.bfloat16."""
+    """Return the name of a torch dtype without its prefix: bfloat16, not torch.bfloat16."""
     return str(dtype).removeprefix("torch.")
 
 
 def optimizer_dtype(trainer: Any) -> str | None:
-    """Return the type of the optimizer's own state, once it has one (Adam's first moment)."""
+    """Return the dtype of Adam's first moment; None before the first step or with another optimizer."""
     for optimizer in getattr(trainer, "optimizers", None) or ():
         for _, state in getattr(optimizer, "state", {}).items():  # Megatron's stand-in for a dict has no values()
             moment = state.get("exp_avg") if isinstance(state, Mapping) else None
@@ -221,9 +221,9 @@ def optimizer_dtype(trainer: Any) -> str | None:
 
 
 def batch_shape(batch: Any) -> tuple[int, int] | None:
-    """Return (sequences, tokens of each) of one batch of token ids; None where the batch is something else.
+    """Return (sequences, tokens per sequence) of one batch of token ids; None where the batch is something else.
 
-    In a dictionary it is the tensor of token ids, in a tuple the first tensor of whole numbers with two axes.
+    It is the shape of the token ids in a dictionary, or of the first two-dimensional integer tensor in a tuple or list.
     """
     if isinstance(batch, Mapping):
         return next((batch_shape(batch[name]) for name in TOKENS if name in batch), None)
@@ -237,8 +237,8 @@ def batch_shape(batch: Any) -> tuple[int, int] | None:
 def model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
     """Return name, shape and parameter count of a training module, and warnings about them.
 
-    The shape is taken from the module's own configuration and, where every parameter is whole on this rank, must give
-    its parameter count. sharded: this rank holds a part, so there is nothing to count.
+    The shape comes from the module's own configuration. If this rank holds every parameter, a shape that contradicts
+    their number is left out. sharded: this rank holds only a part, so that the parameters are not counted.
     """
     counted = None if sharded else sum(parameter.numel() for parameter in module.parameters()) or None
     trains = None if counted is None else sum(part.numel() for part in module.parameters() if part.requires_grad)
@@ -265,7 +265,7 @@ def _configs(module: Any) -> Iterator[Any]:
 
 
 def _shape(config: Any, tokenizer: Any) -> tuple[ModelShape | None, int | None]:
-    """Return the model's shape and its parameters; None if the configuration does not state them.
+    """Return the model's shape and its number of parameters; None if the configuration does not state them.
 
     A configuration of transformers is read by its architecture, any other (NeMo, Megatron) by its attributes.
     tokenizer: gives the vocabulary size if the configuration does not (NeMo).
@@ -300,7 +300,7 @@ def _shape(config: Any, tokenizer: Any) -> tuple[ModelShape | None, int | None]:
 
 
 def _of_transformers(config: Mapping[str, Any]) -> tuple[ModelShape | None, int | None]:
-    """Return the shape and the parameters that the entries of a configuration of transformers state."""
+    """Return the shape and the number of parameters that a transformers configuration states; None for unknown ones."""
     try:
         decoder = decoders.decoder_of(config)
         return (None, None) if decoder is None else (config_shapes.of_decoder(decoder, config), decoder.parameters)
@@ -314,7 +314,7 @@ def _name(config: Any, module: Any) -> str | None:
 
 
 def _whole(owner: Any, *names: str) -> int | None:
-    """Return the first of some attributes that is a positive whole number."""
+    """Return the first of the named attributes that is a positive whole number; None if none is."""
     for name in names:
         value = getattr(owner, name, None)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -323,7 +323,7 @@ def _whole(owner: Any, *names: str) -> int | None:
 
 
 def _tokens_before(window: Any) -> int | None:
-    """Return the tokens behind of Megatron's (tokens behind, tokens ahead), where they are a limit."""
+    """Return the first number of Megatron's window (tokens before, tokens after) if it is a limit, else None."""
     if isinstance(window, (tuple, list)) and window and isinstance(window[0], int) and window[0] > 0:
         return window[0]
     return None

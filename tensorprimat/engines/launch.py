@@ -1,8 +1,8 @@
-"""Runs of an engine, each in a fresh process: live output, cool-down between runs, and the outcome of each.
+"""Start of an engine's runs, each in a fresh process: live output, cool-down between runs, and their outcomes.
 
 An engine's module is called as `python -m MODULE --spec FILE --result FILE`: it reads a RunSpec, trains, prints its
 lines on stdout, writes a Result of one run (marked incomplete where it could not finish) and exits 0, or 1 or 2 with
-one line on stderr. Every way in which it can end becomes one `Ending`.
+one line on stderr. An `Ending` describes its outcome, however it ended.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Ending:
     """The outcome of one process, with its measurements."""
 
     result: Result | None
-    """Complete if there is no error; else the measurements until then, or None."""
+    """The complete result; after an error the measurements so far, or None without any."""
     error: TensorPrimatError | None = None
     interrupted: bool = False
-    """By the user: no further run shall start."""
+    """The user pressed Ctrl-C, so that no further run starts."""
 
 
 def cool_down(seconds: float, on_wait: Callable[[float], None]) -> None:
@@ -73,10 +73,10 @@ def cool_down(seconds: float, on_wait: Callable[[float], None]) -> None:
 def run(
     spec: RunSpec, *, module: str, log: Path, on_line: Callable[[str], None], wrapping: Sequence[str] = ()
 ) -> Ending:
-    """Return one run in a fresh process. on_line gets each line of its stdout as it comes.
+    """Run a spec in a fresh process and return the outcome. on_line: called with each line of its stdout as it comes.
 
-    wrapping: words in front of the command (a profiler). log: keeps the process's stderr if the run fails. Ctrl-C in
-    here stops the process and comes back as an Ending.
+    wrapping: command before the engine's command (a profiler). log: file for the process's stderr if the run fails.
+    Ctrl-C stops the process and is returned as an Ending.
     """
     with processes.scratch_folder() as scratch:
         spec_file, result_file, stderr_file = (scratch / name for name in ("spec.json", "result.json", "stderr"))
@@ -95,9 +95,9 @@ def run(
 def supervise(
     command: list[str], *, stderr_file: Path, scratch: Path, on_line: Callable[[str], None]
 ) -> tuple[int, bool]:
-    """Run a command to its end; return its exit code, and True where Ctrl-C stopped it.
+    """Run a command to its end; return its exit code, and True if Ctrl-C stopped it.
 
-    on_line gets each line of its stdout as it comes. stderr_file: where its stderr goes.
+    on_line: called with each line of its stdout as it comes. stderr_file: file for its stderr.
     """
     interrupted = False
     with stderr_file.open("wb") as stderr:
@@ -138,8 +138,10 @@ def environment() -> dict[str, str]:
 
 
 def _follow(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> None:
-    """Hand over lines until the output ends. A thread reads, so that a worker which outlives its leader and keeps the
-    pipe open is noticed (and killed) instead of waited for."""
+    """Call on_line with each line until the output ends.
+
+    A thread reads the lines, so that this function can end a worker that outlives the command and keeps the pipe open.
+    """
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     threading.Thread(target=_pump, args=(child, lines), daemon=True).start()
     while True:
@@ -176,18 +178,18 @@ def _stop(child: subprocess.Popen[str]) -> None:
 
 
 def _read(path: Path) -> Result | None:
-    """Return the result that the process wrote; None if it is incomplete or holds no step."""
+    """Return the result that the process wrote; None if its file is missing or truncated, or holds no step."""
     try:
         result = store.load(path)
-    except InputError:  # not written, or incomplete: the run's own error says why
+    except InputError:  # not written, or truncated: the run's own error says why
         return None
     return result if len(result.steps) else None
 
 
 def cluster_error(stderr_file: Path, otherwise: str = "interrupted") -> RunError:
-    """Return the error of a job on a cluster, from the last line about it that the process which followed it printed.
+    """Return the error of a job on a cluster, from the last line with the prefix CLUSTER in a process's stderr.
 
-    otherwise: the error where that process printed no such line.
+    otherwise: the error if there is no such line.
     """
     lines = stderr_file.read_text(encoding="utf-8", errors="replace").splitlines()
     message = next((line for line in reversed(lines) if line.startswith(CLUSTER)), CLUSTER + otherwise)
@@ -195,7 +197,7 @@ def cluster_error(stderr_file: Path, otherwise: str = "interrupted") -> RunError
 
 
 def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path, kills: oom_kills.KillWatch) -> TensorPrimatError:
-    """Return one sentence about why a process failed; keeps its stderr where there is any."""
+    """Return the error of a process that failed; writes its stderr, if not empty, to the log."""
     text = stderr_file.read_text(encoding="utf-8", errors="replace")
     tail = [line.strip() for line in text.splitlines() if line.strip()][-TAIL_LINES:]
     kept = ""

@@ -21,11 +21,11 @@ from tensorprimat.core.units import GIB
 from tensorprimat.engines import console, failures
 from tensorprimat.machine import oom_kills
 
-GRACE_SECONDS = 10.0  # until interrupted ranks have left their collectives
+GRACE_SECONDS = 10.0  # time for interrupted ranks to leave their collectives
 SHOWN_LINES = 15  # last lines of a failed training that are shown again
-CAUSE_LINES = 400  # in which the cause is looked for: eight ranks fail with a traceback each, then torchrun comments
+CAUSE_LINES = 400  # last lines searched for the cause: a traceback of each of eight ranks, then torchrun's summary
 
-LONGEST_LINE = 2**12  # characters that are looked at and shown; the log has all
+LONGEST_LINE = 2**12  # characters of a line that are searched and shown; the log has the whole line
 
 _ITERATION = re.compile(r"iteration\s+(\d{1,12})/\s*\d+ \|.*?elapsed time per iteration \(ms\): *([\d.]{1,30})")
 _MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]{1,30})Gi?B")
@@ -38,7 +38,7 @@ _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found
 _EPILOGUE = re.compile(
     r"exited with code|exit ?code|ChildFailedError|elastic|error_file|root cause|^[\s=#*-]*$", re.IGNORECASE
 )
-"""Comments of launchers on a failure: true, but not the cause."""
+"""Lines that launchers print after a failure, which do not state its cause."""
 
 
 def follow(
@@ -50,10 +50,10 @@ def follow(
     environment: Mapping[str, str],
     folder: Path | None = None,
 ) -> RunError | None:
-    """Run a command, copy its output to a log (unbuffered, so that it can be watched), and return the reason if
-    it failed.
+    """Run a command, copy its output to a log and to stdout, and return the error if it failed, else None.
 
-    name: the framework's name. spec: the training, for the remedies. folder: the working folder.
+    log: an unbuffered file, so that it can be watched. name: the framework's name. spec: the training, for the remedies
+    in the error. folder: the working folder.
     """
     with processes.scratch_folder() as scratch:  # torchrun leaves a folder behind when it is killed
         kills = oom_kills.KillWatch()
@@ -94,8 +94,8 @@ def follow(
 def keep(read: Callable[[], Result], result_file: Path, *, name: str, failure: RunError | None) -> None:
     """Write the result of a training's log, and raise the error if the training failed.
 
-    read: returns the log as a result. name: the framework's name. Raises RunError also where a training that
-    ended normally has left nothing to read.
+    read: returns the log as a result. name: the framework's name. Raises RunError also where a training ended normally
+    but its log cannot be read as a result.
     """
     try:
         result = read()
@@ -107,7 +107,7 @@ def keep(read: Callable[[], Result], result_file: Path, *, name: str, failure: R
 
 
 def pieces(output: IO[bytes], log: IO[bytes]) -> Iterator[bytes]:
-    """Copy output to a log as it comes, and yield the beginning of each line: one may have no end."""
+    """Copy output to a log as it comes, and yield the beginning of each line, because a line may never end."""
     begins = True
     while piece := output.readline(4 * LONGEST_LINE):  # a character has up to four bytes
         log.write(piece)
@@ -117,16 +117,16 @@ def pieces(output: IO[bytes], log: IO[bytes]) -> Iterator[bytes]:
 
 
 def plain(raw: bytes) -> str:
-    """Return a line as text, without colours; of a progress bar that redraws itself the last state."""
+    """Return a line as text without colours; for a progress bar that redraws itself, its last state."""
     text = raw.decode(errors="replace").rstrip("\r\n")
     return _COLOUR.sub("", text.rpartition("\r")[2])[:LONGEST_LINE]
 
 
 def complaint(lines: Sequence[str]) -> str | None:
-    """Return the line that states the error: an error raised, else the last that complains; None where none does.
+    """Return the line that states the error: a raised exception, else the last line that complains; None without one.
 
-    The error is the last one of the rank that failed first. Other ranks then report a lost connection, which counts
-    only where nothing else was raised.
+    It is the last exception of the rank that failed first. Other ranks then report a lost connection, which is returned
+    only if no rank raised anything else.
 
     >>> complaint(["[rank1]: ValueError: bad shape", "error_file: <N/A>", "torchrun exited with code 1"])
     '[rank1]: ValueError: bad shape'
@@ -149,7 +149,7 @@ def _rank(line: str) -> str | None:
 
 
 class _Shown:
-    """Shows Megatron's iteration lines in this tool's form, and all other lines unchanged."""
+    """A formatter that rewrites Megatron's iteration lines in this tool's form and keeps all other lines."""
 
     def __init__(self, *, label: str) -> None:
         self._label = label
@@ -180,7 +180,10 @@ def _number(text: str) -> float | None:
 
 
 def _stop(child: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
-    """Wait for its end after Ctrl-C, which all processes of the group receive; then send SIGTERM, then SIGKILL."""
+    """Wait until the command ends after Ctrl-C, which its processes received too; then send SIGTERM, then SIGKILL.
+
+    at_once: send SIGTERM without waiting first.
+    """
     for asks in (True,) if at_once else (False, True):
         if asks:
             processes.terminate(child)

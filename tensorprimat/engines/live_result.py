@@ -26,7 +26,7 @@ from tensorprimat.machine import environment, platform
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """The user's own statements about the training, given to the callback."""
+    """The facts about the training that the user passes to the callback."""
 
     platform: str = "auto"
     model_name: str | None = None
@@ -38,8 +38,7 @@ class Declared:
 
 
 def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> Result:
-    """Return a result without steps: machine, model and configuration of a Lightning training, with warnings about
-    them.
+    """Return a result without steps: machine, model, configuration and warnings of a Lightning training.
 
     built: the model has its parameters and the trainer its optimizers (from on_train_start on).
     """
@@ -104,7 +103,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
 
 
 def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
-    """Return the declared name of the model's shape, or None and the reason if the trained model contradicts it."""
+    """Return the declared preset without a warning, or None and a warning if the trained model has another size."""
     try:
         preset = models.find(names.resolve(declared.model_name or ""), declared.preset or "")
     except UsageError:  # a model or a name of the user's own: nothing to compare it with
@@ -122,8 +121,8 @@ def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
 def with_batch(result: Result, shape: tuple[int, int] | None, *, batches_per_step: int | None) -> Result:
     """Return the result with micro batch, global batch and sequence length taken from the batches of the first step.
 
-    shape: (sequences, tokens) of one batch on one rank; batches_per_step: batches between two optimizer steps, None
-    where the batch hooks do not fire once per micro-batch (NeMo). Known values stay.
+    shape: (sequences, tokens per sequence) of one batch on one rank; batches_per_step: batches of one optimizer step,
+    None where the batch hooks are not called once per micro-batch (NeMo). Known values do not change.
     """
     if shape is None:
         return result
@@ -147,7 +146,7 @@ def finish(
 ) -> Result:
     """Return the result with its steps and every figure.
 
-    memory: a last reading, its peaks the maximum over ranks; ended_by: None if the training ended by itself.
+    memory: the last reading, each figure the maximum over ranks; ended_by: reason of an early end, None without one.
     """
     host_peak = memory.get(HOST_PEAK)
     columns = {name: value for name, value in memory.items() if name != HOST_PEAK}
@@ -176,17 +175,17 @@ def _with_last_memory(steps: Steps, memory: MemoryReading) -> Steps:
 
 
 def check_writable(output_dir: str, result_file: str | None) -> None:
-    """Raise RunError before the training rather than after it where the result could not be written."""
+    """Raise RunError if the result could not be written: before the training, instead of after it."""
     folder = Path(output_dir) if result_file is None else Path(result_file).parent
     if why := atomic.unwritable(folder):
         raise RunError(f"{folder}: {why}; give another output folder")
 
 
 def save(result: Result, *, output_dir: str, result_file: str | None, stamp: str) -> Path:
-    """Write result_file if it is set, else the latest file and its history in output_dir. Returns the file. Raises
-    OSError, and RunError where a full output_dir made it write the result elsewhere.
+    """Write result_file if it is set, else the latest file and its history in output_dir; return the file.
 
-    A complete result of a model without a name gets a time stamp for one.
+    Without a model name the file name contains the stamp instead, and history has no copy. Raises OSError; RunError if
+    output_dir could not be written and the result is in the temporary folder.
     """
     if result_file is not None:
         path = Path(result_file)

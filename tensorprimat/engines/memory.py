@@ -1,4 +1,4 @@
-"""Device memory during training, read sparingly, and the process's own peak."""
+"""Device memory during training, read at most once a second, and the process's own peak."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALLOCATOR = {
 
 
 class DeviceMemory:
-    """Allocator and driver figures of one GPU; of a CPU there are none."""
+    """The reader of one GPU's allocator and driver figures; on a CPU it reads none."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -33,14 +33,14 @@ class DeviceMemory:
         self._next_reading = 0.0
 
     def restart_peaks(self) -> None:
-        """Forget the peaks so far, so that building the model does not count as training."""
+        """Reset the allocator's peaks, so that building the model does not count as training."""
         if self._on_gpu:
             import torch
 
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def read(self) -> MemoryReading:
-        """Return all figures: `memory_allocated_bytes` is held between steps, its peak within the step."""
+        """Return the allocator's current bytes, its peaks since `restart_peaks`, and the device's use; {} on a CPU."""
         if not self._on_gpu:
             return {}
         import torch
@@ -52,7 +52,7 @@ class DeviceMemory:
         return {**reading, "memory_device_used_bytes": float(total - free)}
 
     def read_last(self) -> MemoryReading:
-        """Return all figures and the process's own peak; after a fault of the device only the host's figures."""
+        """Return all figures and the process's own peak; after a device error only the process's peak."""
         host = host_peak_bytes()
         reading = {} if host is None else {HOST_PEAK: host}
         try:
@@ -61,7 +61,7 @@ class DeviceMemory:
             return reading
 
     def read_sometimes(self) -> MemoryReading:
-        """Return all figures if the last reading is a while ago, else nothing."""
+        """Return all figures if the last reading is SECONDS_BETWEEN_READINGS old, else {}."""
         if not self._on_gpu:
             return {}
         now = time.perf_counter()
@@ -72,7 +72,7 @@ class DeviceMemory:
 
 
 def host_peak_bytes() -> float | None:
-    """Return the largest resident memory that this process ever had; None where the system does not keep it."""
+    """Return the peak resident memory of this process in bytes; None where the system does not record it."""
     try:
         import resource
     except ImportError:  # Windows

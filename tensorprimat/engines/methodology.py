@@ -1,7 +1,7 @@
-"""`--methodology`: a configuration from the catalogue becomes the values of a run, and the result carries its name.
+"""`--methodology`: selection of a published configuration for a run, and its name in the result.
 
-A methodology's name implies all of its values: with `--methodology` a contradicting flag is refused; without it such a
-flag removes the methodology from the result.
+A result names a methodology only if all values are the methodology's: with `--methodology` a contradicting flag is an
+error; without it such a flag removes the methodology from the result.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from tensorprimat.engines import Engine
 
 VENDORS = {"nvd": "NVIDIA", "amd": "AMD"}
-"""Platform → the name that a message has for its GPUs."""
+"""Platform → the vendor of its GPUs, for messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The configuration of a run, as far as flags and methodology set it."""
+    """The values of a run that flags or the methodology set."""
 
     values: dict[str, Any]
-    """By field of RunSpec; values that neither sets are left out. `methodology` is the name that
-    applies to all of them, or None."""
+    """Values by field of RunSpec; fields that neither sets are absent. `methodology` is the methodology's name, or None
+    if a value is not the methodology's."""
     skipped: str | None = None
     """The better configurations of the methodology that cannot run here, each with its reason; None for none."""
     note: str | None = None
-    """Remark on the values of the methodology that is named, or on the lack of published ones; None for none."""
+    """Note on the methodology's values, or that there are no published ones; None for none."""
     origin: str = "the default"
     """Source of the values that no flag set, for messages."""
 
@@ -50,11 +50,12 @@ def values(
     gpu: GpuInfo,
     obstacle: Callable[[Mapping[str, Any]], str | None] = lambda _: None,
 ) -> Chosen:
-    """Return the values of the methodology's best configuration that can run here.
+    """Return the flags' values and, for the rest, those of the methodology's best configuration that can run here.
 
-    name: the value of --methodology; flags: values that flags set, None for flags that were not given. obstacle:
-    returns why a configuration cannot run here, or None. If none can, the best one is returned, whose check fails.
-    Raises UsageError for a name that does not exist, has no configuration for this GPU, or contradicts a flag.
+    name: the value of --methodology; flags: value of each flag, None for a flag that is not used. obstacle: returns why
+    a configuration cannot run here, or None. If no configuration can run, the best one is used, and the checks of the
+    spec refuse it later. Raises UsageError for a name that does not exist, has no configuration for this GPU,
+    contradicts a flag, or comes with another preset than full.
     """
     mine = {key: value for key in OF_A_METHODOLOGY if (value := flags.get(key)) is not None}
     if name is None and (not engine.from_methodology or preset != "full"):
@@ -96,7 +97,10 @@ def _noted(row: Configuration) -> str:
 def _best(
     rows: Sequence[Configuration], mine: Mapping[str, Any], obstacle: Callable[[Mapping[str, Any]], str | None]
 ) -> tuple[Configuration, list[str]]:
-    """Return the first configuration that can run here (or the first of all) and a phrase for each before it."""
+    """Return the first configuration that can run here and the reason why each better one cannot, as a phrase.
+
+    If none can run, return the first one without reasons.
+    """
     skipped: list[str] = []
     for row in sorted(rows, key=lambda row: row.precision != rows[0].precision):  # the headline's precision first
         because = obstacle({**_of_row(row), **mine})
@@ -111,10 +115,9 @@ def _of_row(row: Configuration) -> dict[str, Any]:
 
 
 def label(result: Result, name: str | None) -> Result:
-    """Return the result of a log with its methodology, where nothing that the log states contradicts it; else with a
-    warning.
+    """Return a log's result with the methodology's name if nothing in the log contradicts it, else with a warning.
 
-    name: as the user says; None leaves the result as it is. Raises UsageError for a name that does not exist.
+    name: the name that the user states; None changes nothing. Raises UsageError for a name that does not exist.
     """
     if name is None:
         return result
@@ -132,7 +135,7 @@ def label(result: Result, name: str | None) -> Result:
 
 
 def _rows(name: str, gpu: GpuInfo, **facts: str | None) -> list[Configuration]:
-    """Return the rows of a methodology for a device. facts: those of `find_configurations`."""
+    """Return the configurations of a methodology for a GPU. facts: other arguments of `find_configurations`."""
     known = catalogue.find_gpu(gpu.device_name, gpu.total_memory_gb)
     return configurations.find_configurations(name, gpu=known.name if known else None, **facts)  # type: ignore[arg-type]
 

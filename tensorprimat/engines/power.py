@@ -12,15 +12,15 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
 
-ENERGY_TOLERANCE = 0.05  # relative; a counter and sampled power of one device agree within the noise of sampling
+ENERGY_TOLERANCE = 0.05  # relative; the energy counter and sampled power of one device differ less by sampling noise
 LEAST_THROTTLED = 0.01
 """Share of the measured time below which throttling is not mentioned."""
 
 
 def with_own_gpus(result: Result, trainer: Any) -> Result:
-    """Return the result with the identities of the GPUs of this node that the training uses, not of all visible ones.
+    """Return the result with the identities of only those visible GPUs of this node that the training uses.
 
-    trainer.device_ids: Lightning's numbers of them among the visible ones.
+    trainer.device_ids: their indices among the visible GPUs.
     """
     visible, numbers = result.provenance.gpu_ids, getattr(trainer, "device_ids", None)
     if not isinstance(numbers, (list, tuple)) or not all(isinstance(one, int) for one in numbers):
@@ -30,9 +30,9 @@ def with_own_gpus(result: Result, trainer: Any) -> Result:
 
 
 def devices_of(result: Result) -> list[Device]:
-    """Return the telemetry of the result's GPUs; none where torch does not state which they are.
+    """Return the telemetry devices of the result's GPUs; an empty list if torch does not identify the GPUs.
 
-    None for a MIG instance either, which some versions of torch give the identity of the whole GPU.
+    Empty also for a MIG instance, because some versions of torch report the identity of the whole GPU for it.
     """
     if not result.provenance.gpu_ids or _is_instance(result):
         return []
@@ -40,16 +40,16 @@ def devices_of(result: Result) -> list[Device]:
 
 
 def _is_instance(result: Result) -> bool:
-    """Return True if the job runs on a part of a GPU (NVIDIA's multi-instance GPU, by the name that torch gives)."""
+    """Return True if the job runs on a MIG instance, a part of an NVIDIA GPU, by the device name that torch reports."""
     return " MIG " in (result.gpu_info.device_name or "")
 
 
 PACKAGES = {"nvd": "nvidia-ml-py (pip install nvidia-ml-py)", "amd": "amdsmi (it comes with ROCm)"}
-"""Platform → the package that reads its power, and where it comes from."""
+"""Platform → the Python package that reads its power, and how to install it."""
 
 
 def unmeasured(result: Result, sampler: telemetry.Sampler) -> list[str]:
-    """Return the reason why the power of the result's GPUs is unknown; nothing where it was sampled."""
+    """Return a warning with the reason why the power of the result's GPUs is unknown; empty if it was sampled."""
     if any(reading.power_watts is not None for reading in sampler.first):
         return []
     package = PACKAGES.get(result.platform or "", "the driver's package")
@@ -67,7 +67,10 @@ def unmeasured(result: Result, sampler: telemetry.Sampler) -> list[str]:
 
 
 def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> tuple[Result, Steps]:
-    """Return the result with power limit and boundary, its steps with energy, clock, temperature, throttled time."""
+    """Return the result with the power limit and boundary, and the steps with the sampler's columns per step.
+
+    The columns are energy, clock, temperature and throttled time.
+    """
     limits = [one.power_limit_watts for one in sampler.first if one.power_limit_watts is not None]
     gpu = {"power_boundary": sampler.boundary, "power_limit_watts": min(limits) if limits else None}
     known = {name: value for name, value in gpu.items() if value is not None}
@@ -83,7 +86,7 @@ def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> 
 
 
 def line(sampler: telemetry.Sampler) -> str | None:
-    """Return one line about the sampler's cost and the temperatures around the run; None where nothing was sampled."""
+    """Return one line with the time per sample and the temperatures before and after; None if nothing was sampled."""
     cost = sampler.seconds_per_sample
     if cost is None:
         return None
@@ -111,7 +114,7 @@ def judged(result: Result, sampler: telemetry.Sampler) -> Result:
     counted, sampled = power.energy_joules_per_gpu, power.sampled_energy_joules_per_gpu
     if counted and sampled and abs(counted - sampled) > ENERGY_TOLERANCE * sampled:
         warnings.append(
-            f"power_metrics: the energy counter says {joules(counted)} and sampled power {joules(sampled)}, more than "
-            f"{percent(ENERGY_TOLERANCE, 0)} apart; energy per token may be wrong by as much"
+            f"power_metrics: energy per GPU is {joules(counted)} by the energy counter, but {joules(sampled)} by "
+            f"sampled power, more than {percent(ENERGY_TOLERANCE, 0)} apart; energy per token may be wrong by as much"
         )
     return result.changed(warnings=(*warnings, *result.warnings)) if warnings else result

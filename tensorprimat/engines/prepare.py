@@ -1,4 +1,4 @@
-"""Before a run: every value made explicit, and everything checked that can be checked without training."""
+"""Preparation of a run: a RunSpec with every value explicit, and all checks that need no training."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ CHECKPOINTING = {"none": "none", "selective": "every second layer", "full": "ful
 AS_CHOSEN = (
     "steps", "warmup_steps", "num_nodes", "strategy", "attention_backend", "master_weights", "fp8_recipe", "seed",
 )  # fmt: skip
-"""Fields of a RunSpec that have the value of the flag or its default."""
+"""Fields of a RunSpec whose value is always that of the flag, or the flag's default."""
 LEAST_BYTES_PER_PARAMETER = 8  # weights, gradients and both moments of AdamW, in 16 bits each: no engine needs less
 
 
 def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> RunSpec:
-    """Return one run of a model on this machine, checked. Raises UsageError naming the flag.
+    """Return the checked spec of one run of a model on this machine. Raises UsageError naming the flag.
 
-    A value without a flag is that of the methodology, else of the preset: on GPUs the full model in bf16 or fp16 on all
-    of them, on a CPU the tiny one in fp32 in one process.
+    A value that no flag sets comes from the methodology, else from the preset: the full model in bf16 or fp16 on all
+    GPUs, or the tiny model in fp32 in one process on a CPU.
     """
     settings.check()
     _check_torch_flags(settings, engine)
@@ -113,8 +113,8 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
 def obstacle(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> str | None:
     """Return why an engine cannot train a model on this machine's GPUs, as a phrase after the model's name, or None.
 
-    Also None where the engine could train without the user's flags: the refusal then names the flag. Also None with
-    --methodology or a parallel size by flag: another engine's "max" would not be the vendor's best.
+    None also where the engine could train without the user's flags, because the error then names the flag; and with
+    --methodology or a flag for a parallel size, because another engine would not run the vendor's configuration.
     """
     if settings.methodology or any((getattr(settings, name) or 1) > 1 for name in settings_of_runs.MODEL_PARALLEL):
         return None
@@ -134,7 +134,7 @@ def obstacle(model: str, settings: RunSettings, *, engine: Engine, machine: Mach
 
 
 def _divided(spec: RunSpec, machine: Machine) -> RunSpec:
-    """Return the spec, checked. Where published parallel sizes are in the way, the error names what could train."""
+    """Return the checked spec. If only the published parallel sizes make it impossible, the error names a remedy."""
     try:
         return spec.check()
     except DoesNotFitError as error:
@@ -172,7 +172,7 @@ def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> st
 
 
 def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: int) -> tuple[str, ...]:
-    """Return notes on the methodology: kernels, values of no vendor, skipped configurations, values for 8 GPUs."""
+    """Return notes on the methodology: the kernels, its own note, a skipped configuration, another number of GPUs."""
     name = chosen.values["methodology"]
     if name is None:
         return () if chosen.note is None else (chosen.note,)
@@ -195,9 +195,9 @@ def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: i
 
 
 def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredModel) -> RunSpec:
-    """Return the spec with what an estimate cannot read from it; as it is where torch cannot count or is not here.
+    """Return the spec with two inputs of the memory estimate that only torch knows; unchanged if torch cannot tell.
 
-    These are the bytes that a layer of a configured model keeps, and whether an uncompiled norm is one kernel.
+    They are the bytes per token that a layer of a configured model keeps, and a mark if the norm is not one kernel.
     """
     if (spec.compile and not isinstance(preset, ConfiguredModel)) or not importable("torch"):
         return spec
@@ -218,7 +218,7 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
 
 
 def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> models.Preset | ConfiguredModel:
-    """Return the model to train. Raises UsageError if only the torch engine could train it."""
+    """Return the model to train. Raises UsageError for an unknown preset or a model that the engine cannot train."""
     if settings.config is None:
         try:
             found = models.find(model, name)
@@ -239,10 +239,11 @@ def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> mod
 def _default_batch(
     preset: models.Preset | ConfiguredModel, engine: Engine, devices: int, micro_batch: int | None
 ) -> int:
-    """Return the global batch where neither flag nor methodology sets it.
+    """Return the global batch, in sequences, where neither flag nor methodology sets it.
 
-    The real models get as many sequences a GPU as the methodologies have on eight of them, so that one GPU is not given
-    the work of a node; a tiny model gets the preset's number, or more so that every process has a micro-batch.
+    With the torch engine, a full model has as many sequences per GPU as a methodology has on eight GPUs, so that one
+    GPU does not get the work of a node; a tiny model has the preset's number, rounded up to whole micro-batches of all
+    processes. Any other engine has the preset's number.
     """
     if not engine.own_training:
         return preset.global_batch_size
@@ -253,7 +254,10 @@ def _default_batch(
 
 
 def _default_precision(engine: Engine, machine: Machine) -> str:
-    """Return the precision where neither flag nor methodology sets it: fp16 on a GPU without matrix units for bf16."""
+    """Return the precision where neither flag nor methodology sets it.
+
+    It is bf16; with the torch engine fp32 on a CPU, and fp16 on a GPU without matrix units for bf16.
+    """
     if not engine.own_training:
         return "bf16"
     if machine.platform == "cpu":
@@ -263,7 +267,7 @@ def _default_precision(engine: Engine, machine: Machine) -> str:
 
 
 def _recompute(settings: str | None, engine: Engine) -> str:
-    """Return the spec's word for --activation-checkpointing. Raises UsageError for a word of another engine."""
+    """Return RunSpec.recompute for --activation-checkpointing. Raises UsageError where the engine has no such mode."""
     if settings == "selective" and not engine.own_training:
         raise UsageError(
             f"--activation-checkpointing selective: only the torch engine has it; use full with {engine.name}"
@@ -299,9 +303,9 @@ def check_engine(engine: Engine) -> None:
 def check_spec(engine: Engine, spec: RunSpec, machine: Machine, *, packages: bool = True) -> None:
     """Raise UsageError where the engine, by its own checks, or the device's memory cannot run the spec.
 
-    packages: this Python trains; False if a container does, whose packages the engine checks there.
+    packages: check this Python's packages; False if the training runs in a container, where the engine checks them.
     """
-    check_precision(spec, machine)  # no package that an engine asks for gives a GPU other units
+    check_precision(spec, machine)  # before the engine's checks: installing a package does not add matrix units
     if engine.module is not None:
         module = importlib.import_module(engine.module)
         module.check(spec, machine)
@@ -350,7 +354,10 @@ def check_precision(spec: RunSpec, machine: Machine) -> None:
 
 
 def check_memory(spec: RunSpec, machine: Machine) -> None:
-    """Raise UsageError where the model cannot fit at any batch size."""
+    """Raise DoesNotFitError where the spec needs more memory than one device has.
+
+    The need is the engine's estimate, or at least weights, gradients and optimizer state, which no batch size reduces.
+    """
     if spec.platform != machine.platform:  # a dry run for another machine
         return
     memory = machine.gpu_info.total_memory_gb
@@ -369,7 +376,7 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
 
 
 def memory_estimate(spec: RunSpec, device_name: str | None) -> MemoryEstimate | None:
-    """Return the memory of one GPU by the engine's own settings; None on a CPU and where there is no estimate."""
+    """Return the estimated memory of one GPU with the engine's settings; None on a CPU or without an estimate."""
     model = ENGINES[spec.engine].memory_model()
     if spec.platform == "cpu" or model is None:
         return None
@@ -387,7 +394,7 @@ def recomputed_share(spec: RunSpec, device_name: str | None) -> float | None:
 
 
 def _check_estimate(spec: RunSpec, machine: Machine, memory_bytes: float) -> None:
-    """Raise DoesNotFitError naming the flags that make the spec fit, where it needs more than the device has."""
+    """Raise DoesNotFitError, which names the flags that make the spec fit, if its estimate exceeds memory_bytes."""
     needed = memory_estimate(spec, machine.gpu_info.device_name)
     if needed is None or needed.total <= memory_bytes:
         return
@@ -429,7 +436,7 @@ def _otherwise(spec: RunSpec, machine: Machine) -> str:
 
 
 def describe_memory(needed: MemoryEstimate) -> str:
-    """Return the parts of the estimate in GB, for people."""
+    """Return the parts of the estimate in GB, as a phrase."""
     state = needed.weights + needed.gradients + needed.optimizer
     return (
         f"weights, gradients and optimizer {size(state)}, activations {size(needed.activations)}, "
@@ -438,7 +445,7 @@ def describe_memory(needed: MemoryEstimate) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UsageError where results could not be written; the folder itself is made only when there is one."""
+    """Raise UsageError where results could not be written; does not create the folder."""
     existing = next(parent for parent in (folder, *regular.resolved(folder).parents) if parent.exists())
     if not existing.is_dir():
         raise UsageError(f"--output {folder}: {existing} is a file, not a folder")

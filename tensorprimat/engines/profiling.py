@@ -1,6 +1,6 @@
 """`--profile torch|nsys|rocprof`: choice of the profiler of a run, and its command line.
 
-A profiled run is slower than itself: its result is marked, kept in history alone, and never enters a comparison.
+A profiler slows a run down, so its result is marked, is written into history only, and never enters a comparison.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.engines import ENGINES, Engine
 
 STEM = "profile"
-"""Option of a RunSpec: path of PyTorch's own profile, without suffix."""
+"""Option of a RunSpec: output path of PyTorch's profiler, without suffix."""
 
 PROGRAMS = {"torch": None, "nsys": "nsys", "rocprof": "rocprofv3"}
 """Value of --profile → the program that it needs; None for PyTorch's own profiler, inside the engine."""
@@ -39,7 +39,7 @@ def check(name: str, engine: Engine) -> None:
 
 
 def wrapping(name: str, stem: Path) -> list[str]:
-    """Return the words in front of the command of a run. stem: where the profiler writes, a path without ending."""
+    """Return the profiler's command, which precedes that of the run. stem: the profile's path without suffix."""
     if name == "nsys":
         return ["nsys", "profile", f"--output={stem}", "--trace=cuda,nvtx,osrt", "--sample=none"]
     if name == "rocprof":
@@ -54,5 +54,5 @@ def wrapping(name: str, stem: Path) -> list[str]:
 
 
 def options(name: str, stem: Path) -> Mapping[str, str]:
-    """Return the options that the engine itself needs for profiling."""
+    """Return the RunSpec options for a profiler inside the engine; {} for a profiler that is a program."""
     return {STEM: str(stem)} if PROGRAMS[name] is None else {}

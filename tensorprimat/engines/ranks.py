@@ -1,16 +1,16 @@
-"""Exchange between the ranks at the end of a training: the largest memory, without ever hanging."""
+"""Exchange of the largest memory between the ranks at the end of a training, with a time limit."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-PATIENCE_SECONDS = 30.0  # a rank that finished its last step is here within a fraction of this; a dead one never
+PATIENCE_SECONDS = 30.0  # a rank that finished its last step answers in a fraction of this; a dead one never does
 
 
 def largest(
     own: dict[str, float], *, patience_seconds: float = PATIENCE_SECONDS
 ) -> tuple[dict[str, float], str | None]:
-    """Return the maximum of each figure over all ranks, and a warning where one did not answer (its own then stay).
+    """Return the maximum of each figure over all ranks; if a rank did not answer, this rank's figures and a warning.
 
     Every rank calls it with the same keys. The exchange has a group of its own, on the CPU: ranks may use the default
     group in a different order (NeMo 2.7's ProgressPrinter gathers its timers on rank 0 alone), and an NCCL collective

@@ -1,7 +1,7 @@
 """`Recorder`: records step ends during training; steps can be read once the device has finished them.
 
-Nothing here waits for the device before `finish`. Losses come as tensors on the host whose copy was queued before the
-step's mark, so that they hold their value once the mark is reached.
+With device events nothing waits for the device between `start` and `finish`. A loss is a tensor on the host whose copy
+was queued before the step's mark, so that it holds its value once the mark is reached.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Interruption:
 
 
 class Recorder:
-    """Steps of one run on one rank."""
+    """The recorder of one run's steps on one rank."""
 
     def __init__(self, clock: Clock, *, power_at: Callable[[float, float], float | None] | None = None) -> None:
         """Create a recorder that reads time from a clock.
@@ -60,9 +60,10 @@ class Recorder:
         self.clock = clock
         self.warnings: list[str] = []
         self.timed_steps, self.timed_seconds = 0, 0.0
-        """Optimizer steps after the first that hold nothing else, and their time: the running mean of the console."""
+        """Number and time in seconds of the optimizer steps after the first row without an interruption, for the
+        running mean on the console."""
         self.interruption_seconds: dict[str, float] = {}
-        """Time of validations and of checkpoints, which no measured step contains."""
+        """Seconds spent in each kind of interruption (validation, checkpoint); set by `finish`."""
         self._power_at = power_at
         self._rows = StepsBuilder()
         self._indices: list[int] = []
@@ -88,7 +89,7 @@ class Recorder:
         data_wait_seconds: float | None = None,
         memory: MemoryReading | None = None,
     ) -> None:
-        """Mark the end of `covers` optimizer steps that have been queued; index: number of the last one."""
+        """Mark the end of `covers` optimizer steps that have been queued. index: number of the last one."""
         self._waiting.append(
             _StepEnd(
                 index, covers, self.clock.mark(), loss, learning_rate, data_wait_seconds, memory or {},
@@ -109,11 +110,11 @@ class Recorder:
 
     @property
     def waiting(self) -> int:
-        """Step ends that have not been read yet."""
+        """Return the number of step ends that have not been read yet."""
         return len(self._waiting)
 
     def drain(self) -> range:
-        """Return the rows that the device has finished since the last call; never waits."""
+        """Read the step ends that the device has passed since the last call; return their rows, without waiting."""
         first = len(self._rows)
         while self._waiting and self.clock.reached(self._waiting[0].mark):
             self._read(self._waiting.popleft())
@@ -152,7 +153,7 @@ class Recorder:
         return self._rows[row]
 
     def abandon(self, patience_seconds: float = ABANDON_SECONDS) -> None:
-        """Read the marks that the device finishes within a moment: after a failure it may never finish the others."""
+        """Read the marks that the device reaches within the time limit; after a failure it may not reach the others."""
         deadline = time.perf_counter() + patience_seconds
         try:
             self.drain()
@@ -163,7 +164,10 @@ class Recorder:
             self._waiting.clear()
 
     def finish(self) -> range:
-        """Wait for the device, read the remaining steps, and compare the marks with the host's clock."""
+        """Wait for the device, read the remaining steps, and return their rows.
+
+        Adds a warning if the sum of the step times differs from the host's clock.
+        """
         closing = self.clock.mark()
         self.clock.synchronise()
         wall = time.perf_counter() - self._wall_start
@@ -189,9 +193,9 @@ class Recorder:
 
 
 def mean_loss(losses: Sequence[torch.Tensor], *, scale: int = 1) -> torch.Tensor | None:
-    """Return the step's loss on its way to the host: mean of its micro-batches times scale. None for no loss.
+    """Return the step's loss, the mean of its micro-batches times scale, as a tensor on the host; None without a loss.
 
-    The copy goes into pinned memory and is not waited for; the mark that follows shows when it has arrived.
+    The copy goes into pinned memory and is not waited for; it has arrived when the next mark is reached.
     """
     if not losses:
         return None

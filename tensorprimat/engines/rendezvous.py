@@ -1,4 +1,4 @@
-"""Check that a rank started by srun can find rank 0, before torch waits silently for half an hour."""
+"""Check that a rank started by srun can reach rank 0; without it torch waits silently for half an hour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from tensorprimat.core.errors import RunError
 
 PATIENCE_SECONDS = 300.0  # rank 0 has to import the same packages first, maybe from a slower disk
-ANSWER_SECONDS = 5.0  # of a host that is there
+ANSWER_SECONDS = 5.0  # time limit of one connection attempt
 REMEDY = "set MASTER_ADDR to an address of the first node that every node can reach, and MASTER_PORT to a free port"
 
 

@@ -1,1 +1,1 @@
-"""Training on other machines: executors of NeMo-Run, the process that follows a job, Slurm and containers."""
+"""Training through NeMo-Run: its executors, the process that follows a job, Slurm and containers."""

@@ -1,4 +1,4 @@
-"""The container of `--executor docker`: refusals of the daemon, and detection of a container that has disappeared."""
+"""The container of `--executor docker`: errors of the daemon, and detection of a container that has disappeared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorprimat.core.failures import BY_SYSTEM
 
 ENDING = (
     "was removed before it had ended: by hand (docker kill), by a daemon that restarted, or "
-    f"{BY_SYSTEM} (dmesg says which)"
+    f"{BY_SYSTEM} (dmesg then says so)"
 )
 
 
@@ -32,9 +32,9 @@ def refusals(image: str | None) -> Iterator[None]:
 
 
 def is_gone(job: Any) -> bool:
-    """Return True if the container of NeMo-Run's job no longer exists and has not written its exit status.
+    """Return True if the container of NeMo-Run's job no longer exists and its exit status was not written.
 
-    NeMo-Run 0.11 then waits for ever: its containers are removed as they end, and it reads their state from that file.
+    NeMo-Run 0.11 then waits for ever: Docker removes its containers when they end, and NeMo-Run reads the status file.
     """
     import docker
 

@@ -1,7 +1,7 @@
-"""`--executor local|slurm|skypilot|kubernetes|docker`: ranks that NeMo-Run starts elsewhere, by torchrun.
+"""`--executor local|slurm|skypilot|kubernetes|docker`: ranks that NeMo-Run starts with torchrun, here or elsewhere.
 
-This module holds the flags and the checks before anything is sent; `nemo_run` makes executors of NeMo-Run from them,
-`submitted` is the process that sends one run, follows it and brings its result back.
+This module holds the flags and the checks before a job is submitted; `nemo_run` makes executors of NeMo-Run from them,
+`submitted` is the process that submits one run, follows it and brings its result back.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from tensorprimat.engines import ENGINES, NVIDIA_ORDER, OWN, Obstacle, Plan, imp
 from tensorprimat.machine.platform import SPELLINGS, Machine
 
 OPTION = "executor"
-"""Option of a RunSpec: the launcher of its ranks, if another machine starts them."""
+"""Option of a RunSpec: the value of --executor, if an executor starts its ranks."""
 TRAINS_THERE = tuple(name for name in NVIDIA_ORDER if ENGINES[name].under_executor)
 """Engines whose ranks an executor can start, in the order in which `auto` tries them."""
-NODE = "node"  # a host that is not known yet
+NODE = "node"  # host name of a node that is not known yet
 NEMO_RUN = "pip install 'nemo_run==0.11.1' 'leptonai<0.28' (newer leptonai breaks its import)"
 WITHOUT = {
     "run": "or start the ranks yourself: torchrun or srun … -m tensorprimat run",
     "preflight": "or start the ranks yourself: torchrun … -m tensorprimat preflight",
 }
-"""By command."""
+"""Command → advice for use without an executor."""
 
 JobSpec = RunSpec | PreflightSpec
-"""Work of a job: an executor needs its name, its platform, and the number of nodes and ranks."""
+"""Spec of a job's work. An executor uses its model, platform and numbers of nodes and GPUs."""
 
 
 class Cluster(Record):
-    """The place where ranks run: --executor and its flags. None: the flag was not used."""
+    """The values of --executor and its flags; a field is None if its flag was not used."""
 
     executor: str = ""
-    """One of EXECUTORS; nothing where this machine's own processes train."""
+    """One of EXECUTORS; "" if this program starts the ranks itself."""
     account: str | None = None
     partition: str | None = None
     time: str | None = None
-    """Slurm's limit: minutes, HH:MM:SS or D-HH:MM:SS."""
+    """Slurm's time limit: minutes, HH:MM:SS or D-HH:MM:SS."""
     container_image: str | None = None
     container_mounts: tuple[str, ...] = ()
-    """SRC:DST, as the executor's own tool reads them."""
+    """SRC:DST or SRC:DST:OPTION, as the executor's own tool reads them."""
     gpu: str | None = None
     """Name of each node's GPUs; None if the nodes are like this machine."""
     infra: str | None = None
@@ -66,7 +66,7 @@ class Cluster(Record):
 
     @property
     def flags_used(self) -> dict[str, object]:
-        """Return the flags that were given, by name."""
+        """Return the values of the flags that the user set, by field."""
         return {name: value for name, value in self.model_dump(exclude={"executor"}).items() if value}
 
 
@@ -75,16 +75,16 @@ class Executor:
     """One row of EXECUTORS."""
 
     title: str
-    """Name of its jobs."""
+    """Name of its jobs in messages."""
     takes: tuple[str, ...] = ()
-    """Fields of Cluster that mean something to it."""
+    """Fields of Cluster that it accepts."""
     needs: tuple[str, ...] = ()
-    """Fields that it requires."""
+    """Fields of Cluster that it requires."""
     several_nodes: bool = True
     packages: tuple[str, ...] = ("nemo_run",)
     install: str = NEMO_RUN
     program: str | None = None
-    """Without which nothing can be sent from this machine."""
+    """Program on this machine that submits its jobs; None without one."""
 
 
 EXECUTORS = {
@@ -176,10 +176,10 @@ def flag(field: str) -> str:
 
 
 def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine:
-    """Return one node: with the GPU of --gpu, else a machine like this one. Raises UsageError for an unknown GPU.
+    """Return one node as a Machine: with the GPU of --gpu, else this machine. Raises UsageError for an unknown GPU.
 
-    It has the memory that a driver reports of this GPU. Of several with this name it is the one with the least memory,
-    and the first in the catalogue: H100 means H100 SXM.
+    Its memory is that which a driver reports for the GPU. Of several GPUs with this name it has the one with the least
+    memory, and of equal ones the first in the catalogue: H100 means H100 SXM.
     """
     if cluster.gpu is None:
         return here
@@ -206,11 +206,11 @@ def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine
 def plan(
     requested: str, cluster: Cluster, *, platform: str, models: Sequence[str], obstacle: Obstacle = lambda *_: None
 ) -> Plan:
-    """Return the engine that trains there. Raises UsageError for one that cannot."""
+    """Return the engine that trains each model through the executor. Raises UsageError for one that cannot."""
     if requested not in ("auto", *TRAINS_THERE):
         raise UsageError(f"--engine {requested}: --executor supports only {' and '.join(TRAINS_THERE)}")
     first = OWN if requested == "auto" and platform != "nvd" else requested
-    bare = cluster.own_packages and cluster.container_image is None  # it gets the torch engine's packages, see nemo_run
+    bare = cluster.own_packages and cluster.container_image is None  # nemo_run installs only the torch engine there
     if bare and requested not in ("auto", OWN):
         raise UsageError(
             f"--engine {requested}: needs an image on --executor {cluster.executor}; add --container-image"
@@ -229,8 +229,8 @@ def plan(
 def default_engine(cluster: Cluster, platform: Platform) -> str:
     """Return the engine whose results have no engine in their file name.
 
-    It is the first one installed here, but of an image or a rented machine the first one that `plan` can choose, so
-    that a job's result has one name whatever this machine has installed.
+    It is that of `engines.default_engine`; but for NVIDIA GPUs with an image or a rented machine it is the first engine
+    that `plan` accepts there, so that the file name does not depend on the packages of this machine.
     """
     if platform != "nvd" or not cluster.own_packages:
         return engines.default_engine(platform)
@@ -238,7 +238,7 @@ def default_engine(cluster: Cluster, platform: Platform) -> str:
 
 
 def describe(cluster: Cluster, nodes: int) -> str:
-    """Return the nodes and the program that starts their ranks, in a phrase.
+    """Return the number of nodes, the executor and its flags, as a phrase.
 
     >>> describe(Cluster(executor="slurm", partition="debug"), 2)
     '2 through slurm (partition debug), assumed to be like this machine'
@@ -252,7 +252,7 @@ def describe(cluster: Cluster, nodes: int) -> str:
 
 
 def wrapping(cluster: Cluster, folder: Path) -> list[str]:
-    """Return the words before an engine's command that send it elsewhere; none for here. folder: of the job."""
+    """Return the command that submits an engine's command after it; [] without an executor. folder: of the job."""
     if not cluster.executor:
         return []
     module = "tensorprimat.engines.cluster.submitted"
@@ -260,7 +260,7 @@ def wrapping(cluster: Cluster, folder: Path) -> list[str]:
 
 
 def script(spec: JobSpec, cluster: Cluster, *, module: str, folder: Path) -> str:
-    """Return the script to submit, in the executor's own form. Raises RunError if NeMo-Run cannot write it."""
+    """Return the script to submit, in the executor's own format. Raises RunError if NeMo-Run cannot write it."""
     with processes.scratch_folder() as scratch:
         stand_in = regular.resolved(scratch)
         spec_file = stand_in / "spec.json"

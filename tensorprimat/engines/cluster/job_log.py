@@ -1,4 +1,4 @@
-"""Reader of a remote job's output: the lines to show, the rank that was lost, and new text in its files."""
+"""Reader of a job's output: the lines to show, the cause of its failure, and new lines in its log files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorprimat.core.failures import KILLED_FOR_MEMORY, ending, shows_kernel_k
 from tensorprimat.machine.platform import LABELS
 
 ENGINE_LINE = re.compile(rf"\[(?:{'|'.join(LABELS.values()).upper()})\] .*")
-"""Progress line of an engine, at any position at which torchrun, srun or kubectl put it."""
+"""Progress line of an engine, also after a prefix that torchrun, srun or kubectl puts before it."""
 OWN_LINE = re.compile(r"\w{1,40} engine(?: \(rank \d+\))?: .+")
 ROOT_CAUSE = re.compile(
     r"Root Cause(?:(?!host\s{1,20}: ).){0,1000}host\s{1,20}: (?P<host>\S{1,300})"
@@ -25,19 +25,19 @@ ROOT_CAUSE = re.compile(
 """The rank that failed first, in the summary that torchrun writes on every node."""
 CANNOT_START = re.compile(r"\S{1,300}: command not found|execve\(\): .+|ModuleNotFoundError: No module named .+")
 """Messages of an image or a node that lacks the ranks' launcher or one of their imports."""
-KEPT_LINES = 10_000  # in which a cause is looked for: a library's debug output has millions
+KEPT_LINES = 10_000  # last lines searched for a cause: a library's debug output has millions
 
 
 @dataclass
 class Console:
-    """Output of a job's lines, which keeps those that may explain the job's end."""
+    """The printer of a job's lines, which keeps the last ones to find the cause of a failure."""
 
     out: TextIO
     err: TextIO
     output: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
     def show(self, line: str) -> None:
-        """Show one line of the job."""
+        """Print one line of the job: an engine's progress to `out`, any other to `err`."""
         if match := ENGINE_LINE.search(line):
             print(match[0], file=self.out, flush=True)
             return
@@ -45,11 +45,14 @@ class Console:
         self.output.append(line)
 
     def note(self, line: str) -> None:
-        """Show one line of this program."""
+        """Print one line of this program to `out`."""
         print(line, file=self.out, flush=True)
 
     def cause(self) -> str | None:
-        """Return why the ranks ended: a lost rank, an engine's own error or a missing program; None if unknown."""
+        """Return why the ranks ended, or None if unknown.
+
+        In this order: a rank that a signal killed, an engine's own error, lack of memory, a missing program or module.
+        """
         text = "\n".join(self.output)
         for failed in ROOT_CAUSE.finditer(text):
             code = int(failed["code"])
@@ -65,7 +68,7 @@ class Console:
 
 
 class PrintedLine(io.TextIOBase):
-    """Shows the output of NeMo-Run line by line."""
+    """A stream that shows the output of NeMo-Run line by line."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._begun = console, ""

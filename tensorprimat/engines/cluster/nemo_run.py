@@ -1,4 +1,4 @@
-"""NeMo-Run's executor for each word of --executor, with torchrun as the launcher of ranks."""
+"""NeMo-Run's executor for each value of --executor, with torchrun as the launcher of ranks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tensorprimat.engines.cluster import slurm
 from tensorprimat.engines.cluster.executors import Cluster, JobSpec
 
 PLACES = {"docker": "/tensorprimat", "skypilot": "/tensorprimat", "kubernetes": "/nemo_run"}
-"""Path of the job's folder as ranks see it; with other executors it is the path on this machine, on a shared file
-system."""
+"""Executor → path of the job's folder as the ranks see it. Other executors share this machine's file system, so that
+the path is the same."""
 
 VOLUME = "/tensorprimat"
 """Mount point of the pods' volume: not NeMo-Run's default /nemo_run, because its own script creates a link there."""
-IDLE_MINUTES = 10  # after which SkyPilot shuts its machines down, so that nobody pays for a forgotten one
+IDLE_MINUTES = 10  # time without work after which SkyPilot ends its machines, so that nobody pays for a forgotten one
 AS_IT_COMES = {"PYTHONUNBUFFERED": "1"}
-"""Without it torchrun forwards its ranks' lines in blocks of 8 KiB, mostly at the end of the run."""
+"""Variables of the ranks: without this one torchrun forwards their lines in blocks of 8 KiB, mostly at the end."""
 JOB_NAME_PREFIX = "tensorprimat."
 PIP_INSTALL = "pip install torch lightning transformers numpy scipy pydantic psutil pyyaml"
 """Installation of the torch engine's imports on a bare cloud machine. An image is expected to have its own."""
@@ -49,7 +49,7 @@ def _local(_cluster: Cluster, spec: JobSpec, _folder: Path) -> Any:
 
 
 def _slurm(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
-    """Return an executor for whole nodes: a benchmark that shares its node measures its neighbours too."""
+    """Return an executor for whole nodes, because other jobs on a node would change the step times."""
     import nemo_run as run
 
     image = cluster.container_image

@@ -6,12 +6,12 @@ import re
 import subprocess
 from dataclasses import dataclass
 
-UNANSWERED = "UNANSWERED"  # word of this program: the controller did not answer
+UNANSWERED = "UNANSWERED"  # this program's own state: the controller did not answer
 ALIVE = (
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT",
     "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", UNANSWERED,
 )  # fmt: skip
-"""States of a job that may still run: squeue(1), job state codes."""
+"""States of a job that may still run (squeue(1), job state codes)."""
 
 ENDINGS = {
     "TIMEOUT": "was ended at its time limit; give more with --time",
@@ -25,15 +25,15 @@ ENDINGS = {
 }
 """Slurm's state of a job that did not complete → text of the message."""
 
-PATIENCE_SECONDS = 60  # for one answer: a busy controller takes many seconds
+PATIENCE_SECONDS = 60  # time limit of one Slurm command: a busy controller takes many seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """One answer about a job."""
+    """The state of a job as Slurm reported it."""
 
     word: str
-    """Slurm's: PENDING, RUNNING, COMPLETED, TIMEOUT …"""
+    """Slurm's name of the state (PENDING, RUNNING, COMPLETED, TIMEOUT …), or UNANSWERED."""
     reason: str | None = None
     """Reason of waiting or failure, in Slurm's words."""
     nodes: str | None = None
@@ -45,7 +45,7 @@ class JobState:
 
     @property
     def ending(self) -> str:
-        """Return the job's outcome, as the end of a sentence that begins with the job."""
+        """Return the job's outcome, as a phrase whose subject is the job."""
         return ENDINGS.get(self.word, f"ended as {self.word}")
 
 
@@ -64,9 +64,10 @@ def state(job: str) -> JobState | None:
 
 
 def _accounted(job: str) -> JobState | None:
-    """Return the state from the accounting, for a job that the controller has forgotten.
+    """Return a job's state from the accounting database (sacct), if there is one.
 
-    It forgets a job after MinJobAge, 5 minutes by default."""
+    The controller forgets a job MinJobAge after its end, 5 minutes by default.
+    """
     answer = _ask("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format", "State,NodeList")
     if answer is None or answer.returncode or not answer.stdout.strip():
         return None
@@ -75,13 +76,16 @@ def _accounted(job: str) -> JobState | None:
 
 
 def counts_gpus(partition: str | None) -> bool:
-    """Return True if Slurm allocates GPUs in the partition, or if that is unknown; else requesting GPUs is an error."""
+    """Return True if Slurm allocates GPUs in the partition, or if that is unknown.
+
+    Where it does not, sbatch refuses a job that requests GPUs.
+    """
     answer = _ask("sinfo", "--noheader", "--format=%G", *([f"--partition={partition}"] if partition else []))
     return answer is None or answer.returncode != 0 or "gpu" in answer.stdout
 
 
 def cancel(job: str) -> str | None:
-    """End a job. Returns why that failed, in Slurm's words, or None."""
+    """Cancel a job; return why that failed, in Slurm's words, or None."""
     answer = _ask("scancel", job)
     if answer is None:
         return "Slurm did not answer"

@@ -1,12 +1,13 @@
-"""The process that sends one run of an engine, or a preflight, elsewhere, follows it, and brings its result back.
+"""The process that submits one run of an engine, or a preflight, follows the job, and brings its result back.
 
     python -m tensorprimat.engines.cluster.submitted --cluster JSON --folder DIR [--dry-run]
         python -m ENGINE --spec spec.json --result result.json
 
-Precedes an engine's command (`executors.wrapping`) and behaves like the engine: its console lines on
-stdout, all other output of the job and NeMo-Run on stderr, a result file, exit code 0, or 1 with one line. Ctrl-C
-and SIGTERM cancel the job, because without its launcher nothing would collect the result. engines/cluster/slurm reads
-the state of a Slurm job, because NeMo-Run needs an accounting database for it. All files of the job are kept in DIR.
+Its command line ends with the engine's command (`executors.wrapping`), and it behaves like the engine: the engine's
+console lines on stdout, all other output of the job and NeMo-Run on stderr, a result file, exit code 0, or 1 with one
+line. Ctrl-C and SIGTERM cancel the job, because without this process nothing would collect the result. All files of the
+job are in DIR. engines/cluster/slurm reads the state of a Slurm job, for which NeMo-Run would need an accounting
+database.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tensorprimat.engines.cluster.executors import EXECUTORS, Cluster, JobSpec
 from tensorprimat.engines.cluster.job_log import Console, PrintedLine, Tail
 
 ON_NODE = """\
-# Program that torchrun starts in every rank: runs the engine named first, from the package next to this file.
+# Program that torchrun starts in every rank: runs the module in its first argument, from the package next to this file.
 import runpy
 import sys
 
@@ -46,18 +47,18 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 SPECS: dict[str, type[PreflightSpec]] = {"tensorprimat.micro.preflight_rank": PreflightSpec}
 """Module of the ranks → its spec, where it is not an engine's."""
-TICK_SECONDS = 0.3  # between looks at the log
+TICK_SECONDS = 0.3  # interval between readings of the log
 FIRST_ASK_SECONDS, ASK_SECONDS = 1.0, 10.0
-"""Between questions to Slurm's controller: at first, and at most (they grow with the age of the job)."""
-UNANSWERED_SECONDS = 600.0  # a controller may restart meanwhile
+"""Interval between questions to Slurm's controller, at first and at most: it grows with the age of the job."""
+UNANSWERED_SECONDS = 600.0  # time limit for the controller, which may restart meanwhile
 ARRIVAL_SECONDS = 10.0  # a shared file system shows a file of another machine late
-CANCEL_SECONDS = 10.0  # for ranks to write their measurements; the launcher kills this process after 15
+CANCEL_SECONDS = 10.0  # for ranks to write their measurements; the launcher kills this process 20 s after Ctrl-C
 NO_COLLECTOR = "without its launcher its result would be lost"
 
 
 @dataclass(kw_only=True)
 class Submission:
-    """One run on its way."""
+    """A run to submit, its files and the state of its job."""
 
     cluster: Cluster
     spec: JobSpec
@@ -65,18 +66,18 @@ class Submission:
     named: Path
     """Folder of all files of this job, as the user typed it."""
     stop: threading.Event = field(default_factory=threading.Event)
-    """Set when the user stops it."""
+    """Set when the user stops the run."""
     lost: threading.Event = field(default_factory=threading.Event)
-    """Set if its container has disappeared, so that its exit code stays unknown."""
+    """Set if the job's container has disappeared, so that its exit code stays unknown."""
 
     @property
     def folder(self) -> Path:
-        """Return the absolute path, which stays valid if the working directory changes."""
+        """Return the absolute path of `named`, which stays valid if the working directory changes."""
         return regular.resolved(self.named)
 
     @property
     def shipped(self) -> Path:
-        """Return the folder that the ranks receive, and in which they write their result."""
+        """Return the folder with the ranks' spec and code, in which they write their result."""
         return self.folder / "job"
 
     @property
@@ -88,7 +89,7 @@ class Submission:
         return EXECUTORS[self.cluster.executor].title
 
     def ship(self) -> None:
-        """Copy the spec and this code to where the ranks find them."""
+        """Copy the spec and this package into the folder `shipped`."""
         code = self.shipped / "code"
         package = Path(tensorprimat.__file__).parent
         shutil.copytree(package, code / package.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -99,7 +100,7 @@ class Submission:
 
     @contextlib.contextmanager
     def experiment(self) -> Iterator[Any]:
-        """Return NeMo-Run's experiment with this one task in it."""
+        """Yield NeMo-Run's experiment with this run as its only task."""
         os.environ["NEMORUN_HOME"] = str(self.folder / "logs")  # read when NeMo-Run is imported
         import nemo_run as run
 
@@ -125,7 +126,7 @@ class Submission:
 
 
 def run(submission: Submission, console: Console) -> None:
-    """Submit, follow to the end, and have the result in `submission.result`. Raises RunError."""
+    """Submit a run, follow it to its end, and bring the result to `submission.result`. Raises RunError."""
     submission.ship()
     try:
         if submission.cluster.executor == "slurm":
@@ -140,12 +141,12 @@ def run(submission: Submission, console: Console) -> None:
     if not submission.result.exists():
         raise RunError(
             f"the {submission.title} completed, but its result did not come back to {submission.result}: "
-            "the nodes must share the file system of --output"
+            "if the nodes do not share the file system of --output, choose an --output that they share"
         )
 
 
 def _run_on_slurm(submission: Submission, console: Console) -> str | None:
-    """Return the state of a job that did not complete."""
+    """Run a job on Slurm; return a sentence about its end if it did not complete, else None."""
     with submission.experiment() as experiment:
         experiment.run(detach=True)
         handle, folder = experiment.jobs[0].handle, Path(experiment.jobs[0].executor.job_dir)
@@ -170,7 +171,10 @@ def _run_on_slurm(submission: Submission, console: Console) -> str | None:
 
 
 def _follow_slurm(job: str, tail: Tail, stop: threading.Event, console: Console) -> slurm.JobState | None:
-    """Show the job's log until it ends, Slurm gives no answer, or the user interrupts; return the last state."""
+    """Show the job's log until the job ends or Slurm no longer answers; return the last state.
+
+    None if the user stops the run, or if Slurm no longer knows the job.
+    """
     began = answered = time.monotonic()
     ask_at, shown = began, ""
     while not stop.is_set():
@@ -195,7 +199,7 @@ def _follow_slurm(job: str, tail: Tail, stop: threading.Event, console: Console)
 
 
 def _standing(state: slurm.JobState) -> str | None:
-    """Return a phrase on the job's state for a waiting user; None for an uninformative one."""
+    """Return a phrase about a waiting or running job's state, whose subject is the job; None for any other state."""
     if state.word == "RUNNING":
         return f"runs on {state.nodes}"
     if state.word == "PENDING":
@@ -204,7 +208,7 @@ def _standing(state: slurm.JobState) -> str | None:
 
 
 def _cancelled(job: str, submission: Submission) -> str:
-    """Cancel a Slurm job, wait for its ranks to write their measurements, and return the error."""
+    """Cancel a Slurm job, wait for its ranks to write their measurements, and return the message of the error."""
     if complaint := slurm.cancel(job):
         return f"interrupted; Slurm job {job} could not be cancelled ({complaint}): scancel {job} ends it"
     until = time.monotonic() + CANCEL_SECONDS
@@ -221,7 +225,7 @@ def _was_cancelled(job: str, submission: Submission) -> str:
 
 
 def _run_by_nemo_run(submission: Submission, console: Console) -> str | None:
-    """Follow a job on an executor that NeMo-Run can follow. Returns its end where it did not complete."""
+    """Run a job that NeMo-Run itself follows; return a sentence about its end if it did not complete, else None."""
     done = threading.Event()
     in_docker = submission.cluster.executor == "docker"
     with submission.experiment() as experiment:
@@ -246,14 +250,14 @@ def _run_by_nemo_run(submission: Submission, console: Console) -> str | None:
 
 
 def _written_cause(folder: Path) -> str | None:
-    """Return the reason why the ranks ended, from their log files: NeMo-Run shows no log of a job that ends at once."""
+    """Return why the ranks ended, from their log files, because NeMo-Run shows no log of a job that ends at once."""
     unseen = Console(out=io.StringIO(), err=io.StringIO())
     Tail(folder, "*.out").show(unseen, last=True)
     return unseen.cause()
 
 
 def _watch(experiment: Any, submission: Submission, done: threading.Event) -> None:
-    """End the wait for a job that the user has stopped, or whose container has disappeared."""
+    """Cancel the job when the user stops the run or its container has disappeared, so that NeMo-Run's wait ends."""
     job = experiment.jobs[0]
     ask_at = time.monotonic() + ASK_SECONDS
     while not done.wait(TICK_SECONDS):
@@ -293,7 +297,7 @@ def _await(path: Path, seconds: float) -> None:
 
 
 def script(submission: Submission) -> str:
-    """Return the script that would be submitted, in the executor's own form."""
+    """Return the script that would be submitted, in the executor's own format."""
     with submission.experiment() as experiment:
         experiment.dryrun(log=False, delete_exp_dir=False)
         job = experiment.jobs[0]
@@ -305,14 +309,14 @@ def _logged(job: Any) -> str:
 
 
 def _cloud_task(job: Any) -> str:
-    """Return SkyPilot's task; NeMo-Run 0.11 asks a function of SkyPilot for its text that is no longer there."""
+    """Return SkyPilot's task as YAML; NeMo-Run 0.11 would call a function that SkyPilot no longer has."""
     import yaml
 
     return yaml.safe_dump(job._dryrun_info.request.task.to_yaml_config(), sort_keys=False)
 
 
 def _train_job(job: Any) -> str:
-    """Return the TrainJob, and the script that its pods start."""
+    """Return the TrainJob as YAML, and the script that its pods start."""
     import yaml
 
     command = ["/bin/bash", f"{job.executor.code_dir}/launch.sh"]
@@ -330,13 +334,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--cluster", required=True, help="where: a Cluster as JSON")
-    parser.add_argument("--folder", type=Path, required=True, help="where everything of the job is kept")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
-    parser.add_argument("python", help="the engine's command: its interpreter …")
-    parser.add_argument("-m", dest="module", required=True, help="… its module …")
-    parser.add_argument("--spec", type=Path, required=True, help="… what to run …")
-    parser.add_argument("--result", type=Path, required=True, help="… and where the result goes")
+    parser.add_argument("--cluster", required=True, help="JSON text of the Cluster")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for all files of the job")
+    parser.add_argument("--dry-run", action="store_true", help="print the script instead of submitting it")
+    parser.add_argument("python", help="the engine's Python interpreter")
+    parser.add_argument("-m", dest="module", required=True, help="the engine's module")
+    parser.add_argument("--spec", type=Path, required=True, help="JSON file with the spec to run")
+    parser.add_argument("--result", type=Path, required=True, help="file for the result")
     options = parser.parse_args(argv)
     submission = Submission(
         cluster=Cluster.model_validate_json(options.cluster),

@@ -2,9 +2,9 @@
 
     python -m tensorprimat.engines.nemo.engine --spec spec.json --result result.json
 
-Needs NeMo 2.1 to 2.7 (nemo.collections.llm; in 3.0 Megatron-Bridge replaces it). Several GPUs are
-started by NeMo-Run's local executor with torchrun; under an existing torchrun or srun the process trains as the rank it
-is. Exit codes: 0 done, 1 the training failed, 2 NeMo cannot run here.
+Needs NeMo 2.1 to 2.7 (nemo.collections.llm; in 3.0 Megatron-Bridge replaces it). For several GPUs NeMo-Run's local
+executor starts the ranks with torchrun; a process that torchrun or srun started trains as one rank.
+Exit codes: 0 done, 1 the training failed, 2 NeMo cannot run here.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tensorprimat.engines.nemo import performance as nemo_performance
 from tensorprimat.engines.nemo import recipe as nemo_recipe
 from tensorprimat.machine.platform import Machine, detect
 
-NEMO_SEED = 1234  # nemo.lightning's init_parallel_ranks has it as a default that no recipe can change
-RANK_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")  # set by torchrun and srun: above 1, somebody started the ranks already
+NEMO_SEED = 1234  # the default of nemo.lightning's init_parallel_ranks, which no recipe can change
+RANK_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")  # set by torchrun and srun: above 1, they have started the ranks
 
 
 def unavailable() -> str | None:
-    """Return one sentence that says why NeMo cannot be used here; None if it can."""
+    """Return why NeMo cannot be used here, as a sentence; None if it can."""
     if importlib.util.find_spec("nemo") is None:
         return "NeMo is not installed"
     if not importable("nemo.collections.llm"):
@@ -55,7 +55,7 @@ def unavailable() -> str | None:
 def check(spec: RunSpec, machine: Machine) -> None:
     """Raise UsageError where NeMo cannot run the spec here."""
     spec.check()
-    if machine.platform != "nvd" and ENGINES["nemo"].missing_packages():  # an installed NeMo states whether it can
+    if machine.platform != "nvd" and ENGINES["nemo"].missing_packages():  # an installed NeMo may run on ROCm
         raise UsageError(
             f"--engine nemo needs an NVIDIA GPU, and this is a {machine.label} machine; try benchmark.py --engine torch"
         )
@@ -81,7 +81,7 @@ def started_by_launcher() -> bool:
 
 
 def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
-    """Build the recipe and train it. Raises UsageError where NeMo cannot, RunError where the training fails."""
+    """Build the recipe and train. Raises UsageError where NeMo cannot run, RunError where the training fails."""
     if reason := unavailable():
         raise UsageError(f"{reason}; try benchmark.py --engine torch")
     recipe = nemo_recipe.build(
@@ -96,7 +96,7 @@ def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
 
 
 def _ran_out_of_memory(result_file: Path) -> bool:
-    """Return True if the callback's result names lack of memory as the end of the training."""
+    """Return True if the callback's result states that the training ran out of memory."""
     try:
         runs = store.load(result_file).runs
     except InputError:  # not written, or without a step
@@ -105,7 +105,7 @@ def _ran_out_of_memory(result_file: Path) -> bool:
 
 
 def execute(recipe: Any, spec: RunSpec) -> None:
-    """Run a recipe: in this process for one GPU or one rank of several, else by NeMo-Run with torchrun."""
+    """Run a recipe: in this process for one GPU or as one of several ranks, else by NeMo-Run with torchrun."""
     for name, value in _environment(spec).items():
         os.environ.setdefault(name, value)
     if spec.num_gpus == 1 or started_by_launcher():
@@ -115,7 +115,7 @@ def execute(recipe: Any, spec: RunSpec) -> None:
 
 
 def _environment(spec: RunSpec) -> dict[str, str]:
-    """Return NVIDIA's performance variables for this machine's GPU, the user's own values where there are any."""
+    """Return NVIDIA's performance variables for this machine's GPU; a value that the user has set takes precedence."""
     if spec.platform != "nvd":
         return {}
     variables = nemo_performance.environment(spec, _device_name(spec))
@@ -135,7 +135,7 @@ def _run_here(recipe: Any, spec: RunSpec) -> None:
 
 
 def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
-    """Train on all ranks of this machine, started by NeMo-Run; its log is printed as it grows."""
+    """Let NeMo-Run start all ranks of this machine, and print their log as it grows."""
     import nemo_run as run
 
     package_parent = str(Path(__file__).parents[2])
@@ -151,14 +151,14 @@ def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
     with run.Experiment(f"tensorprimat_{spec.model}", executor=executor) as experiment:
         experiment.add(recipe, executor=executor, name=spec.model, tail_logs=True)
         experiment.run(detach=False, tail_logs=True)
-    # The job is waited for only when the block ends; experiment.status() does not cover local jobs.
+    # The end of the block waits for the job; experiment.status() does not cover local jobs.
     states = [job.state.name for job in experiment.jobs]
     if states != ["SUCCEEDED"]:
         raise RunError(f"NeMo-Run reports {', '.join(states)}; its log is above")
 
 
 def _before(first: str, variable: str) -> str:
-    """Return a search path of the environment with one more folder before it."""
+    """Return the value of a search path variable with a folder added in front."""
     return os.pathsep.join(filter(None, (first, os.environ.get(variable))))
 
 

@@ -1,11 +1,11 @@
-"""NVIDIA's performance settings for NeMo 2 recipes: one block, taken whole from NeMo's own performance scripts.
+"""NVIDIA's performance settings for NeMo 2 recipes, copied as one block from NeMo's own performance scripts.
 
 Source: NVIDIA/NeMo, scripts/performance (helpers.py, executors.py, llm/pretrain_llama3_8b.py), PerfEnvPlugin of
 nemo.lightning.run.plugins and `pretrain_performance_optimizations` of the recipes, read at commit 8cfedd72 of
 2025-09-20, and for the GPUs of the Hopper generation at v2.4.0rc2 (7ac5a8eb), the last version that trains there
-without Megatron's FSDP; its block is the same. NVIDIA publishes it for Llama 3 8B; the same is set for all
-three models, because qwen's and mistral's recipes have no performance mode of their own. Only CUDA graphs, which a
-table switches on for a model and a GPU, stay with llama.
+without Megatron's FSDP; its block is the same. NVIDIA publishes the settings for Llama 3 8B; all three models get them,
+because qwen's and mistral's recipes have no performance mode of their own. Only CUDA graphs, which NVIDIA's table
+switches on by model and GPU, are for llama alone.
 
 Fusions are those of Llama31Config8B, which qwen's and mistral's configurations leave off; Megatron-Bridge sets the
 rotary one in every performance recipe (perf_recipes/_common.py, v0.6.0).
@@ -18,7 +18,7 @@ from typing import Any
 from tensorprimat.core.spec import RunSpec
 
 GARBAGE_COLLECTION_STEPS = 100
-LAYERNORM_MARGIN = 16  # streaming multiprocessors that layer norm leaves for communication
+LAYERNORM_MARGIN = 16  # number of streaming multiprocessors that layer norm leaves for communication
 BLACKWELL = ("B200", "GB200", "B300", "GB300")
 
 ALWAYS = {
@@ -30,16 +30,17 @@ ALWAYS = {
     "NVTE_FWD_LAYERNORM_SM_MARGIN": str(LAYERNORM_MARGIN),
     "NVTE_BWD_LAYERNORM_SM_MARGIN": str(LAYERNORM_MARGIN),
 }
-"""Environment variables that every run of the performance scripts has."""
+"""Environment variables that the performance scripts set for every run."""
 
 GRACE = {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}
 """Environment variables of GB200: GPUs exchange through the network card of their CPU."""
 
 FUSIONS = ("apply_rope_fusion", "bias_activation_fusion", "bias_dropout_fusion")
-"""Fused kernels of NVIDIA's configuration of Llama 3 8B; all three models have SwiGLU and rotary positions."""
+"""Fused kernels that NVIDIA's configuration of Llama 3 8B switches on; they fit all three models, which have SwiGLU
+and rotary positions."""
 
 GRAPHS_ON = ("B200", "GB200")
-"""GPUs on which the table of recommended configurations trains Llama 3 8B with CUDA graphs."""
+"""GPUs for which NVIDIA's table of recommended configurations switches on CUDA graphs for Llama 3 8B."""
 
 
 def environment(spec: RunSpec, device_name: str | None) -> dict[str, str]:
@@ -59,13 +60,14 @@ def environment(spec: RunSpec, device_name: str | None) -> dict[str, str]:
 
 
 def uses_cuda_graphs(spec: RunSpec, device_name: str | None) -> bool:
-    """Return True if NVIDIA's table switches CUDA graphs on. Megatron Core has none with recomputed activations."""
+    """Return True if NVIDIA's table switches CUDA graphs on; False with recomputed activations, for which Megatron
+    Core does not support them."""
     is_listed = any(name in (device_name or "") for name in GRAPHS_ON)
     return spec.model == "llama" and is_listed and spec.recompute == "none"
 
 
 def apply(recipe: Any, spec: RunSpec, device_name: str | None) -> None:
-    """Set NVIDIA's performance settings in a `nemo_run.Partial` whose parallel sizes and precision are set already.
+    """Set NVIDIA's performance settings in a recipe, a `nemo_run.Partial` that has its parallel sizes and precision.
 
     Raises ImportError without NeMo.
     """
@@ -100,6 +102,6 @@ def apply(recipe: Any, spec: RunSpec, device_name: str | None) -> None:
 
 
 def _is_of(callback: Any, others: tuple[Any, ...]) -> bool:
-    """Return True if a configured callback is of the class of one of the others: recipes bring some of their own."""
+    """Return True if a configured callback has the same class as one of the others."""
     kind = getattr(callback, "__fn_or_cls__", type(callback))
     return any(kind is other.__fn_or_cls__ for other in others)

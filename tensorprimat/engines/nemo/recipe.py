@@ -1,8 +1,8 @@
-"""NeMo 2 recipes of the three models with every value set explicitly, and our callback among theirs.
+"""NeMo 2 recipes of the three models with every value set explicitly and the BenchmarkCallback added.
 
 A recipe's own defaults differ by model (llama: context parallel 2, global batch 512; qwen: tensor parallel 2, micro
-batch 2, global batch 32), so none is kept: the RunSpec sets every value. Data are NeMo's mock tokens; the tokenizer is
-a null tokenizer of the model's own vocabulary, because the recipe's default would download one.
+batch 2, global batch 32), so the RunSpec replaces all of them. Data are NeMo's mock tokens; the tokenizer is a null
+tokenizer with the size of the model's own vocabulary, because the recipe's default would download one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_mixed", "fp16": "fp16_
 
 
 def build(spec: RunSpec, *, result_file: str | None = None, device_name: str | None = None) -> Any:
-    """Return the recipe as `nemo_run.Partial`, ready to run or to serialise. device_name: of the GPUs that train.
+    """Return the recipe as `nemo_run.Partial`, ready to run or to serialise. device_name: name of the GPUs.
 
     Raises UsageError for a precision that NeMo has no recipe for, ImportError without NeMo.
     """
@@ -60,9 +60,9 @@ def precision_recipe(spec: RunSpec) -> str:
 
 
 def callback(run: Any, spec: RunSpec, result_file: str | None, device_name: str | None) -> Any:
-    """Return the configuration of our callback, which survives serialisation; a live instance would not.
+    """Return the BenchmarkCallback as a `run.Config`, because a live instance cannot be serialised.
 
-    training_config holds settings that NeMo's objects do not state.
+    Its training_config holds settings that NeMo's objects do not state.
     """
     from tensorprimat.engines.callback import BenchmarkCallback
 
@@ -105,7 +105,7 @@ def _set_data(recipe: Any, spec: RunSpec) -> None:
 
     recipe.data.micro_batch_size = spec.micro_batch_size
     recipe.data.global_batch_size = spec.global_batch_size
-    recipe.data.seq_length = recipe.model.config.seq_length = spec.sequence_length  # both, or they disagree
+    recipe.data.seq_length = recipe.model.config.seq_length = spec.sequence_length  # two settings
     shape = models.find(spec.model, spec.preset).shape
     for holder in (recipe.data, recipe.model):
         holder.tokenizer = run.Config(

@@ -1,4 +1,4 @@
-"""A Primus checkout on this machine: where it is, which GPU it is to run on, its configuration, how it is started."""
+"""A Primus checkout on this machine: its folder, the GPU model, the configuration of a model, the command to start."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines.primus.config import PRESETS
 from tensorprimat.machine.platform import Machine
 
-DEFAULT_PATH = Path("/workspace/Primus")  # where AMD's containers keep it
+DEFAULT_PATH = Path("/workspace/Primus")  # folder of the checkout in AMD's containers
 CONFIGS = Path("examples", "megatron", "configs")
 OLD_LAUNCHER = Path("examples", "run_pretrain.sh")
 LAUNCHERS = (Path("primus-cli"), Path("runner", "primus-cli"))
-"""Newest place first: at the top since v26.2, under runner/ since v0.4; before that only examples/run_pretrain.sh."""
+"""Newest path first: at the top since v26.2, under runner/ since v0.4; before that only examples/run_pretrain.sh."""
 
 STEMS = {"llama": "llama3.1_8B", "qwen": "qwen2.5_7B"}
 """Prefixes of configuration files; Primus has none for Mistral 7B."""
@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
 
 
 def find() -> Path | None:
-    """Return the checkout: $PRIMUS_PATH, else the containers' place; None where neither is there.
+    """Return the checkout: $PRIMUS_PATH, else DEFAULT_PATH; None without a checkout there.
 
     Raises UsageError where PRIMUS_PATH names something that is not a checkout.
     """
@@ -54,8 +54,9 @@ def _is_checkout(root: Path) -> bool:
 
 
 def gpu_model() -> tuple[str, str]:
-    """Return the model of the GPU ("MI300X") and its origin: PRIMUS_GPU_MODEL or a program of ROCm.
-    Raises UsageError.
+    """Return the model of the GPU ("MI300X") and its source: PRIMUS_GPU_MODEL or a program of ROCm.
+
+    Raises UsageError if none names a model.
     """
     if named := os.environ.get("PRIMUS_GPU_MODEL"):
         return named, "PRIMUS_GPU_MODEL"
@@ -69,10 +70,10 @@ def gpu_model() -> tuple[str, str]:
 
 
 def machine_of(machine: Machine) -> Machine:
-    """Return the machine that Primus will train on: this one, or, where this Python sees no AMD GPU (it need not have
-    ROCm's torch; a dry run needs no GPU), the one that PRIMUS_GPU_MODEL or ROCm's programs and GPUS_PER_NODE describe.
+    """Return the machine that Primus will train on: this one if this Python sees an AMD GPU.
 
-    Raises UsageError.
+    Else (without ROCm's torch, or for a dry run) it has the GPU of `gpu_model`, GPUS_PER_NODE times. Raises UsageError
+    for a wrong number or an unknown GPU model.
     """
     if machine.platform == "amd":
         return machine
@@ -93,8 +94,7 @@ def _answer(question: tuple[str, ...]) -> str:
 
 
 def models_here(models: Sequence[str]) -> list[str] | None:
-    """Return those of the models that Primus, or the user by {MODEL}_CONFIG, has a configuration of; None without a
-    checkout.
+    """Return the models for which Primus or the user's {MODEL}_CONFIG has a configuration; None without a checkout.
 
     Raises UsageError where PRIMUS_PATH names something that is not a checkout.
     """
@@ -104,10 +104,10 @@ def models_here(models: Sequence[str]) -> list[str] | None:
 
 
 def find_config(root: Path, model: str, *, gpu: str, precision: str | None) -> Path:
-    """Return the experiment file for a model on a GPU; {MODEL}_CONFIG names another one.
+    """Return the experiment file for a model on a GPU, or the file that {MODEL}_CONFIG names.
 
-    precision: bf16 where nothing is stated. Files without a precision in their name (until v0.5) serve every precision,
-    files without a GPU's folder (until v0.4) every GPU. Raises UsageError that names the files searched.
+    precision: None means bf16. Files without a precision in their name (until v0.5) serve every precision, files
+    without a GPU's folder (until v0.4) every GPU. Raises UsageError that names the files searched.
     """
     variable = f"{model.upper()}_CONFIG"
     if named := os.environ.get(variable):
@@ -142,7 +142,7 @@ def _no_config(root: Path, gpu: str, names: tuple[str, ...], stem: str, variable
 def start_command(root: Path, config: Path, *, dry_run: bool = False) -> tuple[list[str], dict[str, str]]:
     """Return the command that trains a configuration, to be run in the checkout, and its environment variables.
 
-    dry_run: Primus shows the training without starting it; only primus-cli can.
+    dry_run: Primus shows the training without starting it; see `can_dry_run`.
     """
     launcher = next((name for name in LAUNCHERS if (root / name).is_file()), None)
     if launcher is None:

@@ -1,8 +1,8 @@
-"""Reader of a Primus experiment file: presets merged, `extends` followed, `${VAR:default}` filled in.
+"""Reader of a Primus experiment file, which merges presets, follows `extends` and fills in `${VAR:default}`.
 
 Primus merges the trainer's preset (`config:`), the model's preset (`model:`) and the experiment's own `overrides:`,
 later ones winning, after replacing placeholders from the environment (primus/core/config/yaml_loader.py; until v0.5
-presets named their base by `bases:` and `includes:` instead of `extends:`). The same rules, with safe YAML, are here.
+presets named their base by `bases:` and `includes:` instead of `extends:`). This reader does the same with safe YAML.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARENTS = ("extends", "bases", "includes")
 """Keys under which a file names its parents, by Primus version."""
 TRAINERS = ("pre_trainer", "post_trainer")
 
-LARGEST_BYTES, MOST_SETTINGS = 2**22, 100_000  # of one file; Megatron's own presets have some hundreds of settings
+LARGEST_BYTES, MOST_SETTINGS = 2**22, 100_000  # limits of one file; Megatron's presets have some hundreds of settings
 
 Settings = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ class Effective:
     """Missing files that the experiment builds on; their settings are unknown."""
 
     def whole(self, name: str) -> int | None:
-        """Return a whole number; None where no file sets it. Raises InputError where it is set to something else."""
+        """Return the value of a setting as a whole number; None if no file sets it. Raises InputError otherwise."""
         value = self.settings.get(name)
         if value is None:
             return None
@@ -61,9 +61,9 @@ class Effective:
 
 
 def effective(path: Path, *, root: Path | None = None) -> Effective:
-    """Read an experiment file as Primus would.
+    """Return the settings of an experiment file, read as Primus reads it.
 
-    root: the checkout whose presets it builds on (default: the one that the file lies in, else $PRIMUS_PATH).
+    root: the checkout whose presets it builds on (default: the checkout that contains the file, else $PRIMUS_PATH).
     Raises InputError for a file that is missing, is not YAML, is not an experiment, or has a placeholder without value.
     """
     experiment = _load(path)
@@ -93,7 +93,7 @@ def derived(path: Path, changes: Settings) -> str:
     trainer = _trainer(experiment, path)
     trainer["overrides"] = {**(trainer.get("overrides") or {}), **changes}
     for key in PARENTS:
-        if key in experiment:  # relative to the file that names them, which is another one now
+        if key in experiment:  # relative to the original file, so make them absolute
             experiment[key] = [str(regular.resolved(path.parent / parent)) for parent in _listed(experiment[key])]
     return yaml.safe_dump(experiment, sort_keys=False)
 
@@ -126,7 +126,7 @@ def _trainer(experiment: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _load(path: Path, below: Sequence[Path] = ()) -> dict[str, Any]:
-    """Return one file with its placeholders filled in and everything that it builds on merged under it."""
+    """Return a file's settings with placeholders filled in, merged over those of the files that it extends."""
     if regular.resolved(path) in below:
         raise InputError("extends itself", path=path, remedy="correct its extends:")
     document: dict[str, Any] = _filled(_parse(path), path)
@@ -165,7 +165,7 @@ def _listed(value: Any) -> list[str]:
 
 
 def _filled(value: Any, path: Path) -> Any:
-    """Replace placeholders, and read the resulting text as a number or truth value where it spells one."""
+    """Return a value with its placeholders replaced; text that is then a number or truth value becomes one."""
     if isinstance(value, dict):
         return {key: _filled(item, path) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,11 +1,11 @@
-"""The Primus engine: AMD's own training of llama and qwen, timed by the lines that it prints.
+"""The Primus engine: AMD's own training of llama and qwen, timed by the lines that Primus prints.
 
     python -m tensorprimat.engines.primus.engine --spec spec.json --result result.json
 
 Starts Primus in its checkout (`primus-cli direct -- train pretrain --config …`, before v0.4 examples/run_pretrain.sh)
-with a configuration file of its own next to the log, never in the checkout; keeps the whole output as a log, shows each
-iteration, then reads the log as any other. Exit codes: 0 done, 1 the training failed or was interrupted (the log stays,
-and its measurements are written), 2 a spec that cannot work here.
+with a new configuration file, which is written next to the log and never into the checkout; keeps the whole output as a
+log, shows each iteration, then reads the log like any other log. Exit codes: 0 done, 1 the training failed or was
+interrupted (the log stays, and its measurements are written), 2 a spec that cannot work here.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ __all__ = ["check", "main", "show_command", "train"]
 
 ROCM = Path("/opt/rocm")
 NOT_INSTALLING = '#!/bin/sh\necho "dry run, not done: pip $*"\n'
-"""Replacement of pip in a dry run, because the hooks of a dry run would install Primus's requirements. PIP_DRY_RUN is
-no help: pip obeys it also where it builds a package, and then fails because the build's own requirements are missing.
-"""
+"""Replacement of pip in a dry run, because the hooks of a dry run would install Primus's requirements. PIP_DRY_RUN does
+not help: pip obeys it also when it builds a package, and then fails because the build requirements are missing."""
 RECONCILED = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "precision")
 """Settings taken from the configuration if the log does not state them."""
 ALSO_KNOWN = (*MODEL_PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "num_nodes")
@@ -54,12 +53,12 @@ class Files:
     log: Path
     config: Path
     latest: Path | None
-    """training_{model}.log, the name that is looked for first; None for a methodology that is not the default (the
-    log does not state it, so a search must not find it)."""
+    """training_{model}.log, the name for which the search for logs looks first. None for a methodology that is not the
+    default: a log does not state its methodology, so the search must not find this log."""
 
 
 def files_of(spec: RunSpec) -> Files:
-    """Return new file names in the results folder, for one training."""
+    """Return the paths of a new training's files in the results folder."""
     folder, stamp = Path(spec.output_dir), store.new_stamp()
     if spec.methodology in (None, result_names.DEFAULT_METHODOLOGY):
         stem, latest = f"primus_training_{spec.model}_{stamp}", folder / f"training_{spec.model}.log"
@@ -104,7 +103,7 @@ def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
 
 
 def _without_pip(scratch: Path, search_path: str) -> str:
-    """Return a search path on which pip does nothing."""
+    """Return the search path with a pip in front that does nothing."""
     for name in ("pip", "pip3"):
         stand_in = scratch / "bin" / name
         stand_in.parent.mkdir(exist_ok=True)
@@ -123,19 +122,19 @@ def _write_config(spec: RunSpec, path: Path) -> None:
 
 
 def _environment(spec: RunSpec, extra: dict[str, str]) -> dict[str, str]:
-    """Return the environment of Primus: that of this process, without the virtual environment of its Python."""
+    """Return the environment of Primus: that of this process without PYTHONUNBUFFERED, and the variables of the run."""
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return {**ours, "GPUS_PER_NODE": str(spec.num_gpus), "PRIMUS_GPU_MODEL": spec.options[GPU], **extra}
 
 
 EXPORTED = re.compile(r"^\[NODE-\d+\([^)]*\)\].*?(?P<name>\b[A-Z][A-Z0-9_]+)(?:=|: )(?P<value>\S*)$")
-"""Line in which Primus' launcher names a variable that it sets: "[NODE-0(host)] [INFO]     HSA_ENABLE_SDMA=1" (runner/
+"""Line in which Primus' launcher states a variable that it sets: "[NODE-0(host)] [INFO]     HSA_ENABLE_SDMA=1" (runner/
 helpers/envs/base_env.sh), "[NODE-0(host)] GPU_MAX_HW_QUEUES: 2" before version 0.5 (examples/run_pretrain.sh)."""
 UNSET = ("", "<unset>")
 
 
 def variables_of(spec: RunSpec, log: Path) -> dict[str, str]:
-    """Return the environment variables that change speed: ours, and those that Primus' launcher says it sets."""
+    """Return the environment variables that change speed: ours, and those that Primus' launcher states in the log."""
     found = _environment(spec, {})
     with log.open("rb") as lines:
         for line in lines:
@@ -155,7 +154,10 @@ def _run(spec: RunSpec, files: Files) -> RunError | None:
 
 @contextlib.contextmanager
 def _opened(files: Files) -> Iterator[IO[bytes]]:
-    """Yield the log, unbuffered, so that it can be watched and survives us; also under its well-known name."""
+    """Create the log and its second name `latest`, and yield the log.
+
+    The file is unbuffered, so that it can be watched and is complete if this process is killed.
+    """
     files.log.parent.mkdir(parents=True, exist_ok=True)
     with files.log.open("xb", buffering=0) as log:
         if files.latest is not None:
@@ -164,7 +166,7 @@ def _opened(files: Files) -> Iterator[IO[bytes]]:
 
 
 def _link(log: Path, latest: Path) -> None:
-    """Give the log a second name; another log of that name is moved aside."""
+    """Give the log a second name. An older link of that name is replaced; any other file of that name is renamed."""
     if latest.is_symlink() or (latest.exists() and latest.stat().st_nlink > 1):
         latest.unlink()
     elif latest.exists():
@@ -177,7 +179,7 @@ def _link(log: Path, latest: Path) -> None:
 
 @contextlib.contextmanager
 def _without_spaces(config: Path) -> Iterator[Path]:
-    """Yield the configuration under a path that Primus's older launchers, which do not quote it, can take."""
+    """Yield the configuration's path, or that of a copy if it has spaces: Primus's older launchers do not quote it."""
     if not re.search(r"\s", str(regular.resolved(config))):
         yield regular.resolved(config)
         return

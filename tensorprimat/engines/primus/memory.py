@@ -1,4 +1,4 @@
-"""Device memory that a Primus configuration needs by Megatron Core, estimated before it starts."""
+"""Estimate of the device memory that Megatron Core needs for a Primus configuration."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ UNMODELLED = (
     "num_experts",
     "multi_latent_attention",
 )
-"""Settings of Megatron and Primus that change the memory in ways that the estimate does not follow."""
+"""Settings of Megatron and Primus whose effect on memory is not modelled."""
 LOSS_WITHOUT_FUSION = 2 + 4
-"""Bytes of one logit where the cross entropy is not fused: BF16, and the softmax in float32 that backward needs."""
+"""Bytes per logit without fused cross-entropy: the logit in BF16, and its softmax in float32 for backward."""
 
 
 def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate | None:
-    """Return the memory of one GPU by the configuration that will run.
+    """Return the estimated memory of one GPU with the configuration that will run.
 
     None where a file that the configuration builds on is missing, where its shape is not the model's, or where it sets
-    something not modelled (FSDP, offloading, experts).
+    something that is not modelled: UNMODELLED, recomputation of parts of layers, tensor without sequence parallelism.
     """
     configured = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
     sets = {**configured.settings, **changes(spec)}
@@ -65,9 +65,9 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate |
 
 
 def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float | None:
-    """Return the share of the layers whose forward pass runs again in backward, by the configuration that will run.
+    """Return the share of the layers (0 to 1) whose forward pass runs again in backward, by the configuration.
 
-    None where it is not known: parts of layers are recomputed, or the shape is not the model's.
+    None where it is not known: parts of layers are recomputed, the shape is not the model's, or a file is missing.
     """
     configured = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
     again, shape = _recomputed_layers({**configured.settings, **changes(spec)}), confirmed_shape(spec)
@@ -77,19 +77,19 @@ def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float | 
 
 
 def _recomputed_layers(sets: Mapping[str, Any]) -> int | None:
-    """Return the layers of a stage of which only the input is kept; None where other parts of layers are recomputed."""
+    """Return the number of layers of a stage that keep only their input; None where parts of layers are recomputed."""
     granularity = sets.get("recompute_granularity")
     if sets.get("recompute_activations") or granularity == "selective":
         modules = sets.get("recompute_modules") or ["core_attn"]
-        return 0 if modules == ["core_attn"] else None  # a flash kernel keeps no scores anyway
+        return 0 if modules == ["core_attn"] else None  # a flash kernel never keeps scores
     if granularity != "full":
         return 0
-    whole = 10**6  # more layers than any model has
+    whole = 10**6  # all: more layers than any model has
     return int(sets.get("recompute_num_layers") or whole) if sets.get("recompute_method") == "block" else whole
 
 
 def _virtual_pipeline(sets: Mapping[str, Any], layers: int, pipeline: int) -> int:
-    """Return the parts of the layers that one pipeline stage holds, by whichever setting states it."""
+    """Return the number of virtual stages that one pipeline stage holds, from the setting that states it; default 1."""
     stages = sets.get("num_virtual_stages_per_pipeline_rank") or sets.get("virtual_pipeline_model_parallel_size")
     in_a_part = sets.get("num_layers_per_virtual_pipeline_stage")
     return int(stages or (layers // (pipeline * int(in_a_part)) if in_a_part else 1))
@@ -99,7 +99,7 @@ def _bytes_per_parameter(sets: Mapping[str, Any]) -> tuple[int, int]:
     """Return the bytes of one parameter's gradient, and of its optimizer state.
 
     Megatron reduces gradients in float32 unless grad_reduce_in_bf16 is set (megatron/training/arguments.py). The
-    optimizer steps with that buffer, or with a float32 copy of its own share where gradients are in BF16.
+    optimizer uses that buffer, or a float32 copy of its own share if gradients are in BF16.
     """
     if sets.get("use_precision_aware_optimizer"):
         names = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")

@@ -1,4 +1,4 @@
-"""From flags and a Primus configuration to one explicit RunSpec, and back to the changes of that configuration."""
+"""Conversion of flags and a Primus configuration to a RunSpec, and of the RunSpec to changes of the configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROOT, CONFIG, GPU, GPU_SOURCE = "primus", "config", "gpu", "gpu_source"
 """Options of a RunSpec that only this engine understands."""
 SHORT_RUN = 25
-"""Iterations below which an interval over the measured ones is wide: a handful of steps is left after the warm-up."""
+"""Iterations below which the confidence interval is wide, because few steps are left after the warm-up."""
 
 SETTINGS = {
     "micro_batch_size": "micro_batch_size",
@@ -45,7 +45,7 @@ RECOMPUTE_SETTINGS = {"recompute_granularity": "full", "recompute_method": "unif
 
 
 def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> RunSpec:
-    """Return one run of a model by Primus: flags, else the methodology's values, else those of its configuration.
+    """Return the spec of one run by Primus: flags, else the methodology's values, else those of the configuration.
 
     Raises UsageError where there is no checkout, GPU or configuration, or a value cannot work; InputError for a
     configuration that cannot be read.
@@ -100,7 +100,7 @@ def _precision(name: str | None, config: Path) -> Any:
 
 
 def changes(spec: RunSpec) -> dict[str, Any]:
-    """Return the settings that the configuration must change for this run, by Megatron's names."""
+    """Return the settings of the configuration that this run changes, by Megatron's names."""
     root, config = Path(spec.options[ROOT]), Path(spec.options[CONFIG])
     sets = effective(config, root=root)
     settings = {"train_iters": spec.max_steps, "seed": spec.seed} | {
@@ -150,7 +150,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
 
 
 def advice(spec: RunSpec) -> list[str]:
-    """Return advice for a run that will work: few iterations, a gated tokenizer."""
+    """Return warnings about a valid run: few iterations, a gated tokenizer without HF_TOKEN."""
     warnings = []
     if spec.max_steps < SHORT_RUN:
         warnings.append(

@@ -2,9 +2,9 @@
 
 transformers builds a mask in every forward pass: in eager mode it compares positions on the host, which makes the GPU
 wait once per micro-batch; under torch.compile it is a dense boolean tensor, which rules out the flash kernels and
-repeats the key-value heads. Training on full sequences needs neither: `causal_attention` is registered without a mask
-function, so that transformers builds no mask, and states causality itself. Windows, chunks and other attentions need a
-mask (`mask_of`), which the model hands to transformers ready-made.
+repeats the key-value heads. Training on full sequences needs no mask: `causal_attention` is registered without a mask
+function, so that transformers builds none, and calls SDPA with is_causal. Windows, chunks and other attentions need a
+mask, which the model builds (`mask_of`) and passes to transformers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tensorprimat.core import models
 from tensorprimat.core.result import ModelShape
 
 CAUSAL_SDPA = "tensorprimat_causal_sdpa"
-"""The name under which transformers knows `causal_attention`."""
+"""Name of `causal_attention` in transformers."""
 PACKAGE = "tensorprimat_package_attention"
-"""The name under which transformers knows `package_attention`."""
+"""Name of `package_attention` in transformers."""
 EAGER = "eager"
 FLEX_ATTENTION = "flex_attention"
-"""transformers' names of attention by plain products and by FlexAttention."""
+"""transformers' names of attention by plain matrix products and by FlexAttention."""
 FLEX = "flex"
 HAS_GROUPED_QUERIES = "enable_gqa" in (scaled_dot_product_attention.__doc__ or "")
 """False before torch 2.5, whose SDPA needs as many key-value heads as query heads."""
@@ -34,7 +34,7 @@ _KERNELS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 
 
 def register(name: str = CAUSAL_SDPA) -> str:
-    """Register one of the two attentions of this module with transformers and return its name."""
+    """Register CAUSAL_SDPA or PACKAGE with transformers and return the name."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(name, {CAUSAL_SDPA: causal_attention, PACKAGE: package_attention}[name])
@@ -82,9 +82,9 @@ def package_attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return the output of the package flash-attn, shapes as in `causal_attention`.
+    """Return the output of the package flash-attn, with the shapes of `causal_attention`.
 
-    transformers' own call of the package looks for packed documents in every layer if the batch is one sequence, for
+    transformers' own call of the package searches a batch of one sequence for packed documents in every layer, for
     which the host waits for the device.
     """
     from flash_attn import flash_attn_func
@@ -106,7 +106,7 @@ def package_attention(
 def _with_heads_of(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, bool]]:
-    """Return keys, values and SDPA's option for grouped queries; torch without it gets repeated keys and values."""
+    """Return keys, values and SDPA's option for grouped queries; without it, keys and values of as many heads."""
     groups = query.shape[1] // key.shape[1]
     if groups == 1:
         return key, value, {}
@@ -116,9 +116,9 @@ def _with_heads_of(
 
 
 def uses_flex(device_type: str) -> bool:
-    """Return True if a sliding window is computed by FlexAttention: on a GPU, where SDPA has no windowed kernel.
+    """Return True if FlexAttention computes a sliding window: on a GPU, where SDPA has no kernel for windows.
 
-    torch 2.4 has no FlexAttention; there SDPA gets a dense mask.
+    torch 2.4 has no FlexAttention, so SDPA gets a dense mask.
     """
     return device_type == "cuda" and importlib.util.find_spec("torch.nn.attention.flex_attention") is not None
 
@@ -132,9 +132,9 @@ def mask_of(
     attention: str = CAUSAL_SDPA,
     dtype: torch.dtype = torch.float32,
 ) -> Any:
-    """Return the mask of a kind of layer for an attention by transformers' name of it, built once per length.
+    """Return the mask of a kind of layer for an attention, which is named as in transformers. Masks are cached.
 
-    A query sees itself and the tokens before it: the last `window` of them, or those of its chunk of the sequence.
+    A query sees itself and the tokens before it: at most `window` tokens, or those of its chunk of the sequence.
     `causal_attention` needs a mask for a window or chunk only: FlexAttention's BlockMask on a GPU, elsewhere a boolean
     tensor, (1, 1, length, length), True where a query sees a key. FLEX_ATTENTION always takes a BlockMask, and EAGER a
     tensor of `dtype` that is added to the scores. Other attentions get None.
@@ -151,7 +151,7 @@ def mask_of(
 
 
 def _sees(query: torch.Tensor, key: torch.Tensor, window: int | None, chunk: int | None) -> torch.Tensor:
-    """Return True where a query at a position sees the key at another."""
+    """Return True where the query at a position sees the key at a position."""
     seen = query >= key
     if window is not None:
         seen = seen & (query - key < window)
@@ -183,7 +183,7 @@ def _block_mask(length: int, window: int | None, device: torch.device, chunk: in
 
 
 def _flex() -> Any:
-    """Return FlexAttention, compiled where the layer around it is not: uncompiled it holds every score in memory."""
+    """Return FlexAttention, compiled unless the layer around it is: uncompiled it holds every score in memory."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return flex_attention if torch.compiler.is_compiling() else _compiled_flex()
@@ -212,7 +212,7 @@ def kernel(
 def _chosen(
     shape: ModelShape, mask: Any, batch: int, sequence_length: int, dtype: torch.dtype, device: torch.device
 ) -> str | None:
-    """Ask torch's own dispatcher with tensors of the shape of one forward pass on one device."""
+    """Return the kernel that torch's dispatcher chooses for tensors of one forward pass; None if unknown."""
     if mask is not None and uses_flex(device.type):
         return FLEX
     choose = getattr(torch, "_fused_sdp_choice", None)

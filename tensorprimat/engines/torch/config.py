@@ -20,16 +20,16 @@ _NOT_OF_TRAINING = (
     "transformers_version", "dtype", "torch_dtype", "architectures", "auto_map", "quantization_config", "use_cache",
     "_name_or_path", "_attn_implementation", "_attn_implementation_internal", "_experts_implementation", "model_type",
 )  # fmt: skip
-"""Entries that say nothing about the model's shape, or would choose a precision: --precision does."""
+"""Entries without effect on the model's shape, or that would choose a precision, which --precision does."""
 
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
-"""Entries that no training here uses; an embedding with a padding token would not train its row."""
+"""Entries that no training here uses: they are set to None, because an embedding does not train the padding row."""
 
 
 def read(text: str) -> tuple[str, dict[str, Any]]:
     """Return the name and the complete configuration of `--model TEXT`.
 
-    Raises UsageError in one line for a file that is not a config.json, or an architecture that is not trained here.
+    Raises UsageError for a file that is not a config.json, or for an unsupported architecture.
     """
     path = Path(text)
     if path.is_dir():
@@ -52,7 +52,7 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _check_classes(text: str, config: dict[str, Any]) -> None:
-    """Raise UsageError in one line where transformers' classes cannot be built; nothing without torch."""
+    """Raise UsageError where transformers cannot build the model; without torch do nothing."""
     if importlib.util.find_spec("torch") is None:
         return
     import transformers
@@ -70,7 +70,7 @@ def _check_classes(text: str, config: dict[str, Any]) -> None:
 
 
 def _entry_of(value: Any, entries: dict[str, Any], before: str = "") -> str | None:
-    """Return the name of the entry with a value, as "rope_parameters.rope_type" within another; None without one."""
+    """Return the name of the entry that has a value, None if none has; "rope_parameters.rope_type" for a nested one."""
     for name, found in entries.items():
         if isinstance(found, dict):
             if inner := _entry_of(value, found, f"{before}{name}."):
@@ -81,13 +81,16 @@ def _entry_of(value: Any, entries: dict[str, Any], before: str = "") -> str | No
 
 
 def _sentence(error: BaseException) -> str:
-    """Return the last line of an error's message, or its name."""
+    """Return the last line of an error's message, or the name of its class if the message is empty."""
     last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
     return last[0].strip()
 
 
 def _name(entries: dict[str, Any], path: Path) -> str:
-    """Return the name of the model: as the file states it, else that of its folder, else that of the file."""
+    """Return the name of the model: from the file's `_name_or_path`, else from its folder or its own file name.
+
+    The name of a built-in model gets the suffix "-config".
+    """
     title = str(entries.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     name = (
         title
@@ -98,7 +101,7 @@ def _name(entries: dict[str, Any], path: Path) -> str:
 
 
 def completed(text: str, kind: str, entries: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the defaults of transformers' class. Raises UsageError where it refuses an entry."""
+    """Return a configuration completed with transformers' defaults. Raises UsageError if transformers refuses it."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing to download: never call out
     if importlib.util.find_spec("transformers") is None:
         raise UsageError(f"--model {text}: transformers is not installed here; pip install transformers")
@@ -126,7 +129,7 @@ def completed(text: str, kind: str, entries: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refusals() -> tuple[type[BaseException], ...]:
-    """Return the errors by which transformers refuses an entry; newer versions have one of their own."""
+    """Return the exceptions that transformers raises for an entry that it refuses; newer versions define their own."""
     from huggingface_hub import errors
 
     refusal = getattr(errors, "StrictDataclassError", None)
@@ -135,7 +138,7 @@ def _refusals() -> tuple[type[BaseException], ...]:
 
 
 def model(name: str, config: dict[str, Any], preset: str) -> configured.ConfiguredModel:
-    """Return the full or the tiny preset of a configured model. Raises UsageError."""
+    """Return the full or the tiny preset of a configured model. Raises UsageError for an invalid configuration."""
     if ALIASES.get(preset.lower(), preset.lower()) != "tiny":
         return configured.configured(name, config, preset)
     small = {key: value for key, value in configured.tiny(config).items() if key != "model_type"}

@@ -1,10 +1,11 @@
-"""Cross-entropy of a language model: of its head without ever holding all logits, or of logits that are there.
+"""Cross-entropy of a language model, from hidden states without ever holding all logits, or from existing logits.
 
 With 128,256 tokens in the vocabulary the logits of one sequence of 8,192 take 4.2 GB in float32, and autograd would
 keep them and their gradient. In `linear_cross_entropy` head and loss are computed for some rows at a time, and their
-gradients at once, so that only the gradients of the hidden states and of the head's weight stay. The arithmetic is that
-of `cross_entropy(linear(hidden, weight).float(), targets)`; torch's own linear_cross_entropy is there from torch 2.12
-on. `cross_entropy` leaves the gradients to backward, so that forward and backward can be timed separately.
+gradients in the same pass, so that only the gradients of the hidden states and of the head's weight stay. The
+arithmetic is that of `cross_entropy(linear(hidden, weight).float(), targets)`; torch 2.12 and newer have a
+linear_cross_entropy of their own. `cross_entropy` computes the gradients in backward, so that forward and backward can
+be timed separately.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 LOGITS_PER_CHUNK = {"cuda": 2**28, "cpu": 2**21}
-"""1 GB of float32 keeps a GPU's matrix product at full speed; 8 MB stay in a CPU's cache."""
+"""Device type → logits per chunk: 1 GB of float32 keeps a GPU's product at full speed; 8 MB fit a CPU's cache."""
 
 
 def linear_cross_entropy(
@@ -29,8 +30,8 @@ def linear_cross_entropy(
 ) -> torch.Tensor:
     """Return the mean negative log-likelihood of targets, a float32 scalar.
 
-    hidden: (rows, width); weight: (vocabulary, width); targets: (rows,) of whole numbers below the vocabulary's size;
-    bias: (vocabulary,); soft_cap: c of c·tanh(logits / c), by which Gemma 2 bounds them (arXiv:2408.00118, section 2).
+    hidden: (rows, width); weight: (vocabulary, width); targets: (rows,), integers below the vocabulary's size; bias:
+    (vocabulary,); soft_cap: c in c·tanh(logits / c), which bounds the logits of Gemma 2 (arXiv:2408.00118, section 2).
     """
     budget = LOGITS_PER_CHUNK.get(hidden.device.type, LOGITS_PER_CHUNK["cpu"])
     chunks = max(1, -(-hidden.shape[0] * weight.shape[0] // budget))
@@ -40,17 +41,17 @@ def linear_cross_entropy(
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the mean negative log-likelihood of targets, a float32 scalar; all logits are written once, not thrice as
-    by torch.
+    """Return the mean negative log-likelihood of targets, a float32 scalar.
 
-    logits: (rows, vocabulary), any floating dtype; targets: (rows,) of whole numbers below the vocabulary's size.
+    It writes a tensor as large as the logits once, where torch's own function writes three. logits: (rows, vocabulary),
+    any floating dtype; targets: (rows,), integers below the vocabulary's size.
     """
     loss: torch.Tensor = _CrossEntropy.apply(logits, targets)
     return loss
 
 
 class _CrossEntropy(torch.autograd.Function):  # type: ignore[misc]
-    """Log-likelihoods in forward, turned into the gradient in place in backward."""
+    """A loss that keeps the log-likelihoods in forward and turns them into the gradient in place in backward."""
 
     @staticmethod
     def forward(context: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -68,7 +69,7 @@ class _CrossEntropy(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
-    """Loss and gradients in forward; backward scales the gradients in place."""
+    """A loss that computes its gradients in forward; backward scales them in place."""
 
     @staticmethod
     def forward(
@@ -94,7 +95,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
                 logits = functional.linear(part, head, offset)
                 bounded = torch.tanh(logits / soft_cap) if soft_cap else None
                 logits = logits if bounded is None else soft_cap * bounded
-                logits = logits.to(torch.float32)  # the narrower ones are freed before their likelihoods are made
+                logits = logits.to(torch.float32)  # frees the narrower ones before log_softmax allocates its output
                 likelihood = torch.log_softmax(logits, dim=-1)
                 del logits
                 loss -= likelihood.gather(1, target).sum()
@@ -109,7 +110,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
                     torch.mm(gradient.T, part, out=weight_gradient)
                 else:
                     weight_gradient.addmm_(gradient.T, part)
-                del bounded, likelihood, of_logits, gradient  # else they live while the next rows are computed
+                del bounded, likelihood, of_logits, gradient  # else they stay in memory during the next chunk
         context.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
         context.dtypes = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
         return loss / states.shape[0]
@@ -126,7 +127,8 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _gradient(likelihood: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the gradient of the summed loss by the logits, in the likelihoods' memory.
+    """Return the gradient of the summed loss with respect to the logits, in the memory of `likelihood`.
 
-    It is softmax, minus one at the target."""
+    It is the softmax, minus one at the target.
+    """
     return likelihood.exp_().scatter_add_(1, target, likelihood.new_full((1, 1), -1.0).expand_as(target))

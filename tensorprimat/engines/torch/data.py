@@ -1,8 +1,8 @@
 """Synthetic tokens that can be learned: a seeded Markov stream whose tokens have Zipf frequencies.
 
-Uniform random tokens would keep the loss at ln V for ever, and no check of the loss could mean anything. Here token k
-appears about as often as 1 / (k + 1), as words do, and with probability FOLLOWS the next token is the successor of the
-last one, so a model learns frequencies at once and successors later.
+With uniform random tokens the loss would stay at ln V (V: size of the vocabulary), so that a check of the loss would
+prove nothing. Here the frequency of token k is about proportional to 1 / (k + 1), like that of words, and with
+probability FOLLOWS the next token is the successor of the last one: a model learns frequencies first, successors later.
 
 Sequence number i of a seed is the same on every platform and for every number of ranks: it is made from a
 counter-based generator with integer arithmetic alone. Rank r of R takes every R-th micro-batch of the global batch.
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 FOLLOWS = 0.75
 """Probability that a token is the successor of the one before it."""
 CIRCLE = 8
-"""Successors go round in circles of tokens that are about equally frequent, which keeps the frequencies Zipf's."""
+"""Number of tokens in a cycle of successors. Tokens of one cycle are about equally frequent, which keeps Zipf's law."""
 
 
 class TokenStream:
-    """Sequences of tokens by their number."""
+    """A stream of token sequences, each computed from its number alone."""
 
     def __init__(self, *, vocabulary_size: int, seed: int) -> None:
         """Create the stream.
@@ -48,7 +48,7 @@ class TokenStream:
         draws = (bits >> np.uint64(32)).astype(np.uint32)
         fresh = (bits & np.uint64(0xFFFFFFFF)) >= np.uint64(round(FOLLOWS * 2**32))
         fresh[0] = True
-        # Position of the last fresh token at or before each place; the tokens after it walk along its circle.
+        # Position of the last fresh token at or before each position; the tokens after it are its successors in order.
         positions = np.arange(length)
         began = np.maximum.accumulate(np.where(fresh, positions, 0))
         starts = np.searchsorted(self._thresholds[:-1], draws[fresh], side="right")
@@ -64,7 +64,7 @@ class TokenStream:
 class StepBatches(IterableDataset[torch.Tensor]):
     """One rank's part of each optimizer step's batch: tokens of shape (micro-batches, micro batch size, length + 1).
 
-    A sequence has one token more than is trained on, because the last is only predicted.
+    A sequence has one token more than the training's sequence length, because the last token is only a target.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class StepBatches(IterableDataset[torch.Tensor]):
 
 
 def loader(batches: StepBatches, *, pinned: bool) -> DataLoader[torch.Tensor]:
-    """Return a loader in the training process: a step's tokens are made in far less time than a step takes.
+    """Return a loader that runs in the training process, because making a step's tokens takes little time.
 
-    pinned: page-locked host memory, so that the copy to the GPU is not waited for.
+    pinned: use page-locked host memory, so that the copy to the GPU is asynchronous.
     """
     return DataLoader(batches, batch_size=None, num_workers=0, pin_memory=pinned)

@@ -1,4 +1,4 @@
-"""The torch engine: real training of llama, qwen and mistral on CUDA, ROCm or CPU through one code.
+"""The torch engine: training of llama, qwen, mistral or a Hugging Face configuration on CUDA, ROCm or CPU.
 
     python -m tensorprimat.engines.torch.engine --spec spec.json --result result.json
     torchrun --nproc-per-node 2 -m tensorprimat.engines.torch.engine --spec spec.json --result result.json
@@ -43,11 +43,11 @@ from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
 
-PRINTED_LINES = 10  # so that a short benchmark also prints lines
+PRINTED_LINES = 10  # least number of step lines that a benchmark of 10 or more steps prints
 
-# Warnings of libraries on every run of this engine, about things that it does on purpose.
+# Warnings that libraries print on every run of this engine about intended behaviour.
 EXPECTED_WARNINGS = (
-    r".*does not have many workers.*",  # tokens are made in the training process
+    r".*does not have many workers.*",  # the training process makes the tokens
     r".*isinstance\(treespec, LeafSpec\).*",  # between Lightning and torch
     r".*`IterableDataset` has `__len__` defined.*",
     r".*srun.*command is available on your system but is not used.*",
@@ -55,11 +55,11 @@ EXPECTED_WARNINGS = (
 
 
 NOT_IN_FLASH_ATTN = {"gpt_oss": "attention sinks", "llama4_text": "attention in chunks"}
-"""Architectures whose attention the package flash-attn does not compute → what it lacks."""
+"""Architecture that the package flash-attn does not support → the feature that it lacks."""
 
 
 def check(spec: RunSpec, machine: Machine) -> None:
-    """Raise UsageError where this engine or this machine cannot run the spec, whatever packages are installed."""
+    """Raise UsageError where this engine or machine cannot run the spec, regardless of the installed packages."""
     check_model_parallel(ENGINES["torch"], spec)
     spec.check()
     model = model_of(spec)
@@ -67,7 +67,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
         raise UsageError(f"--strategy {spec.strategy}: one device needs no strategy; leave --strategy out")
     if spec.compile and (switch := environment.compiling_disabled()):
         raise UsageError(f"--compile: {switch} turns torch.compile off; unset it, or leave --compile out")
-    fp8.check_units(spec, machine.gpu_info)  # no package gives a GPU other units
+    fp8.check_units(spec, machine.gpu_info)  # first: installing a package does not add matrix units
     fp8.check(spec)
     fp8.check_layers(spec)
     if spec.master_weights and spec.precision not in ("bf16", "fp8"):
@@ -90,7 +90,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
 
 
 def _check_autocast(spec: RunSpec, model: Preset | ConfiguredModel) -> None:
-    """Raise UsageError where autocast would leave a part of the model in float32: it does not know grouped products."""
+    """Raise UsageError where autocast would leave experts in float32, because it does not cast grouped products."""
     if not (uses_autocast(spec) and isinstance(model, ConfiguredModel)):
         return
     if not any(layer.experts for layer in model.decoder.layers):
@@ -105,7 +105,7 @@ def _check_autocast(spec: RunSpec, model: Preset | ConfiguredModel) -> None:
 def _check_flash(spec: RunSpec, model: Preset | ConfiguredModel) -> None:
     """Raise UsageError where the package flash-attn cannot compute the model's attention."""
     if spec.precision in ("fp32", "tf32"):
-        raise UsageError(f"--attention flash and --precision {spec.precision} contradict: it needs bf16, fp16 or fp8")
+        raise UsageError(f"--attention flash: not with --precision {spec.precision}; it needs bf16, fp16 or fp8")
     if isinstance(model, ConfiguredModel) and (lacking := NOT_IN_FLASH_ATTN.get(model.decoder.kind)):
         raise UsageError(f"--attention flash: {spec.model} has {lacking}, which the package flash-attn lacks; use sdpa")
 
@@ -119,7 +119,7 @@ def check_packages(spec: RunSpec, machine: Machine) -> None:
 
 
 def _could_train(spec: RunSpec, engine: Engine, machine: Machine) -> bool:
-    """Return True if another engine could train the spec's model in its precision on as many GPUs, if installed."""
+    """Return True if another engine, once installed, could train the model in the same precision on as many GPUs."""
     if spec.config is not None or spec.preset != "full":
         return False
     if engine.own_configuration:
@@ -141,13 +141,14 @@ def _could_train(spec: RunSpec, engine: Engine, machine: Machine) -> bool:
 
 
 def lightning_precision(spec: RunSpec) -> str:
-    """Return Lightning's word for the spec's precision.
+    """Return Lightning's name of the spec's precision.
 
-    Without master weights bf16 is bf16 throughout, as litgpt pretrains: the state of a 7B model is then 8 bytes a
-    parameter instead of 16 and fits one 80 GB device. With them, FSDP casts weights to bf16 before it gathers them,
-    which autocast would do after it: twice the bytes between the devices, and a copy of every weight until backward.
+    Without master weights, bf16 means that weights, gradients and optimizer state are bf16, as in litgpt: a 7B model
+    then needs 8 bytes per parameter instead of 16 and fits one 80 GB device. With master weights, FSDP casts weights to
+    bf16 before it gathers them; autocast would cast them after that, which doubles the bytes between the devices and
+    keeps a copy of every weight until backward.
     """
-    if spec.precision in ("bf16", "fp8"):  # FP8 is within the linear layers, around which training is in bf16
+    if spec.precision in ("bf16", "fp8"):  # with FP8 linear layers the rest of the model is in bf16
         if spec.master_weights is None:
             return "bf16-true"
         return "32-true" if is_sharded(spec) else "bf16-mixed"
@@ -155,9 +156,11 @@ def lightning_precision(spec: RunSpec) -> str:
 
 
 def train(spec: RunSpec, result_file: Path) -> None:
-    """Train one run.
+    """Train one run and write its result.
 
-    Raises UsageError before training, and RunError or OutOfMemoryError after it, which leave a result."""
+    Raises UsageError before the training; RunError or OutOfMemoryError if the training fails, after a result of the
+    steps so far is written.
+    """
     _prepare_process(spec)
     machine = detect(cpu=spec.platform == "cpu")
     check(spec, machine)
@@ -167,7 +170,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
     from tensorprimat.engines.torch.module import TrainingModule
 
     multiply_float32_in(spec.precision)
-    if spec.platform == "cpu" and spec.num_gpus > 1:  # one process has torch's own default, which OMP_NUM_THREADS sets
+    if spec.platform == "cpu" and spec.num_gpus > 1:  # one process keeps torch's default, or OMP_NUM_THREADS
         torch.set_num_threads(max(1, usable_cores() // spec.num_gpus))
     module = TrainingModule(spec)
     trainer = trainer_of(spec, [callback_of(spec, module, result_file)])
@@ -177,7 +180,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
 
 
 def callback_of(spec: RunSpec, module: Any, result_file: Path) -> Any:
-    """Return the BenchmarkCallback of a spec, which writes the result of its one run to a file."""
+    """Return the BenchmarkCallback of a spec, which writes the result of the run to a file."""
     from tensorprimat.engines.callback import BenchmarkCallback
 
     return BenchmarkCallback(
@@ -194,7 +197,7 @@ def callback_of(spec: RunSpec, module: Any, result_file: Path) -> Any:
 
 
 def trainer_of(spec: RunSpec, callbacks: list[Any]) -> Any:
-    """Return the Lightning Trainer of a spec: its strategy and precision, and nothing that costs time in a step."""
+    """Return a spec's Lightning Trainer, without any feature that costs time in a step."""
     from lightning.pytorch import Trainer
 
     _quieten()
@@ -219,7 +222,7 @@ def trainer_of(spec: RunSpec, callbacks: list[Any]) -> Any:
 
 
 def _profiler(spec: RunSpec) -> Any:
-    """Return the profiler, if one was requested: it looks at steps after the warm-up."""
+    """Return a profiler of the first steps after the warm-up if the spec requests one, else None."""
     if profiling.STEM not in spec.options:
         return None
     from tensorprimat.engines.torch.profile import StepProfiler
@@ -230,13 +233,13 @@ def _profiler(spec: RunSpec) -> Any:
 def _prepare_process(spec: RunSpec) -> None:
     """Apply the settings that torch and transformers read when they are imported."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: nothing to download
-    if spec.platform == "nvd":  # else long runs with large blocks fragment; HIP has no such segments
+    if spec.platform == "nvd":  # prevents fragmentation of memory in long runs; HIP has no expandable segments
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)
 
 
 def _quieten() -> None:
-    """Suppress messages that libraries print on every run; new messages are still shown."""
+    """Suppress messages that libraries print on every run; unexpected warnings are still shown."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in EXPECTED_WARNINGS:
@@ -259,7 +262,8 @@ def _strategy(spec: RunSpec) -> Any:
 def _environment(spec: RunSpec) -> list[Any]:
     """Return a Lightning plugin that starts the ranks, if Lightning would wait for ranks that no launcher starts.
 
-    It takes a batch script's own shell, and a step of one task that shall train on several devices, for srun's work.
+    Lightning assumes that srun started the ranks also in a batch script's own shell, and in an srun step of one task
+    that trains on several devices.
     """
     if "SLURM_NTASKS" not in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
         return []
@@ -281,7 +285,7 @@ _OF_SPEC = (
     "max_steps", "global_batch_size", "micro_batch_size", "gradient_accumulation_steps", "sequence_length", "num_nodes",
     "data_parallel_size", "precision", "compile", "recompute", "seed",
 )  # fmt: skip
-"""Facts that a spec states under the name that the result has for them."""
+"""Fields that have the same name in a RunSpec and in TrainingConfig."""
 
 
 def _declared(spec: RunSpec) -> dict[str, Any]:
@@ -299,7 +303,7 @@ def _declared(spec: RunSpec) -> dict[str, Any]:
 
 
 def _fit(trainer: Any, module: Any, spec: RunSpec) -> None:
-    """Train. If an error arrives here, the callback has already recorded it."""
+    """Train the module. The callback has already recorded an error that arrives here."""
     try:
         with failures.of_training(spec):
             trainer.fit(module)
@@ -309,7 +313,7 @@ def _fit(trainer: Any, module: Any, spec: RunSpec) -> None:
 
 
 def _stop_workers(trainer: Any) -> None:
-    """End the processes that Lightning started for the other ranks: they may wait for this one for ever."""
+    """End the processes that Lightning started for the other ranks, which may wait for this one for ever."""
     stop = getattr(trainer.strategy.launcher, "kill", None)
     if stop is not None:
         stop(signal.SIGTERM)

@@ -1,9 +1,9 @@
 """FP8 training of the torch engine: the linear layers of every decoder layer, converted by torchao.
 
-Weights stay in bfloat16 and each product quantises its operands to E4M3 (or E5M2) with dynamic scales: one for a tensor
-(`tensorwise`, the fastest), one for a row (`rowwise`), or one power of two for 32 neighbours (`mxfp8`, which Blackwell
-multiplies by itself). Every matrix of the layers is converted, or the model is refused. Embedding, attention scores,
-norms and the head stay as they are. torchao chooses AMD's E4M3 on the MI300 series by itself.
+Weights stay in their own type and each product quantises its operands to E4M3 (or E5M2) with dynamic scales: one per
+tensor (`tensorwise`, the fastest), one per row (`rowwise`), or one power of two per 32 neighbours (`mxfp8`, for which
+Blackwell has matrix units). Every matrix of the layers is converted; a model where this is impossible is refused.
+Embedding, attention scores, norms and the head stay as they are. On the MI300 series torchao uses AMD's E4M3.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tensorprimat.engines import importable
 MXFP8 = "mxfp8"
 DEFAULT_RECIPE = "tensorwise"
 PACKAGE = "torchao"
-MULTIPLE = 16  # of both sides of a matrix, as FP8 matrix units require
+MULTIPLE = 16  # both sides of a matrix must be multiples of it for FP8 matrix units
 BLOCK = 32  # neighbours that share one scale in MXFP8, along every axis that a product sums over
 NVIDIA_UNITS = (8, 9)
 AMD_UNITS = ("gfx94", "gfx95", "gfx12")
-"""Least compute capability, and beginnings of architectures, with matrix units for FP8.
+"""Least compute capability, and prefixes of AMD's architectures, with matrix units for FP8.
 
-torch multiplies in FP8 on the same ones (2.13, torch/testing/_internal/common_cuda.py, evaluate_platform_supports_fp8:
-of gfx12 it names gfx120)."""
+torch 2.13 multiplies in FP8 on the same ones, but of gfx12 only on gfx120 (torch/testing/_internal/common_cuda.py,
+evaluate_platform_supports_fp8)."""
 MXFP8_GPUS = ("B200", "GB200", "B300", "GB300")
 """GPUs of the catalogue that torchao trains on in MXFP8.
 
 Its kernels need compute capability 10 (torchao 0.18, prototype/mx_formats/kernels.py); those for MI355X are not in a
 release (pytorch/ao, pull request 4275 of 2026-04-14)."""
 MXFP8_CONFIG = "torchao.prototype.moe_training.config"
-"""Module of torchao's MXFP8 training; torchao 0.18 has it."""
+"""Module of torchao's MXFP8 training, as in torchao 0.18."""
 
 
 def check(spec: RunSpec) -> None:
@@ -64,15 +64,15 @@ def check_packages(spec: RunSpec, others: Sequence[str]) -> None:
         )
     if spec.fp8_recipe == MXFP8 and not importable(MXFP8_CONFIG):
         raise UsageError(
-            f"--fp8-recipe mxfp8: the torchao that is installed has no MXFP8 training; pip install -U {PACKAGE}, or "
+            f"--fp8-recipe mxfp8: the installed torchao has no MXFP8 training; pip install -U {PACKAGE}, or "
             "use --fp8-recipe tensorwise or rowwise"
         )
 
 
 def check_units(spec: RunSpec, gpu_info: GpuInfo) -> None:
-    """Raise UsageError where the spec's FP8 is for the GPU that torch sees, which has no matrix units for it.
+    """Raise UsageError where the spec's GPU is one that torch sees here and has no matrix units for FP8.
 
-    The catalogue, which is asked before, does not hold every GPU.
+    `prepare.check_precision` covers only the GPUs in the catalogue.
     """
     if spec.precision != "fp8" or spec.platform == "cpu":
         return
@@ -80,7 +80,7 @@ def check_units(spec: RunSpec, gpu_info: GpuInfo) -> None:
 
     if not torch.cuda.is_available() or has_units() or torch.cuda.get_device_name(0) != gpu_info.device_name:
         return
-    instead = "bf16" if torch.cuda.get_device_properties(0).major >= 8 else "fp16"  # 9 and more on AMD
+    instead = "bf16" if torch.cuda.get_device_properties(0).major >= 8 else "fp16"  # every AMD GPU reports 9 or more
     raise UsageError(
         f"{spec.named('precision')}: {gpu_info.device_name} has no FP8 matrix units; use --precision {instead}"
         + (" without --methodology" if spec.with_methodology_flag else "")
@@ -119,9 +119,9 @@ def recipe_of(spec: RunSpec) -> str | None:
 
 
 def check_layers(spec: RunSpec) -> None:
-    """Raise UsageError where torchao would not convert every matrix in the layers of the spec's configured model.
+    """Raise UsageError where torchao could not convert every matrix in the layers of the spec's configured model.
 
-    Every matrix of the built-in models is converted; an environment without torch checks when it trains.
+    It can for the built-in models. Without torch nothing is checked here, but the training checks again.
     """
     if spec.precision != "fp8" or spec.config is None or not importable("torch"):
         return
@@ -136,17 +136,17 @@ def check_layers(spec: RunSpec) -> None:
     check_sides(network.decoder.layers, _multiple(spec.fp8_recipe), named, suffix)
     if isinstance(model, ConfiguredModel) and any(layer.experts for layer in model.decoder.layers):
         raise UsageError(  # linear layers in transformers 4
-            f"{named}: each expert of this model gets another number of tokens in every step, and FP8 products need a "
+            f"{named}: the number of tokens of each expert varies from step to step, and FP8 products need a "
             f"multiple of {MULTIPLE}; use --precision bf16{suffix}"
         )
 
 
 def convert(layers: Sequence[Any], recipe: str, *, emulate: bool = False) -> int:
-    """Replace the linear layers of decoder layers by FP8 ones; return how many.
+    """Convert the linear layers of decoder layers to FP8; return their number.
 
-    emulate: quantise, and multiply in the wider type, which runs on any device and says nothing about speed. Raises
-    UsageError where a matrix of the layers cannot be converted: the peak of FP8 is then no denominator of the MFU.
-    Raises RunError where torchao converts fewer than it should.
+    emulate: quantise, but multiply in the wider type, which runs on any device, for tests and memory estimates. Raises
+    UsageError where a matrix of the layers cannot be converted, because the MFU would then have the wrong peak. Raises
+    RunError where torchao converts fewer than all.
     """
     import torch
 
@@ -163,9 +163,10 @@ def _multiple(recipe: str | None) -> int:
 
 
 def check_sides(layers: Sequence[Any], multiple: int, named: str = "--precision fp8", suffix: str = "") -> None:
-    """Raise UsageError naming a matrix of decoder layers that is in no linear layer with fitting sides.
+    """Raise UsageError naming a matrix of decoder layers that torchao would not convert.
 
-    Routed experts are parameters of three dimensions, which torchao leaves as they are.
+    It converts linear layers whose sides are multiples of `multiple`, but not routed experts, which are
+    three-dimensional parameters.
     """
     import torch
 
@@ -174,7 +175,7 @@ def check_sides(layers: Sequence[Any], multiple: int, named: str = "--precision 
         for layer in layers
         for path, part in layer.named_modules()
         for name, parameter in part.named_parameters(recurse=False)
-        if parameter.ndim > 1 and not type(part).__name__.endswith("Norm")  # Command R norms each head by its own row
+        if parameter.ndim > 1 and not type(part).__name__.endswith("Norm")  # a norm of Command R has a row per head
         if not (isinstance(part, torch.nn.Linear) and _fits(part, multiple))
     ]
     if left:
@@ -196,7 +197,10 @@ def _to_float8(layers: Sequence[Any], recipe: str, *, emulate: bool) -> int:
 
 
 def _to_mxfp8(layers: Sequence[Any], *, emulate: bool) -> int:
-    """Wrap the weights of the layers' products; the layers and the names of their weights stay."""
+    """Replace the weights of the linear layers by MXFP8 tensors; return the number of replaced weights.
+
+    The layers and the names of their weights do not change.
+    """
     import torch
     from torchao.prototype.moe_training.config import MXFP8TrainingOpConfig, MXFP8TrainingRecipe
     from torchao.quantization import quantize_

@@ -1,8 +1,8 @@
-"""Activations of a configured model, counted in its own layers with tensors that have a shape and no memory.
+"""Memory of a configured model's activations, counted in its own layers with tensors that have a shape but no memory.
 
 Architectures keep different tensors for backward: norms of queries and keys, experts and the tokens sent to them,
-latent attention. Instead of a formula for each, the layers of each kind run once as torch.compile partitions them, or
-as autograd records them.
+latent attention. Instead of a formula for each, a layer of each kind runs once, as torch.compile partitions it or as
+autograd records it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import COMPUTE_DTYPES
 
 LENGTH = 128
-"""Tokens of the sequence that is counted: a layer keeps as much of each token. Scores grow faster, but no kernel keeps
-them."""
+"""Tokens of the counted sequence. A layer keeps equally many bytes of each token; scores would grow with the length,
+but no kernel keeps them."""
 COUNTED_ATTENTION = "tensorprimat_counted_attention"
-"""Name of the attention that keeps the same tensors as a kernel on a GPU: its operands, its output and the sums."""
+"""transformers' name of an attention that keeps what a GPU kernel keeps: its operands, its output and one sum per
+query and head."""
 
 
 def kept_bytes_per_token(
@@ -38,11 +39,11 @@ def kept_bytes_per_token(
     recipe: str | None = None,
     autocast: bool = False,
 ) -> float:
-    """Return the bytes that one layer, the mean of all, keeps of one token for backward.
+    """Return the bytes per token that a layer keeps for backward, as the mean of all layers.
 
-    fused_norm: the GPU has one kernel for RMS norm. recipe: of FP8; counted as bf16 where torchao is not installed.
-    autocast: weights are in float32, and their casts, which do not grow with the tokens, are not counted. Raises
-    RuntimeError where torch cannot run or compile the model with such tensors.
+    fused_norm: the GPU has one kernel for RMS norm. recipe: FP8 recipe; counted as bf16 where torchao is not installed.
+    autocast: weights are in float32; their casts are not counted, because they do not grow with the tokens. Raises
+    RuntimeError where torch cannot run or compile the model with tensors without memory.
     """
     kinds = model.decoder.layers
     length = min((LENGTH, *(kind.window for kind in kinds if kind.window)))
@@ -62,15 +63,15 @@ def kept_bytes_per_token(
 def _kept_by_layers(
     model: ConfiguredModel, length: int, *, dtype: torch.dtype, compiled: bool, fused_norm: bool, recipe: str | None
 ) -> float:
-    """Return the bytes that one layer, the mean of all, keeps of one sequence; a compiled one without its input.
+    """Return the bytes that a layer keeps of one sequence, as the mean of all; a compiled layer without its input.
 
-    dtype: of the weights. The rest is as in `kept_bytes_per_token`.
+    dtype: type of the weights. The other arguments are those of `kept_bytes_per_token`.
     """
     kinds = model.decoder.layers
     needed = 1 + max(kinds.index(kind) for kind in kinds)
     before = torch.get_default_dtype()
     with warnings.catch_warnings(), FakeTensorMode():
-        warnings.simplefilter("ignore")  # nothing of this trains
+        warnings.simplefilter("ignore")  # the model is not trained
         torch.set_default_dtype(dtype)
         try:
             network = LanguageModel(model, sequence_length=length)
@@ -88,7 +89,7 @@ def _kept_by_layers(
 
 
 def _use_kernels(network: LanguageModel) -> None:
-    """Let the model run with an attention that keeps no scores, whatever kernel this machine has."""
+    """Make the model use COUNTED_ATTENTION, which keeps no scores, on every machine."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(COUNTED_ATTENTION, _attention)
@@ -100,19 +101,19 @@ class _NormOfOneKernel(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(context: Any, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Keep the tensors and return one like the input, without values."""
+        """Keep the tensors and return an uninitialised tensor like the input."""
         context.save_for_backward(hidden, weight, hidden.new_empty((*hidden.shape[:-1], 1), dtype=torch.float32))
         return torch.empty_like(hidden)
 
     @staticmethod
     def backward(context: Any, _gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return gradients without values."""
+        """Return uninitialised gradients."""
         hidden, weight, _deviations = context.saved_tensors
         return torch.empty_like(hidden), torch.empty_like(weight)
 
 
 def fuse_norms(network: nn.Module) -> None:
-    """Let torch's RMS norms keep what its kernel on a GPU keeps, whatever this machine has."""
+    """Make torch's RMS norms keep what its GPU kernel keeps, on every machine."""
     for norm in network.modules():
         if isinstance(norm, nn.RMSNorm):
             norm.forward = functools.partial(lambda weight, hidden: _NormOfOneKernel.apply(hidden, weight), norm.weight)
@@ -129,7 +130,7 @@ def _attention(
 
 
 class _Counted(nn.Module):  # type: ignore[misc]
-    """A layer whose kept bytes are added to the last entry of a list; those of later modules go to the next entry."""
+    """A wrapper of a layer that appends an entry for the layer's bytes to a list, and one for those of what follows."""
 
     def __init__(self, layer: nn.Module, entries: list[float]) -> None:
         super().__init__()
@@ -149,17 +150,17 @@ class _Counted(nn.Module):  # type: ignore[misc]
 
 
 def _counting(network: LanguageModel) -> list[float]:
-    """Wrap every layer of the decoder; return the list whose even entries are the layers'."""
+    """Wrap every layer of the decoder; return the list whose entries 0, 2, 4 … are the layers' bytes."""
     entries: list[float] = []
     network.decoder.layers = nn.ModuleList(_Counted(layer, entries) for layer in network.decoder.layers)
     return entries
 
 
 def _by_autograd(network: LanguageModel, length: int) -> list[float]:
-    """Return the bytes that autograd keeps of each layer."""
+    """Return the bytes that autograd keeps for each layer."""
     counted = _counting(network)
     weights = {parameter.untyped_storage()._cdata for parameter in network.parameters()}
-    kept: dict[int, torch.UntypedStorage] = {}  # holding a storage keeps another one from getting its address
+    kept: dict[int, torch.UntypedStorage] = {}  # a storage that is held cannot lose its address to another one
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -174,7 +175,7 @@ def _by_autograd(network: LanguageModel, length: int) -> list[float]:
 
 
 def _by_partition(network: LanguageModel, length: int) -> list[float]:
-    """Return the bytes that the compiled graphs of each layer hand to backward, without their inputs."""
+    """Return the bytes that each layer's compiled graphs save for backward, without their inputs."""
     from functorch.compile import min_cut_rematerialization_partition  # type: ignore[import-untyped]
     from torch._dynamo.backends.common import aot_autograd
 
@@ -198,12 +199,12 @@ def _by_partition(network: LanguageModel, length: int) -> list[float]:
     for layer in network.decoder.layers:
         layer.layer.compile(backend=backend, dynamic=False)
     network.hidden(torch.zeros((1, length), dtype=torch.long))
-    torch._dynamo.reset()  # compiled code belongs to the class: training compiles these layers too
+    torch._dynamo.reset()  # torch caches compiled code per class, and training compiles the same classes
     return counted[::2]
 
 
 def _handed_over(graph: Any) -> float:
-    """Return the bytes that a forward graph hands to backward, apart from its inputs and views of them."""
+    """Return the bytes that a forward graph saves for backward, without its inputs and views of them."""
     (results,) = next(node.args for node in graph.graph.nodes if node.op == "output")
     values = [node.meta.get("val") for node in results[1:] if isinstance(node, torch.fx.Node)]
     inputs = [node.meta.get("val") for node in graph.graph.nodes if node.op == "placeholder"]

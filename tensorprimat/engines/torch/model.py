@@ -1,4 +1,4 @@
-"""The language models of the torch engine: transformers' own classes with random weights; nothing is downloaded."""
+"""The language models of the torch engine: transformers' own classes with random weights, without any download."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _HOMES = {
     "qwen": ("qwen2", "Qwen2"),
     "mistral": ("mistral", "Mistral"),
 }
-"""Family → package and class prefix in transformers. The ladder of sizes has Llama's architecture."""
+"""Model family → package and class prefix in transformers. The models of "course" have Llama's architecture."""
 
 _LOUD_AT_IMPORT = ("torchao", "torch.utils._pytree")
-"""Loggers that warn of kernels for other GPUs and of torchao's older calls when transformers imports torchao."""
+"""Loggers that warn of kernels for other GPUs and of deprecated calls when transformers imports torchao."""
 _WITHOUT_SDPA = ("gemma2", "gpt_oss")
-"""Architectures whose scores have a soft cap or sinks, which no SDPA kernel computes."""
+"""Architectures whose attention scores have a soft cap or sinks, which no SDPA kernel supports."""
 LEARNING_RATE = 3e-4  # Llama 2 7B, table 1 of arXiv:2307.09288
-_BETAS = (0.9, 0.95)  # as there
+_BETAS = (0.9, 0.95)  # Llama 2, section 2.2, as the weight decay
 _WEIGHT_DECAY = 0.1
 
 
@@ -79,8 +79,8 @@ def configuration(preset: Preset, *, attention: str = "sdpa", sequence_length: i
 def attention_of(kind: str, attention: str, device_type: str) -> str:
     """Return transformers' name of the attention that a model runs with.
 
-    Soft caps and sinks are in no SDPA kernel: FlexAttention computes them on a GPU, plain products on a CPU and in a
-    torch without FlexAttention.
+    SDPA supports neither soft caps nor sinks: FlexAttention computes them on a GPU; on a CPU, or in a torch without
+    FlexAttention, plain matrix products do.
     """
     if attention == "eager":
         return torch_attention.EAGER
@@ -92,10 +92,10 @@ def attention_of(kind: str, attention: str, device_type: str) -> str:
 
 
 def check_classes(config: Mapping[str, Any]) -> None:
-    """Build the model of a complete configuration, with one layer of each kind, and without memory.
+    """Build the model of a complete configuration, with one layer of each kind, on the meta device.
 
-    Raises what transformers raises where an entry has a value that its classes do not know, and RuntimeError where
-    they do not take an attention of others: those of some mixtures before transformers 5.
+    Raises transformers' own exception where its classes do not know the value of an entry, and RuntimeError where they
+    do not accept a registered attention, as some mixtures of experts before transformers 5.
     """
     few = dict(config)
     configured.shorten(few, config)
@@ -107,7 +107,7 @@ def check_classes(config: Mapping[str, Any]) -> None:
         if error.args != (torch_attention.CAUSAL_SDPA,):
             raise
         raise too_old from error
-    if hasattr(causal.model, "_update_causal_mask"):  # a class that builds its own mask, whatever attention runs
+    if hasattr(causal.model, "_update_causal_mask"):  # a class that always builds its own mask
         raise too_old
 
 
@@ -120,7 +120,7 @@ def causal_model(
 
 
 def _class_of(preset: Preset | ConfiguredModel, attention: str, sequence_length: int | None) -> tuple[Any, Any]:
-    """Return transformers' class of a causal language model, and the configuration that builds the preset's."""
+    """Return transformers' causal language model class of a preset, and its configuration."""
     for name in _LOUD_AT_IMPORT:
         logging.getLogger(name).setLevel(logging.ERROR)
     if isinstance(preset, ConfiguredModel):
@@ -143,7 +143,7 @@ def _configured_class(model: ConfiguredModel, attention: str, sequence_length: i
 
 @contextmanager
 def _layers_on_meta(kind: Any) -> Iterator[None]:
-    """Let transformers build the decoder layers of a model class without memory."""
+    """Let transformers build the decoder layers of a model class on the meta device."""
     module = sys.modules[kind.__module__]
     originals = {layer: layer.__init__ for name in kind._no_split_modules if (layer := getattr(module, name, None))}
 
@@ -164,7 +164,7 @@ def _layers_on_meta(kind: Any) -> Iterator[None]:
 
 
 class LanguageModel(nn.Module):  # type: ignore[misc]
-    """A causal language model that returns its loss; the logits of the whole batch never exist."""
+    """A causal language model that returns its loss and never holds the logits of the whole batch."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         sequence_length: int | None = None,
         layers_later: bool = False,
     ) -> None:
-        """Build a preset; layers_later: `shard` builds the layers, so that no device ever holds the whole model."""
+        """Build a preset. layers_later: let `shard` build the layers, so that no device ever holds the whole model."""
         super().__init__()
         kind, config = _class_of(preset, attention, sequence_length)
         with _layers_on_meta(kind):
@@ -187,9 +187,9 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
                 pass
 
     def _built_layers(self) -> Iterator[nn.Module]:
-        """Yield each decoder layer; one without memory is built first, with random weights, on the default device.
+        """Yield each decoder layer; a layer on the meta device is built first, with random weights, on the default one.
 
-        One process draws the same weights in the same order as the ranks that split each layer as soon as it exists.
+        Weights are drawn layer by layer, so that they do not depend on the number of ranks.
         """
         layers = self.decoder.layers
         for index, layer in enumerate(layers):
@@ -203,7 +203,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     @property
     def decoder(self) -> Any:
-        """Embedding, layers and last norm."""
+        """Return the model without its head: embedding, layers and last norm."""
         return self.causal.model
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -220,9 +220,9 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         )
 
     def _mask(self, tokens: torch.Tensor) -> Any:
-        """Return the attention mask that the model takes: one, or one of each kind of layer.
+        """Return the model's attention mask, or a mask for each kind of layer.
 
-        None with the package flash-attn, whose kernels take causality and window as numbers.
+        None with the package flash-attn, whose kernels take causality and window as arguments.
         """
         attention = self.causal.config._attn_implementation
         if attention == torch_attention.PACKAGE:
@@ -244,13 +244,13 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         return states.flatten(0, 1)
 
     def restore_rotary(self) -> None:
-        """Put the rotary frequencies back in float32: bfloat16 rounds them, and distant positions become inexact."""
+        """Restore the rotary frequencies to float32, because in bfloat16 distant positions would be inexact."""
         for part, name, frequencies in self._rotary:
             setattr(part, name, frequencies.to(getattr(part, name).device))
 
     def recompute_activations(self, *, every: int = 1) -> None:
-        """Keep only the input of every layer, or of every second, and compute the rest again in backward."""
-        newer = getattr(self.causal, "activation_checkpointing_enable", None)  # the older name goes with transformers 6
+        """Keep only the input of every `every`-th layer, from the first on, and recompute the layer in backward."""
+        newer = getattr(self.causal, "activation_checkpointing_enable", None)  # transformers 6 removes the older name
         (newer or self.causal.gradient_checkpointing_enable)({"use_reentrant": False})
         for position, layer in enumerate(self.decoder.layers):
             layer.gradient_checkpointing = position % every == 0
@@ -258,9 +258,9 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
     def compile_layers(self, *, cuda_graphs: bool = False) -> None:
         """Compile each decoder layer in place; the names of parameters stay.
 
-        The layers share one compiled graph, so that compiling takes as long for 80 layers as for one, and FSDP's hooks
-        between the layers stay outside of it. cuda_graphs: record the kernels of each layer; no training does that yet,
-        perf/mfu_ladder.py measures the gain.
+        The layers share one compiled graph: 80 layers take as long to compile as one, and FSDP's hooks run between the
+        layers, outside of it. cuda_graphs: record the kernels of each layer; only perf/mfu_ladder.py uses it, to
+        measure the gain.
         """
         for layer in self.decoder.layers:
             layer.compile(dynamic=False, options={"triton.cudagraphs": True} if cuda_graphs else None)
@@ -273,11 +273,11 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         gathered: torch.dtype | None = None,
         convert: Callable[[list[nn.Module]], object] | None = None,
     ) -> None:
-        """Build the layers one by one and split each over the data-parallel ranks (FSDP2), gathered one layer ahead.
+        """Build the layers one by one and split each over the data-parallel ranks (FSDP2), with prefetch of one layer.
 
         reshard: free a layer's gathered weights after forward; False keeps them for backward. gathered: type to which
-        weights are cast before they are gathered, while their parts, and the sums of their gradients over the ranks,
-        stay in the type in which they are built. convert: a change of layers before they are split.
+        weights are cast before they are gathered; the shards, and the sums of their gradients over the ranks, keep the
+        type in which the weights are built. convert: function that changes layers before they are split.
         """
         try:
             from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -297,11 +297,11 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
                 layer.set_modules_to_forward_prefetch([following])
                 following.set_modules_to_backward_prefetch([layer])
         if mesh.device_type == "cuda":
-            torch.cuda.empty_cache()  # what whole layers took is free, and must not count as reserved
+            torch.cuda.empty_cache()  # memory of whole layers is free now, and must not count as reserved
 
 
 def _reaches(preset: Preset | ConfiguredModel) -> dict[str | None, tuple[int | None, int | None]]:
-    """Return window and chunk of each kind of layer; that of None where the model does not name kinds."""
+    """Return window and chunk, in tokens, by kind of layer; a model without named kinds has the one kind None."""
     if not isinstance(preset, ConfiguredModel):
         return {None: (preset.shape.sliding_window, None)}
     layers = preset.decoder.layers
@@ -328,7 +328,7 @@ def has_fused_norm(device_type: str) -> bool:
 
 
 def _rotary_of(model: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
-    """Return the rotary frequencies of a model in float32, with the modules and the names that they belong to."""
+    """Return (module, buffer name, float32 tensor) of each buffer of rotary frequencies in a model."""
     return [
         (part, name, buffer.float())
         for part in model.modules()

@@ -1,8 +1,8 @@
 """The Lightning module of the torch engine: one batch is one optimizer step's work on this rank.
 
-Optimization is manual so that Lightning's loop turns once per optimizer step: its per-batch work (and, on several
-ranks, a flag that it exchanges before every batch, which waits for the device) does not multiply with gradient
-accumulation.
+Optimization is manual, so that Lightning's loop runs once per optimizer step. Otherwise gradient accumulation would
+multiply Lightning's work per batch and, on several ranks, the flag that it exchanges before every batch, which waits
+for the device.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tensorprimat.engines.torch import fp8, observed
 from tensorprimat.engines.torch.model import LEARNING_RATE, LanguageModel, adamw, has_fused_norm
 
 LEARNING_RATES = {"tiny": 3e-3}
-"""By preset, where the usual one of a 7B model would take too long to be seen learning in a few dozen steps."""
+"""Preset → learning rate, where that of a 7B model would not reduce the loss visibly in a few dozen steps."""
 GRADIENT_CLIP = 1.0
 OTHER_KERNELS = {torch_attention.EAGER: "math", torch_attention.FLEX_ATTENTION: torch_attention.FLEX}
-"""transformers' name of an attention that SDPA does not compute → its kernel."""
+"""transformers' name of an attention that is not SDPA → its kernel in a result."""
 COMPUTE_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
                   "fp8": torch.bfloat16}  # fmt: skip
 
 
 class TrainingModule(LightningModule):  # type: ignore[misc]
-    """Forward, backward, gradient accumulation, clipping and AdamW for one model of one spec."""
+    """The training of a spec's model: forward, backward, gradient accumulation, clipping and AdamW."""
 
     def __init__(self, spec: RunSpec) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         self._operations: Counter[str] = Counter()
 
     def train_dataloader(self) -> Any:
-        """Return this rank's part of the synthetic stream, one optimizer step at a time."""
+        """Return a loader of this rank's part of the synthetic stream; one batch is one optimizer step."""
         spec = self._spec
         batches = torch_data.StepBatches(
             torch_data.TokenStream(vocabulary_size=self.preset.vocab_size, seed=spec.seed),
@@ -60,7 +60,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         return torch_data.loader(batches, pinned=spec.platform != "cpu")
 
     def configure_model(self) -> None:
-        """Build on the device and in the precision that Lightning has set, the same weights on every rank."""
+        """Build the model on the device and in the precision that Lightning sets, with equal weights on every rank."""
         if self.network is not None:
             return
         spec = self._spec
@@ -105,7 +105,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             *(["AdamW"] if self._has_fused_adamw else []),
         ]
         return {
-            "precision": spec.precision,  # Lightning has no word for FP8, and knows nothing of what FSDP casts
+            "precision": spec.precision,  # Lightning states neither FP8 nor the type to which FSDP casts weights
             "compute_dtype": introspect.DTYPES[spec.precision],
             "strategy": None if spec.reshard else "fsdp, weights kept after forward",
             "fused_kernels": ", ".join(fused),
@@ -119,14 +119,14 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
 
     @property
     def _has_fused_norm(self) -> bool:
-        """Return True if torch's norm computes the model's, as one kernel; Gemma has norms of its own."""
+        """Return True if the model's norms are torch's, as one kernel; Gemma has norms of its own."""
         own = self.network is not None and not any(
             isinstance(part, torch.nn.RMSNorm) for part in self.network.modules()
         )
         return has_fused_norm(self.device.type) and not own
 
     def _fused_by_compiling(self) -> list[str]:
-        """Return the operations that torch.compile fuses into one kernel; on a CPU, RoPE stays three kernels."""
+        """Return the operations that torch.compile fuses into one kernel each; on a CPU, RoPE remains three kernels."""
         shape = self.preset.shape
         if shape is None or not shape.gated_mlp or shape.experts or shape.latent_attention:
             return []
@@ -136,7 +136,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         return [gated] if self.device.type == "cpu" else ["RoPE", gated]
 
     def benchmark_model(self) -> Model | None:
-        """Return the model's facts where it comes from a configuration; a built-in one is read from its own layers."""
+        """Return the facts of a model from a config.json; None for a built-in model, whose layers are read instead."""
         preset, length = self.preset, self._spec.sequence_length
         if not isinstance(preset, ConfiguredModel):
             return None
@@ -166,10 +166,10 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
 
     @property
     def _has_fused_adamw(self) -> bool:
-        return self._spec.precision != "fp16"  # a fused step unscales by itself, after clipping
+        return self._spec.precision != "fp16"  # fused AdamW would unscale the gradients after they are clipped
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> dict[str, torch.Tensor]:
-        """Train on tokens of shape (micro-batches, sequences, length + 1); return the mean loss of this rank's part."""
+        """Train on tokens of shape (micro-batches, sequences, length + 1); return this rank's mean loss."""
         optimizer = self.optimizers()
         *others, last = batch.unbind(0)
         losses = []
@@ -183,7 +183,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         return {"loss": torch.stack(losses).mean()}
 
     def _forward_backward(self, tokens: torch.Tensor, *, parts: int) -> torch.Tensor:
-        """Add the gradients of one of several micro-batches, (sequences, length + 1); return its loss."""
+        """Add the gradients of one of `parts` micro-batches, shape (sequences, length + 1); return its loss."""
         assert self.network is not None
         loss = self.network(tokens)
         self.manual_backward(loss / parts)
@@ -191,13 +191,16 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         return detached
 
     def _operations_recorded(self, step: int) -> Any:
-        """Record the operations of one warm-up step, on one rank; a requested profile is recorded alone."""
+        """Return a context that records the operations of one warm-up step on rank 0, but not in a profiled run."""
         spec = self._spec
         records = step == observed.STEP < spec.warmup_steps and profiling.STEM not in spec.options
         return observed.recording(self._operations) if records and self.global_rank == 0 else nullcontext()
 
     def _gradients_stay_local(self) -> Any:
-        """Skip the exchange before the last micro-batch (DDP); FSDP always reduces, to keep only its part in memory."""
+        """Return a context without gradient exchange, for all micro-batches but the last (DDP).
+
+        FSDP exchanges after every micro-batch, because a rank has memory for its own shard only.
+        """
         block = getattr(self.trainer.strategy, "block_backward_sync", nullcontext)
         return block()
 

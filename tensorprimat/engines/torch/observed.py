@@ -1,4 +1,4 @@
-"""Operations that one training step really ran, as torch's profiler names them, and the settings that they show.
+"""Operations that ran in one training step, by the names of torch's profiler, and the settings that they prove.
 
 The plan of a run (torch.compile, the attention kernel, recomputation, fused operations) can differ from the run:
 torch.compile falls back to eager code where a compiler error is suppressed or its limit of recompilations is reached, a
@@ -19,7 +19,7 @@ from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import TrainingConfig
 
 STEP = 1
-"""Index of the warm-up step whose operations are recorded: the second, since the first compiles."""
+"""Index of the warm-up step whose operations are recorded: the second, because the first one compiles."""
 
 _FUSED_ATTENTION = {
     "aten::_scaled_dot_product_flash_attention": "flash",
@@ -33,19 +33,19 @@ _BATCHED_PRODUCT = "aten::bmm"
 _BACKWARD = {f"{name}_backward" for name in _FUSED_ATTENTION} | {"flash_attn::_flash_attn_backward"}
 _COMPILED_GRAPH = "Torch-Compiled Region"
 _FP8_PRODUCTS = ("scaled_mm", "mx_mm")
-"""Parts of the names of products in FP8: torch's own, and torchao's in MXFP8."""
+"""Parts of the names of matrix products in FP8: torch's own, and torchao's in MXFP8."""
 _PLAIN_PRODUCT = "aten::mm"
 _FUSED_KERNELS = {"RMS norm": "aten::_fused_rms_norm", "AdamW": "aten::_fused_adamw_"}
-"""Name in a result → the operation that has to run for it, outside compiled graphs."""
+"""Name in fused_kernels of a result → the operation that runs for it outside compiled graphs."""
 _BY_COMPILING = ("RoPE", "SwiGLU", "GeGLU")
 
 
 @contextmanager
 def recording(operations: Counter[str]) -> Iterator[None]:
-    """Count the operations of this process by name, forward and backward; without torch's profiler, none.
+    """Count the operations of this process by name, forward and backward; without torch's profiler count none.
 
-    The profiler of torch.autograd prints nothing and waits for no device; torch.profiler prints two lines each time.
-    Its records are read as they are: torch's own reader refuses those of a thread that began within an operation.
+    torch.autograd's profiler prints nothing and does not wait for the device; torch.profiler prints two lines each
+    time. The raw records are read, because torch's own reader fails on a thread whose records begin in an operation.
     """
     try:
         from torch.autograd import ProfilerConfig, ProfilerState, _disable_profiler_legacy, _enable_profiler_legacy
@@ -74,10 +74,10 @@ def _begun(records: Iterable[Any]) -> Iterator[str]:
 def settings(
     operations: Mapping[str, int], planned: TrainingConfig, *, layers: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return fields of TrainingConfig that the operations of a step contradict, as they ran, and a warning for each.
+    """Return the fields of TrainingConfig that ran differently from the plan, with the values that ran, and warnings.
 
-    operations: times that each operation ran in the forward and backward pass of one micro-batch and in the optimizer
-    step, by name; empty if none were recorded. layers: decoder layers of the model.
+    operations: number of calls of each operation, by name, in the forward and backward pass of one micro-batch and in
+    the optimizer step; empty if none were recorded. layers: number of decoder layers.
     """
     if not operations:
         return {}, []
@@ -117,10 +117,10 @@ def settings(
 
 
 def _kernel(operations: Mapping[str, int], planned: str | None, *, layers: int) -> str | None:
-    """Return the attention kernels that ran; the planned one where no operation shows another.
+    """Return the attention kernels that ran; the planned one if no operation shows another.
 
-    FlexAttention is a generated kernel without a name of its own. Plain products are an operation of their own in eager
-    code, and batched products in a compiled graph.
+    A kernel of FlexAttention is generated and has no operation's name. SDPA's math kernel is one operation in eager
+    code, and batched matrix products in a compiled graph.
     """
     if planned is None or "flex" in planned:
         return planned
@@ -131,15 +131,15 @@ def _kernel(operations: Mapping[str, int], planned: str | None, *, layers: int) 
 
 
 def _multiplies_in_fp8(operations: Mapping[str, int], layers: int) -> bool:
-    """Return False where the layers multiplied, and never in FP8; a layer has four matrices or more."""
+    """Return False if the layers ran matrix products, but none in FP8; a layer has at least four matrices."""
     in_fp8 = any(part in name for name in operations for part in _FP8_PRODUCTS)
     return in_fp8 or operations.get(_PLAIN_PRODUCT, 0) < 4 * layers
 
 
 def _recompute(operations: Mapping[str, int]) -> str | None:
-    """Return the recomputation that the attention calls show: those in forward, per call in backward.
+    """Return the recomputation mode by the ratio of attention's forward calls to its backward calls.
 
-    None where backward has no call of its own (plain products, FlexAttention), or where it was not recorded.
+    None where backward has no operation of its own (math kernel, FlexAttention), or where it was not recorded.
     """
     forward = sum(operations.get(name, 0) for name in _FUSED_ATTENTION)
     backward = sum(operations.get(name, 0) for name in _BACKWARD)
@@ -151,7 +151,7 @@ def _recompute(operations: Mapping[str, int]) -> str | None:
 
 
 def _lost(operations: Mapping[str, int], planned: str, *, compiled: bool) -> list[str]:
-    """Return the operations that were planned as one kernel and ran as several."""
+    """Return the planned fused kernels that ran as several kernels."""
     names = planned.split(", ")
     separate = [name for name, operation in _FUSED_KERNELS.items() if name in names and not operations.get(operation)]
     if compiled:

@@ -1,6 +1,6 @@
-"""PyTorch's profiler over a few steps of a training: a Chrome trace, and a table of the time by operation.
+"""PyTorch's profiler for a few steps of a training: it writes a Chrome trace, and a table of the time by operation.
 
-A Lightning profiler, for the torch engine and NeMo: with both, one training batch is one optimizer step.
+It is a Lightning profiler for the torch engine and NeMo, in both of which one training batch is one optimizer step.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import torch
 from lightning.pytorch.profilers import Profiler
 from torch.profiler import ProfilerActivity, profile
 
-STEPS = 3  # a trace of more is too large for the viewers, and steps are alike
+STEPS = 3  # a trace of more steps is too large for the viewers, and the steps are alike
 TOP_ROWS = 25
-STEP_ACTION = "run_training_batch"  # Lightning's name for one turn of its training loop
+STEP_ACTION = "run_training_batch"  # Lightning's name for one iteration of its training loop
 
 
 class StepProfiler(Profiler):
-    """Profiles STEPS training batches from first_step on, on rank 0, and writes them as soon as they are over.
+    """A profiler of STEPS training batches from first_step on, on rank 0; it writes the profile right after them.
 
-    Plain arguments, so that a NeMo recipe that holds it can be serialised.
+    Its arguments are plain values, so that a NeMo recipe can be serialised with it.
     """
 
     def __init__(self, stem: str, first_step: int) -> None:
         """Prepare a profile.
 
-        stem: output path without suffix. first_step: training batches before the profiled ones.
+        stem: output path without suffix. first_step: number of training batches before the profiled ones.
         """
         super().__init__()
         self._stem, self._first = Path(stem), first_step
