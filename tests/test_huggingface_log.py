@@ -315,11 +315,38 @@ def test_rates_of_a_resumed_training_count_only_the_steps_that_its_clock_timed(r
     assert any("resumed at step 36, but the summary counts all 40 steps" in warning for warning in result.warnings)
 
 
-def test_a_resume_that_only_the_bar_shows_leaves_out_the_rates_of_the_summary(read_text: Any) -> None:
+def test_a_resume_that_only_the_bar_shows_reduces_the_rates_as_well(read_text: Any) -> None:
     result = read_text(HEADER + f"{FEW_STEPS}\n{ALL_SAMPLES}\n{row()}\n")
-    assert result.performance_metrics.reported.samples_per_second is None
-    assert result.performance_metrics.samples_per_second == pytest.approx(64 / 60)
-    assert any("its rates are left out" in warning for warning in result.warnings)
+    assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 4 / 40)
+    assert any("resumed at about step 36" in warning for warning in result.warnings)
+
+
+def test_rates_that_count_only_the_steps_since_a_resume_stay_as_they_are(read_text: Any) -> None:
+    since = ALL_SAMPLES.replace("8.0", "0.8").replace("0.125", "0.0125")  # of transformers 5
+    for text in (RESUMED + STATED + FEW_STEPS, HEADER + FEW_STEPS):
+        result = read_text(f"{text}\n{since}\n{row()}\n")
+        assert result.performance_metrics.samples_per_second == 0.8
+        assert not any("summary counts" in warning for warning in result.warnings)
+
+
+def test_rates_of_a_training_that_stopped_early_count_only_its_own_steps(read_text: Any) -> None:
+    early = "".join(bar(step, f"0{step // 6}:{step % 6}0") for step in range(31))
+    summary = ALL_SAMPLES.replace("320.0", "301.0").replace("0.125", "0.133")
+    result = read_text(HEADER + f"{early}\n{summary}\n{row()}\n")
+    assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 30 / 40)
+    assert any("stopped at step 30, but the summary counts all 40 steps" in warning for warning in result.warnings)
+
+
+def test_a_summary_of_weights_and_biases_states_the_step_of_an_early_stop(read_text: Any) -> None:
+    summary = {"train/global_step": 33, "train_runtime": 5.18, "train_samples_per_second": 92.521, "_wandb": {}}
+    result = read_text(json.dumps(summary | {"train_steps_per_second": 11.565, "_runtime": 9, "train/loss": 6.9}))
+    assert result.performance_metrics.samples_per_second == pytest.approx(92.521 * 33 / 60, rel=2e-3)
+
+
+def test_a_bar_that_the_log_lost_is_no_early_stop(read_text: Any) -> None:
+    early = "".join(bar(step, f"0{step // 6}:{step % 6}0") for step in range(31))
+    summary = ALL_SAMPLES.replace("320.0", "400.0").replace("0.125", "0.1")
+    assert read_text(HEADER + f"{early}\n{summary}\n{row()}\n").performance_metrics.samples_per_second == 8.0
 
 
 @pytest.mark.parametrize("stated", [STATED, ""], ids=["stated", "by the bar"])
@@ -327,7 +354,7 @@ def test_the_pace_of_a_resumed_training_without_a_summary_excludes_the_steps_bef
     read_text: Any, stated: str
 ) -> None:
     result = read_text(RESUMED + stated + f"{FEW_STEPS}\n{row()}\n")
-    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(75.0 if stated else 60.0)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(75.0)
 
 
 def test_a_training_that_starts_anew_after_a_resumed_one_counts_all_of_its_steps(read_text: Any) -> None:

@@ -40,7 +40,7 @@ from tensorprimat.logs.huggingface.content import (
     opens_as_document,
 )
 from tensorprimat.logs.huggingface.rows import Row, is_row
-from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, resume_warning, total_steps
+from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, trained_steps, warning_of
 from tensorprimat.logs.huggingface.steps import steps_of
 from tensorprimat.logs.huggingface.writers import of_one_process
 from tensorprimat.logs.text import Log
@@ -57,7 +57,7 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     content = (of_document(log) if opens_as_document(log) else None) or of_text(log)
     content.rows, processes = of_one_process(content.rows)
-    config, reported, total = _configuration(content.config), reported_by(content), total_steps(content)
+    config, reported, total = _configuration(content.config), reported_by(content), trained_steps(content)
     evidence = evidence_of(content, total)
     stamped = not reported and _with_stamps(log, content.rows, content.logging_steps)
     steps = steps_of(content.rows, total, final_epoch(content), content.logging_steps if stamped else None)
@@ -80,8 +80,8 @@ def read(log: Log) -> Reading:
             f"steps: the rows of {processes} processes alternate in the file, each with its own clock; only those of "
             "the process with most rows are read; let one rank write the log"
         )
-    if resumed := resume_warning(content):
-        reading.warnings.append(resumed)
+    if counts_others := warning_of(content, timed=steps.has("seconds")):
+        reading.warnings.append(counts_others)
     if content.counts_trained_tokens:
         reading.warnings.append(
             "tokens_per_second_per_gpu: axolotl counts the tokens that enter the loss; masked prompts are left out"

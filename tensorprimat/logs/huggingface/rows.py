@@ -18,7 +18,7 @@ FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step")
 TUNE_RATE, OF_TRAINER = "tokens_per_second_per_gpu", ("learning_rate", "epoch")
 """Rate of torchtune's rows. axolotl added one of that name to the Trainer's rows from August to December 2025: the
 tokens of a mean step over the time of the last one (core/trainers/base.py), which is not read."""
-POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step")
+POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step", "train/global_step")
 TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens", "num_tokens")
 TRAINED_TOKENS = "tokens/trainable"
 """axolotl's total of the tokens that enter the loss: it is the weight of the rate of the same tokens."""

@@ -1,4 +1,9 @@
-"""Figures of a Trainer's whole run: its summary, and the clock that the audit compares with the rows."""
+"""Figures of a Trainer's whole run: its summary, and the clock that the audit compares with the rows.
+
+`train_runtime` is the time since this process began to train. The rates beside it count all steps of the schedule
+(transformers/trainer.py up to 4, speed_metrics), also those before a resume and those after an early stop; since 5
+only those of this process. Their product tells which.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +23,11 @@ from tensorprimat.logs.progress import ClockReading, resumed_before
 
 COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no steps
 ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
-SMALLEST_MEAN = 0.5  # of the smallest loss of a row: no mean of all steps is so much smaller
+SMALLEST_MEAN = 0.85  # of the smallest loss of a row: a mean of all steps is no smaller
 COVERED = 0.9  # of the epochs, by the rows
+NEAR = 0.1  # of the steps: how far the mean loss and the bar may differ about the step of a resume
+UNTIMED = 0.5  # of the time that missing steps would take: less is left between the last reading and the runtime
+SAME_RUNTIME = 1.2  # times the shortest of the ranks
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
 REPORTED = {
     SAMPLES_RATE: "samples_per_second",
@@ -36,30 +44,93 @@ def _summary(content: Content) -> Mapping[str, str] | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
-    """The point from which the clock of a training counts its steps."""
+class Span:
+    """The steps that the clock of the last training timed: a resumed one numbers its steps on from the checkpoint's."""
 
-    step: int = 0
-    """Steps done before: those of the checkpoint, or also those until the first reading of the clock."""
+    start: int = 0
+    """Number of the step before the first one."""
     seconds: float = 0.0
     """Reading of the clock there."""
-    shown_by: Literal["a line", "the clock", "the mean loss"] = "a line"
-    """The sign of a resume; only a line states its step."""
+    end: int | None = None
+    """Number of the last step; None where no line shows it."""
+    shown_by: Literal["a line", "the bar", "the count of steps", "the clock", "the mean loss"] = "a line"
+    """The sign of a resume."""
+
+    @property
+    def steps(self) -> int | None:
+        """Return the number of steps."""
+        return None if self.end is None else self.end - self.start
 
 
-def start_of(content: Content) -> Start:
-    """Return the start of the last training of the log: a resumed one numbers its steps on, and its clock begins anew.
+def span_of(content: Content) -> Span:
+    """Return the steps that the last training's clock timed.
 
-    Without a line that states it, a resume shows in the clock: its first steps are too many for the time they took; or
-    in the summary's train_loss, for which the losses since the resume are divided by all steps.
+    Where no line states a resume, it shows in the summary, which counts fewer steps than the last one's number; or in
+    the clock: its first steps are too many for the time they took; or in train_loss, for which transformers up to 4
+    divides the losses since the resume by all steps.
     """
+    if not _is_one_training(content):
+        return Span()
+    end = _end(content)
     if content.resumed_at:
-        return Start(step=content.resumed_at)
+        return Span(start=content.resumed_at, end=end)
+    low, high = _counted(content)
+    if end is not None and 0 < high < end:
+        return Span(start=end - round((low + high) / 2), end=end, shown_by="the count of steps")
     first, last = _first_and_last_reading(content)
-    if resumed_before(first, last):
-        return Start(step=first.steps, seconds=first.seconds, shown_by="the clock")
-    total, share = total_steps(content), _share_of_losses(content)
-    return Start(step=round(total * (1 - share)), shown_by="the mean loss") if total and share else Start()
+    is_early = resumed_before(first, last)
+    before = round(end * (1 - share)) if end is not None and (share := _share_of_losses(content)) else None
+    if content.first_bar and (is_early or (before is not None and abs(first.steps - 1 - before) <= NEAR * last.steps)):
+        return Span(start=first.steps - 1, end=end, shown_by="the bar")  # it is drawn after the first step
+    if is_early:
+        return Span(start=first.steps, seconds=first.seconds, end=end, shown_by="the clock")
+    return Span(end=end) if before is None else Span(start=before, end=end, shown_by="the mean loss")
+
+
+def _first_and_last_reading(content: Content) -> tuple[ClockReading, ClockReading]:
+    """Return the first and the last reading of the clock: of the bar, or of the rows."""
+    if content.first_bar and content.bar:
+        return ClockReading(*content.first_bar), ClockReading(*content.bar)
+    readings = [ClockReading(row.step, row.clock[0]) for row in content.rows if row.step is not None and row.clock]
+    for place in range(len(readings) - 1, 0, -1):
+        if readings[place].steps < readings[place - 1].steps or readings[place].seconds < readings[place - 1].seconds:
+            readings = readings[place:]
+            break
+    return (readings[0], readings[-1]) if readings else (ClockReading(0, 0.0), ClockReading(0, 0.0))
+
+
+def _end(content: Content) -> int | None:
+    """Return the number of the last step: the summary's, or that of the last reading of the clock.
+
+    A reading is none of the last step if the runtime leaves time for the other steps of the schedule.
+    """
+    summary = _summary(content)
+    if summary is not None and (step := position_of(summary)):
+        return step
+    first, last = _first_and_last_reading(content)
+    planned, runtime = _planned(content), fields.positive(summary.get(RUNTIME)) if summary is not None else None
+    if not last.steps or not planned or runtime is None or planned <= last.steps:
+        return last.steps or None
+    if last.steps > first.steps and last.seconds > first.seconds:
+        missing = (planned - last.steps) * (last.seconds - first.seconds) / (last.steps - first.steps)
+        return last.steps if runtime - last.seconds < UNTIMED * missing else None
+    return None
+
+
+def _planned(content: Content) -> int | None:
+    planned = content.config.get("max_steps")
+    return planned if isinstance(planned, int) else None
+
+
+def _counted(content: Content) -> tuple[float, float]:
+    """Return the fewest and the most steps that the summary's rate can count in its runtime; zeros if it has none."""
+    summary = _summary(content)
+    rate = fields.positive(summary.get("train_steps_per_second")) if summary is not None else None
+    runtime = fields.positive(summary.get(RUNTIME)) if summary is not None else None
+    if summary is None or not rate or not runtime:
+        return 0.0, 0.0
+    half = max(half_digit(summary["train_steps_per_second"]), ROUNDED_RATE / 2)
+    return (rate - half) * runtime - 0.5, (rate + half) * runtime + 0.5
 
 
 def _share_of_losses(content: Content) -> float | None:
@@ -75,31 +146,38 @@ def _share_of_losses(content: Content) -> float | None:
     return mean / losses[-1] if mean < SMALLEST_MEAN * min(losses) else None
 
 
-def _first_and_last_reading(content: Content) -> tuple[ClockReading, ClockReading]:
-    """Return the first and the last reading of the clock: of the bar, or of the rows."""
-    if content.first_bar and content.bar:
-        return ClockReading(*content.first_bar), ClockReading(*content.bar)
-    readings = [ClockReading(row.step, row.clock[0]) for row in content.rows if row.step is not None and row.clock]
-    for place in range(len(readings) - 1, 0, -1):
-        if readings[place].steps < readings[place - 1].steps or readings[place].seconds < readings[place - 1].seconds:
-            readings = readings[place:]
-            break
-    return (readings[0], readings[-1]) if readings else (ClockReading(0, 0.0), ClockReading(0, 0.0))
+def _is_one_training(content: Content) -> bool:
+    """Return True if the summaries are those of the ranks of one training, by their runtimes."""
+    runtimes = [fields.positive(summary.get(RUNTIME)) or 0.0 for summary in content.summaries]
+    return not runtimes or max(runtimes) <= SAME_RUNTIME * min(runtimes)
 
 
-def total_steps(content: Content) -> float | None:
-    """Return the optimizer steps of the whole run: as stated, or the rate of the summary times its runtime."""
-    summary = _summary(content)
-    if summary is not None:
-        rate, runtime = fields.positive(summary.get("train_steps_per_second")), fields.positive(summary.get(RUNTIME))
-        # a rate of 0.001 to three decimals is too coarse; four digits count hundreds of steps exactly
-        printed = half_digit(summary["train_steps_per_second"]) if rate else 0.0
-        if rate and runtime and max(printed, ROUNDED_RATE / 2) <= COUNT_RESOLUTION * rate:
-            return float(round(rate * runtime))
-        if steps := position_of(summary):
-            return float(steps)
-    planned = content.config.get("max_steps")
-    return float(planned) if isinstance(planned, int) else None
+def _timed_share(content: Content, span: Span) -> float:
+    """Return the share of the summary's steps that its runtime holds; 0 where that is unknown."""
+    low, high = _counted(content)
+    whole = _planned(content) or round((low + high) / 2)
+    counts_whole = low <= whole <= high
+    if span.shown_by == "the count of steps" or (not span.start and span.steps is None):
+        return 1.0
+    if span.shown_by in ("the clock", "the mean loss"):
+        return 0.0 if counts_whole or span.shown_by == "the mean loss" else 1.0
+    if span.steps is not None and low <= span.steps <= high:
+        return 1.0
+    if span.steps is not None and span.steps < whole and counts_whole:
+        return span.steps / whole
+    return 0.0 if span.start else 1.0
+
+
+def trained_steps(content: Content) -> float | None:
+    """Return the optimizer steps in the runtime: those that the summary counts or the span holds, or those planned."""
+    span, (low, high) = span_of(content), _counted(content)
+    counted = (low + high) / 2
+    is_precise = counted > 0 and ROUNDED_RATE / 2 + (high - low - 1) / 2 <= COUNT_RESOLUTION * counted + ROUNDED_RATE
+    if span.steps is not None and (span.start or not low <= span.steps <= high):
+        return float(span.steps)
+    if is_precise and _timed_share(content, span) == 1.0:
+        return float(round(counted))
+    return float(span.steps or _planned(content) or 0) or None
 
 
 def final_epoch(content: Content) -> float | None:
@@ -119,11 +197,10 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
         return Evidence()
     first, last = clocked[0].clock or (0.0, 0.0), clocked[-1].clock or (0.0, 0.0)
     interval = steps_of_a_row(content.rows, total, final_epoch(content)) if not numbered else 0
-    places = [row.step if row.step is not None else n * interval for n, row in enumerate(content.rows, start=1)]
+    span = span_of(content)
+    before = span.start if numbered else 0
+    places = [(row.step or n * interval) - before for n, row in enumerate(content.rows, start=1)]
     timed = [place for place, row in zip(places, content.rows, strict=True) if row.clock is not None]
-    start = start_of(content)
-    if total <= start.step or start.shown_by == "the mean loss":
-        return Evidence()
     timed_rows = [place for place, row in enumerate(content.rows) if row.clock is not None]
     inside = content.rows[timed_rows[0] + 1 : timed_rows[-1] + 1]  # others are start-up, or after the last row
     evaluations = sum(row.evaluation_seconds for row in inside)
@@ -131,10 +208,11 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
         clocks=(
             LogClock(
                 name=RUNTIME,
-                seconds=runtime - start.seconds,
-                steps=total - start.step,
-                first=(timed[0] - start.step, first[0] - start.seconds),
-                last=(timed[-1] - start.step, last[0] - start.seconds),
+                seconds=runtime - span.seconds,
+                steps=total,
+                after_step=before or None,
+                first=(timed[0], first[0] - span.seconds),
+                last=(timed[-1], last[0] - span.seconds),
                 spent=(("evaluation", evaluations),) if evaluations else (),
                 in_rows=True,
                 has_every_pause=True,
@@ -147,62 +225,60 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
 def reported_by(content: Content) -> dict[str, Any]:
     """Return means over the run: those of the middle rank's summary, or the time by the last row or bar.
 
-    The Trainer divides all samples and steps, those before a resume too, by the time since the resume
-    (transformers/trainer.py, speed_metrics): its rates are reduced to the share of the steps that it timed.
+    Rates of the summary that count other steps are reduced to the share of the steps that its runtime holds.
     """
     reported: dict[str, Any] = {}
-    start = start_of(content)
+    span = span_of(content)
     if (summary := _summary(content)) is not None:
-        share = _timed_share(content, start)
+        share = _timed_share(content, span)
         for name, target in REPORTED.items():
             of_time = target == "runtime_seconds"
             if (value := fields.positive(summary.get(name))) and (of_time or share):
                 reported[target] = value if of_time else value * share
-        steps, runtime = position_of(summary), reported.get("runtime_seconds")
-        if start.shown_by == "the mean loss":
+        if span.shown_by == "the mean loss":
             return reported
-        if steps and runtime and steps > start.step:
-            reported["step_time_seconds"] = (runtime - start.seconds) / (steps - start.step)
-        elif start.step and (measured := _pace(content, start)):
+        steps, runtime = position_of(summary), reported.get("runtime_seconds")
+        if steps and runtime and steps > span.start:
+            reported["step_time_seconds"] = (runtime - span.seconds) / (steps - span.start)
+        elif span.start and span.shown_by != "the count of steps" and (measured := _pace(content, span)):
             reported["step_time_seconds"] = measured
         return reported
     clocks = [row.clock[0] for row in content.rows if row.clock]
     restarted = any(after < before for before, after in pairwise(clocks))  # the clock began after its first steps
-    if not restarted and (measured := _pace(content, start)):
+    if not restarted and (measured := _pace(content, span)):
         reported["step_time_seconds"] = measured
     return reported
 
 
-def resume_warning(content: Content) -> str | None:
-    """Return a sentence on a summary whose rates hold steps of an earlier training; None for any other log."""
-    start, total = start_of(content), total_steps(content)
-    if not (start.step and content.summaries):
+def warning_of(content: Content, *, timed: bool) -> str | None:
+    """Return a sentence on a summary whose rates count steps that its runtime does not hold; None for any other log.
+
+    timed: the rows have step times.
+    """
+    span = span_of(content)
+    share = _timed_share(content, span)
+    if not content.summaries or share == 1.0:
         return None
-    if start.shown_by == "the mean loss" and not any(row.clock for row in content.rows):
+    if span.shown_by == "the mean loss" and not timed:
         return (
-            f"steps: the mean loss shows a resume at about step {start.step}, but the summary divides the steps before "
+            f"steps: the mean loss shows a resume at about step {span.start}, but the summary divides the steps before "
             "by the time since as well, so step times are unknown; keep the log with its progress bar"
         )
-    if total is None or not _timed_share(content, start):
+    if not share:
         return (
-            f"samples_per_second: {start.shown_by} shows a resume at about step {start.step}, but the summary counts "
+            f"samples_per_second: {span.shown_by} shows a resume at about step {span.start}, but the summary counts "
             "the steps before as well; its rates are left out"
         )
+    whole = count(_planned(content) or sum(_counted(content)) / 2)
+    near = "" if span.shown_by == "a line" else "about "
+    what = f"resumed at {near}step {span.start}" if span.start else f"stopped at step {span.end}"
     return (
-        f"samples_per_second: the training resumed at step {start.step}, but the summary counts all {count(total)} "
-        f"steps; its rates are reduced to the {count(total - start.step)} steps that it timed"
+        f"samples_per_second: the training {what}, but the summary counts all {whole} steps; its rates are reduced to "
+        f"the {count(span.steps)} steps that it timed"
     )
 
 
-def _timed_share(content: Content, start: Start) -> float:
-    """Return the share of the summary's steps that its runtime holds; 0 where no line states the step of a resume."""
-    if not start.step:
-        return 1.0
-    total = total_steps(content)
-    return max(0.0, total - start.step) / total if start.shown_by == "a line" and total else 0.0
-
-
-def _pace(content: Content, start: Start) -> float | None:
+def _pace(content: Content, span: Span) -> float | None:
     """Return the mean seconds of a step since the start, by the last row with a clock or by the bar; None if coarse."""
     last = next((row for row in reversed(content.rows) if row.step and row.clock), None)
     if last is not None and last.step and last.clock and last.clock[1] <= CLOCK_RESOLUTION * last.clock[0]:
@@ -211,4 +287,4 @@ def _pace(content: Content, start: Start) -> float | None:
         step, seconds = content.bar
     else:
         return None
-    return (seconds - start.seconds) / (step - start.step) if step > start.step else None
+    return (seconds - span.seconds) / (step - span.start) if step > span.start else None
