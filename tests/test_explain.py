@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from test_extract import extract, primus  # noqa: F401  # fixtures
 
+from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise, terms_of
@@ -122,3 +123,17 @@ def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(
     assert f"  {primus}:2: " in explained("--explain", "num_gpus")
     assert "from --num-gpus, not from the log" in explained("--explain", "num_gpus", "--num-gpus", "4")
     assert "precision is unknown\n  no log states it; --precision states it" in explained("--explain", "precision")
+
+
+def test_a_setting_of_a_live_run_is_explained_by_the_training_and_not_by_a_log() -> None:
+    live = Result(
+        platform="cpu",
+        gpu_info=GpuInfo(),
+        model=Model(),
+        training_config=TrainingConfig(global_batch_size=8),
+        performance_metrics=PerformanceMetrics(),
+        provenance=Provenance(engine="torch", timing="measured"),
+    )
+    assert explain(live, "global_batch_size") == "global_batch_size = 8\n  the training process recorded it"
+    assert explain(live, "seed") == "seed is unknown\n  the training process did not record it"
+    assert " log" not in explain(live, "final_loss") + explain(live, "tokens_per_second")

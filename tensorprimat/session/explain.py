@@ -1,4 +1,4 @@
-"""Figures of a result for a person: an overview, and one figure with its formula, its numbers and their lines."""
+"""Figures of a result as text: an overview, or one figure with its formula, its numbers and their log lines."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def overview(result: Result) -> list[tuple[str, str]]:
 
 
 def one_liner(result: Result) -> str:
-    """Return the state of a growing log."""
+    """Return the last step, step time, rate and loss of a growing log, as one line."""
     performance = result.performance_metrics
     last = result.steps[-1].index if len(result.steps) else 0
     parts = [f"step {last}"]
@@ -92,7 +92,7 @@ def one_liner(result: Result) -> str:
 
 
 def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
-    """Return how a figure was computed: formula, numbers and log lines; for a setting, the log line that states it.
+    """Return the formula, numbers and log lines of a figure; for a setting, the lines or the flag that state it.
 
     Raises UsageError for an unknown figure or setting.
     """
@@ -117,7 +117,7 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
     if value is None:
         about = (field, section, "tokens_per") if field.startswith("tokens_per") else (field, section)
         reasons = [one_line(warning) for warning in result.warnings if warning.startswith(about)]
-        reasons = reasons or ["the log contains neither it nor the values to compute it"]
+        reasons = reasons or ["neither it nor the values to compute it are recorded"]
         return "\n".join([f"{field} is unknown", *(f"  {reason}" for reason in reasons)])
     shown = quantities.digits_of(value) if isinstance(value, int | float) else str(value)
     lines = [f"{_REPORTED}.{key} = {shown}" if section == _REPORTED else f"{field} = {shown}"]
@@ -132,7 +132,10 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
 
 
 def _placed(field: str) -> tuple[str | None, str]:
-    """Return section and key of a figure; `reported.NAME` is the value that the framework printed."""
+    """Return section and key of a figure, None as section if there is no such figure.
+
+    `reported.NAME` is the value that the framework printed.
+    """
     if field.startswith(f"{_REPORTED}."):
         name = field.removeprefix(f"{_REPORTED}.")
         return (_REPORTED if name in Reported.model_fields else None), name
@@ -142,7 +145,9 @@ def _placed(field: str) -> tuple[str | None, str]:
 
 def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) -> str:
     """Return a setting with its origin: the flag that set it, or the lines that state it."""
-    value = getattr(getattr(result, record), field)
+    value, is_live = getattr(getattr(result, record), field), result.provenance.timing == "measured"
+    if is_live and (value is None or value == {}):
+        return f"{field} is unknown\n  the training process did not record it"
     if value is None or value == {}:
         flag = f"; {FLAGS[field]} states it" if field in FLAGS else ""
         return f"{field} is unknown\n  no log states it{flag}"
@@ -158,14 +163,15 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
     if len(shown) == 1 and cited:
         shown.append(f"  {one_line(cited)}")
     if len(shown) == 1:
-        shown.append("  no line states it; it follows from other settings")
+        follows = "the training process recorded it" if is_live else "no line states it; it follows from other settings"
+        shown.append(f"  {follows}")
     return "\n".join(shown)
 
 
 def _explain_loss(result: Result) -> str:
     term = terms_of(result).get("runs", {}).get("final_loss")
     if term is None:
-        return "final_loss is unknown\n  no row of the log holds a loss"
+        return "final_loss is unknown\n  no step has a loss"
     return "\n".join([f"final_loss = {quantities.digits_of(term.value)}", *_shown_term(result, term)])
 
 
@@ -178,7 +184,7 @@ def _shown_term(result: Result, term: Term) -> list[str]:
 
 
 def _origins(result: Result) -> list[str]:
-    """Return the lines of the measured rows and of the rows left out, by file; assumptions."""
+    """Return the log lines of the measured rows and the number of rows left out, by file, and the assumed facts."""
     _, _, measured = measured_of(result)
     performance, lines = result.performance_metrics, []
     for position, source in enumerate(result.provenance.sources):
