@@ -326,7 +326,7 @@ def test_logs_that_seem_to_be_pieces_of_one_are_reported(tmp_path: Path, capsys:
     for name, piece in (("train.log.1", rows[:15]), ("train.log", rows[15:])):
         (tmp_path / name).write_text("".join(piece))
     assert extract(tmp_path / "train.log", tmp_path / "train.log.1", "--output", tmp_path / "out") == 0
-    assert f"cat {tmp_path / 'train.log.1'} {tmp_path / 'train.log'} | … -" in capsys.readouterr().err
+    assert f"cat {tmp_path / 'train.log.1'} {tmp_path / 'train.log'} | tprimat extract -" in capsys.readouterr().err
 
 
 def test_help_is_quick_to_import() -> None:

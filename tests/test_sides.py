@@ -307,4 +307,4 @@ def test_a_path_given_twice_without_names_is_one_side_with_a_warning(tmp_path, c
     path = runs_in(tmp_path / "a")
     _, document, printed = compare(path, path)
     assert len(document["sides"]) == 1
-    assert f"{path}: given 2 times, so it is one side" in printed
+    assert f"{path}: named 2 times, so it is one side" in printed

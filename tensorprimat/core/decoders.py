@@ -74,7 +74,7 @@ class Decoder:
 
     @property
     def embedding_weights(self) -> int:
-        """Return the weights of the input embedding, and of the output head where it is not tied."""
+        """Return the weights of the input embedding; an output head that is not tied has as many."""
         return self.vocab_size * self.hidden_size
 
     @property

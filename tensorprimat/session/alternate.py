@@ -1,4 +1,4 @@
-"""The work of `benchmark.py --ab`: runs of two configurations in turn, so that a drift of the machine cancels."""
+"""The work of `benchmark.py --ab`: alternating runs of two configurations, so that a drift of the machine cancels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AbSide:
 
     name: str
     because: str
-    """Engine that was chosen, and why."""
+    """Sentence on the chosen engine and the reason."""
     job: Job
     spec: RunSpec
     request: Request
@@ -51,7 +51,7 @@ class AbSide:
 
 
 def check_pair(requests: Sequence[Request]) -> None:
-    """Raise UsageError unless these are two configurations that can run in turn."""
+    """Raise UsageError unless these are two requests whose runs can alternate."""
     if len(requests) != 2:
         raise UsageError("--ab: give it twice, once for each configuration")
     for request in requests:
@@ -63,7 +63,7 @@ def check_pair(requests: Sequence[Request]) -> None:
 
 
 def sides_of(model: str, requests: Sequence[Request], machine: Machine, stamp: str) -> list[AbSide]:
-    """Return the two configurations of a model. Raises UsageError where one of them does not train here."""
+    """Return the two configurations of a model as sides. Raises UsageError where one of them does not train here."""
     return [_side_of(name, model, request, machine, stamp) for name, request in zip(NAMES, requests, strict=True)]
 
 
@@ -87,9 +87,9 @@ def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: s
 
 
 def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, stamp: str) -> TensorPrimatError | None:
-    """Run a, b, b, a, a, b … until the budget is used up; each run is saved as it ends.
+    """Run a, b, b, a, a, b … until the budget ends it, and save each run as it ends; return an error, if any.
 
-    The order alternates, so that a steady drift of the machine also cancels between the two runs of a pair.
+    Every second pair has the reverse order, so that a steady drift of the machine cancels over two pairs.
     """
     began, budget = time.monotonic(), sides[0].request.budget
     for number in range(1, budget.most + 1):
@@ -134,7 +134,7 @@ def _save(side: AbSide, decision: Decision | None = None) -> None:
 
 
 def ratio_of(loaded: Sequence[Loaded]) -> Ratio | None:
-    """Return the ratio of b to a if both count as one benchmark, so that a comparison would pool them."""
+    """Return the ratio of b to a, also where both have equal settings, so that a comparison would pool them."""
     assumed = StatedScatter(run_cv=None, confidence=CONFIDENCE)
     base, candidate = (alone(item.result) for item in loaded)
     (ratio,), _ = ratios([compare_groups(base, candidate, assumed)], assumed)

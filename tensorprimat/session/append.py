@@ -15,8 +15,9 @@ from tensorprimat.machine.platform import Machine
 
 
 def latest(planned: Result, folder: Path, *, default_engine: str | None) -> Result:
-    """Return the result to which runs of this plan would be added. Raises UsageError if there is none, or if it is of
-    another benchmark.
+    """Return the latest result, to which the planned runs would be added.
+
+    Raises UsageError if there is none, or if it is of another benchmark.
     """
     path = store.latest_of(planned, folder, default_engine=default_engine)
     try:
@@ -28,9 +29,9 @@ def latest(planned: Result, folder: Path, *, default_engine: str | None) -> Resu
 
 
 def refuse_unlike(earlier: Result, later: Result, *, known_only: bool = False) -> None:
-    """Raise UsageError that names every field which keeps two results from being runs of one benchmark.
+    """Raise UsageError if two results are not of one benchmark; it names every field that differs.
 
-    known_only: the later one is a plan: skip the fields that one of the two does not state.
+    known_only: skip the fields that one of the two does not state (the later one is a plan).
     """
     differences = [
         f"{field.label} ({field.read(earlier)} there, {field.read(later)} here)"

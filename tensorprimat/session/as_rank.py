@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tensorprimat.machine.platform import Machine
     from tensorprimat.session.plan import Request
 
-INTERACTIVE = ("bash", "interactive")  # job names under which Lightning does not take part in srun's ranks
+INTERACTIVE = ("bash", "interactive")  # job names under which Lightning ignores that srun started several ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,10 @@ class Rank:
 
 
 def rank_of(environment: Mapping[str, str]) -> Rank | None:
-    """Return the rank of a process; None if it was started alone. Raises UsageError for a start that cannot work."""
+    """Return the rank of a process by its environment variables; None if it was started alone.
+
+    Raises UsageError for a Slurm job name with which Lightning would train in each task alone.
+    """
     if "TORCHELASTIC_RUN_ID" in environment:
         nodes = int(environment.get("GROUP_WORLD_SIZE", "1"))
         return Rank(
@@ -60,7 +63,7 @@ def rank_of(environment: Mapping[str, str]) -> Rank | None:
 
 
 def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
-    """Return the spec that all ranks train. Raises UsageError for options that need the benchmark's own processes."""
+    """Return the spec that all ranks train. Raises UsageError for options that one training cannot have."""
     for flag, wrong in (
         (f"--model {request.model}", request.model == "all"),
         (f"--runs {request.runs}", request.runs > 1),

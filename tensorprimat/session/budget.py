@@ -1,7 +1,7 @@
 """The number of runs of a benchmark: as planned, or until an interval is narrow enough or a budget is spent.
 
-If the interval is checked after every run, it is sometimes narrow too early because the runs so far agree by chance.
-Each check therefore uses a stricter confidence level (stats.level_of_look), from the third run on.
+The interval is checked after every run from the third on. By chance the first runs sometimes agree so well that it is
+narrow too early, so each further check uses a higher confidence level (stats.level_of_look).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The rule for when to stop. Without a target the number of runs is fixed, unless minutes end it earlier."""
+    """The rule that ends a benchmark. Without a target the number of runs is fixed, unless the time limit ends it."""
 
     runs: int
     target: float | None = None
-    """Half-width of the interval of the figure, or of the ratio of two configurations, as a fraction."""
+    """Half-width of the confidence interval to reach, as a fraction of the rate, or of the ratio with --ab."""
     max_runs: int = 30
     minutes: float | None = None
-    """Time limit of one model. Without a target, no run starts that would exceed it, judged by the runs so far."""
+    """Time limit of one model in minutes. Without a target, a run starts only if it is expected to end within it."""
 
     @property
     def most(self) -> int:
@@ -57,7 +57,7 @@ class Decision:
 
     done: bool
     looks: int = 1
-    """Number of looks at the interval."""
+    """Number of checks of the interval so far."""
     sentence: str | None = None
     cut: bool = False
     """A limit ended the benchmark before its number of runs or its target was reached."""
@@ -68,7 +68,7 @@ class Decision:
 
 
 def half_width(results: Sequence[Result], look: int) -> float | None:
-    """Return the relative half-width of the interval of one result's figure, or of the ratio of two results.
+    """Return the half-width of the interval of one result's rate, or of the ratio of two results, as a fraction.
 
     look: number of this check of the interval, from 1. None for too few runs.
     """

@@ -42,8 +42,8 @@ def compare_sides(
         assume_run_cv: Run-to-run coefficient of variation to assume for a side of one run; 0.02 is 2 %.
         assume_host_cv: Machine-to-machine coefficient of variation to assume for a side of one machine.
         confidence: Confidence of intervals and verdicts, between 0 and 1.
-        strict: Give a ratio only where model, shape, sequence length and global batch are the same.
-        prices: US dollars per GPU-hour by name of a device.
+        strict: Return a ratio only where model, shape, sequence length and global batch are the same.
+        prices: US dollars per GPU-hour by device name.
 
     Returns:
         Sides, pairs with their ratios and verdict levels, warnings and errors.
@@ -72,7 +72,7 @@ def compare_sides(
 
 
 def _arguments(side: Source | NamedSources, number: int) -> list[Argument]:
-    """Return what `sides.load` reads for one argument of `compare_sides`; number: its position, from 1."""
+    """Return the arguments of `sides.load` for one argument of `compare_sides`. number: its position, from 1."""
     if not isinstance(side, Mapping):
         return [_argument(side, None, f"result {number}")]
     return [
@@ -83,7 +83,7 @@ def _arguments(side: Source | NamedSources, number: int) -> list[Argument]:
 
 
 def _argument(source: Source, name: str | None, label: str) -> Argument:
-    """Return one path, or one result under a label that takes the place of a path; name: its side."""
+    """Return the argument of `sides.load` for one path, or for one result. name: its side; label: instead of a path."""
     if isinstance(source, Result):
         return Argument(path=Path(label), name=name, result=source)
     return Argument(path=Path(source), name=name)

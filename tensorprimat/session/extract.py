@@ -1,4 +1,4 @@
-"""Read logs into results, join those that belong together (ranks, repetitions), and follow a log that grows."""
+"""Reading of logs into results, pooling of logs that belong together (ranks, repetitions), and following of a log."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tensorprimat.logs import files
 from tensorprimat.logs import paths as paths_of_logs
 from tensorprimat.session.explain import one_liner
 
-EACH = 0  # no training has this number
-FOLLOW_SECONDS = 2.0  # between two looks at a growing log; longer where reading it takes longer
+EACH = 0  # value of `segment` that reads every training; trainings are numbered from 1
+FOLLOW_SECONDS = 2.0  # least interval between two readings of a growing log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,10 @@ def read_each(
     refuse: Callable[[TensorPrimatError], None],
     segment: int | None = None,
 ) -> list[Extracted]:
-    """Read each log; its path may name the model, precision and platform that it does not state itself.
+    """Read each log; model, precision and platform that it does not state may come from its path.
 
-    refuse: receives the error of a log that cannot be read; the others are still read.
-    segment: number of the training to read, of logs that hold several; EACH reads every one of them.
+    refuse: called with the error of a log that cannot be read; the others are still read.
+    segment: number of the training to read in a log with several; EACH reads all of them.
     """
     read: list[Extracted] = []
     for path in paths:
@@ -68,10 +68,10 @@ def read_each(
 
 
 def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[Extracted], list[str]]:
-    """Pool logs of one benchmark as its runs, count logs of several ranks of one run once, keep all others separate.
+    """Pool logs of one benchmark as its runs; of several logs of one run (ranks, copies) use only the first.
 
     one_side: the user put the logs on one side of a comparison. Then a fact that only some logs state counts as equal,
-    and logs of different speed are pooled too. Returns the results, and a sentence for each decision to explain.
+    and logs of different speed are pooled too. Returns the results, and a note on each decision that needs explanation.
     """
     benchmarks: list[list[Extracted]] = []
     notes: list[str] = []
@@ -104,7 +104,7 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
 
 
 def _how(extracted: Extracted, twin: Extracted) -> str:
-    """Return the reason why two logs are of the same run."""
+    """Return a phrase on why two logs are of the same run."""
     hashes = [[source.sha256 for source in one.result.provenance.sources] for one in (extracted, twin)]
     return "a copy of the file" if hashes[0] == hashes[1] != [] else "a copy of it or another rank's log"
 
@@ -142,7 +142,7 @@ def _spell(one: identity.Pace, other: identity.Pace) -> str:
 
 
 def _continued(members: Sequence[Extracted]) -> list[str]:
-    """Return a hint if logs that were pooled as repetitions have no step in common: they may be parts of one log."""
+    """Return a note if logs that were pooled as repetitions have no step in common: they may be parts of one log."""
     spans = sorted(
         (int(steps.column("index").min()), int(steps.column("index").max()), extracted.logs[0])
         for extracted in members
@@ -151,7 +151,7 @@ def _continued(members: Sequence[Extracted]) -> list[str]:
     if len(spans) < 2 or not all(before[1] < after[0] for before, after in pairwise(spans)):
         return []
     names = " ".join(shlex.quote(name) for _, _, name in spans)
-    return [f"{names}: they have no step in common; if they are parts of one log: cat {names} | … -"]
+    return [f"{names}: no step in common; if they are parts of one log, join them: cat {names} | tprimat extract -"]
 
 
 def _pooled(members: Sequence[Extracted]) -> Extracted:
@@ -166,7 +166,7 @@ def _pooled(members: Sequence[Extracted]) -> Extracted:
 
 
 def follow(path: Path, stated: Sequence[Statement], format: str | None) -> Iterator[str]:
-    """Yield a line for each growth of the log, without end. Raises InputError for a file that cannot be read."""
+    """Yield a line each time the log has changed, without end. Raises InputError for a file that cannot be read."""
     seen = None
     files.opening(path, 1)  # a file that cannot be read is refused at once
     yield f"following {path}; Ctrl-C ends it and writes the result"
@@ -179,7 +179,10 @@ def follow(path: Path, stated: Sequence[Statement], format: str | None) -> Itera
 
 
 def _progress(path: Path, stated: Sequence[Statement], format: str | None) -> str:
-    """Return the present figures of a growing log. Launchers create it empty, and rotation removes it for a moment."""
+    """Return the present figures of a growing log, or why there are none.
+
+    Launchers create it empty, and log rotation removes it for a moment.
+    """
     try:
         if path.stat().st_size == 0:
             return "no measured step yet: the log is empty"

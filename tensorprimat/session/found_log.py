@@ -1,4 +1,4 @@
-"""Reading of a log that was found on this machine as the result of one model.
+"""Reading of a model's log that a search found on this machine.
 
 The search and the machine supply facts that the log lacks: the model for which it was found, and the machine's GPU if
 vendor and memory agree with the log.
@@ -17,14 +17,14 @@ from tensorprimat.core.stated import UserFacts
 from tensorprimat.core.units import GB
 from tensorprimat.machine.platform import Machine
 
-SAME_MEMORY = 0.005  # logs print two decimals of GiB; the variants of one GPU differ by more
+SAME_MEMORY = 0.005  # relative; logs print two decimals of GiB, and the variants of one GPU differ by more
 ORIGIN = "this machine's GPU: vendor and memory agree with the log"
 
 
 def read(path: Path, model: str, facts: UserFacts, machine: Machine) -> Result:
     """Return the log as a result of the model. Raises InputError for a file that cannot be read.
 
-    facts: facts that the user states.
+    facts: the user's statements, which override those of the log.
     """
     result = logs.read(path, facts=replace(facts, preset=None))
     if facts.model_name is None:

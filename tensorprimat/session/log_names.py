@@ -1,4 +1,4 @@
-"""The files that the words of `extract` name: files, patterns and folders."""
+"""Expansion of the arguments of `extract` (files, patterns, folders) to log files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorprimat.logs.text import Log
 
 
 def expand(named: Sequence[str]) -> list[str]:
-    """Return the files that names, patterns and folders mean. Raises UsageError for no name."""
+    """Return the files of names, patterns and folders. Raises UsageError without names, InputError without files."""
     if not named:
         raise UsageError("no log named; give --log-file LOG (or - for standard input)")
     paths: list[str] = []

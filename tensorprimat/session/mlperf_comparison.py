@@ -1,4 +1,4 @@
-"""The work of `mlperf compare`: two GPUs on tasks that they share, one GPU over its sizes, or vendors over rounds."""
+"""The work of `mlperf compare`: two GPUs on common tasks, one GPU over system sizes, or vendors over rounds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class OfVendors:
 
 @dataclass(frozen=True, kw_only=True)
 class OfTwoGpus:
-    """Two GPUs on every task that both have."""
+    """The comparison of two GPUs on every task with entries of both."""
 
     tasks: Sequence[mlperf_compare.TaskComparison]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfOneGpu:
-    """One GPU over the number of GPUs, and over the rounds."""
+    """The scaling of one GPU type over the number of GPUs, and its results over the rounds."""
 
     scalings: Sequence[mlperf_scaling.Scaling]
     rounds: Sequence[mlperf_compare.TaskComparison]
@@ -35,9 +35,9 @@ class OfOneGpu:
 def comparison_of(
     names: Sequence[str], entries: Sequence[Entry], confidence: float, *, for_plot: bool
 ) -> OfVendors | OfTwoGpus | OfOneGpu:
-    """Return the comparison that the names ask for: vendors, two GPUs, or one GPU.
+    """Return the comparison of the named vendors, the two named GPUs, or the one named GPU.
 
-    for_plot: the comparison must be one that a plot can show. Raises UsageError where it is not, for a GPU without
+    for_plot: accept only a comparison that a plot can show. Raises UsageError for any other then, for a GPU without
     entries, and for another number of names.
     """
     if names and all(vendors := [mlperf_scaling.vendor_named(name) for name in names]):

@@ -1,4 +1,4 @@
-"""Import of a whole MLPerf round: its entries read by several processes, joined to a library with its source."""
+"""Import of a whole MLPerf round: several processes read its entries, which form a library with its source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tensorprimat.core.mlperf_library import Entry, Library
 from tensorprimat.logs.mlperf import round as mlperf_round
 from tensorprimat.session.second_process import in_processes
 
-WORTH_A_PROCESS = 8  # pairs; starting a process costs as much as reading a few
+WORTH_A_PROCESS = 8  # number of entries for which starting a process pays
 LICENCE = "Apache-2.0"
 
 

@@ -8,22 +8,22 @@ from typing import Protocol
 
 
 class Observer(Protocol):
-    """Receives the progress of a benchmark; `cli/live.Screen` shows it."""
+    """The receiver of a benchmark's progress; `cli/live.Screen` shows it."""
 
     def say(self, text: str = "", *, style: str | None = None) -> None:
-        """Take one line."""
+        """Show one line."""
 
     def warn(self, text: str) -> None:
-        """Take a warning about a figure."""
+        """Show a warning about a figure."""
 
     def complain(self, text: str) -> None:
-        """Take the error of one model."""
+        """Show the error of one model."""
 
     def block(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        """Take a titled block of names and values."""
+        """Show a block of names and values under a title."""
 
     def training(self, title: str, steps: int) -> AbstractContextManager[Callable[[str], None]]:
-        """Return the function that takes the engine's lines during one run of so many steps."""
+        """Return a context for one run of that many steps; it yields a function for each line of the engine."""
 
     def cooling(self, seconds: float) -> AbstractContextManager[Callable[[float], None]]:
-        """Return the function that gets the seconds left of a pause."""
+        """Return a context for a pause; it yields a function to call with the seconds that are left."""

@@ -1,4 +1,4 @@
-"""Checks of a benchmark's options, and the job for each model: an engine, a spec, a log."""
+"""Checks of a benchmark's options, and the job for each model: an engine with a spec to train or a log to read."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ class Request:
     profile: str | None = None
     cluster: Cluster = field(default_factory=Cluster)
     file: Path | None = None
-    """Additional file for the results; its suffix selects the format."""
+    """Additional file for the results; the suffix selects its format."""
     budget: Budget = field(default_factory=lambda: Budget(runs=1))
     typed: frozenset[str] = frozenset()
-    """Parameters that the command line sets; --budget-minutes may change the others."""
+    """Parameters that the user set on the command line; --budget-minutes may change the others."""
     facts: UserFacts = field(default_factory=UserFacts)
-    """Facts about logs that mean nothing to training."""
+    """Facts that the user states about a log; they do not apply to training."""
 
     @property
     def is_for_another_machine(self) -> bool:
-        """Return True if a dry run plans for the GPU of --gpu, whatever this machine is (see `plan_of`)."""
+        """Return True if a dry run plans for the GPU of --gpu instead of this machine's (see `plan_of`)."""
         return self.cluster.gpu is not None and not self.cluster.executor
 
     @property
     def models(self) -> Sequence[str]:
-        """Return the models to train or to read logs of."""
+        """Return the models that are trained or whose logs are read."""
         return MODELS if self.model == "all" else (self.model,)
 
 
@@ -81,7 +81,7 @@ class Job:
     search: discover.Search | None = None
     """Search for the model's log; None if no log was searched for."""
     earlier: Result | None = None
-    """With --append: the result that the runs are added to."""
+    """Result to which --append adds the runs; None without --append."""
 
     @property
     def reads_log(self) -> bool:
@@ -97,7 +97,7 @@ class Job:
 
 
 def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, model: str) -> UserFacts:
-    """Return the facts about a log that the flags state. Raises UsageError for a wrong value, naming the flag."""
+    """Return the facts about a log that flags state. Raises UsageError for a wrong value; the error names the flag."""
     if model == "all":
         for flag, value in (("--shape", shape), ("--model-name", model_name)):
             if value is not None:
@@ -121,7 +121,7 @@ def check_facts(request: Request, jobs: Sequence[Job]) -> None:
 
 
 def check(request: Request) -> None:
-    """Raise UsageError for flags that no engine and no reader could work with."""
+    """Raise UsageError for flags with which neither training nor reading a log could work."""
     if request.settings.config is None and request.model not in (*MODELS, "all"):
         raise UsageError(f"--model {request.model}: no such model; models: {', '.join(MODELS)}, all")
     if request.runs < 1:
@@ -137,10 +137,10 @@ def check(request: Request) -> None:
 
 
 def plan_of(request: Request, machine: Machine) -> tuple[Request, Machine, Mapping[str, discover.Search], Plan]:
-    """Return the request, the machine that trains, the searches for logs that are read, and the plan of each model.
+    """Return the request, the machine that trains, the searches for logs by model, and the plan.
 
-    Without --executor, --gpu is a fact about a log; the request of a dry run without a log to read states it as the GPU
-    to plan for instead. Raises UsageError where no engine can train there.
+    Without --executor, --gpu is a fact about a log. In a dry run without a log to read it is the GPU to plan for, and
+    the returned request states it as such. Raises UsageError where no engine can train there.
     """
     if not request.cluster.executor:
         seen, searches, plan = plan_here(request, request.models, machine)
@@ -161,7 +161,7 @@ def plan_of(request: Request, machine: Machine) -> tuple[Request, Machine, Mappi
 def _plan_for(
     gpu: str, request: Request, machine: Machine
 ) -> tuple[Request, Machine, Mapping[str, discover.Search], Plan]:
-    """Return the request with a GPU to plan for, a machine with it, no search, and the plan of each model there."""
+    """Return the request with the GPU to plan for, a machine with that GPU, no searches, and the plan for it."""
     asked = replace(request, cluster=request.cluster.changed(gpu=gpu), facts=replace(request.facts, gpu=None))
     node = executors.machine_of(asked.cluster, request.settings.num_gpus, machine)
     order: Sequence[str] = (request.engine,)
@@ -177,7 +177,7 @@ def _plan_for(
 def plan_here(
     request: Request, chosen: Sequence[str], machine: Machine
 ) -> tuple[Machine, Mapping[str, discover.Search], Plan]:
-    """Return the machine (for Primus: the one that it trains on), the searches for logs that are read, and the plan."""
+    """Return the machine (for Primus, the one that it trains on), the searches for logs by model, and the plan."""
     engine = ENGINES.get(request.engine)
     checkout = importlib.import_module(engine.checkout) if engine is not None and engine.checkout else None
     configured = None if checkout is None else checkout.models_here(chosen)
@@ -197,7 +197,7 @@ def plan_here(
 
 
 def obstacle_of(settings: RunSettings, machine: Machine) -> Obstacle:
-    """Return the function that says why an engine cannot train a model on this machine with these flags."""
+    """Return a function of engine and model that returns why the engine cannot train it here with these flags."""
     return lambda engine, model: prepare.obstacle(model, settings, engine=engine, machine=machine)
 
 
@@ -210,11 +210,11 @@ def job_of(
             raise UsageError("--append adds runs that are trained here; give --engine torch too, or leave it out")
         return Job(model=model, engine=engine, search=search)
     elsewhere = request.cluster.executor
-    packages = not (request.cluster.own_packages or request.is_for_another_machine)  # those are not seen from here
+    packages = not (request.cluster.own_packages or request.is_for_another_machine)  # this Python's packages train
     if packages:
         prepare.check_engine(engine)
     spec = prepare.spec_of(model, request.settings, engine=engine, machine=machine)
-    spec = spec.changed(output_dir=str(request.output))  # where an engine keeps its own logs
+    spec = spec.changed(output_dir=str(request.output))  # folder for an engine's own logs
     if elsewhere:
         spec = spec.changed(options={executors.OPTION: elsewhere})
     if request.profile is not None:

@@ -1,4 +1,4 @@
-"""Measurement of a machine's best performance, kept only where nothing else used the machine meanwhile."""
+"""Measurement of a machine's best performance, which is kept only if nothing else used the machine meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPlace:
-    """The folder or file in which a preflight is kept."""
+    """The folder or file into which a preflight's record is written."""
 
     folder: Path
     file: Path | None = None
@@ -47,9 +47,9 @@ class Outcome:
 
     found: Preflight
     path: Path | None
-    """None: not kept, because the machine was not quiet."""
+    """File of the record; None if it was not kept, because other work used the machine."""
     slow: tuple[str, ...] = ()
-    """A sentence for each GPU below the requested share of the median (one GPU: of the best published product)."""
+    """A sentence for each GPU below the requested share of the median (a single GPU: of the best published rate)."""
 
     @property
     def failed(self) -> bool:
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def device_of(device: str, machine: Machine) -> str:
-    """Return torch's name of the device to measure: cpu or cuda:N. Raises UsageError for one that is not there."""
+    """Return torch's name of the device to measure: cpu or cuda:N. Raises UsageError for a missing one."""
     chosen = ("cpu" if machine.platform == "cpu" else "cuda") if device == "auto" else device
     if chosen.startswith("cuda") and machine.platform == "cpu":
         raise UsageError(f"--device {device}: torch sees no GPU here; use --device cpu")
@@ -81,7 +81,7 @@ def world_size() -> int:
 
 
 def _check_share(least_share: float | None, devices: int, device_name: str | None) -> None:
-    """Raise UsageError where there is nothing that a share could refer to."""
+    """Raise UsageError for a share without other devices or a published rate to which it could refer."""
     if least_share is not None and not records.has_reference(devices, device_name):
         raise UsageError(
             "--fail-below: there is one device here and no published rate of it to compare with; leave it out, or "
@@ -94,8 +94,8 @@ def measure(
 ) -> tuple[Preflight, list[str]] | None:
     """Measure this machine; return the record and a sentence for everything that disturbed it.
 
-    None on every rank but the first, which collects the measurements of all. Raises UsageError for a device that is
-    not there, and for a least_share without another device or a published rate to compare with.
+    Return None on every rank but the first, which collects the measurements of all ranks. Raises UsageError for a
+    device that does not exist, and for a least_share without another device or a published rate to compare with.
     """
     machine = platform.detect(cpu=device == "cpu")
     chosen = device_of(device, machine)
@@ -113,7 +113,7 @@ def measure(
     if before is not None:
         after = noise.look(machine.gpu_ids)
         disturbed = [*noise.company(before, "before the measurement"), *noise.moved(before, after, "meanwhile")]
-        without_us = replace(after, gpus=())  # our own process is on the GPUs by now
+        without_us = replace(after, gpus=())  # without GPU processes: this process uses the GPUs by now
         disturbed += [] if disturbed else noise.company(without_us, "after the measurement")
     return found.changed(warnings=(*found.warnings, *disturbed)), disturbed
 
@@ -121,10 +121,10 @@ def measure(
 def run(
     device: str, place: RecordPlace, *, quick: bool, keep_noisy: bool, least_share: float | None, on_part: OnPart
 ) -> Outcome | None:
-    """Measure this machine and keep the record; None on every rank but the first.
+    """Measure this machine and keep the record; return None on every rank but the first.
 
-    keep_noisy: keep the record although the machine was busy. least_share: share of the median GPU's rate that each GPU
-    must reach; for a single GPU, share of the best published product.
+    keep_noisy: keep the record even if the machine was busy. least_share: share (0 to 1) of the median GPU's rate that
+    each GPU must reach; for a single GPU, share of the best published rate.
     """
     measured = measure(device, quick=quick, on_part=on_part, least_share=least_share)
     if measured is None:
@@ -144,9 +144,9 @@ RANK_MODULE = "tensorprimat.micro.preflight_rank"
 def spec_of(
     device: str, cluster: Cluster, place: RecordPlace, *, quick: bool, num_gpus: int | None, nodes: int, dry_run: bool
 ) -> PreflightSpec | None:
-    """Return the preflight of a cluster's nodes; None without --executor: then this machine is measured.
+    """Return the preflight of a cluster's nodes; None without --executor, where this machine is measured.
 
-    Raises UsageError that names the flag of a setting that cannot be sent.
+    Raises UsageError for a wrong or clashing flag.
     """
     for flag, value in (("--nodes", nodes), ("--num-gpus", num_gpus)):
         if value is not None and value < 1:
@@ -170,11 +170,11 @@ def spec_of(
 
 
 TAKEN = ("slurm", "local")
-"""Executors that a preflight can use: the ranks that they start see this machine's files."""
+"""Executors that a preflight can use, because their ranks see this machine's files."""
 
 
 def script(spec: PreflightSpec, cluster: Cluster, place: RecordPlace) -> str:
-    """Return the script that would be submitted. Raises RunError if NeMo-Run cannot write it."""
+    """Return the script that a preflight would submit. Raises RunError if NeMo-Run cannot write it."""
     return executors.script(spec, cluster, module=RANK_MODULE, folder=place.folder / "cluster" / "dry_run")
 
 

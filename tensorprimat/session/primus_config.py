@@ -1,4 +1,4 @@
-"""The work of `primus`: effective settings of Primus configurations next to the NVIDIA configuration."""
+"""The work of `primus`: effective settings of Primus configurations, paired with those of an NVIDIA configuration."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tensorprimat.engines.primus.config import Effective, effective
 from tensorprimat.engines.primus.spec import SETTINGS
 
 ALSO_SHOWN = ("train_iters", "expert_model_parallel_size", "recompute_granularity", "mock_data")
-"""Settings of Primus that no methodology states."""
+"""Settings of Primus that are shown too, although no methodology states them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingPair:
-    """One setting on both sides; None where a side does not set it."""
+    """The values of one setting in both configurations; None where one does not set it."""
 
     name: str
-    """Primus' name of it."""
+    """Name of the setting in Primus."""
     primus: object
     nvidia: object = None
 
     @property
     def differs(self) -> bool:
-        """Return True if both sides set it, and not to the same value."""
+        """Return True if both set it to different values."""
         return None not in (self.primus, self.nvidia) and self.primus != self.nvidia
 
 
@@ -46,7 +46,7 @@ class PrimusConfiguration:
 def configurations_of(
     config: Path | None, *, model: str | None, precision: str | None, methodology: str, gpu: str
 ) -> Iterator[PrimusConfiguration]:
-    """Yield the named configuration, or those of the Primus checkout here for this machine's GPU.
+    """Yield the configuration `config`, or without it those of this machine's Primus checkout for its GPU.
 
     gpu: GPU of the NVIDIA configuration. Raises UsageError where there is no checkout, and for an unknown methodology
     or GPU; InputError for a file that cannot be read.

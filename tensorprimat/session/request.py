@@ -1,4 +1,4 @@
-"""The request that the options of `run` make: the model or its file, the engine, and what each option applies to."""
+"""Conversion of the options of `run` to a Request: the model or its file, the engine, settings and facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorprimat.session.plan import Request, stated_facts
 
 DEFAULT_FOLDER = Path("output")
 TAKEN = ("runs", "append", "typed", "dry_run", "json", "profile")
-"""Options that a request takes as they are."""
+"""Options that are copied into a request unchanged."""
 
 
 def request_of(
@@ -28,8 +28,8 @@ def request_of(
 ) -> Request:
     """Return the request of a command line. Raises UsageError for options that contradict each other.
 
-    options: by parameter of the command. settings: by name in RunSettings. cluster: --executor and its flags, of which
-    --gpu is a fact about a log where there is no executor. file: the file that --output names; None for a folder.
+    options: values by parameter of the command. settings: values by field of RunSettings. cluster: --executor and its
+    flags; without an executor, --gpu is a fact about a log. file: the file that --output names; None for a folder.
     """
     model, config = model_of(options["model"], options["engine"])
     recompute = _recompute(options["recompute"], settings.get("recompute"))
@@ -53,9 +53,9 @@ def request_of(
 
 
 def model_of(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
-    """Return the model's name, and its configuration where --model is a file.
+    """Return the model's name, and its configuration if --model is a file.
 
-    Raises UsageError where the engine trains no configuration files.
+    Raises UsageError for a file with an engine that cannot train it.
     """
     if text in (*MODELS, "all"):
         return text, None
@@ -67,12 +67,12 @@ def model_of(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
 
 
 def _recompute(switch: bool, stated: str | None) -> dict[str, str]:
-    """Return the setting that --recompute makes. Raises UsageError where --activation-checkpointing contradicts it."""
+    """Return the setting that --recompute means. Raises UsageError if --activation-checkpointing contradicts it."""
     if not switch:
         return {}
     if stated not in (None, "full"):
         raise UsageError(
-            f"--recompute: means --activation-checkpointing full, and --activation-checkpointing {stated} is given "
-            "too; leave one of the two out"
+            f"--recompute: means --activation-checkpointing full, which contradicts --activation-checkpointing {stated}"
+            "; leave one of the two out"
         )
     return {"recompute": "full"}

@@ -16,7 +16,7 @@ DEFAULT_FOLDER = Path("output")
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """Points and the ceilings above them."""
+    """The points of cells and trainings, and the ceilings of their machine."""
 
     machine: str
     ceilings: Sequence[Ceiling]
@@ -26,9 +26,9 @@ class Roofline:
 
 
 def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
-    """Return the cells of a folder and training results under their machine's ceilings.
+    """Return the cells of a folder and training results as points, and the ceilings of their machine.
 
-    Raises UsageError where nothing is measured, or where no preflight of that machine is found.
+    Raises UsageError where there is no point, or no preflight of that machine.
     """
     cells = []
     for file in sorted(folder.glob("bench_*.json")) if folder.is_dir() else [folder]:

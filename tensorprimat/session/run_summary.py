@@ -16,7 +16,7 @@ SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/
 
 
 def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: float) -> list[tuple[str, str]]:
-    """Return the rows of the start block: model, device and configuration."""
+    """Return the rows of the start block, as (label, text): model, device and configuration."""
     preset, sequences = model_of(spec), quantities.counted(spec.global_batch_size, "sequence")
     each = "process" if machine.platform == "cpu" else "GPU" if spec.model_parallel_size == 1 else "replica"
     processes = f"{spec.data_parallel_size} {each}"
@@ -68,13 +68,13 @@ def _steps(spec: RunSpec) -> str:
 
 
 def parallel(spec: RunSpec) -> str:
-    """Return how the GPUs share the model, such as "TP 4, DP 2"; "" for one GPU."""
+    """Return the parallel sizes above 1, such as "TP 4, DP 2"; "" for one GPU."""
     sizes = {name: getattr(spec, name) for name in (*settings.MODEL_PARALLEL, "data_parallel_size")}
     return ", ".join(f"{settings.BY_NAME[name].symbol} {size}" for name, size in sizes.items() if size > 1)
 
 
 def device(machine: Machine) -> str:
-    """Return the device with count, memory and stack, as far as they are known."""
+    """Return the device's name with the known ones of count, memory and software stack."""
     gpu = machine.gpu_info
     name = gpu.device_name or "unknown device"
     if machine.platform == "cpu":
@@ -84,7 +84,7 @@ def device(machine: Machine) -> str:
 
 
 def what_ran(result: Result) -> str:
-    """Return the model, preset and platform in a phrase: a tiny model is never called by its name alone."""
+    """Return the model and platform in a phrase, with the preset unless it is full."""
     model = result.model
     preset = f" ({model.preset})" if model.preset not in (None, "full") else ""
     platform = "an unknown device" if result.platform is None else LABELS[result.platform]
@@ -123,7 +123,7 @@ def end_rows(result: Result) -> list[tuple[str, str]]:
 
 
 def _device_that_ran(result: Result) -> str:
-    """Return the device's name with its origin where the log does not name it."""
+    """Return the device's name, with the source of the name where the log does not state it."""
     name, origin = result.gpu_info.device_name, result.provenance.assumed.get("device_name")
     if name is None:
         vendor = {"nvd": "NVIDIA GPU", "amd": "AMD GPU", "cpu": "CPU"}.get(result.platform or "", "GPU")
@@ -132,7 +132,7 @@ def _device_that_ran(result: Result) -> str:
 
 
 def summary_row(result: Result) -> tuple[str, ...]:
-    """Return one model in the table over models; columns are SUMMARY_TITLES."""
+    """Return a model's row in the table of models; the columns are SUMMARY_TITLES."""
     figures = result.performance_metrics
     return (
         result.model.name or "unknown",
@@ -156,7 +156,7 @@ def run_line(result: Result, run: int) -> str:
 
 
 def _short_memory(result: Result) -> str:
-    """Return the first peak of MEMORY_KINDS that was measured, else that of the process, short enough for a column."""
+    """Return the first measured peak of MEMORY_KINDS, else that of the process, in few characters for a column."""
     for kind, peak in (result.memory_metrics or MemoryMetrics()).peaks().items():
         return f"{quantities.gigabytes(peak)} {MEMORY_KINDS[kind]}"
     host = result.host_memory_peak_gb
@@ -176,7 +176,7 @@ def _with_unit(value: float | None, unit: str, decimals: int) -> str:
 
 
 def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
-    """Return every kind of device memory peak that was measured; without one, the peak of the training process."""
+    """Return all measured peaks of device memory; without one, the resident peak of the training process."""
     words = {**MEMORY_KINDS, "memory_device_used": "used on the device"}
     known = (memory or MemoryMetrics()).peaks()
     peaks = [f"{quantities.gigabytes(peak)} {words[kind]}" for kind, peak in known.items()]

@@ -1,7 +1,8 @@
-"""Time that a benchmark takes, estimated before it runs, and specs that fit a number of minutes.
+"""Estimate of a benchmark's time before it runs, and reduction of specs until they fit a number of minutes.
 
-The estimate is FLOPs, those of recomputed layers included, over a share of the GPU's dense peak. It only distinguishes
-minutes from hours, and it is printed as an estimate. A device without a known peak has none.
+The time of a step is its FLOPs, with those of recomputed layers, divided by a share of the GPU's dense peak. The
+estimate only distinguishes minutes from hours, and it is printed as an estimate. There is none for a device without a
+known peak.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.machine.platform import Machine
 
 UTILISATION = 0.3  # of the dense peak: published plain PyTorch training lies above it (docs/reference/expected-mfu.md)
-START_SECONDS = 60.0  # of a fresh process: imports, building the model, compiling its layers
-FEWEST_STEPS = 5  # measured steps; fewer say little about a run
+START_SECONDS = 60.0  # start of a fresh process: imports, building the model, compiling its layers
+FEWEST_STEPS = 5  # measured steps; the mean of fewer is unreliable
 FEWEST_WARMUP_STEPS = 2  # the first step compiles and allocates; a result warns if its measured steps still drift
 FITTED = {"global_batch_size": "batch", "steps": "steps", "warmup_steps": "warm-up steps"}
 """Settings that a budget reduces → label."""
@@ -33,11 +34,11 @@ class RunTime:
 
     step_seconds: float
     seconds: float
-    """The whole process, warm-up included."""
+    """Time of the whole process, warm-up included."""
     gpu: str
-    """Name of the GPU in the catalogue, whose dense peak the estimate takes a share of."""
+    """Name of the GPU in the catalogue, whose dense peak the estimate uses."""
     recomputed: float | None
-    """Share of the layers whose forward pass is counted twice; None if unknown, then every layer is counted once."""
+    """Share of the layers whose forward pass is counted twice; None if unknown, so that all are counted once."""
 
 
 def of_run(spec: RunSpec, machine: Machine) -> RunTime | None:
@@ -67,26 +68,26 @@ def of_benchmark(specs: Sequence[RunSpec], machine: Machine, *, runs: int, pause
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """Specs that fit a budget, and how many runs of each."""
+    """Specs that fit a budget, and the number of runs of each."""
 
     specs: Mapping[str, RunSpec]
     """By model."""
     runs: int
     """Runs of each model that are estimated to fit, at least 1."""
     minutes_for_all: float | None
-    """Estimated minutes of all requested runs with the shortest possible specs; None without a peak."""
+    """Estimated minutes of all requested runs with the shortest possible specs; None without an estimate."""
 
 
 def fitted(
     specs: Mapping[str, RunSpec], machine: Machine, *, runs: int, pause: float, minutes: float, free: frozenset[str]
 ) -> Fit:
-    """Return the specs, with batch size, steps and warm-up reduced (unless a flag sets them) until the benchmark fits.
+    """Return the specs, with batch size, steps, warm-up and number of runs reduced until the benchmark fits.
 
-    free: those of `global_batch_size`, `steps` and `warmup_steps` that may change. First the batch becomes one micro
-    batch on each GPU; there is no size between that and the default, so that two machines are likely to choose the
-    same. Then the measured steps are reduced to FEWEST_STEPS at the least, then the warm-up, and last the number of
-    runs, because the interval is computed from their scatter. A spec that fits, or whose time cannot be estimated, is
-    returned unchanged.
+    free: those of `global_batch_size`, `steps` and `warmup_steps` that may change. First the batch becomes one
+    micro-batch per GPU; sizes between that and the default are not used, so that two machines are likely to choose the
+    same size. Then the measured steps are reduced to at least FEWEST_STEPS, then the warm-up steps, and last the number
+    of runs, because the interval is computed from their scatter. A spec that fits, or whose time cannot be estimated,
+    is returned unchanged.
     """
 
     def within(share: float) -> dict[str, RunSpec]:
@@ -126,9 +127,10 @@ def sentence(
     minutes: float | None = None,
     fit: Fit | None = None,
 ) -> str:
-    """Return the estimate of a benchmark in one sentence, or why there is none.
+    """Return the estimate of a benchmark as text, or why there is none.
 
-    runs: as requested. minutes, fit: the budget and the specs that fit it; the sentence then adds what does not fit.
+    runs: the requested number. minutes, fit: the budget and the specs that fit it; if not all requested runs fit, the
+    text adds the budget that they need.
     """
     planned = runs if fit is None else fit.runs
     total = of_benchmark(specs, machine, runs=planned, pause=pause)
@@ -154,7 +156,7 @@ def sentence(
 
 
 def _grounds(specs: Sequence[RunSpec], machine: Machine) -> str:
-    """Return the assumptions of an estimate: share of the peak, GPU, recomputed layers, time to start."""
+    """Return the assumptions of an estimate in words: share of the peak, GPU, recomputed layers, time to start."""
     times = [(spec, time) for spec in specs if (time := of_run(spec, machine)) is not None]
     precisions = alternatives(list(dict.fromkeys(spec.precision.upper() for spec, _ in times)))
     gpu = times[0][1].gpu  # all specs run on one machine
@@ -178,7 +180,7 @@ def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str])
     if time is None or time.seconds <= share:
         return spec
     least = spec.micro_batch_size * spec.data_parallel_size
-    engine = ENGINES[spec.engine]  # all but the own take batch and parallelism from a vendor's recipe, for one node
+    engine = ENGINES[spec.engine]  # other engines than the own use a vendor's batch and parallelism, for one node
     below_a_node = engine.from_methodology and spec.num_gpus * spec.num_nodes < METHODOLOGY_GPUS
     scalable = (engine.own_training or below_a_node) and not spec.with_methodology_flag
     if "global_batch_size" in free and scalable and spec.global_batch_size > least:

@@ -1,5 +1,6 @@
-"""The models of one benchmark, fitted to the budget: each is trained (every run in a process, saved as it ends), or its
-log is read. An observer receives the progress.
+"""The runs of one benchmark: fit the jobs to the budget, then train each model or read its log.
+
+Every run has its own process and is saved as it ends. An observer receives the progress.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class ModelOutcome:
 
 
 def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer: Observer, stamp: str) -> ModelOutcome:
-    """Return every run of one model, saved as it ends."""
+    """Train every run of one model, save each as it ends, and return the outcome."""
     planned = append.planned_result(spec, machine)
     default = executors.default_engine(request.cluster, machine.platform)
     place = Place(folder=request.output, stamp=stamp, default_engine=default)
@@ -65,7 +66,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
                 log = place.kept(planned, f"run{run}.txt")
                 elsewhere = executors.wrapping(request.cluster, place.elsewhere(planned, run))
                 ending = launch.run(spec, module=job.module, log=log, on_line=show, wrapping=elsewhere)
-        except KeyboardInterrupt:  # while cooling down
+        except KeyboardInterrupt:  # outside of `launch.run`, such as while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
         if ending.error is not None or ending.result is None:
             error = explained(ending.error, run, budget.most, kept=outcome.path, partial=_begun(ending, place, run))
@@ -87,7 +88,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
 
 
 def look_before_run(request: Request, gpus: Sequence[str], observer: Observer, run: str) -> noise.NoiseReading | None:
-    """Look at the machine and the run's GPUs and warn of disturbances; None where the run takes place elsewhere.
+    """Return a reading of the machine and the run's GPUs, after warnings about other work; None with an executor.
 
     gpus: identities of the GPUs that take part.
     """
@@ -100,7 +101,7 @@ def look_before_run(request: Request, gpus: Sequence[str], observer: Observer, r
 
 
 def with_noise(result: Result, before: noise.NoiseReading | None, gpus: Sequence[str], run: str) -> Result:
-    """Return the result with a warning for all other work before or after the run, and for limits that changed."""
+    """Return the result with warnings about other work before or after the run, and about limits that changed."""
     if before is None:
         return result
     after = noise.look(gpus)
@@ -110,19 +111,19 @@ def with_noise(result: Result, before: noise.NoiseReading | None, gpus: Sequence
 
 
 def with_notes(result: Result, spec: RunSpec) -> Result:
-    """Return the result with the notes on how its configuration was chosen, each once, as warnings."""
+    """Return the result with the spec's notes on its configuration as warnings, each once."""
     return result.changed(warnings=tuple(dict.fromkeys((*result.warnings, *spec.notes))))
 
 
 def cool_down_after_run(request: Request, machine: Machine, observer: Observer) -> None:
-    """Wait as long as --cooldown says before the next run."""
+    """Wait for `cooldown_of` seconds before the next run."""
     seconds = cooldown_of(request, machine)
     with observer.cooling(seconds) as tick:
         launch.cool_down(seconds, tick)
 
 
 def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
-    """Return the place of a failed run's steps, or why they are not stored; the run's error is reported anyway."""
+    """Save the steps of a failed run; return a phrase on the file, or on why they could not be saved."""
     if ending.result is None:
         return None
     try:
@@ -134,7 +135,7 @@ def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
 
 
 def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, observer: Observer) -> ModelOutcome:
-    """Return one run under a profiler; its result is marked as profiled and written to history only."""
+    """Train one run under a profiler; its result is marked as profiled and written to history only."""
     stem = regular.resolved(place.kept(planned, profiler))
     stem.parent.mkdir(parents=True, exist_ok=True)
     spec = spec.changed(options={**spec.options, **profiling.options(profiler, stem)})
@@ -153,14 +154,14 @@ def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Resu
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The output location of one model."""
+    """The output folder of one model's files, and the parts of their names."""
 
     folder: Path
     stamp: str
     default_engine: str | None
 
     def save(self, result: Result, *, run: int | None = None) -> Path:
-        """Write a result and return its path. Raises RunError where it had to be written elsewhere.
+        """Write a result and return its path. Raises RunError if it had to write into another folder.
 
         run: number of an incomplete result's run, which makes the names of history files distinct.
         """
@@ -174,11 +175,11 @@ class Place:
         return self.folder / store.HISTORY / f"{stem}_{self.stamp}_{ending}"
 
     def elsewhere(self, result: Result, run: int) -> Path:
-        """Return the folder for the files of a run on other machines."""
+        """Return the folder for the files of a run that an executor starts."""
         return self.folder / "cluster" / self.kept(result, f"run{run}").name
 
     def check_append(self, earlier: Result, later: Result) -> None:
-        """Raise UsageError where a run turned out to be of another benchmark; the run itself is kept."""
+        """Raise UsageError if a run turned out to be of another benchmark, after writing it to history."""
         try:
             append.refuse_unlike(earlier, later)
         except UsageError as error:
@@ -205,7 +206,7 @@ def explained(
 ) -> TensorPrimatError:
     """Return the error of a run with the run's number and the files that hold the measurements.
 
-    kept: file of the runs before it. partial: phrase on where the failed run's own steps are.
+    kept: file of the runs before it. partial: phrase on the file of the failed run's own steps.
     """
     cause = error or RunError("the run ended without a result")
     which = f"run {run} of {runs}: " if runs > 1 else ""
@@ -219,7 +220,7 @@ def title_of(spec: RunSpec) -> str:
 
 
 def with_provenance(result: Result, **changes: Any) -> Result:
-    """Return the result with these fields of its provenance."""
+    """Return the result with these fields of its provenance changed."""
     return result.changed(provenance=result.provenance.changed(**changes))
 
 
@@ -230,7 +231,7 @@ def with_command(result: Result) -> Result:
 
 
 def within_budget(request: Request, jobs: list[Job], machine: Machine, observer: Observer) -> tuple[Request, list[Job]]:
-    """Print the estimated time of the trainings, fitted to --budget-minutes, and return the fitted request and jobs."""
+    """Fit the trainings to --budget-minutes, print their estimated time, and return the fitted request and jobs."""
     specs = {job.model: job.spec for job in jobs if job.spec is not None}
     budget, pause, fit = request.budget, cooldown_of(request, machine), None
     if not specs or budget.target is not None:
@@ -256,9 +257,9 @@ def outcomes_of(
     observer: Observer,
     show_end: Callable[[ModelOutcome], None],
 ) -> Iterator[ModelOutcome]:
-    """Yield one model after the other; one that fails does not keep the next from running, Ctrl-C does.
+    """Yield the outcome of one model after the other. After a failure the next model runs; Ctrl-C ends the benchmark.
 
-    show_end: is called with the outcome of each model that has a result.
+    show_end: called with the outcome of each model that has a result.
     """
     stamp = store.new_stamp()
     for job in jobs:
@@ -281,7 +282,7 @@ def outcomes_of(
 
 
 def _read(job: Job, request: Request, machine: Machine, stamp: str) -> ModelOutcome:
-    """Return the log of one model as its result."""
+    """Read the log of one model, save it as a result, and return the outcome."""
     if job.search is None or job.search.path is None:
         raise RunError("no log to read")
     settings = request.settings

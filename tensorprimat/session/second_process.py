@@ -1,4 +1,4 @@
-"""Processes that take over part of a command's work: a fork of this one, or fresh ones for many files."""
+"""Processes that do part of a command's work: a fork of this one, or fresh ones for many files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tensorprimat.core.failures import KILLED_FOR_MEMORY, LOST
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.machine import oom_kills
 
-MOST_WORKERS = 16  # more processes would only wait for the disk
+MOST_WORKERS = 16  # number of processes; more would only wait for the disk
 
 FileItem = TypeVar("FileItem")
 FileContent = TypeVar("FileContent")
@@ -30,10 +30,10 @@ StartCall = Callable[..., Callable[[], Any]]
 
 @contextlib.contextmanager
 def second_process() -> Iterator[StartCall]:
-    """Yield a StartCall. On other systems than Linux, and on one core, this process does the work when its result is
-    requested.
+    """Yield a StartCall, which runs a function in a second process.
 
-    The first call forks the second process from this one, so an early call copies less memory.
+    On other systems than Linux, and on one core, this process does the work when its result is requested. The first
+    call forks the second process from this one, so an early call copies less memory.
     """
     if sys.platform != "linux" or usable_cores() == 1:
         yield functools.partial
@@ -44,9 +44,9 @@ def second_process() -> Iterator[StartCall]:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Disable garbage collection while thousands of files are read: it would scan all of them again and again.
+    """Disable garbage collection while thousands of files are read: it would scan all their objects repeatedly.
 
-    The objects are excluded from later collections, too, because they live until the command ends.
+    The objects are excluded from later collections too, because they live until the command ends.
     """
     gc.disable()
     try:
@@ -67,9 +67,10 @@ def _begin(parent: int) -> None:
 def in_processes(
     read: Callable[[FileItem], FileContent], items: Sequence[FileItem], *, worth: int, at_once: int = 1
 ) -> Iterator[FileContent]:
-    """Yield `read` of each item, in their order; several processes read where there are many items.
+    """Yield `read` of each item, in their order; several processes read them if there are many.
 
-    worth: items that are worth the start of a process. Raises RunError where the system ends one of them.
+    worth: number of items for which starting a process pays. at_once: number of items that a process gets at a time.
+    Raises RunError where the system kills a process.
     """
     workers = min(usable_cores(), MOST_WORKERS, len(items) // worth)
     if workers < 2:

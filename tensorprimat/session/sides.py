@@ -1,4 +1,4 @@
-"""Read the sides of a comparison that a user gives: results, folders or logs, each with or without a name."""
+"""Reader of the sides of a comparison: result files, folders or logs, each with or without a name."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tensorprimat.session.extract import joined, read_each
 from tensorprimat.session.log_names import files_of
 from tensorprimat.session.second_process import StartCall, uncollected
 
-SCALING = "scaling.json"  # next to the logs of an MLPerf submission
-EVENTS = "events.out.tfevents."  # then a time, a host and numbers
+SCALING = "scaling.json"  # file next to the logs of an MLPerf submission
+EVENTS = "events.out.tfevents."  # prefix of TensorBoard's file names; a time, a host and numbers follow
 MANY_FILES = 200  # from this number on, two processes are faster than one
 LEAST_SIDES = 2  # with fewer readable sides there is nothing to compare
 
 
 @dataclass(frozen=True, kw_only=True)
 class Argument:
-    """One word of the command line: a path, and the name of its side if the user gave one."""
+    """One argument of the command line: a path, and the name of its side if it has one."""
 
     path: Path
     name: str | None = None
     result: Result | None = field(default=None, repr=False)
-    """Result that a program already holds; the path is then only its label."""
+    """Result that a Python program passes; the path is then only its label."""
 
 
 def parse(words: Sequence[str]) -> list[Argument]:
-    """Split NAME=PATH, unless a file of that very name exists. Raises UsageError for an empty part.
+    """Split NAME=PATH, unless the whole names a file or NAME has a slash. Raises UsageError for an empty part.
 
     >>> parse(["base=old/", "new.json"])
     [Argument(path=PosixPath('old'), name='base'), Argument(path=PosixPath('new.json'), name=None)]
@@ -55,17 +55,18 @@ def parse(words: Sequence[str]) -> list[Argument]:
 def load(
     arguments: Sequence[Argument], *, by_argument: bool, read: Read = store.read_each
 ) -> tuple[list[Loaded], list[str]]:
-    """Read every argument; logs are read as `tprimat extract` reads them. Returns results, and sentences for the user.
+    """Read every argument; logs are read as `tprimat extract` reads them. Returns results, and notes for the user.
 
     by_argument: every argument is a side, and arguments of one name are one side; a side without a name is named after
-    its device if that is unique, else after its path. read: reads the result files of a folder. Raises InputError for a
-    path that holds neither a result nor training.
+    its device if that is unique, else after its path. read: reads the result files of a folder. A path without a result
+    or a training log is left out with a note. Raises InputError for it if the path does not exist, or if fewer than
+    LEAST_SIDES arguments would be left.
     """
     loaded: list[Loaded] = []
     sides = _provisional(arguments) if by_argument else [None] * len(arguments)
     unnamed_paths = [argument.path for argument in arguments if by_argument and argument.name is None]
     notes = [
-        f"{path}: given {unnamed_paths.count(path)} times, so it is one side; a={path} b={path} compares it with itself"
+        f"{path}: named {unnamed_paths.count(path)} times, so it is one side; a={path} b={path} compares it with itself"
         for path in dict.fromkeys(unnamed_paths)
         if unnamed_paths.count(path) > 1
     ]
@@ -91,7 +92,7 @@ def load(
 
 
 def read_in_two(start_call: StartCall, files: Sequence[Path]) -> list[ReadOutcome]:
-    """Read result files, very many of them in two processes."""
+    """Read result files; from MANY_FILES on, two processes share them."""
     if len(files) < MANY_FILES:
         return store.read_each(files)
     half = len(files) // 2
@@ -101,7 +102,7 @@ def read_in_two(start_call: StartCall, files: Sequence[Path]) -> list[ReadOutcom
 
 
 def _provisional(arguments: Sequence[Argument]) -> list[str | None]:
-    """Return a name for every argument: its own, else the shortest unique part of its path."""
+    """Return a name for every argument: its own, else the shortest unique end of its path."""
     unnamed = [argument.path for argument in arguments if argument.name is None]
     names: list[str | None] = []
     for argument in arguments:
@@ -116,7 +117,7 @@ def _provisional(arguments: Sequence[Argument]) -> list[str | None]:
 
 
 def _plain(path: Path) -> Path:
-    """Return a path without suffixes such as .log.gz; for a TensorBoard file its folder, named after the run."""
+    """Return a path without suffixes such as .log.gz; for a TensorBoard file its folder, whose name is the run's."""
     path = path if path.name else path.absolute()
     if path.name.startswith(EVENTS):
         path = path.absolute().parent
@@ -126,7 +127,7 @@ def _plain(path: Path) -> Path:
 
 
 def _named(loaded: Sequence[Loaded], unnamed: set[str | None]) -> list[Loaded]:
-    """Call a side without a name after its device, where it has one and no other side has the same."""
+    """Name a side without a name after its device, if all its results have one device that no other side has."""
     devices: dict[str | None, set[str | None]] = {}
     for item in loaded:
         devices.setdefault(item.side, set()).add(item.result.gpu_info.device_name)
@@ -151,7 +152,7 @@ def _read(argument: Argument, *, one_side: bool, read: Read) -> tuple[list[Loade
 
 
 def _holds_result(path: Path) -> bool:
-    """Return True for a result, and for a .json file that is no log either: `store` then reports what is wrong."""
+    """Return True for a result file, and for a .json file that is no log either, whose error `store` then reports."""
     try:
         is_result = store.is_result(store.read_json(path))
     except InputError:
@@ -162,7 +163,7 @@ def _holds_result(path: Path) -> bool:
 
 
 def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
-    """Return the results of a folder; where it has none, those of its logs."""
+    """Return the results of a folder; without any, those of its logs, else those of its subfolders."""
     try:
         return store.load_all([folder], read=read)
     except InputError as refusal:
@@ -185,9 +186,9 @@ def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded
 
 
 def _of_subfolders(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
-    """Return the results of a folder's own folders, or their logs read as one set, so that ranks are recognised.
+    """Return the results of a folder's subfolders, else of all their logs, read together so that ranks are recognised.
 
-    Both lists are empty where they hold neither.
+    Both lists are empty where the subfolders hold neither.
     """
     inside = [
         path
@@ -226,6 +227,6 @@ def _of_logs(paths: Sequence[str], *, one_side: bool) -> tuple[list[Loaded], lis
 
 
 def with_warmup(item: Loaded, warmup_steps: int) -> Loaded:
-    """Return a result with every figure computed anew, with so many steps left out at the start of each run."""
+    """Return a result with every figure recomputed without the first `warmup_steps` steps of each run."""
     config = item.result.training_config.changed(warmup_steps=warmup_steps)
     return replace(item, result=summarise(item.result.changed(training_config=config)))

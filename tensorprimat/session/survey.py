@@ -1,4 +1,4 @@
-"""The work of `analyze`: read folders of old training data, and save their logs as results."""
+"""The work of `analyze`: survey folders of old training data, and save their logs as results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORTH_A_PROCESS = 200  # files: a process takes half a second to start, a small 
 ITEMS_AT_ONCE = 16
 
 ShowProgress = Callable[[Iterable[SurveyedFile], int], Iterable[SurveyedFile]]
-"""Yields the findings as they are read, and shows a progress bar. Arguments: the findings and their number."""
+"""Function that shows a progress bar and yields the findings as they are read; arguments: findings and their number."""
 
 
 def survey_folders(
@@ -26,7 +26,7 @@ def survey_folders(
 ) -> Survey:
     """Read all files in the folders, add the facts that the user states, and save results if `save_to` names a folder.
 
-    Raises UsageError and InputError for wrong arguments; a file that cannot be read has its problem in its finding.
+    Raises UsageError and InputError for wrong arguments; the finding of a file that cannot be read states the problem.
     """
     places = _places(folders)
     items = list(survey.items(places))
@@ -61,7 +61,7 @@ def _places(folders: Sequence[Path]) -> list[Path]:
 
 
 def _words(finding: SurveyedFile) -> set[str]:
-    """Return the names that SIDE in --gpu SIDE=… can have for this file."""
+    """Return the words that name this file as SIDE in --gpu SIDE=…."""
     return words_of_file(finding.path) | (words_of(finding.result) if finding.result else set())
 
 
@@ -72,9 +72,9 @@ def _look(item: Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFi
 def _save(
     found: Sequence[SurveyedFile], folder: Path, look: Callable[[Item], SurveyedFile]
 ) -> tuple[list[Path], list[str]]:
-    """Save results of logs and event files, logs of one benchmark as its runs; return the files, and notes on them.
+    """Save the results of logs and event files; return the files, and notes. Logs of one benchmark become its runs.
 
-    Each log is read again, one benchmark after the other: the step data of thousands of logs do not fit into memory.
+    Each log is read again, one benchmark after the other, because the steps of thousands of logs do not fit in memory.
     """
     benchmarks: dict[object, list[SurveyedFile]] = {}
     for finding in found:
