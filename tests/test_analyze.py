@@ -87,6 +87,14 @@ def test_facts_of_the_file_win_over_those_of_its_path(old, capsys):
         (("old", "mistral_7b", "mxfp8", "x.log.gz"), "mistral", "fp8"),
         (("old", "llama2_70b.txt"), "llama2_70b", None),
         (("ollama", "prefp8x"), None, None),
+        (("LLaMA-Factory", "saves", "sft", "trainer_log.jsonl"), None, None),
+        (("360-llama_factory-grpo", "llama.cpp", "a.log"), None, None),
+        (("LLaMA-Factory", "qwen2.5-7b-sft", "trainer_log.jsonl"), "qwen", None),
+        (("logs", "qwen7b_baseline_500.log"), "qwen7b", None),
+        (("logs", "qwen2_5vl_lora_100.out"), "qwen2_5vl", None),
+        (("logs", "qwen2.5-32b_run_3"), "qwen2.5-32b", None),
+        (("logs", "llama_2_8gpus"), "llama_2", None),
+        (("logs", "deepseek-r1-distill-llama-8b.log"), None, None),
     ],
 )
 def test_paths_name_models_and_precisions_only_in_whole_words(parts, model, precision):

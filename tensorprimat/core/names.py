@@ -40,10 +40,12 @@ _PARTS = re.compile(
 )
 """The parts of another model's name, so that llama31_70b and Meta-Llama-3.1-70B agree."""
 
+NOT_SOFTWARE = r"(?![-_. ]?(?:factory|cpp|recipes|cookbook|stack|index|adapter|agent|inference|finetune)(?![A-Za-z]))"
+"""After a family: LLaMA-Factory, llama.cpp, llama-recipes, qwen-agent and mistral-finetune name no model."""
 _FAMILIES = ("llama", "qwen", "mistral")
 _FAMILY = re.compile(
     r"(?<![a-z0-9])(?:(?P<llama>llama)(?:-?v?3[-.p]?1?)?|(?P<qwen>qwen)(?:-?2[-.p]?5)?|(?P<mistral>mistral))"
-    r"(?![a-z0-9]|-?\d*\.\d)",
+    r"(?![a-z0-9]|-?\d*\.\d)" + NOT_SOFTWARE,
     re.IGNORECASE,
 )
 _NO_NAME = re.compile(

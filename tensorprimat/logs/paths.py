@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorprimat.core import names as spellings
+from tensorprimat.core import names
 from tensorprimat.core.provenance import FROM_PATH
 from tensorprimat.core.result import STACK_OF_PLATFORM, Platform, Result
 from tensorprimat.logs import model_names
@@ -19,7 +19,12 @@ WITHOUT_DEVICE = ("tensorboard", "nemo")
 """Formats whose frameworks print no device; every other log is expected to name its platform itself."""
 
 _ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|md|xlsx|gz|zst|xz|bz2|zip)){1,9}$", re.IGNORECASE)
-_MODEL = re.compile(r"(?<![A-Za-z])(?:llama|qwen|mistral)(?:[-_ ]?\d[\w.]*)?", re.IGNORECASE)
+_MODEL = re.compile(
+    r"(?<![A-Za-z])(?<!distill[-_ ])(?:llama|qwen|mistral)(?:[-_ ]?v?\d(?:[._p]\d{1,2})?(?:vl)?(?![A-Za-z0-9]))?"
+    + names.NOT_SOFTWARE,
+    re.IGNORECASE,
+)
+"""A family and its version; the name of a run, such as _baseline_500, may follow."""
 _PRECISION = re.compile(r"(?<![A-Za-z0-9])(?:(?:mx|nv)?(fp8|fp4)|(bf16|fp16|fp32|tf32))(?![A-Za-z0-9])", re.IGNORECASE)
 _PLATFORMS: tuple[tuple[Platform, re.Pattern[str]], ...] = (
     ("nvd", re.compile(r"nvi|nvd|nvidia|cuda|[dh]gx|[ahv]100|h[28]00|g?b[23]00|gh200|l40s?", re.IGNORECASE)),
@@ -74,10 +79,11 @@ def model_of(parts: Sequence[str]) -> str | None:
     ('llama', 'llama2_70b')
     """
     for part in reversed([_ENDINGS.sub("", part) for part in parts]):
-        if model := spellings.known(part):
+        if model := names.known(part):
             return model
+        sized = [mention for mention in names.mentions(part) if _MODEL.match(mention)]
         if match := _MODEL.search(part):
-            return model_names.model_name(match[0])
+            return model_names.model_name(sized[0] if sized else match[0])
     return None
 
 
