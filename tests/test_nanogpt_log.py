@@ -225,6 +225,17 @@ def warmed_up_record(*, header: str = "Compiling model and warming up kernels (~
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_first_step_that_compiles_after_a_declared_warm_up_is_left_out(read_text: Any, again: bool) -> None:
+    lines = ["warmup_step:1/20", "warmup_step:20/20", "step:0/20000 val_loss:6.93 train_time:0ms step_avg:0.02ms"]
+    for step in (1, 2, 3, *range(100, 2001, 100)):
+        time = 30_000 + 70 * (step - 1) + step % 3
+        lines.append(f"step:{step}/20000 train_loss:4.2{step} train_time:{time}ms step_avg:{time / step:.2f}ms")
+    figures = read_text("\n".join(lines * (1 + again)) + "\n").performance_metrics
+    assert figures.warmup_steps_dropped >= 1
+    assert figures.avg_step_time_seconds == pytest.approx(0.070, rel=1e-3)
+
+
 def test_every_step_counts_after_a_warm_up_that_the_log_declares(read_text: Any) -> None:
     result = read_text(warmed_up_record())
     assert result.training_config.warmup_steps == 0

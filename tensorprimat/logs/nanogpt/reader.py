@@ -20,6 +20,7 @@ number where a row has one.
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from collections.abc import Iterable, Iterator
@@ -28,7 +29,8 @@ import numpy as np
 
 from tensorprimat.core import devices
 from tensorprimat.core.clocks import Evidence
-from tensorprimat.core.steps import Step
+from tensorprimat.core.steady import median
+from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.nanogpt import clocks, content, rows
@@ -40,6 +42,7 @@ _WARMED_UP = (
 )  # fmt: skip
 """Beginnings of lines of modded-nanogpt versions and parameter-golf that warm up on other data and reset the model
 before the clock starts."""
+COLD = 10.0  # times the median step: a first step as slow compiled or loaded data, whatever was warmed up before it
 _INTERRUPTION = re.compile(
     r"(?P<validation>^step \d+: train loss .*val loss|^validation loss:|^HellaSwag accuracy|^rank \d+ sample \d+:)"
     r"|^saving checkpoint to "
@@ -63,6 +66,8 @@ def read(log: Log) -> Reading:
     if seen.tokens_per_step:
         steps = steps.replace(tokens=float(seen.tokens_per_step))
     config, length = seen.config, seen.config.get("sequence_length")
+    if _starts_cold(steps):
+        config.pop("warmup_steps", None)
     if seen.tokens_per_step and length and seen.tokens_per_step % length == 0:
         config["global_batch_size"] = seen.tokens_per_step // length
     if seen.gpus:
@@ -84,6 +89,14 @@ def read(log: Log) -> Reading:
         evidence=Evidence(clocks=(seen.clock,) if seen.clock else ()),
         begins=projects.begins(),
     )
+
+
+def _starts_cold(steps: Steps) -> bool:
+    """Return True if the first row of a training is COLD times as slow as the usual row."""
+    seconds, index = steps.column("seconds"), steps.column("index")
+    known = seconds[np.isfinite(seconds)]
+    first = seconds[np.flatnonzero(np.diff(index, prepend=math.inf) <= 0)]
+    return len(known) > 0 and bool((first > COLD * median(known)).any())
 
 
 def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
