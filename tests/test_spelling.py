@@ -76,6 +76,24 @@ def test_a_first_loss_with_more_digits_before_its_point_is_whole(tmp_path):
     assert signs(tmp_path / "a.log", lines) == []
 
 
+def test_one_number_of_fifty_without_its_last_zero_is_whole(tmp_path):
+    losses = [round(2 - index / 31 - index % 7 / 9999, 4) for index in range(1, 57)]
+    ending = [loss for loss in losses if len(repr(loss).partition(".")[2]) == 4]
+    row = "{{'loss': {0!r}, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': {1}}}"
+    numbers = [*ending[:20], 1.375, *ending[20:]]
+    lines = [row.format(loss, index / 100) for index, loss in enumerate(numbers, start=1)]
+    runtime = "{'train_runtime': 500.0, 'train_samples_per_second': 4.0, 'train_steps_per_second': 0.1}"
+    assert len(numbers) > 44
+    assert signs(tmp_path / "a.log", [*lines, runtime]) == []
+
+
+def test_a_validation_with_other_decimals_than_the_steps_is_whole(tmp_path):
+    row = "[titan] 2026-05-12 23:{0:02}:26,394 - INFO - {1}step: {0:2}  loss: {2}  memory: 9.5GiB(76%)  tps: 7,599"
+    lines = [row.format(index, "", f"{12 - index / 7:8.5f}") + "  tflops: 27.00  mfu: 9.50%" for index in range(1, 50)]
+    lines.insert(1, row.format(1, "validate ", "12.2079"))
+    assert signs(tmp_path / "a.log", lines) == []
+
+
 def test_a_dictionary_whose_number_lost_two_zeros_is_whole(tmp_path):
     row = '{{"current_steps": {0}, "total_steps": 900, "loss": {1!r}, "epoch": 0.5, "elapsed_time": "0:{0:02}:00"}}'
     lines = [row.format(index, 1.58 if index == 9 else round(2 - index / 31, 4)) for index in range(1, 25)]

@@ -7,6 +7,7 @@ sure (`repr` drops a zero at the end; a learning rate turns to an exponent) are 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -26,7 +27,8 @@ MOST_BYTES = 8 * 2**20  # of a log: in a larger one a single row does not move a
 LONGEST_ROW = 2**14
 MOST_SHARE = 1.3  # numbers of a metric per row: fewer or more are on lines of another kind
 ODD_SHARE = 0.02  # share of rows that may be damaged; above it the framework prints so
-LIKELY_DROPPED_ZEROS = 44  # different numbers, none shortened: 1 % by chance where last zeros are dropped (0.9^44)
+ZERO_LAST = 0.1  # share of numbers whose last decimal is a zero, which repr and %g drop
+LEAST_CHANCE = 0.01  # of so few shortened numbers, below which zeros are not dropped
 LABEL_CHARACTERS = 32
 MOST_DECIMALS = 8  # digits; a number with more is complete
 UNIT_CHARACTERS = 8
@@ -49,6 +51,8 @@ _COMMA = re.compile(
 _POINT = re.compile(r"\d\.\d")
 _SCIENTIFIC = re.compile(r"(?<![\d.])\d(?:\.\d*)?[eE][-+]?\d+$")
 _ANY_DIGIT = str.maketrans("012345678", "9" * 9)
+_EVALUATION = re.compile(r"\b(?:validat|evaluat|eval\b)", re.IGNORECASE)
+"""A line of an evaluation, whose numbers are often printed with other decimals than those of the rows."""
 _UNEVEN = re.compile(r"lr\b|lr[ (:_]|learning|norm|scale|epoch|eta\b|version", re.IGNORECASE)
 """Metrics that frameworks print with %g or that change their size by much."""
 _SPELLED = {
@@ -167,6 +171,10 @@ def odd_number(lines: Sequence[tuple[int, str]], rows: int) -> _Printed | None:
     alike: dict[str, list[int]] = {}  # of lines that differ in digits alone one is examined
     for place, (_, text) in enumerate(lines):
         alike.setdefault(text.translate(_ANY_DIGIT), []).append(place)
+    evaluations = [text for text in alike if _EVALUATION.search(text)]
+    if len(evaluations) < len(alike) / 2:  # else every line has the word, as a name of the job
+        for text in evaluations:
+            del alike[text]
     found: defaultdict[str, list[tuple[_Shape, list[int]]]] = defaultdict(list)
     for text, places in alike.items():
         for printed in _numbers(0, text):
@@ -191,7 +199,8 @@ def _of_odd_shape(
     for shape, places in listed:
         shapes[shape] += len(places)
     (usual, count), *_ = shapes.most_common(1)
-    if usual.decimals is None or not 0 < shapes.total() - count <= most:
+    others = shapes.total() - count
+    if usual.decimals is None or not 0 < others <= most:
         return None
     odd, where = next((shape, places[0]) for shape, places in listed if shape != usual)
     if odd.exponent and not usual.exponent:  # a small value, unless no program writes it so
@@ -207,11 +216,29 @@ def _of_odd_shape(
         printed = _labelled(lines[where], label, odd)
         is_cut = len(texts) == 1 and printed is not None and printed.text in next(iter(texts))
         fewer = odd.decimals < usual.decimals - likely
-        if not (is_fixed or len(texts) >= LIKELY_DROPPED_ZEROS or is_cut or fewer):
+        if not (is_fixed or _chance_of_dropped_zeros(len(texts) + others, others) < LEAST_CHANCE or is_cut or fewer):
             return None
         if printed and _is_larger(printed.text, texts):
             return None
     return _labelled(lines[where], label, odd)
+
+
+def _chance_of_dropped_zeros(numbers: int, shortened: int) -> float:
+    """Return the chance that at most `shortened` of so many numbers end in a zero, which the program drops.
+
+    >>> round(_chance_of_dropped_zeros(44, 0), 3), round(_chance_of_dropped_zeros(46, 1), 3)
+    (0.01, 0.048)
+    """
+    return sum(
+        math.exp(
+            math.lgamma(numbers + 1)
+            - math.lgamma(zeros + 1)
+            - math.lgamma(numbers - zeros + 1)
+            + zeros * math.log(ZERO_LAST)
+            + (numbers - zeros) * math.log(1 - ZERO_LAST)
+        )
+        for zeros in range(shortened + 1)
+    )
 
 
 def _is_larger(number: str, others: Collection[str]) -> bool:
