@@ -178,6 +178,15 @@ def state(**more: object) -> str:
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
+def test_the_state_of_a_checkpoint_that_states_no_time_is_refused_for_that_reason(read_text: Any) -> None:
+    rows = [{"loss": 2.5, "learning_rate": 1e-05, "epoch": step / 40, "step": step} for step in range(10, 160, 10)]
+    text = json.dumps({"global_step": 150, "max_steps": 400, "logging_steps": 10, "log_history": rows})
+    with pytest.raises(
+        NotALogError, match=r"15 rows but none to measure: no row states a time or a rate; read another"
+    ):
+        read_text(text)
+
+
 def test_trainer_state_gives_times_and_tokens_from_its_counters(read_text: Any) -> None:
     result = read_text(state())
     assert result.steps.column("index").tolist() == [10, 20, 30, 40, 50]

@@ -201,6 +201,11 @@ def _folds(log: Log) -> list[str]:
 
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| {0,8}[\d.]{1,12}[kMG]?/[\d.]{1,12}[kMG]? \[\d|\bProgress on:\S")  # tqdm's
 BAR_BYTES = 2**14  # of the end of a log, which hold a bar's last drawing
+FEWEST_TIMED = 3  # rows; fewer might have lacked a time because the first never counts
+_PACES = (
+    "seconds",
+    *(f"reported_{what}_per_second{per}" for what in ("tokens", "samples") for per in ("", "_per_gpu")),
+)
 NO_TIME = "step times are unknown"  # part of a reader's error message
 
 
@@ -217,6 +222,9 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         untimed = next((text for text in read.warnings if text.startswith("steps: ") and NO_TIME in text), None)
         if untimed is not None:
             return NotALogError(f"{rows}: {untimed.removeprefix('steps: ')}", path=log.name)
+        if len(read.steps) >= FEWEST_TIMED and not any(map(read.steps.has, _PACES)):
+            remedy = "read another log of this training that does, such as its console log or its final summary"
+            return NotALogError(f"{rows}: no row states a time or a rate", path=log.name, remedy=remedy)
         needed = "(the first never counts, and a row needs a time or a rate)"
         return NotALogError(f"{rows} {needed}", path=log.name, remedy="train for more steps")
     cause = None if log.is_folder else failures.cause_of(log)
