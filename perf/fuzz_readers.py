@@ -21,6 +21,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -209,6 +210,51 @@ def events(text: bytes) -> bytes:
     return b"".join(framed(record, len(record)) for record in records)
 
 
+def run_file(text: bytes) -> bytes:
+    """Return a run file of Weights & Biases: one call of wandb.log per line, as `name value` pairs."""
+    calls = []
+    for line in text.decode("utf-8", "replace").split("\n")[:200]:
+        words = line.split(" ")
+        calls.append(protobuf(HISTORY, protobuf_items(dict(zip(words[::2], words[1::2], strict=False)))))
+    return run_file_of(calls)
+
+
+def run_file_of(records: Sequence[bytes]) -> bytes:
+    """Return records of Protocol Buffers in the blocks of a run file, long ones in fragments."""
+    from tensorprimat.logs.wandb_run import BLOCK_BYTES, FIRST, HEADER_BYTES, LAST, MAGIC, MIDDLE, WHOLE
+
+    written = bytearray(MAGIC)
+    for record in records:
+        rest, begins = record, True
+        while begins or rest:
+            room = BLOCK_BYTES - len(written) % BLOCK_BYTES
+            if room < HEADER_BYTES:
+                written += bytes(room)
+                room = BLOCK_BYTES
+            part, rest = rest[: room - HEADER_BYTES], rest[room - HEADER_BYTES :]
+            kind = bytes([(FIRST if rest else WHOLE) if begins else MIDDLE if rest else LAST])
+            written += struct.pack("<IH", zlib.crc32(part, zlib.crc32(kind)), len(part)) + kind + part
+            begins = False
+    return bytes(written)
+
+
+def protobuf(field: int, content: bytes) -> bytes:
+    """Return a field of a message: its number, length and content."""
+
+    def varint(number: int) -> bytes:
+        return bytes([number]) if number < 0x80 else bytes([number & 0x7F | 0x80]) + varint(number >> 7)
+
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def protobuf_items(values: Mapping[str, str]) -> bytes:
+    """Return the items of a history or configuration, from values in JSON by name."""
+    return b"".join(
+        protobuf(1, protobuf(1, name.encode("utf-8", "replace")) + protobuf(16, value.encode("utf-8", "replace")))
+        for name, value in values.items()
+    )
+
+
 def framed(record: bytes, length: int) -> bytes:
     """Return a record of an event file with its length and both checksums."""
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
@@ -216,6 +262,12 @@ def framed(record: bytes, length: int) -> bytes:
     head = struct.pack("<Q", length)
     return head + struct.pack("<I", masked_crc32c(head)) + record + struct.pack("<I", masked_crc32c(record))
 
+
+HISTORY = 2  # field of a record with a call of wandb.log
+CALLS = "\n".join(
+    f"train/global_step {n} train/loss 2.{n} _step {n} _timestamp {1.76e9 + n} train/tokens_per_second 99{n}"
+    for n in range(1, 12)
+).encode()
 
 SHEETS = b"""gpu_timeline
 type,time ms,percent
@@ -272,6 +324,8 @@ def targets() -> dict[str, Target]:
     if importlib.util.find_spec("tensorboard"):
         found["tensorboard"] = Target(format="tensorboard", seeds=lambda: [events(SCALARS)])
         found["tensorboard scalars"] = Target(format="tensorboard", seeds=lambda: [SCALARS], dress=events)
+    found["wandb"] = Target(format="wandb", seeds=lambda: [run_file(CALLS)])
+    found["wandb calls"] = Target(format="wandb", seeds=lambda: [CALLS], dress=run_file)
     text = [name for name in found if name in ROWS or name in DOCUMENTS]
     found["any"] = Target(format="", seeds=lambda: [seed for name in text for seed in found[name].seeds()])
     return found

@@ -215,7 +215,8 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         return InputError("is a folder, not a log", path=log.name, remedy="name a file in it")
     if log.size_bytes == 0:
         return InputError("is empty", path=log.name)
-    if log.is_binary:
+    reason = next((warning for warning in read.warnings if warning.startswith("steps: ")), None) if read else None
+    if log.is_binary and reason is None:
         return InputError("is a binary file without step times", path=log.name, remedy="see tprimat extract --formats")
     if read is not None and len(read.steps):
         rows = f"read as {formats[0].name}: {len(read.steps)} row{'s' * (len(read.steps) > 1)} but none to measure"
@@ -227,10 +228,9 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
             return NotALogError(f"{rows}: no row states a time or a rate", path=log.name, remedy=remedy)
         needed = "(the first never counts, and a row needs a time or a rate)"
         return NotALogError(f"{rows} {needed}", path=log.name, remedy="train for more steps")
-    cause = None if log.is_folder else failures.cause_of(log)
+    cause = None if log.is_folder or log.is_binary else failures.cause_of(log)
     ended = f"; the run ended early: {cause}" if cause else ""
     if len(formats) == 1:
-        reason = next((warning for warning in read.warnings if warning.startswith("steps: ")), None) if read else None
         if reason is not None:
             clause = reason.removeprefix("steps: ")
             return NotALogError(f"no step times found{ended}, read as {formats[0].name}: {clause}", path=log.name)

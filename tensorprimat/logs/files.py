@@ -83,15 +83,17 @@ def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:
 
 
 MOST_ZEROS = 2**32  # bytes before the text of a log that was cut while its writer went on at the old position
+WANDB_OPENING = b":W&B\xe1\xbe\0"
+"""The first bytes of a run file of Weights & Biases; much of the rest is text."""
 _EVENTS = re.compile(rb"[\s\S]{2}\0{6}[\s\S]{4,64}?brain\.Event:")
 """The first record of TensorBoard's event files; the records after it may be mostly text."""
 
 
 def is_binary(path: Path) -> bool:
-    """Return True if the (unpacked) beginning is that of an event file or has more control characters than a log."""
+    """Return True for an event or run file, by its opening, and for more control characters than a log has."""
     zeros = 0
     for chunk in _text_chunks(path, SNIFF_BYTES):
-        if not zeros and _EVENTS.match(chunk):
+        if not zeros and (_EVENTS.match(chunk) or chunk.startswith(WANDB_OPENING)):
             return True
         # a file system that crashed leaves stretches of zeros in a text, and so does a log that was cut while written
         head = re.sub(rb"\0{16,}", b"", chunk)

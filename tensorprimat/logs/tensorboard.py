@@ -12,20 +12,16 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from tensorprimat.core import devices as vendors
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
-from tensorprimat.core.names import known
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import event_records, files, metric_columns, metrics
-from tensorprimat.logs.fields import iso, whole, with_intervals
+from tensorprimat.logs import arguments, event_records, files, metric_columns, metrics
+from tensorprimat.logs.fields import iso, with_intervals
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
-from tensorprimat.logs.metric_names import ARGUMENTS
-from tensorprimat.logs.paths import platform_of
 from tensorprimat.logs.text import Log
 
 MAGIC = b"brain.Event:"  # the version that opens every event file, inside its first record
@@ -45,13 +41,6 @@ FRAMEWORKS = {
 """Tag of the step time → the framework that writes it."""
 AVERAGED = ("Megatron-LM", "torchtitan")
 """Frameworks whose step time is the mean since the row before."""
-MODEL_ARGUMENTS = (
-    *("model_name", "model_name_or_path", "pretrained_model_name_or_path", "model", "exp_name", "experiment_name"),
-    *("tokenizer_model", "tokenizer_name_or_path", "_name_or_path"),
-)
-"""Arguments that may name the model, in the order in which they are believed; only a known model's name counts."""
-DEVICE_ARGUMENTS = ("gpu", "gpu_type", "gpu_name", "gpu_model", "device_name", "platform", "hardware", "vendor")
-"""Arguments that may name the vendor in one word; `device: cuda` does not, it is PyTorch's word on ROCm too."""
 HPARAMS_FILE = "hparams.yaml"  # written by Lightning next to its events
 LARGEST_HPARAMS = 2**20  # bytes
 
@@ -86,7 +75,7 @@ def read(log: Log) -> Reading:
     if framework in AVERAGED:
         reading.steps = with_intervals(reading.steps)
     _collect_hparams(log, texts)
-    _configure(reading, texts)
+    arguments.configure(reading, texts, of="the event files")
     return reading
 
 
@@ -181,23 +170,3 @@ def _collect_hparams(log: Log, texts: dict[str, str]) -> None:
                 waiting.append(value)
             elif isinstance(value, (str, int)) and not isinstance(value, bool):
                 texts.setdefault(str(name), str(value))
-
-
-def _configure(reading: Reading, texts: Mapping[str, str]) -> None:
-    config = reading.training_config
-    for name, field_name in ARGUMENTS.items():
-        if value := whole(texts.get(name)):
-            config[field_name] = value
-    for name in MODEL_ARGUMENTS:
-        if (spelled := texts.get(name)) and len(spelled) < 200 and (model := known(spelled)):
-            reading.model["name"] = model
-            break
-    for name, text in texts.items():
-        device = vendors.find_name(text)
-        platform = vendors.platform_of(device) or (platform_of((text,)) if name in DEVICE_ARGUMENTS else None)
-        if platform is not None:
-            reading.platform = platform
-            reading.assumed["platform"] = f"argument {name} of the event files"
-            if device is not None:
-                reading.gpu_info["device_name"] = device
-            break
