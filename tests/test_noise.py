@@ -49,6 +49,20 @@ def test_limits_that_move_during_a_run_are_reported():
     assert "highest clock of GPU 0" in clock
 
 
+@pytest.mark.parametrize(("own", "share"), [({0, 1}, 0.05), ({2, 3}, 1.0), ({0, 2}, 0.55)])
+def test_only_the_cores_that_the_process_may_use_count_as_busy(monkeypatch, own, share):
+    percents = [10.0, 0.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0]
+
+    def cpu_percent(interval, percpu=False):
+        assert interval > 0
+        return percents if percpu else sum(percents) / len(percents)
+
+    monkeypatch.setattr(noise.psutil, "cpu_percent", cpu_percent)
+    monkeypatch.setattr(noise.os, "sched_getaffinity", lambda _: own, raising=False)
+    look = REAL_LOOK()
+    assert (look.cores, look.busy_share) == (2, pytest.approx(share))
+
+
 def test_noise_reads_gpu_processes_and_limits_and_the_cpu_frequency_limit(tmp_path, monkeypatch):
     reading = DeviceReading(power_limit_watts=400.0, processes=(Process(pid=1), Process(pid=2)))
     monkeypatch.setattr(noise.telemetry, "open_devices", lambda ids: [Replay([reading], id=ids[0])])

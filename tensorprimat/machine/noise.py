@@ -1,8 +1,7 @@
 """Detection of other work and of changing frequency or power limits, which disturb a measurement on this machine.
 
-The machine is read before and after a run, while the benchmark is idle. The load average covers the last minute and so
-includes our own run; it is therefore combined with the CPU use of this moment: the machine counts as busy only if both
-are high.
+The machine is read before and after a run, while the benchmark is idle. The load average covers the last minute, which
+includes our own run, so the machine counts as busy only if the load average and the present CPU use are both high.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from tensorprimat.core.quantities import fixed, gigahertz, percent, watts
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
 
-LOOK_SECONDS = 0.3  # seconds; a CPU share over less time is a few scheduler ticks
-BUSY_SHARE = 0.25  # of the cores in use by others: one data loader or a build slows a step by more than runs scatter
+LOOK_SECONDS = 0.3  # a share of CPU time over less time is inexact: it has only a few scheduler ticks
+BUSY_SHARE = 0.25  # share of the cores in use by other processes, which slows a step by more than runs scatter
 MOVED = 0.01  # relative; a cap is a setting, so any change is more than rounding
 CAPS = Path("/sys/devices/system/cpu/cpufreq")  # Linux; elsewhere no cap is read
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLook:
-    """One GPU at one moment."""
+    """The state of one GPU at one moment, as far as it disturbs a measurement."""
 
     id: str
     other_processes: int
@@ -38,15 +37,16 @@ class GpuLook:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseReading:
-    """The machine at one moment."""
+    """The state of the machine at one moment, as far as it disturbs a measurement."""
 
     cores: int
+    """Number of cores that this process may use."""
     load: float | None
     """Average number of runnable processes over the last minute; None where the system does not report it."""
     busy_share: float
-    """Share of all cores in use over LOOK_SECONDS, while this program is idle."""
+    """Share of the usable cores' time in use over LOOK_SECONDS, while this program is idle."""
     cpu_cap_hertz: float | None
-    """Highest frequency that the system allows now, mean over the cores."""
+    """Highest CPU frequency that the system allows now, mean over the cores."""
     gpus: tuple[GpuLook, ...] = ()
 
     @property
@@ -56,7 +56,7 @@ class NoiseReading:
 
 
 def look(gpu_ids: Sequence[str] = ()) -> NoiseReading:
-    """Look at this machine now; takes LOOK_SECONDS. gpu_ids: the GPUs that take part; none: no GPU is read."""
+    """Return the present state of the machine; takes LOOK_SECONDS. gpu_ids: GPUs that take part; empty: read no GPU."""
     try:
         load: float | None = os.getloadavg()[0]
     except OSError:
@@ -64,7 +64,7 @@ def look(gpu_ids: Sequence[str] = ()) -> NoiseReading:
     return NoiseReading(
         cores=usable_cores(),
         load=load,
-        busy_share=psutil.cpu_percent(interval=LOOK_SECONDS) / 100,
+        busy_share=_busy_share(),
         cpu_cap_hertz=_cpu_cap(CAPS),
         gpus=tuple(_gpu(device) for device in telemetry.open_devices(gpu_ids)) if gpu_ids else (),
     )
@@ -81,8 +81,16 @@ def _gpu(device: Device) -> GpuLook:
     )
 
 
+def _busy_share() -> float:
+    """Return the share of CPU time in use on the cores that this process may use, over LOOK_SECONDS."""
+    percents = psutil.cpu_percent(interval=LOOK_SECONDS, percpu=True)
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(percents))
+    own = [percents[core] for core in usable if core < len(percents)] or percents
+    return sum(own) / len(own) / 100
+
+
 def _cpu_cap(folder: Path) -> float | None:
-    """Return the mean of scaling_max_freq (kHz in sysfs), or None where there is none."""
+    """Return the mean of scaling_max_freq in hertz (sysfs has kHz), or None where there is none."""
     caps = []
     for file in folder.glob("policy*/scaling_max_freq"):
         try:
@@ -93,12 +101,12 @@ def _cpu_cap(folder: Path) -> float | None:
 
 
 def about(now: NoiseReading, when: str) -> list[str]:
-    """Return a sentence for everything that disturbs a run. when: "before run 1" or the like."""
+    """Return a warning for everything that disturbs a run. when: a phrase such as "before run 1"."""
     return [*company(now, when), *clocks(now, when)]
 
 
 def company(now: NoiseReading, when: str) -> list[str]:
-    """Return a sentence for other work on the CPU, and one for each GPU with other processes."""
+    """Return a warning for other work on the CPU, and one for each GPU with other processes."""
     warnings = []
     if now.is_busy:
         load = "" if now.load is None else f", load {fixed(now.load, 1)}"
@@ -117,7 +125,7 @@ def company(now: NoiseReading, when: str) -> list[str]:
 
 
 def clocks(now: NoiseReading, when: str) -> list[str]:
-    """Return a sentence for every GPU whose clock is reduced."""
+    """Return a warning for every GPU whose clock is reduced."""
     return [
         f"noise: {when} the clock of GPU {number} is reduced by {' and '.join(gpu.throttled_by)}; the figures are "
         "those of the lower clock; --cooldown 60 lets it cool between runs"
@@ -127,7 +135,7 @@ def clocks(now: NoiseReading, when: str) -> list[str]:
 
 
 def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
-    """Return a sentence for every limit that changed between two looks."""
+    """Return a warning for every limit that changed between two readings."""
     warnings = []
     if _differs(before.cpu_cap_hertz, after.cpu_cap_hertz):
         caps = f"{gigahertz(before.cpu_cap_hertz)} to {gigahertz(after.cpu_cap_hertz)}"
