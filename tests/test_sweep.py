@@ -212,7 +212,7 @@ def test_fit_looks_for_a_context_where_no_batch_fits(tmp_path):
 def test_fit_reports_when_nothing_fits(tmp_path):
     (outcome,) = swept(tmp_path, specs(context_length="8", batch_size="2"), fits=lambda _: False, fit=True)
     assert outcome.cell.fit_batch_size == 0
-    assert any("nothing fits" in warning for warning in outcome.cell.warnings)
+    assert any("not even one sequence" in warning for warning in outcome.cell.warnings)
 
 
 def test_fit_can_be_requested_later(tmp_path):

@@ -72,7 +72,7 @@ def test_a_scatter_that_no_count_lowers_is_neither_low_nor_stable(noise):
 
 def test_a_single_trial_has_unknown_scatter():
     cells = [cell.model_copy(update={"cv_percent": None}) for cell in study()]
-    assert "unknown from one trial; give --trials 2" in warmup.conclusion(cells)[-1]
+    assert "unknown from one trial; use --trials 2" in warmup.conclusion(cells)[-1]
 
 
 def test_the_largest_count_alone_is_not_called_stable():
@@ -80,7 +80,7 @@ def test_the_largest_count_alone_is_not_called_stable():
     cells[-2] = cells[-2].model_copy(update={"cv_percent": 40.0})
     assert warmup.stable_from(cells) is None
     printed = warmup.conclusion(cells)[-1]
-    assert printed.startswith("No stable count is shown: after 5 warm-up steps the CV is low (1.2 %), but larger")
+    assert printed.startswith("No stable count was found: after 5 warm-up steps the CV is low (1.2 %), but larger")
 
 
 def test_a_first_trial_of_several_steps_is_not_a_first_step():

@@ -19,7 +19,7 @@ MEGA = 1e6
 MICRO = 1e-6
 
 ABSENT = (2**16 - 1, 2**32 - 1, 2**64 - 1)
-"""Values with all bits set: the driver writes them into those fields of gpu_metrics that this GPU does not have."""
+"""Values with all bits set, which the driver writes into the fields of gpu_metrics that a GPU does not have."""
 
 # amdgpu's gpu_metrics 1.6 and later (MI300): how long each limit has held the clock down, in counts that only grow.
 # amdsmi_get_violation_status of AMD SMI reads the same counts twice and waits a tenth of a second in between.
@@ -43,7 +43,7 @@ class AmdDevice:
         driver = self._ask("amdsmi_get_gpu_driver_info").get("driver_version")
         self.driver: str | None = f"amdgpu {driver}" if driver and driver != "N/A" else None
         self._held: dict[str, float] = {}
-        two_dies = "MI250" in self.name  # two devices to software, one board to its power meter
+        two_dies = "MI250" in self.name  # software sees two devices, but the board has one power meter
         self.boundary: str | None = f"{'board of two dies' if two_dies else 'socket'}, as AMD SMI counts it"
 
     def _ask(self, question: str, *arguments: Any) -> Mapping[str, Any]:
@@ -86,7 +86,7 @@ class AmdDevice:
         return _number(hottest, "value")
 
     def _throttled_by(self) -> tuple[str, ...]:
-        """Return the reasons that held the clock down since the last reading."""
+        """Return the reasons for a reduced clock since the last reading; on MI200 and older at this moment."""
         metrics = self._ask("amdsmi_get_gpu_metrics_info")
         counts = {name: count for name in THROTTLING if (count := _number(metrics, name)) is not None}
         grown = tuple(THROTTLING[name] for name, count in counts.items() if count > self._held.get(name, count))
@@ -104,7 +104,7 @@ class AmdDevice:
 
 
 def _number(answer: Mapping[str, Any], *names: str) -> float | None:
-    """Return the first of some keys that holds a number; AMD SMI writes "N/A" or one of ABSENT where it has none."""
+    """Return the first number among the values of some keys; AMD SMI's missing values ("N/A", ABSENT) are skipped."""
     values = (answer.get(name) for name in names)
     numbers = (v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool))
     return next((float(v) for v in numbers if v not in ABSENT), None)
@@ -116,14 +116,14 @@ def _product(*factors: float | None) -> float | None:
 
 
 def _find_package() -> None:
-    """Make the amdsmi that ROCm brings importable: it is in ROCm's own folder, and pip may not list it."""
+    """Add ROCm's own folder to the search path if amdsmi cannot be imported without it."""
     folder = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / "share" / "amd_smi"
     if "amdsmi" not in sys.modules and importlib.util.find_spec("amdsmi") is None and (folder / "amdsmi").is_dir():
         sys.path.append(str(folder))
 
 
 def devices() -> list[Device]:
-    """Return every GPU that AMD SMI knows; none where the package, the library or the driver is missing."""
+    """Return every GPU that AMD SMI lists; [] where the package, the library or the driver is missing."""
     _find_package()
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints when it does not find its library

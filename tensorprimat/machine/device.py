@@ -1,4 +1,4 @@
-"""The interface of a GPU that every vendor implements: its readings, and the processes on it."""
+"""The interface of a GPU that each vendor's module implements: its readings, and the processes on it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceReading:
-    """The figures of one device at one moment; None where the device does not give one."""
+    """The figures of one device at one moment; None where the device does not report a figure."""
 
     power_watts: float | None = None
     energy_joules: float | None = None
-    """Since the driver was loaded."""
+    """Energy used since the driver was loaded."""
     power_limit_watts: float | None = None
     clock_hertz: float | None = None
-    """Of the compute units."""
+    """Clock of the compute units."""
     max_clock_hertz: float | None = None
     temperature_celsius: float | None = None
     throttled_by: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Device(Protocol):
     """One GPU whose figures can be read."""
 
     id: str
-    """Its identity, as the driver spells it."""
+    """Identity of the GPU, as the driver spells it."""
     name: str
     boundary: str | None
     """Description of the hardware that its power and energy include."""

@@ -1,4 +1,4 @@
-"""The software of a run: versions and commits of packages, the container, the variables that change speed."""
+"""The software of a run: versions and commits of packages, the container, environment variables that change speed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ SETTINGS = (
     "USE_ROCM_AITER", "UCX_", "FI_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_",
     "FLASH_ATTENTION_", "AMD_", "DEBUG_CLR_", "OMP_NUM_THREADS", "KMP_", "MKL_",
 )  # fmt: skip
-"""Beginnings of the names of environment variables that change how fast training runs."""
+"""Prefixes of environment variables that change how fast training runs."""
 COMPILING_OFF = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 """Variables whose value "1" makes torch.compile return the model uncompiled."""
 CHOSEN_FILES = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_FILE")
-"""Names of paths that change how fast training runs: NCCL reads its topology and its choices from these files."""
+"""Variables with paths that change how fast training runs: NCCL reads its topology and tuning from these files."""
 NO_SETTINGS = ("_PATH", "_HOME", "_DIR", "_FILE", "_ROOT", "_CACHE", "_VERSION", "VISIBLE_DEVICES", "_VISIBLE_DEVICES")
-"""Suffixes of names that only state a path, the release of an image, or the GPUs of a job."""
+"""Suffixes of variables that only state a path, the release of an image, or the GPUs of a job."""
 
 
 CONTAINER = "container"
-"""Key of the container among the versions."""
+"""Key of the container's image among the versions."""
 GPU_DRIVER = "GPU driver"
 """Key of the driver among the versions."""
 _IMAGE_FILE = Path("/run/.containerenv")
@@ -65,13 +65,13 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def gpu_driver(gpu_ids: Iterable[str] = ()) -> dict[str, str]:
-    """Return the driver of these GPUs (none: of all) as the version named "GPU driver"; empty where none answers."""
+    """Return the driver of these GPUs (empty: of all GPUs) under the key "GPU driver"; {} where no driver answers."""
     drivers = {device.driver: None for device in telemetry.open_devices(gpu_ids) if device.driver}
     return {GPU_DRIVER: ", ".join(drivers)} if drivers else {}
 
 
 def gpu_software(platform: Platform, gpu_ids: Iterable[str]) -> dict[str, str]:
-    """Return the versions of the driver and of torch's NCCL or RCCL, by name; empty on a CPU. Imports torch."""
+    """Return the versions of the driver and of torch's NCCL or RCCL, by name; {} on a CPU. Imports torch."""
     if platform == "cpu":
         return {}
     if importlib.util.find_spec("torch") is None:
@@ -84,7 +84,7 @@ def gpu_software(platform: Platform, gpu_ids: Iterable[str]) -> dict[str, str]:
 
 
 def container(variables: Mapping[str, str]) -> str | None:
-    """Return the image that this process runs in, as Podman, Apptainer or NVIDIA's images state it; None if unknown."""
+    """Return the image of this container, as Podman, Apptainer or NVIDIA's images state it; None if unknown."""
     try:
         stated = re.search(r'^image="([^"\n]+)"', _IMAGE_FILE.read_text(errors="replace"), re.MULTILINE)
     except OSError:
@@ -100,7 +100,7 @@ def container(variables: Mapping[str, str]) -> str | None:
 
 
 def _commit_of(installed: metadata.Distribution) -> str | None:
-    """Return the commit that a package was installed from (PEP 610); None where it comes from a registry."""
+    """Return the commit from which a package was installed (PEP 610); None if it comes from a registry."""
     try:
         origin = json.loads(installed.read_text("direct_url.json") or "{}")
     except (OSError, ValueError):
@@ -116,7 +116,7 @@ def _commit_of(installed: metadata.Distribution) -> str | None:
 def git_commit(folder: Path) -> str | None:
     """Return the first digits of the commit that a working tree has checked out; None where that cannot be read.
 
-    git itself refuses to answer in a folder of another user, as containers often have them.
+    It reads git's files, because git refuses to answer in a folder of another user, which containers often have.
     """
     try:
         place = folder / ".git"
@@ -138,7 +138,7 @@ def git_commit(folder: Path) -> str | None:
 
 
 def compiling_disabled(variables: Mapping[str, str] = os.environ) -> str | None:
-    """Return the environment variable that turns torch.compile off, as "NAME=1"; None where it compiles."""
+    """Return the environment variable that turns torch.compile off, as "NAME=1"; None if none does."""
     return next((f"{name}=1" for name in COMPILING_OFF if variables.get(name) == "1"), None)
 
 
@@ -148,7 +148,7 @@ def _digits(text: str) -> str | None:
 
 
 def settings(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment variables that change speed, by name; of this process, or of those given."""
+    """Return those of the environment variables that change speed, by name."""
     return {
         name: value
         for name, value in sorted(variables.items())

@@ -1,4 +1,4 @@
-"""Processes that hold a GPU, and the end of those that a crashed training left behind.
+"""Processes that hold a GPU, and termination of those that a crashed training left behind.
 
 nvidia-smi, rocm-smi and amd-smi list processes by the host's numbers; in a container, such a number may belong to
 another process. A process counts here only if /proc shows it, in this PID namespace, with a GPU's device file open.
@@ -25,7 +25,7 @@ from tensorprimat.core.units import GIB, MIB
 from tensorprimat.machine import leftovers
 
 DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd")
-"""Device files that only a process which computes on a GPU keeps open."""
+"""Device files that are open only in processes which compute on a GPU."""
 PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
 KILLED_SECONDS = 10.0  # a large process ends only after the driver has freed its memory
 POLL_SECONDS = 0.05
@@ -33,17 +33,17 @@ POLL_SECONDS = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """One process on a GPU, or one that only a vendor's program knows."""
+    """One process on a GPU, or one that only a vendor's program lists."""
 
     pid: int
     memory_bytes: float | None = None
-    """Memory as the vendor's program states it; None if it does not."""
+    """GPU memory as the vendor's program states it; None if it does not."""
     user: str | None = None
     command: str = ""
     created: float | None = None
-    """Start time in seconds since 1970. Number and start time identify a process; a number alone is reused."""
+    """Start time in seconds since 1970. It identifies a process with the number, because numbers are reused."""
     keeps: str | None = None
-    """Reason not to end the process; None for a leftover and, until it was watched, for a possible leftover."""
+    """Reason not to end the process; None for a leftover and, before `watched`, for a possible leftover."""
     can_be_chosen: bool = False
     """True if --pid may end it although it is not a leftover: it is the user's own, Python, and on a GPU."""
 
@@ -54,7 +54,7 @@ class Holder:
 
 
 def listed() -> tuple[dict[int, float | None], list[str]]:
-    """Return the memory in bytes by process number, and the programs that answered."""
+    """Return the GPU memory in bytes by process number, and the vendors' programs that answered."""
     memory: dict[int, float | None] = {}
     answered = []
     for question, read in _QUESTIONS:
@@ -156,7 +156,7 @@ def _percent(text: str) -> float | None:
 
 
 def _gpus_of() -> dict[int, list[str]]:
-    """Return by process number the GPUs that nvidia-smi lists it on."""
+    """Return the UUIDs of the GPUs that nvidia-smi lists for each process number."""
     text = _answer(("nvidia-smi", "--query-compute-apps=pid,gpu_uuid", "--format=csv,noheader")) or ""
     found: dict[int, list[str]] = {}
     for pid, gpu in re.findall(r"^(\d+), *(GPU-[\w-]+)", text, re.MULTILINE):
@@ -172,7 +172,10 @@ _USE_QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[str,
 
 
 def holders(memory: Mapping[int, float | None]) -> list[Holder]:
-    """Return every process that has a GPU open or that a vendor's program lists, in the order of their numbers."""
+    """Return every process that has a GPU open or that a vendor's program lists, sorted by number.
+
+    This process and its parents are left out. memory: as `listed` returns it.
+    """
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = []
     for process in psutil.process_iter():
@@ -222,7 +225,7 @@ def _holder(process: psutil.Process, held: bool, used: float | None) -> Holder:
 
 
 def _judged(process: psutil.Process, held: bool) -> tuple[str | None, bool]:
-    """Return the reason that a process stays (None if that depends on its activity), and if --pid may name it."""
+    """Return the reason to keep a process (None if that depends on its activity), and True if --pid may name it."""
     if process.uids().real != os.getuid():
         return f"belongs to {process.username()}", False
     if not held:
@@ -250,7 +253,7 @@ def watched(found: Sequence[Holder], *, seconds: float) -> list[Holder]:
 
 
 def _same(holder: Holder) -> psutil.Process | None:
-    """Return the process that was listed, or None if its number now belongs to another one."""
+    """Return the process that was listed; None if it has ended or its number now belongs to another one."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(holder.pid)
         if process.create_time() == holder.created:
@@ -267,7 +270,7 @@ def _is_python(process: psutil.Process) -> bool:
 
 
 def chosen_of(found: Sequence[Holder], named: Collection[int]) -> list[Holder]:
-    """Return the leftovers and the processes that the user names.
+    """Return the leftovers and the processes that the user names by --pid.
 
     Raises UsageError for a named process that uses no GPU or must not be ended.
     """
@@ -282,17 +285,19 @@ def chosen_of(found: Sequence[Holder], named: Collection[int]) -> list[Holder]:
 
 @dataclass(frozen=True, kw_only=True)
 class AfterTerm:
-    """Processes that still run after SIGTERM, by whether they may be killed without asking."""
+    """The processes that still run after SIGTERM."""
 
     killable: tuple[Holder, ...] = ()
+    """Processes that may be killed."""
     kept: tuple[Holder, ...] = ()
-    """With the reason in `keeps`."""
+    """Processes that are in use, with the reason in `keeps`."""
 
 
 def still_idle(left: Sequence[Holder], named: Collection[int], *, seconds: float) -> AfterTerm:
-    """Watch processes that SIGTERM has not ended; those that are still leftovers or that the user names may be killed.
+    """Watch processes that SIGTERM has not ended, and return those that may be killed and those that are in use.
 
-    seconds: time without any use after which a process is a leftover. A process that has ended is in neither group.
+    Killable are the processes that the user names and those that are still leftovers. seconds: time without any use
+    after which a process is a leftover. A process that has ended is in neither group.
     """
     named_ones = [holder for holder in left if holder.pid in named]
     again = watched([holder for holder in left if holder.pid not in named], seconds=seconds)
@@ -304,10 +309,10 @@ def still_idle(left: Sequence[Holder], named: Collection[int], *, seconds: float
 
 
 def ask_to_end(chosen: Iterable[Holder], *, grace_seconds: float) -> list[Holder]:
-    """Send SIGTERM, and return those that still run after the grace time.
+    """Send SIGTERM to processes, and return those that still run after the grace time.
 
-    Each is judged again at the moment of the signal: a number that means another process by then, and a leftover that
-    has found a parent or a session, is left alone.
+    Each process is judged again just before the signal. It gets none if its number belongs to another process by then,
+    or if it is a leftover that now has a reason in `keeps`.
     """
     return _signalled(chosen, psutil.Process.terminate, grace_seconds)
 
@@ -335,7 +340,7 @@ def _signalled(
 
 
 def _still_running(processes: list[psutil.Process], patience_seconds: float) -> list[psutil.Process]:
-    """Return those that still run after a time; a zombie has ended and holds no memory."""
+    """Return those that still run after a time; a zombie counts as ended, because it holds no memory."""
     until = time.monotonic() + patience_seconds
     while (left := [process for process in processes if _runs(process)]) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)

@@ -1,8 +1,8 @@
-"""Leftovers: the rule that decides if a process on a GPU was left behind by a training that has ended.
+"""The rule that decides if a process on a GPU is a leftover of a training that has ended.
 
 A leftover is the user's own Python process that holds a GPU, has lost its parent, belongs to no living session, was not
 started by docker exec or kubectl exec, belongs to no batch job or service, and has used neither CPU, files nor GPU for
-a stated time. A process whose state cannot be read counts as in use, because a wrong "leftover" would end a running
+a stated time. A process whose state cannot be read counts as in use, because a wrong decision would end a running
 training.
 """
 
@@ -21,18 +21,18 @@ import psutil
 from tensorprimat.core.quantities import fixed
 
 REAPERS = ("systemd", "init")
-"""Programs other than process 1 that adopt orphans: a user's own systemd."""
+"""Programs other than process 1 that adopt orphans, such as a user's own systemd."""
 LAUNCHERS = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec\S*|orted|prted|srun|ray|raylet|nemo")
-"""Programs that start ranks in sessions of their own: as process 1 of a container they are the parents of its ranks."""
+"""Programs that start ranks in new sessions. As process 1 of a container they are the parents of its ranks."""
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID", "_CONDOR_SLOT", "COBALT_JOBID")
-"""Variables that a batch system sets in every process of a job (Grid Engine's JOB_ID is too common a name)."""
+"""Variables that a batch system sets in every process of a job, without Grid Engine's JOB_ID, a too common name."""
 JOB_CGROUP = re.compile(r"slurm|/job_?\d|pbs|lsf|condor|flux-|oar/|\.service$|/run-[^/]*\.scope$", re.IGNORECASE)
 """Control groups of batch systems and of services that systemd still runs."""
-IDLE_SHARE = 0.001  # of one core: a watchdog thread that wakes ten times a second stays below
-SAMPLE_SECONDS = 1.0  # between two readings of the GPUs; vendors average their utilization over about as long
+IDLE_SHARE = 0.001  # share of one core's time: a watchdog thread that wakes ten times a second uses less
+SAMPLE_SECONDS = 1.0  # interval of GPU readings; vendors average the utilization over about as long
 
 GpuUse = Callable[[], Mapping[str, float | None]]
-"""Returns the utilization of every GPU in percent by its name; None for a GPU that does not report it."""
+"""Function that returns the utilization of every GPU in percent, by name; None for a GPU that does not report it."""
 
 
 def why_kept(process: psutil.Process) -> str | None:
@@ -64,7 +64,7 @@ def _pid_namespace(process: psutil.Process) -> str | None:
 
 
 def _session(process: psutil.Process) -> str | None:
-    """Return the sign that a user may still be in the session of a process, or None."""
+    """Return the reason why a user may still be in the session of a process, or None."""
     session = os.getsid(process.pid)
     if session == 0:
         return "its session began outside this container"
@@ -81,7 +81,7 @@ def _session(process: psutil.Process) -> str | None:
 
 
 def _own_orphans() -> set[int]:
-    """Return the Python processes that have lost their parent: several may be left over from one session."""
+    """Return the numbers of the Python processes that have lost their parent; one session may leave several."""
     found = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -115,12 +115,12 @@ def _job(process: psutil.Process) -> str | None:
 
 @dataclass(frozen=True)
 class _Use:
-    """Resources that a process, its descendants and the others of its session have used so far."""
+    """The resources that a process, its descendants and the other processes of its session have used so far."""
 
     cpu_seconds: float
     bytes_moved: int
     on_disk: bool
-    """Waits for a disk or a network file system (state D)."""
+    """True if one of them waits for a disk or a network file system (state D)."""
 
 
 def _use(process: psutil.Process) -> _Use | str:
@@ -142,7 +142,7 @@ def _used(process: psutil.Process) -> _Use:
 
 
 def _with_session(process: psutil.Process) -> list[psutil.Process]:
-    """Return a process, the others of its session (ranks that wait for each other) and the descendants of all."""
+    """Return a process, the others of its session (ranks that wait for each other), and all their descendants."""
     found = {process, *process.children(recursive=True)}
     session = os.getsid(process.pid)
     for other in psutil.process_iter():
@@ -155,9 +155,9 @@ def _with_session(process: psutil.Process) -> list[psutil.Process]:
 def watch(
     processes: Iterable[psutil.Process], seconds: float, gpu_use: GpuUse, gpus_of: Mapping[int, Sequence[str]]
 ) -> dict[int, str | None]:
-    """Watch processes for a time; return by number the reason that each is in use, or None if it used nothing.
+    """Watch processes for a time; return by process number the reason why it is in use, None if it used nothing.
 
-    gpus_of: by process number the names of the GPUs that it is on; every GPU counts for a process that is missing.
+    gpus_of: by process number the names of its GPUs; for a process that is missing there, the use of any GPU counts.
     """
     watched = list(processes)
     before = {process.pid: _use(process) for process in watched}
@@ -170,7 +170,7 @@ def watch(
 
 
 def _busiest(gpu_use: GpuUse, seconds: float) -> dict[str, float | None]:
-    """Return the highest utilization of each GPU over a time; None where one reading gave none."""
+    """Return the highest utilization in percent of each GPU over a time; None if it was missing in one reading."""
     until = time.monotonic() + seconds
     busiest = dict(gpu_use())
     while (left := until - time.monotonic()) > 0:

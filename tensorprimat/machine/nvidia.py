@@ -10,8 +10,8 @@ from tensorprimat.machine.device import Device, DeviceReading, Process
 
 MEGA = 1e6
 
-# nvml.h, nvmlClocksEventReasons: bits that mean that the device would run faster if it could. Idle (0x1) and
-# application clocks (0x2) are intended.
+# nvml.h, nvmlClocksEventReasons: bits of limits that reduce the clock. Idle (0x1) and application clocks (0x2) are
+# intended and not among them.
 THROTTLING = {
     0x4: "the power cap",
     0x8: "a hardware slowdown",
@@ -74,7 +74,7 @@ def _text(value: Any) -> str:
 
 
 def devices() -> list[Device]:
-    """Return every GPU that NVML knows; none where the package, the library or the driver is missing."""
+    """Return every GPU that NVML lists; [] where the package, the library or the driver is missing."""
     try:
         import pynvml
     except ImportError:

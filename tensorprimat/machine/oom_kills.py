@@ -1,4 +1,4 @@
-"""Processes that the kernel killed because memory ran out, by the counter of this process's control group.
+"""Detection of processes that the kernel killed because memory ran out, by the counter of this process's control group.
 
 The counter is the proof that a process which ended by SIGKILL was not killed by hand. Linux counts a victim in its own
 group, whichever limit was reached: memory.events (version 2, descendants included) and memory.oom_control (version 1),
@@ -14,19 +14,19 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 class KillWatch:
-    """The counter since a process was started, to read when the process has ended."""
+    """A watch for kills: create it before a process starts, and ask it when the process has ended."""
 
     def __init__(self) -> None:
         self._before = count()
 
     def killed(self) -> bool:
-        """Return True if the kernel has killed a process of this control group for lack of memory since the start."""
+        """Return True if the kernel has killed a process of this control group for lack of memory since creation."""
         after = count()
         return self._before is not None and after is not None and after > self._before
 
 
 def count() -> int | None:
-    """Return the processes of this control group that the kernel has killed for lack of memory; None if unknown."""
+    """Return the number of processes of this control group that the kernel killed for lack of memory, or None."""
     try:
         groups = [line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines()]
     except OSError:  # not Linux
@@ -38,7 +38,7 @@ def count() -> int | None:
 
 
 def _read(root: Path, group: str, name: str) -> int | None:
-    """Return the counter of a group, or of the nearest group above it: a container may not see its own path."""
+    """Return the counter of a group, or of the nearest group above it, because a container may not see its own path."""
     folder = root / group.lstrip("/")
     for place in (folder, *folder.parents):
         try:

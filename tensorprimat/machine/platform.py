@@ -33,13 +33,13 @@ CUDA_CORES_PER_SM = {
     (6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128,
     (9, 0): 128, (10, 0): 128, (10, 3): 128, (12, 0): 128,
 }  # fmt: skip
-"""FP32 lanes of one multiprocessor by compute capability: CUDA C++ Programming Guide, arithmetic throughput table."""
-STREAM_PROCESSORS_PER_CU = 64  # of every CDNA generation: AMD CDNA 3 white paper, compute unit
+"""Compute capability → FP32 lanes of one multiprocessor (CUDA C++ Programming Guide, arithmetic throughput table)."""
+STREAM_PROCESSORS_PER_CU = 64  # in every CDNA generation (AMD CDNA 3 white paper, compute unit)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One machine as training sees it."""
+    """One machine and the devices that torch can use on it."""
 
     platform: Platform
     gpu_info: GpuInfo
@@ -54,11 +54,11 @@ class Machine:
         return LABELS[self.platform]
 
     def gpus_of(self, spec: RunSpec) -> tuple[str, ...]:
-        """Return the identities of the GPUs of this machine that a run uses: the first of the visible ones."""
+        """Return the identities of the GPUs of this machine that a run uses: the first num_gpus of the visible ones."""
         return self.gpu_ids[: spec.num_gpus]
 
     def facts_of_a_measurement(self) -> dict[str, Any]:
-        """Return machine, versions and time by the keys that the files of cells and preflights have."""
+        """Return machine, versions and time by their keys in the files of cells and preflights."""
         return {
             "platform": self.platform,
             "device_name": self.gpu_info.device_name,
@@ -72,10 +72,10 @@ class Machine:
 
 
 def detect(*, cpu: bool = False) -> Machine:
-    """Return the machine as training sees it; imports torch where it is installed.
+    """Return the machine with the devices that torch can use; imports torch where it is installed.
 
-    cpu: return the CPU even where there is a GPU, for training on the CPU. If torch cannot use the GPU, the CPU is
-    returned with a warning that says why.
+    cpu: return the CPU even if there is a GPU, for training on the CPU. If the system has a GPU that torch cannot use,
+    return the CPU with a warning.
     """
     if importlib.util.find_spec("torch") is None:
         return _cpu(None, ("platform: torch is not installed, so no GPU can be seen; pip install torch",))
@@ -115,7 +115,7 @@ def _gpu(torch: ModuleType, warned: tuple[str, ...]) -> Machine:
 
 
 def _identity(uuid: str) -> str:
-    """Return a device's identity: NVIDIA's UUID unchanged; HIP returns 16 hexadecimal characters as if they were bytes.
+    """Return a device's identity: NVIDIA's UUID unchanged; for HIP the 16 characters that the UUID's bytes encode.
 
     >>> _identity("35663862-6331-6434-6537-613261396230")
     '5f8bc1d4e7a2a9b0'
@@ -136,7 +136,7 @@ def _cores(device: Any, *, rocm: bool) -> int | None:
 
 
 def _unused_gpu(torch: ModuleType) -> tuple[str, ...]:
-    """Return a warning for each GPU that the kernel knows and torch cannot use."""
+    """Return a warning if a GPU driver is loaded, but torch can use no GPU; called only then."""
     for node, vendor in ((Path("/dev/nvidiactl"), "NVIDIA"), (Path("/dev/kfd"), "AMD")):
         if node.exists():
             return (
@@ -168,7 +168,7 @@ def multiply_float32_in(precision: str) -> None:
     import torch
 
     if precision == "tf32" and torch.version.hip is not None:
-        os.environ["HIPBLASLT_ALLOW_TF32"] = "1"  # without it ROCm's torch stays at fp32: pytorch/pytorch#143549
+        os.environ["HIPBLASLT_ALLOW_TF32"] = "1"  # without it ROCm's torch uses fp32: pytorch/pytorch#143549
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 

@@ -1,6 +1,6 @@
-"""Telemetry of a working GPU: power, clocks, temperature, and other processes on it.
+"""Telemetry of a GPU during work: power, energy, clocks, temperature, and other processes on it.
 
-`Sampler` reads devices in the background. A figure that a device does not give is None.
+`Sampler` reads devices in the background. A figure that a device does not report is None.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tensorprimat.core.steps import FloatArray
 from tensorprimat.machine import amd, nvidia
 from tensorprimat.machine.device import Device, DeviceReading, Process
 
-SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; more samples add no information
+SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; more samples add little
 COUNTER_PATIENCE_SECONDS = 1.0  # drivers update their counters several times a second
 MOST_ABOVE_POWER = 2.0  # largest growth of a counter over power × time; sampled power misses short peaks
-MOST_MISSING = 1  # readings in a row that a figure may lack: drivers time out now and then
+MOST_MISSING = 1  # readings in a row in which a figure may be missing: drivers time out now and then
 FIGURES: dict[str, tuple[str, Callable[..., FloatArray]]] = {
     "energy_joules": ("energy", np.mean),
     "clock_hertz": ("clock", np.mean),
     "temperature_celsius": ("temperature", np.max),
 }
-"""Figure of a reading → its name in warnings, and how the devices' values become one."""
-NEAREST_SAMPLE_SECONDS = 1.0  # a step shorter than the sampling interval takes the nearest sample if it is this near
+"""Figure of a reading → its name in warnings, and the function that combines the devices' values."""
+NEAREST_SAMPLE_SECONDS = 1.0  # a step without a sample takes the nearest one, if it is not farther away than this
 
 
 def open_devices(ids: Iterable[str]) -> list[Device]:
-    """Return the devices with these identities (empty: every device), of whichever vendor's package is installed.
+    """Return the devices with these identities (empty: every device), of each vendor whose package is installed.
 
-    The list is empty without a package or a device: no command requires telemetry.
+    The list is empty without a package or a device.
     """
     bare = {_bare(identity) for identity in ids}
     devices: list[Device] = [*nvidia.devices(), *amd.devices()]
@@ -48,8 +48,11 @@ def _bare(identity: str) -> str:
 
 
 def foreign_processes(reading: DeviceReading, *, ours: Iterable[int]) -> tuple[Process, ...]:
-    """Return the processes on the device that do not belong to this training. In a container some drivers report the
-    host's process numbers. If no number matches, as many processes are left out as the training has (`ours`)."""
+    """Return the processes on the device that do not belong to this training.
+
+    In a container some drivers report the host's process numbers. If no number matches one of `ours`, as many processes
+    are left out as `ours` has.
+    """
     own = set(ours)
     others = tuple(process for process in reading.processes if process.pid not in own)
     return others[len(own) :] if len(others) == len(reading.processes) else others
@@ -61,7 +64,7 @@ def numbered_as_here(reading: DeviceReading, own: int) -> bool:
 
 
 class Sampler:
-    """Reads devices every SAMPLE_SECONDS in a thread of its own, from `start` to `stop`."""
+    """A thread that reads devices every SAMPLE_SECONDS, from `start` to `stop`."""
 
     def __init__(self, devices: Sequence[Device], *, period: float = SAMPLE_SECONDS) -> None:
         self._devices, self._period = tuple(devices), period
@@ -86,7 +89,7 @@ class Sampler:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop reading and take a last full reading; the samples stay."""
+        """Stop sampling and take a last full reading; the samples remain available."""
         if self._thread is None or self._stop.is_set():
             return
         self._stop.set()
@@ -114,9 +117,10 @@ class Sampler:
             self._times.append(time.time())  # last, so that a reader never finds a time without its value
 
     def mean_watts(self, start: float, end: float) -> float | None:
-        """Return the mean power per device between two moments (Unix time).
+        """Return the mean power per device in watts between two moments (Unix time).
 
-        Without a sample in between, return the nearest one, or None if it is NEAREST_SAMPLE_SECONDS or more away.
+        Without a sample in between, return the nearest one, or None if it is more than NEAREST_SAMPLE_SECONDS from the
+        middle.
         """
         times = self._times[:]
         first, last = bisect_left(times, start), bisect_left(times, end)
@@ -131,7 +135,7 @@ class Sampler:
 
     @property
     def throttled_by(self) -> tuple[str, ...]:
-        """Return the reasons for a reduced clock in any sample."""
+        """Return the reasons for a reduced clock in all samples, each once."""
         return tuple(sorted(self._throttled))
 
     @property
@@ -141,15 +145,15 @@ class Sampler:
 
     @property
     def seconds_per_sample(self) -> float | None:
-        """Return the mean time that one reading of all devices takes on the host."""
+        """Return the mean time in seconds that one reading of all devices takes; None without samples."""
         return self._sampling_seconds / self._samples if self._samples else None
 
     def columns(self, ended_at: FloatArray, seconds: FloatArray) -> dict[str, FloatArray]:
-        """Return columns of `Steps` for rows that end at these moments and last so long, mean of the devices.
+        """Return columns of `Steps` for rows with these ends (Unix time) and durations, as means over the devices.
 
-        energy_joules_per_gpu from the devices' counters, clock_hertz, temperature_celsius of the hottest device, and
-        throttled_seconds by the share of the readings in which the clock of a device was reduced. A column that the
-        devices do not report is left out; a row in which several readings in a row are missing is nan.
+        They are energy_joules_per_gpu from the devices' counters, clock_hertz, temperature_celsius of the hottest
+        device, and throttled_seconds by the share of the readings in which the clock of a device was reduced. A column
+        that the devices do not report is left out; a row in which several readings in a row are missing is nan.
         """
         if len(self._looks) < 2:
             return {}
@@ -166,9 +170,10 @@ class Sampler:
         return found
 
     def _looked(self, figure: str) -> _Series | None:
-        """Return a figure over time, its mean or maximum over the devices; None where it is known less than twice.
+        """Return a figure over time, its mean or maximum over the devices; None with fewer than two complete readings.
 
-        A reading that one device lacks is left out. The series has a gap where several in a row are.
+        A reading in which a device did not report the figure is left out. Where several in a row are left out, the
+        series has a gap.
         """
         rows = self._values(figure)
         whole = np.flatnonzero(np.isfinite(rows).all(axis=1))
@@ -179,12 +184,12 @@ class Sampler:
         return _Series(times, FIGURES[figure][1](rows[whole], axis=1), lost)
 
     def _values(self, figure: str) -> FloatArray:
-        """Return a figure of every reading, (readings, devices), nan where a device did not report it."""
+        """Return a figure of every reading, shape (readings, devices), nan where a device did not report it."""
         rows = [[getattr(one, figure) for one in looks] for _, looks in self._looks]
         return np.array(rows, float).reshape(len(rows), len(self._devices))
 
     def counter_refused(self) -> str | None:
-        """Return the reason why the energy counters cannot be used; None where they can, or where there are none."""
+        """Return the reason why an energy counter cannot be used; None if all can, or without counters."""
         times = np.array([moment for moment, _ in self._looks])
         for joules, watts in zip(self._values("energy_joules").T, self._values("power_watts").T, strict=True):
             known = np.isfinite(joules)
@@ -197,13 +202,13 @@ class Sampler:
             moments, busy = times[known], np.nan_to_num(watts[known]) > 0
             changes = np.flatnonzero(np.concatenate([[True], growth > 0, [True]]))
             for first, following in pairwise(changes):  # consecutive readings with the same value
-                stood = moments[first:following][busy[first:following]]
+                stood = moments[first:following][busy[first:following]]  # readings at which it drew power
                 if len(stood) and stood[-1] - stood[0] >= COUNTER_PATIENCE_SECONDS:
                     return "it stood still while the device drew power"
         return None
 
     def warnings(self) -> list[str]:
-        """Return the warnings about the sampled devices."""
+        """Return the warnings about reduced clocks, the energy counter and missing figures."""
         held = [
             f"clock: reduced by {why} in {count} of {self._samples} samples"
             for why, count in sorted(self._throttled.items())
@@ -228,7 +233,7 @@ class Sampler:
 
 
 def _not_bridged(whole: NDArray[np.bool_]) -> int:
-    """Return the incomplete readings that leave steps without a figure: several in a row, or at an end.
+    """Return the number of incomplete readings that leave steps without a figure: several in a row, or at an end.
 
     whole: for each reading, True if every device reported the figure.
     """
@@ -249,11 +254,14 @@ class _Series:
     """For each reading, the seconds to the next reading if several readings between them are missing, else 0."""
 
     def integral(self) -> _Series:
-        """Return the running integral, each value holding until the next."""
+        """Return the running integral over time; each value holds until the next reading."""
         return replace(self, values=_running(self.values[:-1] * np.diff(self.times)))
 
     def growth(self, ended_at: FloatArray, seconds: FloatArray) -> FloatArray:
-        """Return the growth of a running sum over rows; nan outside of the readings and where several are missing."""
+        """Return the growth of a running sum over each row; nan outside of the readings and where several are missing.
+
+        ended_at: ends of the rows (Unix time). seconds: their durations.
+        """
         start = ended_at - seconds
         inside = np.isfinite(ended_at) & (start >= self.times[0]) & (ended_at <= self.times[-1])
 
@@ -264,5 +272,5 @@ class _Series:
 
 
 def _running(steps: FloatArray) -> FloatArray:
-    """Return the sum up to each moment, 0 at the first."""
+    """Return the cumulative sums, beginning with 0."""
     return np.concatenate([[0.0], np.cumsum(steps)])

@@ -1,4 +1,4 @@
-"""Advice from measured data: one sentence each, with its number and the flag that changes it; commands print it."""
+"""Advice from measured cells: each one sentence with its number and the flag that changes it; commands print it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tensorprimat.core.quantities import count, fixed, percent, significant
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.platform import Machine
 
-SCATTER_PERCENT = 10.0  # percent; above it, the mean of a few trials is unreliable
+SCATTER_PERCENT = 10.0  # CV of the trials; above it, the mean of a few trials is unreliable
 WANTED_PERCENT = 2.0  # standard error of the mean that the advice aims at
-MOST_TRIALS = 200  # more of them do not help on a machine that is never quiet
-STILL_WARMING = 1.25  # first trial over the median of the later ones
-HALF_EMPTY = 0.5
-SPILLING = 3.0  # times longer than the cell with the best rate would need for the same FLOPs
-FULL = 0.9  # of the device's memory
+MOST_TRIALS = 200  # largest number that is advised: more do not help on a machine that is always busy
+STILL_WARMING = 1.25  # ratio of the first trial to the median of the later ones, from which on the warm-up is too short
+HALF_EMPTY = 0.5  # share of the device's memory up to which a larger batch is advised
+SPILLING = 3.0  # ratio of a cell's time to that of the best rate for the same FLOPs
+FULL = 0.9  # share of the device's memory from which on memory may spill
 
 
 class Watch:
-    """Samples the device while a cell is timed."""
+    """A sampler of the device while a cell is timed."""
 
     def __init__(self, machine: Machine, device: str) -> None:
         number = int(device.partition(":")[2] or 0)
@@ -47,12 +47,12 @@ class Watch:
 
 
 def advise(cell: MicroResult, seen: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the sentences about one cell. seen: the warnings of `Watch`."""
+    """Return the advice on one cell. seen: the warnings of `Watch`, which are appended."""
     return (*_scatter(cell), *_precision(cell), *_memory(cell), *_loss(cell), *seen)
 
 
 def _scatter(cell: MicroResult) -> list[str]:
-    """Return advice on a large variation: more warm-up steps, more trials or longer ones, with their number."""
+    """Return advice on a large CV: the number of warm-up steps, of trials or of steps per trial that reduces it."""
     if cell.cv_percent is None or cell.cv_percent <= SCATTER_PERCENT:
         return []
     sentence = f"scatter: CV {fixed(cell.cv_percent, 1)} % over {len(cell.trial_times_ms)} trials"
@@ -70,7 +70,7 @@ def _scatter(cell: MicroResult) -> list[str]:
 
 
 def _first_explains(cv_percent: float, first: float, later: Sequence[float]) -> bool:
-    """Return True if the first trial is slow and causes most of the variation."""
+    """Return True if the first trial is slow and causes most of the CV."""
     if not later or first <= STILL_WARMING * statistics.median(later):
         return False
     return len(later) < 2 or 100 * statistics.stdev(later) / statistics.fmean(later) < cv_percent / 2
@@ -91,8 +91,8 @@ def _memory(cell: MicroResult) -> list[str]:
     if cell.memory_kind != "allocated" or not peak or not total or peak > HALF_EMPTY * total or cell.status != "ok":
         return []
     return [
-        f"memory: {percent(1 - peak / total, 0)} of the device's {count(total)} GB are unused; a larger batch uses it, "
-        f"such as --batch-size {2 * cell.batch_size}"
+        f"memory: {percent(1 - peak / total, 0)} of the device's {count(total)} GB are unused; a larger batch, such as "
+        f"--batch-size {2 * cell.batch_size}, uses more"
     ]
 
 
@@ -106,7 +106,10 @@ def _loss(cell: MicroResult) -> list[str]:
 
 
 def spilling(cells: Sequence[MicroResult]) -> dict[int, str]:
-    """Return the warning for each cell that is far slower than its FLOPs explain while memory is full, by position."""
+    """Return a warning for each cell that is far slower than its FLOPs explain while memory is full, by its position.
+
+    A cell is compared with the cells of the same precision, pass and device that have as many tokens or fewer.
+    """
     found = {}
     for place, cell in enumerate(cells):
         alike = [
@@ -127,7 +130,7 @@ def spilling(cells: Sequence[MicroResult]) -> dict[int, str]:
 
 
 def with_spilling(cells: Sequence[MicroResult]) -> list[MicroResult]:
-    """Return the cells with a warning where host memory seems to be used, judged by other cells."""
+    """Return the cells, with the warnings of `spilling`."""
     found = spilling(cells)
     return [
         cell.changed(warnings=(*cell.warnings, found[place])) if place in found else cell

@@ -1,7 +1,7 @@
 """All-reduce, all-gather and reduce-scatter over message sizes: gloo on a CPU, NCCL (which is RCCL on ROCm) on GPUs.
 
-They are measured if torchrun started several processes; every rank calls `measure` within `group`.
-Bus bandwidth counts what each link carries, as NVIDIA's nccl-tests do (doc/PERFORMANCE.md there).
+They are measured if torchrun started several processes; every rank calls `measure` within `group`. Bus bandwidth is the
+rate at which each link carries bytes, as in NVIDIA's nccl-tests (doc/PERFORMANCE.md there).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tensorprimat.micro import matmul
 
 SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**10, 2**16, 2**20, 2**24, 2**26, 2**28, 2**30)}
 REPEATS = 5
-SMALL_BYTES, CALLS_OF_SMALL = 2**22, 20  # a small message takes less time than launching its kernel
+SMALL_BYTES, CALLS_OF_SMALL = 2**22, 20  # several calls are timed together: a small message takes less than its launch
 TYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16, torch.float32)}
-"""Types in which all-reduce is timed, because trainings reduce gradients in either; the others use the first type."""
+"""Types in which all-reduce is timed, because trainings reduce gradients in both; other collectives use the first."""
 
 # torch 2.13 renamed both, and warns of the old names.
 _GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -32,7 +32,7 @@ _SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_t
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter"]
 Value = TypeVar("Value")
 Work = tuple[Callable[[], object], Callable[[], object]]
-"""The call that is timed, and the call that restores its data."""
+"""The call that is timed, and the call that restores its input."""
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ def gathered(own: Value, processes: int) -> list[Value]:
 
 
 def measure(device: torch.device, processes: int) -> list[Collective]:
-    """Return every collective at every size; nothing where there is one process only."""
+    """Return every collective at every size; [] for a single process."""
     if processes == 1:
         return []
     return [
@@ -75,7 +75,7 @@ def measure(device: torch.device, processes: int) -> list[Collective]:
 
 
 def _all_reduce(size: int, dtype: torch.dtype, device: torch.device, _processes: int) -> Work:
-    """Return an all-reduce that sums, as training does; for a maximum, NVLink SHARP in the switches would be off."""
+    """Return an all-reduce that sums, as in training; a maximum of float32, for example, cannot use NVLink SHARP."""
     fresh = torch.randn(size // dtype.itemsize, device=device).to(dtype)
     values = fresh.clone()
     return lambda: dist.all_reduce(values, op=dist.ReduceOp.SUM), lambda: values.copy_(fresh)
@@ -100,7 +100,7 @@ _KINDS: dict[CollectiveKind, tuple[Callable[[int, torch.dtype, torch.device, int
     "all_gather": (_all_gather, 1),
     "reduce_scatter": (_reduce_scatter, 1),
 }
-"""Function of each collective, and how often each link carries the message (times (n−1)/n)."""
+"""Collective → its function, and the factor of its bus bandwidth, which is multiplied by (n−1)/n for n processes."""
 
 
 def _timed(kind: CollectiveKind, dtype: torch.dtype, size: int, device: torch.device, processes: int) -> Collective:

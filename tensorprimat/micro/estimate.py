@@ -1,6 +1,6 @@
 """Estimates for a cell before it runs: memory from the shape, time from FLOPs and a rate.
 
-They are labelled as estimates and answer "does it fit, and does it take minutes or hours?"
+They are labelled as estimates; they only show if a cell fits, and if it takes minutes or hours.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tensorprimat.machine.platform import Machine, detect
 
 PROCESS_BYTES = 0.4e9  # resident memory of a process with torch and transformers; a GPU's allocator does not count it
 
-UTILISATION = 0.4  # of the best matrix rate: usual for training
-QUICK_SIZE = {"cpu": 1024, "cuda": 8192}  # of the product that is timed if no rate is known; takes tenths of a second
-START_SECONDS = 8.0  # of a fresh process: importing torch and transformers, building the model
+UTILISATION = 0.4  # share of the best matrix rate that training usually reaches
+QUICK_SIZE = {"cpu": 1024, "cuda": 8192}  # side of the product that is timed (tenths of a second) if no rate is known
+START_SECONDS = 8.0  # start of a fresh process: importing torch and transformers, building the model
 
 
 def estimate(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate:
     """Return the estimated memory and time of a cell.
 
-    flops_per_second: the best matrix rate of the device at this precision, measured or nameplate; without it, time is
-    None.
+    flops_per_second: the best matrix rate of the device at this precision, measured or from the catalogue; if it is
+    None, so is the time.
     """
     step = of_cell(spec, fused_norm=fuses_norm(spec.device.partition(":")[0]))
     held = state_bytes(step) + activation_bytes(step) + (PROCESS_BYTES if spec.device == "cpu" else 0)
@@ -40,7 +40,7 @@ def estimate(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate
 def best_rate(
     machine: Machine, device: str, precision: str, *, kept: Preflight | None = None, may_run: bool = True
 ) -> tuple[float | None, str]:
-    """Return the FLOP/s that matrix products reach on the device at this precision (or None), and the figure's origin.
+    """Return the FLOP/s of matrix products on the device at this precision (or None), and the source of the figure.
 
     kept: a preflight of this machine. may_run: time one product now if neither the preflight nor the catalogue has a
     rate. A process that has used a GPU keeps some GPU memory until it ends, so cells in other processes have less.
@@ -69,7 +69,7 @@ def best_rate(
 def estimate_all(
     specs: Sequence[CellSpec], output: Path, *, may_run: bool
 ) -> tuple[list[MicroEstimate], dict[str, tuple[float | None, str]]]:
-    """Return the estimate of each cell, and by precision the rate that it assumes (FLOP/s) with its origin.
+    """Return the estimate of each cell, and by precision the rate that it assumes (FLOP/s) with its source.
 
     output: the folder in which a preflight of this machine may be kept. may_run: as in `best_rate`.
     """

@@ -1,4 +1,4 @@
-"""From flags to cells: the sizes, shapes and axes that `tprimat passes`, `warmup` and `sweep` have in common."""
+"""Conversion of flags to cells: the sizes, shapes and axes that `tprimat passes`, `warmup` and `sweep` share."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.quantities import alternatives
 
 DEFAULT_TRIALS = 10
-FFN_FACTOR = 4  # d_ff over d_model where only --d-model is given, as in small, medium, large, xl and 2.7B
+FFN_FACTOR = 4  # d_ff / d_model if a flag sets d_model but none sets d_ff, as in small, medium, large, xl and 2.7B
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """One shape with its label."""
+    """A model shape with its name and default batch."""
 
     model_size: str
-    """Name of the shape."""
+    """Name of the shape in tables and files."""
     architecture: str
     preset: str | None
-    """Preset of a known model; None for small to 2.7B and for a shape stated by numbers."""
+    """Preset of a known model; None for small to 2.7B and for a shape that flags state in numbers."""
     d_model: int
     d_ff: int
     num_layers: int
     num_heads: int
     vocab: int
     context_length: int
-    """Default of the size, which --context-length replaces."""
+    """Default context length in tokens, which --context-length replaces."""
     batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridOptions:
-    """The flags, as typed; None where a flag was not given. Lists are separated by commas."""
+    """The values of the flags, as typed; None for a flag that is not used. Commas separate the items of a list."""
 
     model_size: str | None = None
     shapes: Sequence[str] = ()
@@ -55,7 +55,7 @@ class GridOptions:
     precision: str | None = None
     attention: str = "sdpa"
     autocast: bool | None = None
-    """None: on for fp16, which cannot train without it, otherwise off."""
+    """Use of autocast; None means on for fp16, which cannot train without it, and off for any other precision."""
     compile: bool = False
     data: str | None = None
     seed: int = 1234
@@ -103,7 +103,7 @@ def cells(options: GridOptions) -> list[CellSpec]:
 
 
 def trials_of(options: GridOptions) -> tuple[int, int]:
-    """Return the number of trials and the steps of each trial; --measure-steps is their product."""
+    """Return the number of trials and the number of steps of each; --measure-steps is their product."""
     total, trials, steps = options.measure_steps, options.trials, options.steps_per_trial
     for flag, value in (("--measure-steps", total), ("--trials", trials), ("--steps-per-trial", steps)):
         if value is not None and value < 1:
@@ -114,14 +114,14 @@ def trials_of(options: GridOptions) -> tuple[int, int]:
     if total % divisor or (trials and steps and trials * steps != total):
         flags = [f"--{name} {value}" for name, value in (("trials", trials), ("steps-per-trial", steps)) if value]
         raise UsageError(
-            f"--measure-steps {total} contradicts {' × '.join(flags)}: it is the number of trials times the steps of "
-            "each; leave one of them out"
+            f"--measure-steps {total} contradicts {' × '.join(flags)}: it is the number of trials times the steps per "
+            "trial; leave one of them out"
         )
     return (trials, total // trials) if trials else (total // (steps or 1), steps or 1)
 
 
 def sizes(options: GridOptions) -> list[Size]:
-    """Return the requested shapes, by name, by --shape or by numbers; the small one by default."""
+    """Return the shapes that flags request by name, by --shape or by numbers; without such a flag the small one."""
     numbers = {
         name: getattr(options, name)
         for name in ("d_model", "d_ff", "num_layers", "num_heads")
@@ -160,7 +160,7 @@ def sizes(options: GridOptions) -> list[Size]:
 
 
 def size_names() -> list[str]:
-    """Return every name of a size."""
+    """Return every name that --model-size accepts."""
     return [name for preset in models.PRESETS for name in _names_of(preset)]
 
 
@@ -173,7 +173,7 @@ def _names_of(preset: Preset) -> list[str]:
 
 
 def _named(word: str) -> Size:
-    """Return the size of a name: small to 2.7B, or a model such as llama, qwen-tiny, mistral-v0.3."""
+    """Return the size with a name: small to 2.7B, or a model such as llama, qwen-tiny, mistral-v0.3."""
     for preset in models.PRESETS:
         names = _names_of(preset)
         if word.lower().replace("2_7b", "2.7b") in [name.lower() for name in names]:
@@ -227,7 +227,7 @@ def _words(flag: str, text: str, known: Sequence[str]) -> list[str]:
 
 
 def whole_numbers(flag: str, text: str) -> list[int]:
-    """Return a list as a person types it: "128,256". Raises UsageError naming the flag."""
+    """Return the numbers of a text such as "128,256". Raises UsageError naming the flag."""
     try:
         return [int(word) for word in _split(flag, text)]
     except ValueError:

@@ -1,7 +1,8 @@
-"""One cell in a fresh process: `python -m tensorprimat.micro.isolated --spec FILE --result FILE`.
+"""Timing of one cell in a fresh process: `python -m tensorprimat.micro.isolated --spec FILE --result FILE`.
 
-In a fresh process no cell inherits another's allocator, caches or compiled kernels. If the process is killed, the sweep
-continues, and the table shows OOM for this cell where the kernel counted a kill for lack of memory, else "failed".
+In a fresh process a cell does not inherit the allocator, caches or compiled kernels of another cell. If the process is
+killed, the sweep continues, and the table shows OOM for this cell if the kernel counted a kill for lack of memory, else
+"failed".
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.machine import oom_kills
 
 MODULE = "tensorprimat.micro.isolated"
-STOP_SECONDS = 5.0  # patience with a process that was asked to end
+STOP_SECONDS = 5.0  # time between SIGTERM and SIGKILL
 
 
 def measure(spec: CellSpec) -> MicroResult:
-    """Time a cell in a separate process; its failure is returned as a cell, too.
+    """Time a cell in a separate process; return a failure as a cell, too.
 
-    Raises UsageError where the cell cannot run here at all. Ctrl-C ends the process and passes through.
+    Raises UsageError where the cell cannot run here at all. Ctrl-C ends the process and raises KeyboardInterrupt.
     """
     with processes.scratch_folder() as scratch:
         spec_file, result_file = scratch / "spec.json", scratch / "cell.json"
@@ -51,7 +52,10 @@ def measure(spec: CellSpec) -> MicroResult:
 
 
 def _run(command: Sequence[str], scratch: Path) -> tuple[int, list[str]]:
-    """Return exit code and lines of stderr. The child has its own session, so that Ctrl-C reaches only its parent."""
+    """Run a command; return its exit code and the lines of its stderr.
+
+    It runs in a session of its own, so that Ctrl-C reaches only this process.
+    """
     package_parent = str(Path(tensorprimat.__file__).parents[1])
     search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     child = processes.popen(
@@ -73,7 +77,7 @@ def _run(command: Sequence[str], scratch: Path) -> tuple[int, list[str]]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """End all processes of the session, after Ctrl-C or if compiler workers still run."""
+    """End all processes of the command's session, which may still run after Ctrl-C or as workers of the compiler."""
     with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
         os.killpg(child.pid, signal.SIGTERM)
         child.wait(timeout=STOP_SECONDS)
@@ -83,8 +87,8 @@ def _end(child: subprocess.Popen[str]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Time the cell of a spec file; returns the exit code."""
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
-    parser.add_argument("--spec", type=Path, required=True, help="what to time: a CellSpec as JSON")
-    parser.add_argument("--result", type=Path, required=True, help="where the cell is written")
+    parser.add_argument("--spec", type=Path, required=True, help="JSON file with the CellSpec to time")
+    parser.add_argument("--result", type=Path, required=True, help="file for the measured cell")
     arguments = parser.parse_args(argv)
     from tensorprimat.micro import passes
 

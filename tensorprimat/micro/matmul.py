@@ -1,4 +1,4 @@
-"""Rates of matrix products on one device: random data (zeros draw less power and clock higher), synchronised."""
+"""Rates of matrix products on one device, from random data: zeros would draw less power and raise the clock."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import torch
 
 from tensorprimat.machine.platform import multiply_float32_in
 
-LEAST_SECONDS = 0.05  # of one timed interval: far above any clock's resolution and a kernel's launch
+LEAST_SECONDS = 0.05  # aim for one timed interval: far above any clock's resolution and a kernel's launch
 REPEATS = 5
 FP8_SCALE = 1.0  # the operands are standard normal values, which fit into E4M3 (largest value 240 or 448) unscaled
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done everything queued."""
+    """Wait until the device has finished everything queued."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def intervals(work: Callable[[], object], device: torch.device, *, repeats: int = REPEATS) -> list[float]:
-    """Return the seconds of one call, over intervals of at least LEAST_SECONDS each, after a warm-up."""
+    """Return the mean seconds of one call in each of `repeats` intervals, after a warm-up.
+
+    An interval has as many calls as take about LEAST_SECONDS, and at least one.
+    """
 
     def timed(calls: int) -> float:
         synchronise(device)
@@ -70,6 +73,6 @@ def _fp8_product(size: int, device: torch.device) -> Callable[[], object]:
 
 
 def fp8_type(device: torch.device) -> torch.dtype:
-    """Return the E4M3 type of the device's matrix units: AMD's of the MI300 series has no negative zero."""
+    """Return the E4M3 type of the device's matrix units; that of the MI300 series has no negative zero."""
     name = "" if device.type == "cpu" else str(getattr(torch.cuda.get_device_properties(device), "gcnArchName", ""))
     return torch.float8_e4m3fnuz if name.startswith("gfx94") else torch.float8_e4m3fn

@@ -1,4 +1,4 @@
-"""Memory of one cell: its peak, the free memory, and a limit on its use."""
+"""Memory of a process that times one cell: its peak, the free memory, and a limit on its use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tensorprimat.engines.memory import host_peak_bytes
 _CLEAR_PEAK = Path("/proc/self/clear_refs")  # proc(5): writing 5 sets the peak of resident memory to its present value
 _STATUS = Path("/proc/self/status")
 _CGROUP = Path("/sys/fs/cgroup")
-HEADROOM = 0.95  # of the free memory on a CPU: the allocator must fail before the system swaps or kills
+HEADROOM = 0.95  # share of the free memory on a CPU: the allocator must fail before the system swaps or kills
 
 
 def restart_peak(device_type: str) -> bool:
-    """Forget the peak so far; False where the system cannot."""
+    """Reset the peak to the present use; return False where the system cannot."""
     if device_type == "cuda":
         import torch
 
@@ -32,7 +32,7 @@ def restart_peak(device_type: str) -> bool:
 
 
 def peak_gb(device_type: str) -> float | None:
-    """Return the peak since `restart_peak`: allocated on a GPU, resident on a CPU."""
+    """Return the peak in GB since `restart_peak`: allocated memory on a GPU, resident memory on a CPU."""
     if device_type == "cuda":
         import torch
 
@@ -54,10 +54,10 @@ def free_bytes() -> float:
 
 @contextlib.contextmanager
 def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
-    """Limit the memory of the process; on a CPU, without limit_gb, to the memory that is free. Without a limit the
-    system kills the process when memory runs out, perhaps with others, and the measurements are lost.
+    """Limit the memory of the process; on a CPU, without limit_gb, to the memory that is free.
 
-    Raises UsageError on a CPU if the process already uses the limit or more: Python would crash.
+    Without a limit the system would kill the process when memory runs out, perhaps with others, and the measurements
+    would be lost. Raises UsageError on a CPU if the process already uses the limit or more, because Python would crash.
     """
     if device_type == "cuda":
         import torch
@@ -89,7 +89,7 @@ def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
 
 
 def used_bytes() -> float:
-    """Return what RLIMIT_DATA counts: the memory that this process has reserved for data; 0 if not on Linux."""
+    """Return the bytes that RLIMIT_DATA counts, which this process has reserved for data; 0 if not on Linux."""
     return _status_bytes("VmData") or 0.0
 
 

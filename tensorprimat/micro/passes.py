@@ -1,8 +1,8 @@
-"""Time the passes of one model: forward, backward and optimizer step, separately and together.
+"""Timing of the passes of one model: forward, backward and optimizer step, separately and together.
 
-A trial is the wall-clock time of its steps, with the device synchronised before and after and garbage collection off,
-as in torch.utils.benchmark (perf/passes_agreement.py compares both). The parts of a step are timed in the same trials,
-on a GPU by device events, so that nothing waits between the parts.
+A trial measures the wall-clock time of its steps, with the device synchronised before and after and garbage collection
+off, as in torch.utils.benchmark (perf/passes_agreement.py compares both). The parts of a step are timed in the same
+trials, on a GPU by device events, so that nothing waits between the parts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKAGES = ("torch", "transformers")
 
 
 def check_packages() -> None:
-    """Raise MissingPackageError for a missing package without which no cell can be measured."""
+    """Raise MissingPackageError if a package is missing that every measurement of a cell needs."""
     for name in PACKAGES:
         if importlib.util.find_spec(name) is None:
             raise MissingPackageError(name, needed_for="measurements of a model's passes")
@@ -58,13 +58,13 @@ def check(spec: CellSpec, machine: Machine) -> None:
         if importlib.util.find_spec("flash_attn") is None:
             raise UsageError("--attention flash: the package flash-attn is not installed; use sdpa, which has its own")
         if spec.precision not in ("bf16", "fp16"):
-            raise UsageError(f"--attention flash and --precision {spec.precision} contradict: it needs bf16 or fp16")
+            raise UsageError(f"--attention flash: not with --precision {spec.precision}; it needs bf16 or fp16")
 
 
 def measure(spec: CellSpec) -> MicroResult:
-    """Time one cell in this process. Out of memory and a failed step are results, too.
+    """Time one cell in this process; return a cell also if memory runs out or a step fails.
 
-    Raises UsageError where the cell cannot run here and InputError for its token file. Ctrl-C passes through.
+    Raises UsageError where the cell cannot run here, InputError for its token file, KeyboardInterrupt on Ctrl-C.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     machine = detect(cpu=spec.device == "cpu")
@@ -123,7 +123,7 @@ def _run(spec: CellSpec, times: Times) -> None:
 
 
 def trial(workload: Workload, clock: clocks.Clock, steps: int) -> tuple[float, dict[str, float]]:
-    """Return the milliseconds of one step and of each of its parts, as means over so many steps."""
+    """Run steps; return the milliseconds of one step and of each of its parts, as means over the steps."""
     marks: list[list[Any]] = []
     clock.synchronise()
     start = time.perf_counter()
@@ -155,8 +155,10 @@ def without_collection() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _memory_released(device_type: str, *, compiled: bool) -> Iterator[None]:
-    """Release unused memory and compiled code, so that the next cell in this process starts like this one. torch keeps
-    eight compiled versions and then continues uncompiled, without a message."""
+    """Release unused memory and compiled code at the end, so that the next cell in this process starts like this one.
+
+    torch keeps eight compiled versions of a function and then runs it uncompiled, without a message.
+    """
     try:
         yield
     finally:

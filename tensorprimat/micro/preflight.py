@@ -1,8 +1,8 @@
 """Measurement of a machine's best performance: matrix products, memory, transfers, launches, and collectives.
 
-Inputs are random data, never zeros; every interval begins and ends with the device idle. "best" is the maximum the
-hardware reached, "typical" the usual value. Each figure is compared with the catalogue's peak, and a GPU with the other
-GPUs of the machine.
+Products, memory and transfers use random data, never zeros, and every timed interval begins with an idle device. "best"
+is the fastest interval, "typical" the median. Products and memory are compared with the catalogue's peak, and a GPU
+with the other GPUs of the machine.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from tensorprimat.micro import collectives, matmul
 SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192, 16384)}
 QUICK_SIZES = {"cpu": (256, 512), "cuda": (4096, 8192)}
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16", "fp16", "fp8")}
-STREAM_BYTES = {"cpu": 2**28, "cuda": 2**31}  # far beyond any cache, and a small part of the memory
+STREAM_BYTES = {"cpu": 2**28, "cuda": 2**31}  # size of one array: far beyond any cache, a small part of the memory
 QUICK_STREAM_BYTES = {"cpu": 2**26, "cuda": 2**29}
 TRANSFER_BYTES = 2**28
 SIBLING_SIZE, CPU_SIBLING_SIZE = 8192, 1024
 LAUNCHES = 1000
 
-BELOW_SIBLINGS = 0.93  # cards of one kind agree within a few percent; a card below this is suspect
-BELOW_CATALOGUE = 0.5  # of the dense peak: big matrix products reach 70 to 85 % on a healthy card
+BELOW_SIBLINGS = 0.93  # share of the fastest GPU; GPUs of one kind agree within a few percent
+BELOW_CATALOGUE = 0.5  # share of the dense peak, of which large matrix products reach 70 to 85 % on a healthy GPU
 
 NO_REASON = {"cuda": "the driver gives no reason; check the card", "cpu": "check what else runs on its node"}
 
 OnPart = Callable[[str], None]
-"""Receives the name of each part before it is measured."""
+"""Function that is called with the name of each part before it is measured."""
 
 
 def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part: OnPart = lambda _: None) -> Preflight:
-    """Return every measurement of one machine. quick: small sizes only, for a look in seconds."""
+    """Return every measurement of one machine. quick: measure few and small sizes, which takes seconds."""
     began = time.perf_counter()
     device = torch.device(device_name)
     if device.type == "cuda":
@@ -87,7 +87,7 @@ def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) ->
     for precision in PRECISIONS[device.type]:
         if gpu and precision in gpu.lacks:
             continue
-        if gpu is None and precision == "fp8":  # torch raises on older units, and no function names these
+        if gpu is None and precision == "fp8":  # torch raises on an older GPU, and this GPU's units are unknown
             continue
         fact = gpu.peak(precision) if gpu else None
         reached = gpu.achievable_tflops.get(precision) if gpu else None
@@ -108,7 +108,10 @@ def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) ->
 
 
 def memory_rates(device: torch.device, size_bytes: int, gpu: Gpu | None) -> list[Bandwidth]:
-    """Return the rates of copy, read and triad (a = b + s·c, from STREAM), counting every byte read and written."""
+    """Return the rates in bytes/s of copy, read and triad (a = b + s·c, from STREAM); all bytes read and written count.
+
+    size_bytes: size of one array.
+    """
     count = size_bytes // 4
     source, other = (torch.randn(count, device=device) for _ in range(2))
     target = torch.empty_like(source)
@@ -126,7 +129,7 @@ def _times_tera(fact: SourcedValue | None) -> float | None:
 
 
 def transfer_rates(device: torch.device) -> list[Bandwidth]:
-    """Return the rates of transfers between page-locked host memory and the device, in each direction."""
+    """Return the rates in bytes/s of transfers between page-locked host memory and the device, in each direction."""
     on_host = torch.randn(TRANSFER_BYTES // 4).pin_memory()
     on_device = on_host.to(device)
     works: tuple[tuple[str, Callable[[], object]], ...] = (
@@ -150,7 +153,10 @@ def _bandwidth(
 
 
 def launch_seconds(device: torch.device) -> float:
-    """Return the host's seconds to launch one tiny kernel: median over batches; the device is idle between batches."""
+    """Return the seconds in which the host launches one tiny kernel, as the median over batches of LAUNCHES kernels.
+
+    The device is idle at the start of each batch.
+    """
     tiny = torch.ones(1, device=device)
     times = []
     for _ in range(matmul.REPEATS):
@@ -164,10 +170,10 @@ def launch_seconds(device: torch.device) -> float:
 
 
 def device_checks(machine: Machine, device: torch.device, processes: int) -> list[DeviceCheck]:
-    """Return the rate of the same product on every GPU, with the driver's report of caps and other processes.
+    """Return the rate of the same product on every GPU, with the driver's report of limits and other processes.
 
-    A single process measures all GPUs one after the other. Of several processes each measures its own GPU, and all
-    processes get all rates.
+    A single process measures all GPUs one after the other. Of several processes, each measures its own GPU and receives
+    the rates of all.
     """
     if processes == 1:
         return [_device_check(machine, index) for index in range(torch.cuda.device_count())]
@@ -182,7 +188,7 @@ def _cpu_check(machine: Machine, device: torch.device) -> DeviceCheck:
 
 
 def node_name(machine: Machine) -> str:
-    """Return the name by which Slurm's commands know this node, else the host's."""
+    """Return Slurm's name of this node, else the host name."""
     return os.environ.get("SLURMD_NODENAME") or machine.host
 
 
@@ -208,7 +214,7 @@ def _device_check(machine: Machine, place: int) -> DeviceCheck:
 
 
 def warnings_about(found: Preflight) -> list[str]:
-    """Return a warning for each GPU well below the others or the catalogue, with the reasons that its driver gives."""
+    """Return warnings about GPUs well below the fastest, with the driver's reasons, and precisions below the peak."""
     warnings = []
     best = max((check.flops_per_second for check in found.devices), default=0.0)
     nodes = {check.host for check in found.devices}
@@ -219,7 +225,7 @@ def warnings_about(found: Preflight) -> list[str]:
         if check.power_limit_watts:
             reasons.append(f"power limit {watts(check.power_limit_watts)}")
         if check.other_processes:
-            reasons.append(f"{check.other_processes} other processes on it")
+            reasons.append(f"{check.other_processes} other process{'es' * (check.other_processes > 1)} on it")
         why = "; ".join(reasons) or NO_REASON[found.device]
         share = percent(check.flops_per_second / best, 0)
         where = f"{check.host}: " if len(nodes) > 1 else ""
@@ -233,7 +239,7 @@ def warnings_about(found: Preflight) -> list[str]:
         if row.peak_flops_per_second and row.best_flops_per_second < BELOW_CATALOGUE * row.peak_flops_per_second:
             share = percent(row.best_flops_per_second / row.peak_flops_per_second, 0)
             warnings.append(
-                f"{precision}: the best product reaches {share} of the catalogue's peak: a bad card, a power "
-                "cap, or a GPU that is shared"
+                f"{precision}: the best product reaches {share} of the catalogue's peak; possible causes: a defective "
+                "GPU, a power limit, other work on the GPU"
             )
     return warnings

@@ -2,8 +2,8 @@
 
     torchrun … -m tensorprimat.micro.preflight_rank --spec spec.json --result result.json
 
-Every rank measures its own GPU; the first writes the record of all. Exit codes: 0 done, 1 it failed, 2 the device is
-not there.
+Every rank measures its own GPU; the first writes the record of all. Exit codes: 0 done, 1 the measurement failed, 2 the
+device does not exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensorprimat.machine.platform import LABELS, detect
 
 
 def measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
-    """Measure as this rank; rank 0 writes the record. Raises UsageError without the device, RunError for a failure."""
+    """Measure as this rank; rank 0 writes the record. Raises UsageError for a missing device, RunError if it fails."""
     machine = detect(cpu=spec.platform == "cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     gpus = 0 if machine.platform == "cpu" else machine.gpu_info.device_count or 0

@@ -1,4 +1,4 @@
-"""Measurement of a grid of cells, each in a fresh process with its own JSON file: a killed sweep can be continued."""
+"""Measurement of a grid of cells. Each has its own JSON file, so that a killed sweep can be continued."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorprimat.core.errors import InputError, RunError
 from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.core.store import new_stamp
 
-CONTEXT_PARTS = 64  # the largest context is searched in steps of one 64th of the cell's context
+CONTEXT_PARTS = 64  # the search for the largest context has steps of 1/64 of the cell's context
 
 Measure = Callable[[CellSpec], MicroResult]
 
@@ -24,11 +24,11 @@ class SweepOutcome:
     cell: MicroResult
     path: Path
     resumed: bool
-    """Measured by an earlier call."""
+    """True if an earlier call measured the cell."""
 
 
 class TimeLeft:
-    """Time that a sweep still needs, by the estimated seconds of its cells and the time that the measured ones took."""
+    """An estimate of the time that a sweep still needs, from the cells' estimated seconds and the time spent so far."""
 
     def __init__(self, weights: Sequence[float], clock: Callable[[], float] = time.monotonic) -> None:
         self._weights, self._clock, self._start = tuple(weights), clock, clock()
@@ -40,14 +40,14 @@ class TimeLeft:
         return sum(self._weights)
 
     def finish(self, *, resumed: bool) -> float:
-        """Count the next cell and return its weight. resumed: by an earlier call, so its duration predicts nothing."""
+        """Count the next cell as finished and return its estimated seconds. resumed: an earlier call measured it."""
         weight = self._weights[self._done]
         self._done += 1
         self._measured += 0.0 if resumed else weight
         return weight
 
     def seconds_left(self) -> float | None:
-        """Return the seconds that the other cells need at this pace; None before a cell was measured and at the end.
+        """Return the seconds that the other cells need at the rate so far; None before the first one and at the end.
 
         >>> left = TimeLeft([1.0, 1.0, 4.0], clock=iter([0.0, 5.0, 10.0]).__next__)
         >>> left.finish(resumed=True), left.seconds_left(), left.finish(resumed=False), left.seconds_left()
@@ -58,13 +58,13 @@ class TimeLeft:
 
 
 def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool = False) -> MicroResult | None:
-    """Return the cell that an earlier call measured on this device; None to measure it now, as after a failure.
+    """Return the cell if an earlier call measured it on this device, else None; a failed cell does not count.
 
-    fit: a cell that ran out of memory is finished only when it states the largest size that fits.
+    fit: a cell that ran out of memory counts only if it states the largest size that fits.
     """
     try:
         cell = micro_result.load(folder / spec.file_name)
-    except InputError:  # absent, or not whole: measured again
+    except InputError:  # missing or damaged: measure again
         return None
     if cell.spec != spec or cell.status == "failed" or cell.device_name not in (None, device_name):
         return None
@@ -75,10 +75,10 @@ def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool
 def run(
     specs: Sequence[CellSpec], folder: Path, *, measure: Measure, device_name: str | None, fit: bool = False
 ) -> Iterator[SweepOutcome]:
-    """Yield every cell in turn, saved before the next begins.
+    """Measure every cell in turn, and yield each after saving it.
 
-    A file of another measurement that is in a cell's place goes to history/. Raises RunError where a cell cannot be
-    saved; saved cells stay, and the same call continues after them.
+    If the cell's path holds another measurement, that file moves to history/. Raises RunError where a cell cannot be
+    saved; the saved cells remain, and repeating the call continues after them.
     """
     for spec in specs:
         path = folder / spec.file_name
@@ -100,14 +100,14 @@ def run(
 
 
 def _keep_other(path: Path, spec: CellSpec, device_name: str | None) -> None:
-    """Move a file of another cell or device to history/; an earlier attempt at this cell stays, to be overwritten."""
+    """Move a file of another cell or device to history/; an earlier attempt at this cell stays and is overwritten."""
     if not path.exists():
         return
     try:
         cell = micro_result.load(path)
         if cell.spec == spec and (cell.status == "failed" or cell.device_name in (None, device_name)):
             return
-    except InputError:  # not a cell, or broken: kept anyway
+    except InputError:  # no cell, or damaged: keep it in history
         pass
     to_history(path)
 
@@ -133,12 +133,12 @@ def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:
     parts = largest((cell.context_length - 1) // part, lambda count: fits(batch_size=1, context_length=count * part))
     if parts:
         return cell.changed(fit_context_length=parts * part)
-    warning = "memory: nothing fits, not even one sequence of the shortest context; use a smaller --model-size"
+    warning = "memory: not even one sequence of the shortest context fits; use a smaller --model-size"
     return cell.changed(fit_batch_size=0, fit_context_length=0, warnings=(*cell.warnings, warning))
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number from 1 to most that fits, if all below it do; 0 where none does.
+    """Return the largest number from 1 to most that fits, 0 if none does; assumes that all smaller ones fit too.
 
     >>> largest(100, lambda number: number <= 37)
     37

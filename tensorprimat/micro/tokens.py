@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DTYPES = (np.dtype(np.uint16), np.dtype(np.int32))
-CHUNK = 2**24  # tokens read at a time: a file may be larger than memory
-DISTINCT_BATCHES = 2  # taken in turn: enough that no step repeats the one before it
+CHUNK = 2**24  # tokens that are checked at a time, because a file may be larger than memory
+DISTINCT_BATCHES = 2  # batches that alternate, so that no step repeats the one before it
 
 
 def batches(spec: CellSpec) -> list[torch.Tensor]:
-    """Return batches of shape (batch size, context + 1) on the host; the last token is only a target.
+    """Return DISTINCT_BATCHES batches of shape (batch size, context + 1) on the host; the last token is only a target.
 
-    Raises InputError for a token file that does not suit the cell.
+    Raises InputError for a token file that cannot be used for the cell.
     """
     import torch
 
@@ -45,9 +45,9 @@ def batches(spec: CellSpec) -> list[torch.Tensor]:
 
 
 def open_tokens(path: Path, *, vocabulary_size: int, least: int) -> NDArray[np.uint16] | NDArray[np.int32]:
-    """Return a token file (.npy of uint16 or int32, one dimension), memory-mapped and checked to its last token.
+    """Return the tokens of a file (.npy of uint16 or int32, one dimension), memory-mapped, after a check of all tokens.
 
-    least: tokens that it must have. Raises InputError with the reason where the file cannot be used.
+    least: number of tokens that it must have. Raises InputError with the reason where the file cannot be used.
     """
     try:
         tokens = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -1,4 +1,4 @@
-"""The warm-up study: search for the number of warm-up steps from which on the measured time no longer changes."""
+"""The warm-up study: it finds the number of warm-up steps from which on the measured time no longer changes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MEAN_STABLE_PERCENT = 5.0  # largest deviation of a stable mean; a first step am
 
 
 def run(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[MicroResult]:
-    """Yield the same cell after each number of warm-up steps, each measured in a fresh process."""
+    """Yield the same cell with each number of warm-up steps, as `measure` returns it."""
     for count in counts:
         yield measure(spec.changed(num_warmups=count))
 
 
 def stable_from(cells: Sequence[MicroResult]) -> MicroResult | None:
-    """Return the cell of the lowest count from which on CV and mean no longer depend on it; None where none is.
+    """Return the cell of the lowest warm-up count from which on CV and mean no longer change, or None.
 
-    The largest count alone proves nothing, because no larger count was tried. A CV above LOW_CV_PERCENT
-    is not a stable state either, even if no count has a lower one.
+    The largest count alone proves nothing, because no larger count was tried. A count with a CV above LOW_CV_PERCENT is
+    not stable either, even if no other count has a lower CV.
     """
     measured = [cell for cell in cells if cell.cv_percent is not None and cell.mean_time_ms is not None]
     if not measured:
@@ -41,7 +41,7 @@ def stable_from(cells: Sequence[MicroResult]) -> MicroResult | None:
 
 
 def conclusion(cells: Sequence[MicroResult]) -> tuple[str, ...]:
-    """Return two or three sentences that the data support; one if no count could be measured."""
+    """Return the conclusion in two or three sentences, or in one if no count could be measured."""
     measured = [cell for cell in cells if cell.median_time_ms is not None]
     if not measured:
         return ("No count of warm-up steps could be measured.",)
@@ -73,9 +73,9 @@ def conclusion(cells: Sequence[MicroResult]) -> tuple[str, ...]:
         after = f"after {most.num_warmups} warm-up step{'s' * (most.num_warmups != 1)} the CV is"
         lowest = min((cell.cv_percent for cell in measured if cell.cv_percent is not None), default=0.0)
         if most.cv_percent is None:
-            sentences.append(f"No stable count is shown: {after} {scatter}; give --trials 2 or more.")
+            sentences.append(f"No stable count was found: {after} {scatter}; use --trials 2 or more.")
         elif most.cv_percent <= min(lowest + STABLE_PERCENT, LOW_CV_PERCENT):
-            sentences.append(f"No stable count is shown: {after} low ({scatter}), but larger --counts were not tried.")
+            sentences.append(f"No stable count was found: {after} low ({scatter}), but larger --counts were not tried.")
         else:
             sentences.append(
                 f"No count is stable: {after} still {scatter}, above {LOW_CV_PERCENT:g} %, so the mean depends on "

@@ -1,4 +1,4 @@
-"""The work that is timed: one model, one optimizer, a few batches on the device, and the step that runs them."""
+"""The workload of a cell: one model, one optimizer, a few batches on the device, and the step that is timed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TimingMark = Callable[[], None]
 
 
 class Network(LanguageModel):
-    """The torch engine's model, with a loss that computes gradients in the forward pass only if memory requires it."""
+    """The torch engine's model, whose loss computes gradients in the forward pass only if all logits would not fit."""
 
     forward_only = False
 
@@ -58,7 +58,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def pieces(rows: int, vocabulary_size: int) -> bool:
-    """Return True if a batch has too many logits to hold them all at once."""
+    """Return True if a batch has too many logits to hold them all, so that the loss is computed in pieces."""
     return rows * vocabulary_size > LARGEST_LOGITS
 
 
@@ -66,13 +66,13 @@ class Workload:
     """One cell's model on its device; `step` runs the pass that the cell names."""
 
     def __init__(self, spec: CellSpec) -> None:
-        """Build model, optimizer and batches. Raises InputError for the token file, torch's error without memory."""
+        """Build model, optimizer and batches. Raises InputError for the token file; torch raises if memory runs out."""
         self.spec, self.device = spec, torch.device(spec.device)
         multiply_float32_in(spec.precision)
         torch.manual_seed(spec.seed)
         on_host = tokens.batches(spec)
         stored = torch.float32 if spec.autocast else DTYPES[spec.precision]
-        with self.device, _default_dtype(stored):  # built on its device in its type: peak memory includes no wider copy
+        with self.device, _default_dtype(stored):  # so that peak memory does not include a copy in a wider type
             self.network = Network(spec.as_preset, attention=spec.attention, sequence_length=spec.context_length)
         self.network.forward_only = spec.forward_only
         if not spec.autocast:
@@ -87,7 +87,7 @@ class Workload:
             self._optimizer = adamw(self.network, fused=not self._scaler.is_enabled())
 
     def step(self, mark: TimingMark = lambda: None) -> None:
-        """Run the pass once; mark is called at the start and after each part."""
+        """Run the cell's pass once. mark: called at the start and after each part."""
         batch = next(self._batches)
         mark()
         with self._autocast():
@@ -122,7 +122,7 @@ class Workload:
 
     @property
     def fused_norm(self) -> bool:
-        """Return True if RMS norm is one kernel."""
+        """Return True if RMS norm is one kernel on this device."""
         return has_fused_norm(self.device.type)
 
     def _autocast(self) -> AbstractContextManager[Any]:
