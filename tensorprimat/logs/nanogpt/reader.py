@@ -43,6 +43,7 @@ _WARMED_UP = (
 """Beginnings of lines of modded-nanogpt versions and parameter-golf that warm up on other data and reset the model
 before the clock starts."""
 COLD = 10.0  # times the median step: a first step as slow compiled or loaded data, whatever was warmed up before it
+COLD_SHARE = 0.02  # of the time of all steps; a first step with less is counted, as the records of modded-nanogpt do
 _INTERRUPTION = re.compile(
     r"(?P<validation>^step \d+: train loss .*val loss|^validation loss:|^HellaSwag accuracy|^rank \d+ sample \d+:)"
     r"|^saving checkpoint to "
@@ -66,8 +67,8 @@ def read(log: Log) -> Reading:
     if seen.tokens_per_step:
         steps = steps.replace(tokens=float(seen.tokens_per_step))
     config, length = seen.config, seen.config.get("sequence_length")
-    if _starts_cold(steps):
-        config.pop("warmup_steps", None)
+    if "warmup_steps" in config:
+        config["warmup_steps"] = _cold_steps(steps)
     if seen.tokens_per_step and length and seen.tokens_per_step % length == 0:
         config["global_batch_size"] = seen.tokens_per_step // length
     if seen.gpus:
@@ -91,12 +92,17 @@ def read(log: Log) -> Reading:
     )
 
 
-def _starts_cold(steps: Steps) -> bool:
-    """Return True if the first row of a training is COLD times as slow as the usual row."""
-    seconds, index = steps.column("seconds"), steps.column("index")
-    known = seconds[np.isfinite(seconds)]
-    first = seconds[np.flatnonzero(np.diff(index, prepend=math.inf) <= 0)]
-    return len(known) > 0 and bool((first > COLD * median(known)).any())
+def _cold_steps(steps: Steps) -> int:
+    """Return the steps of the first row if it is COLD times as slow as the usual row of a log, else 0; of a log with
+    several trainings the most.
+    """
+    seconds, covers = steps.column("seconds"), steps.column("covers")
+    known = np.isfinite(seconds)
+    if not known.any():
+        return 0
+    least = max(COLD * median(seconds[known]), COLD_SHARE * float((seconds * covers)[known].sum()))
+    first = np.flatnonzero(np.diff(steps.column("index"), prepend=math.inf) <= 0)
+    return int(covers[first[seconds[first] > least]].max(initial=0))
 
 
 def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
