@@ -346,6 +346,12 @@ def test_rates_of_a_training_that_stopped_early_count_only_its_own_steps(read_te
     assert any("stopped at step 30, but the summary counts all 40 steps" in warning for warning in result.warnings)
 
 
+def test_the_last_drawing_alone_shows_an_early_stop_and_no_resume(read_text: Any) -> None:
+    summary = ALL_SAMPLES.replace("320.0", "301.0").replace("0.125", "0.133")
+    result = read_text(HEADER + f"{row()}\n{row()}\n{row()}\n{bar(30, '05:00')}\n{summary}\n")
+    assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 30 / 40)
+
+
 def test_a_summary_of_weights_and_biases_states_the_step_of_an_early_stop(read_text: Any) -> None:
     summary = {"train/global_step": 33, "train_runtime": 5.18, "train_samples_per_second": 92.521, "_wandb": {}}
     result = read_text(json.dumps(summary | {"train_steps_per_second": 11.565, "_runtime": 9, "train/loss": 6.9}))

@@ -25,7 +25,7 @@ COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no s
 ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
 SMALLEST_MEAN = 0.85  # of the smallest loss of a row: a mean of all steps is no smaller
 COVERED = 0.9  # of the epochs, by the rows
-NEAR = 0.1  # of the steps: how far the mean loss and the bar may differ about the step of a resume
+NEAR = 0.1  # of the steps since a resume: how far the mean loss and the bar may differ about the step of a resume
 UNTIMED = 0.5  # of the time that missing steps would take: less is left between the last reading and the runtime
 SAME_RUNTIME = 1.2  # times the shortest of the ranks
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
@@ -80,7 +80,8 @@ def span_of(content: Content) -> Span:
     first, last = _first_and_last_reading(content)
     is_early = resumed_before(first, last)
     before = round(end * (1 - share)) if end is not None and (share := _share_of_losses(content)) else None
-    if content.first_bar and (is_early or (before is not None and abs(first.steps - 1 - before) <= NEAR * last.steps)):
+    near = before is not None and abs(first.steps - 1 - before) <= NEAR * (last.steps - before) + 1
+    if content.first_bar and (is_early or (near and first.steps < last.steps)):
         return Span(start=first.steps - 1, end=end, shown_by="the bar")  # it is drawn after the first step
     if is_early:
         return Span(start=first.steps, seconds=first.seconds, end=end, shown_by="the clock")
@@ -111,10 +112,11 @@ def _end(content: Content) -> int | None:
     planned, runtime = _planned(content), fields.positive(summary.get(RUNTIME)) if summary is not None else None
     if not last.steps or not planned or runtime is None or planned <= last.steps:
         return last.steps or None
-    if last.steps > first.steps and last.seconds > first.seconds:
-        missing = (planned - last.steps) * (last.seconds - first.seconds) / (last.steps - first.steps)
-        return last.steps if runtime - last.seconds < UNTIMED * missing else None
-    return None
+    steps, seconds = last.steps - first.steps, last.seconds - first.seconds
+    if not steps:  # terminals that keep the last drawing alone
+        steps, seconds = last
+    missing = (planned - last.steps) * seconds / steps
+    return last.steps if runtime - last.seconds < UNTIMED * missing else None
 
 
 def _planned(content: Content) -> int | None:
