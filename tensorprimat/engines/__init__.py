@@ -1,4 +1,4 @@
-"""Engines, which run benchmarks, and the one that `--engine auto` chooses on a machine for each model."""
+"""The engines that run benchmarks, and the choice of one for each model by `--engine auto`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ ENGINES = {
         Engine(
             name="bridge",
             vendor="nvd",
-            from_methodology=True,  # it starts ranks of its own, so no executor can
+            from_methodology=True,  # it starts its ranks itself, so that no executor can start them
             megatron=MegatronCore(
                 recomputes=(  # Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/llama/h100/llama3.py
                     RecipeRecomputation(model="llama", precision="fp8", num_gpus=8, gpus=("H100", "H200"), layers=5),

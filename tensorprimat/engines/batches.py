@@ -1,6 +1,6 @@
 """Tokens and sequences of every optimizer step, counted from the shapes of a training's batches.
 
-A training need not train on the sizes in its settings (global batch × sequence length): the user or a data module may
+The batches of a training can differ from its settings (global batch × sequence length): the user or a data module may
 state wrong sizes, lengths may vary, and an epoch may end within an accumulation.
 """
 

@@ -260,7 +260,8 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
 def _variables(brought: Path) -> dict[str, str]:
     """Return the environment of the ranks: the recipe's variables, which the user's own values override."""
     variables: dict[str, str] = json.loads(brought.read_text())
-    return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **variables, **os.environ}  # else blocks fragment
+    # Expandable segments prevent fragmentation of the allocator's memory.
+    return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **variables, **os.environ}
 
 
 def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str]) -> Result:

@@ -172,13 +172,13 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if self._recorder is not None:
             rate = optimizer.param_groups[0]["lr"]
-            self._learning_rate = rate if isinstance(rate, float) else None  # a tensor would have to be waited for
+            self._learning_rate = rate if isinstance(rate, float) else None  # a tensor's value requires a wait
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         recorder = self._recorder
         if recorder is None:
             return
-        # Lightning hands over a dict; asking for a Mapping in general costs ten times as much.
+        # Lightning passes a dict; a check for any Mapping costs ten times as much.
         loss = outputs.get("loss") if type(outputs) is dict or isinstance(outputs, Mapping) else outputs
         if loss is not None:
             self._losses.append(loss.detach())

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tensorprimat.core.errors import InputError, TensorPrimatError, of_file_system
 from tensorprimat.core.records import Record, first_fault
 
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, of Lightning's own children, of srun
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # set by torchrun, Lightning and srun
 
 Spec = TypeVar("Spec", bound=Record)
 

@@ -87,7 +87,7 @@ def of_training(spec: RunSpec, *others: type[Exception]) -> Iterator[None]:
     failures: tuple[type[Exception], ...] = (RuntimeError, MemoryError, OSError, *others)
     try:
         yield
-    except SystemExit as stop:  # Lightning's way out of Ctrl-C and SIGTERM
+    except SystemExit as stop:  # Lightning raises it after Ctrl-C and SIGTERM
         raise RunError("interrupted; steps measured so far are kept") from stop
     except failures as error:
         if is_out_of_memory(error):

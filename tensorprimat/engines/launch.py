@@ -38,11 +38,11 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import ENGINES, failures
 from tensorprimat.machine import oom_kills
 
-GRACE_SECONDS = 15.0  # to write the measurements; importing torch, which cannot be interrupted, alone takes 5
+GRACE_SECONDS = 15.0  # time to write the measurements; importing torch alone, which ignores signals, takes 5 s
 TERMINATE_SECONDS = 5.0
 POLL_SECONDS = 0.1
-LONGEST_LINE = 2**14  # characters of a line that are handed over
-TAIL_LINES = 40  # of stderr, in which the cause is looked for
+LONGEST_LINE = 2**14  # characters of a line that are passed to on_line
+TAIL_LINES = 40  # last lines of stderr, which are searched for the cause
 
 ENGINES_OWN_LINE = re.compile(r"\w{1,40} engine(?: \(rank \d+\))?: (?P<says>.+)")
 """Error line of an engine on stderr: "torch engine: out of memory …"."""
@@ -161,7 +161,7 @@ def _pump(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) ->
     begins = True
     with child.stdout:
         while piece := child.stdout.readline(LONGEST_LINE):
-            if begins:  # the beginning of a line without end
+            if begins:  # only the beginning of a line that is too long
                 lines.put(piece.rstrip("\r\n"))
             begins = piece.endswith("\n")
     lines.put(None)

@@ -31,7 +31,7 @@ _ITERATION = re.compile(r"iteration\s+(\d{1,12})/\s*\d+ \|.*?elapsed time per it
 _MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]{1,30})Gi?B")
 _LOSS = re.compile(r"lm loss: *(\S{1,30})")
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,30}m")
-_KILLED = re.compile(r"Signal (\d+) \((?:SIGKILL|SIGSEGV|SIGBUS)\) received by PID \d+")  # torchrun, of a rank
+_KILLED = re.compile(r"Signal (\d+) \((?:SIGKILL|SIGSEGV|SIGBUS)\) received by PID \d+")  # torchrun's line about a rank
 _RAISED = re.compile(r"(?:^|\]: ?|\s)[\w.]*(?:Error|Exception): ")  # "[rank0]: torch.distributed.DistBackendError: …"
 _RANK = re.compile(r"\[rank\d+\]")
 _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
@@ -158,7 +158,7 @@ class _Shown:
     def __call__(self, line: str) -> str:
         match = _ITERATION.search(line)
         milliseconds = None if match is None else _number(match[2])
-        if match is None or milliseconds is None:  # a line that two ranks wrote into each other is shown as it is
+        if match is None or milliseconds is None:  # a mixture of two ranks' lines is shown unchanged
             return line
         seconds, memory, loss = milliseconds / 1000, _MEMORY.search(line), _LOSS.search(line)
         used = None if memory is None else _number(memory[1])

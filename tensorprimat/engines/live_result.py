@@ -106,7 +106,7 @@ def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
     """Return the declared preset without a warning, or None and a warning if the trained model has another size."""
     try:
         preset = models.find(names.resolve(declared.model_name or ""), declared.preset or "")
-    except UsageError:  # a model or a name of the user's own: nothing to compare it with
+    except UsageError:  # a model or preset that is not built in: nothing to compare it with
         return declared.preset, []
     expected = models.parameters(preset.shape)
     if model.parameters in (None, expected):

@@ -57,7 +57,7 @@ class DeviceMemory:
         reading = {} if host is None else {HOST_PEAK: host}
         try:
             return {**reading, **self.read()}
-        except RuntimeError:  # the driver answers nothing more after an illegal access or a lost device
+        except RuntimeError:  # after an illegal access or a lost device every call to the driver fails
             return reading
 
     def read_sometimes(self) -> MemoryReading:

@@ -102,7 +102,7 @@ def _best(
     If none can run, return the first one without reasons.
     """
     skipped: list[str] = []
-    for row in sorted(rows, key=lambda row: row.precision != rows[0].precision):  # the headline's precision first
+    for row in sorted(rows, key=lambda row: row.precision != rows[0].precision):  # the first row's precision first
         because = obstacle({**_of_row(row), **mine})
         if because is None:
             return row, skipped

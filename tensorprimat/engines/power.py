@@ -12,7 +12,7 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
 
-ENERGY_TOLERANCE = 0.05  # relative; the energy counter and sampled power of one device differ less by sampling noise
+ENERGY_TOLERANCE = 0.05  # relative; sampling noise alone causes a smaller difference between counter and sampled power
 LEAST_THROTTLED = 0.01
 """Share of the measured time below which throttling is not mentioned."""
 
@@ -79,7 +79,7 @@ def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> 
         return result, steps
     covers = np.maximum(steps.column("covers"), 1)
     found = sampler.columns(steps.column("ended_at"), steps.column("seconds") * covers)
-    levels = ("clock_hertz", "temperature_celsius")  # means, not amounts that the steps of a row share
+    levels = ("clock_hertz", "temperature_celsius")  # means; other columns are amounts that a row's steps share
     per_step = {name: column if name in levels else column / covers for name, column in found.items()}
     seen = {name: column for name, column in per_step.items() if np.isfinite(column).any()}
     return result, steps.replace(**seen) if seen else steps

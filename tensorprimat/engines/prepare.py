@@ -212,7 +212,7 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
             preset, precision=spec.precision, compiled=spec.compile, fused_norm=fused_norm, recipe=fp8.recipe_of(spec),
             autocast=training_memory.uses_autocast(spec),
         )  # fmt: skip
-    except (RuntimeError, UsageError, ImportError):  # the estimate says so; FP8 that torchao lacks is refused later
+    except (RuntimeError, UsageError, ImportError):  # the start block says so; a later check refuses FP8
         return spec
     return spec.changed(options={**spec.options, training_memory.COUNTED: str(round(kept))})
 

@@ -14,7 +14,7 @@ def largest(
 
     Every rank calls it with the same keys. The exchange has a group of its own, on the CPU: ranks may use the default
     group in a different order (NeMo 2.7's ProgressPrinter gathers its timers on rank 0 alone), and an NCCL collective
-    that times out takes its process with it.
+    that times out ends its process.
     """
     import torch
     import torch.distributed as distributed

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tensorprimat.engines.memory import MemoryReading
 
-CLOCK_TOLERANCE = 0.01  # relative; crystal clocks agree to 0.01 %, so a percent is work that the events missed
+CLOCK_TOLERANCE = 0.01  # relative; clocks agree to 0.01 %, so a difference of 1 % is work that the events missed
 ABANDON_SECONDS = 1.0
 CLOCK_TOLERANCE_SECONDS = 0.005  # one delay of the host around the two synchronisations
 
@@ -189,7 +189,7 @@ class Recorder:
     def steps(self) -> Steps:
         """Return the rows read so far."""
         rows = self._rows.build()
-        return rows.replace(covers=rows.column("covers"))  # stated even where every row covers one step
+        return rows.replace(covers=rows.column("covers"))  # set the column even if every row covers one step
 
 
 def mean_loss(losses: Sequence[torch.Tensor], *, scale: int = 1) -> torch.Tensor | None:
@@ -206,4 +206,4 @@ def mean_loss(losses: Sequence[torch.Tensor], *, scale: int = 1) -> torch.Tensor
         mean = torch.stack([loss.float() for loss in losses]).mean()
     if scale != 1:
         mean = mean * scale
-    return mean.to("cpu", non_blocking=True)  # a CPU's tensor stays itself
+    return mean.to("cpu", non_blocking=True)  # a tensor on the CPU is returned unchanged

@@ -51,7 +51,7 @@ class AmdDevice:
         try:
             answer = getattr(self._smi, question)(self._handle, *arguments)
         except (self._smi.AmdSmiException, KeyError, AttributeError):
-            # KeyError: a status that the Python layer has no name for; AttributeError: a question of later versions
+            # KeyError: a status without a name in the Python package; AttributeError: a function of later versions
             return {}
         return answer if isinstance(answer, Mapping) else {"value": answer}
 

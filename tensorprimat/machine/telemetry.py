@@ -94,7 +94,7 @@ class Sampler:
             return
         self._stop.set()
         self._thread.join(timeout=2.0)
-        self.sample()  # a counter is known up to its last reading
+        self.sample()  # so that energy is known up to the end
         self.last = tuple(device.read() for device in self._devices)
 
     def _run(self) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from tensorprimat.machine.platform import multiply_float32_in
 
-LEAST_SECONDS = 0.05  # aim for one timed interval: far above any clock's resolution and a kernel's launch
+LEAST_SECONDS = 0.05  # target for one timed interval: far above any clock's resolution and a kernel's launch
 REPEATS = 5
 FP8_SCALE = 1.0  # the operands are standard normal values, which fit into E4M3 (largest value 240 or 448) unscaled
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -25,7 +25,7 @@ def synchronise(device: torch.device) -> None:
 def intervals(work: Callable[[], object], device: torch.device, *, repeats: int = REPEATS) -> list[float]:
     """Return the mean seconds of one call in each of `repeats` intervals, after a warm-up.
 
-    An interval has as many calls as take about LEAST_SECONDS, and at least one.
+    An interval has as many calls as fit into about LEAST_SECONDS, at least one.
     """
 
     def timed(calls: int) -> float:

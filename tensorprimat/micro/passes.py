@@ -84,7 +84,7 @@ def measure(spec: CellSpec) -> MicroResult:
         except (RuntimeError, MemoryError, OSError, ImportError, ValueError) as error:
             short = failures.is_out_of_memory(error)
             reason = f"out of memory: {spec.title}" if short else failures.reason(error)
-            kept = times if not short else Times()  # trials before the failure are not a result of the cell
+            kept = times if not short else Times()  # after lack of memory, the trials before it do not count
             cell = with_figures(_cell(spec, machine, kept), kept.parts)
             cell = cell.changed(status="oom" if short else "failed", reason=reason)
         peak = memory.peak_gb(kind) if peak_known else None

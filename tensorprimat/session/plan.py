@@ -207,10 +207,10 @@ def job_of(
     """Return the work for one model. Raises TensorPrimatError where the engine could not run it here."""
     if engine is None or search is not None:
         if request.append:
-            raise UsageError("--append adds runs that are trained here; give --engine torch too, or leave it out")
+            raise UsageError("--append adds runs that are trained here; add --engine torch, or leave --append out")
         return Job(model=model, engine=engine, search=search)
     elsewhere = request.cluster.executor
-    packages = not (request.cluster.own_packages or request.is_for_another_machine)  # this Python's packages train
+    packages = not (request.cluster.own_packages or request.is_for_another_machine)  # True if this Python trains
     if packages:
         prepare.check_engine(engine)
     spec = prepare.spec_of(model, request.settings, engine=engine, machine=machine)

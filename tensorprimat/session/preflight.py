@@ -58,7 +58,7 @@ class Outcome:
 
 
 def device_of(device: str, machine: Machine) -> str:
-    """Return torch's name of the device to measure: cpu or cuda:N. Raises UsageError for a missing one."""
+    """Return torch's name of the device to measure, cpu or cuda:N. Raises UsageError if it does not exist."""
     chosen = ("cpu" if machine.platform == "cpu" else "cuda") if device == "auto" else device
     if chosen.startswith("cuda") and machine.platform == "cpu":
         raise UsageError(f"--device {device}: torch sees no GPU here; use --device cpu")

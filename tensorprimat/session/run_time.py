@@ -20,7 +20,7 @@ from tensorprimat.core.units import TERA
 from tensorprimat.engines import ENGINES, prepare
 from tensorprimat.machine.platform import Machine
 
-UTILISATION = 0.3  # of the dense peak: published plain PyTorch training lies above it (docs/reference/expected-mfu.md)
+UTILISATION = 0.3  # share of the dense peak; published PyTorch training is above it (docs/reference/expected-mfu.md)
 START_SECONDS = 60.0  # start of a fresh process: imports, building the model, compiling its layers
 FEWEST_STEPS = 5  # measured steps; the mean of fewer is unreliable
 FEWEST_WARMUP_STEPS = 2  # the first step compiles and allocates; a result warns if its measured steps still drift

@@ -152,7 +152,7 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command:
     for mount in cluster.container_mounts:
         if not re.fullmatch(r"[^:\s]+:[^:\s]+(?::\w+)?", mount):
             raise UsageError(f"--container-mounts {mount}: must be SRC:DST, without spaces")
-    if re.search(r"\s|/nemo_run", str(regular.resolved(folder))):  # it replaces the second by the job's folder
+    if re.search(r"\s|/nemo_run", str(regular.resolved(folder))):  # it replaces /nemo_run by the job's folder
         raise UsageError(
             f"--output {folder}: NeMo-Run cannot work in a path with spaces or /nemo_run; choose another folder"
         )

@@ -46,7 +46,7 @@ del sys.argv[0]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 SPECS: dict[str, type[PreflightSpec]] = {"tensorprimat.micro.preflight_rank": PreflightSpec}
-"""Module of the ranks → its spec, where it is not an engine's."""
+"""Module that runs in the ranks → class of its spec, for modules that are not an engine's."""
 TICK_SECONDS = 0.3  # interval between readings of the log
 FIRST_ASK_SECONDS, ASK_SECONDS = 1.0, 10.0
 """Interval between questions to Slurm's controller, at first and at most: it grows with the age of the job."""

@@ -112,7 +112,7 @@ def _set_data(recipe: Any, spec: RunSpec) -> None:
             NullTokenizer, vocab_size=shape.vocab_size - 1
         )  # it adds an end-of-document token
     if shape.sliding_window is not None:
-        recipe.model.config.window_size = (shape.sliding_window, 0)  # NeMo's own is a list, which Megatron cannot hash
+        recipe.model.config.window_size = (shape.sliding_window, 0)  # NeMo sets a list, which Megatron cannot hash
 
 
 def _set_trainer(recipe: Any, spec: RunSpec) -> None:

@@ -140,7 +140,7 @@ def _load(path: Path, below: Sequence[Path] = ()) -> dict[str, Any]:
 def _parse(path: Path) -> dict[str, Any]:
     content = regular.text(path, most_bytes=LARGEST_BYTES)
     try:
-        with regular.usable(path):  # a date that does not exist, brackets without end
+        with regular.usable(path):  # errors of an impossible date or of brackets nested too deeply
             document = yaml.safe_load(content)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -1,1 +1,1 @@
-"""The torch engine: one PyTorch and Lightning training of every model on CUDA, ROCm and CPU."""
+"""The torch engine: training of every model with PyTorch and Lightning, by the same code on CUDA, ROCm and CPU."""

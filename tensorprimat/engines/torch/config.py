@@ -102,7 +102,7 @@ def _name(entries: dict[str, Any], path: Path) -> str:
 
 def completed(text: str, kind: str, entries: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration completed with transformers' defaults. Raises UsageError if transformers refuses it."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing to download: never call out
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing to download
     if importlib.util.find_spec("transformers") is None:
         raise UsageError(f"--model {text}: transformers is not installed here; pip install transformers")
     import transformers

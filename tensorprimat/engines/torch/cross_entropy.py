@@ -101,7 +101,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
                 loss -= likelihood.gather(1, target).sum()
                 of_logits = _gradient(likelihood, target)
                 if bounded is not None:
-                    of_logits *= 1 - bounded.square()  # the slope of the cap
+                    of_logits *= 1 - bounded.square()  # the derivative of the cap
                 if bias_gradient is not None:
                     bias_gradient += of_logits.sum(0)
                 gradient = of_logits.to(dtype)

@@ -48,7 +48,7 @@ PRINTED_LINES = 10  # least number of step lines that a benchmark of 10 or more 
 # Warnings that libraries print on every run of this engine about intended behaviour.
 EXPECTED_WARNINGS = (
     r".*does not have many workers.*",  # the training process makes the tokens
-    r".*isinstance\(treespec, LeafSpec\).*",  # between Lightning and torch
+    r".*isinstance\(treespec, LeafSpec\).*",  # Lightning uses an interface that torch deprecates
     r".*`IterableDataset` has `__len__` defined.*",
     r".*srun.*command is available on your system but is not used.*",
 )

@@ -33,7 +33,7 @@ AMD_UNITS = ("gfx94", "gfx95", "gfx12")
 torch 2.13 multiplies in FP8 on the same ones, but of gfx12 only on gfx120 (torch/testing/_internal/common_cuda.py,
 evaluate_platform_supports_fp8)."""
 MXFP8_GPUS = ("B200", "GB200", "B300", "GB300")
-"""GPUs of the catalogue that torchao trains on in MXFP8.
+"""GPUs of the catalogue on which torchao trains in MXFP8.
 
 Its kernels need compute capability 10 (torchao 0.18, prototype/mx_formats/kernels.py); those for MI355X are not in a
 release (pytorch/ao, pull request 4275 of 2026-04-14)."""
@@ -121,7 +121,7 @@ def recipe_of(spec: RunSpec) -> str | None:
 def check_layers(spec: RunSpec) -> None:
     """Raise UsageError where torchao could not convert every matrix in the layers of the spec's configured model.
 
-    It can for the built-in models. Without torch nothing is checked here, but the training checks again.
+    Nothing is checked for the built-in models, which torchao can convert, and without torch: the training checks again.
     """
     if spec.precision != "fp8" or spec.config is None or not importable("torch"):
         return
@@ -135,7 +135,7 @@ def check_layers(spec: RunSpec) -> None:
     named, suffix = spec.named("precision"), " without --methodology" * spec.with_methodology_flag
     check_sides(network.decoder.layers, _multiple(spec.fp8_recipe), named, suffix)
     if isinstance(model, ConfiguredModel) and any(layer.experts for layer in model.decoder.layers):
-        raise UsageError(  # linear layers in transformers 4
+        raise UsageError(  # in transformers 4, where experts are linear layers
             f"{named}: the number of tokens of each expert varies from step to step, and FP8 products need a "
             f"multiple of {MULTIPLE}; use --precision bf16{suffix}"
         )

@@ -130,7 +130,7 @@ def _attention(
 
 
 class _Counted(nn.Module):  # type: ignore[misc]
-    """A wrapper of a layer that appends an entry for the layer's bytes to a list, and one for those of what follows."""
+    """A wrapper of a layer that begins an entry of a list for the layer's bytes, and the next one after the layer."""
 
     def __init__(self, layer: nn.Module, entries: list[float]) -> None:
         super().__init__()

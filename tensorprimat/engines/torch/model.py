@@ -45,7 +45,7 @@ def configuration(preset: Preset, *, attention: str = "sdpa", sequence_length: i
 
     attention: sdpa, eager or flash.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: no reason ever to call out
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: nothing to download
     package, prefix = _HOMES[preset.model]
     module = importlib.import_module(f"transformers.models.{package}.configuration_{package}")
     shape = preset.shape
@@ -212,7 +212,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         scale = (getattr(config, "logit_scale", None) or 1) / (getattr(config, "logits_scaling", None) or 1)
         hidden = self.hidden(tokens[:, :-1])
         return linear_cross_entropy(
-            hidden if scale == 1 else hidden * scale,  # of the logits (Command R, Granite)
+            hidden if scale == 1 else hidden * scale,  # scales the logits (Command R, Granite)
             head.weight,
             tokens[:, 1:].flatten(),
             bias=head.bias,
@@ -333,7 +333,7 @@ def _rotary_of(model: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
         (part, name, buffer.float())
         for part in model.modules()
         for name, buffer in part.named_buffers(recurse=False)
-        if name.endswith("inv_freq") and not buffer.is_meta  # one of each kind of layer in Gemma 3
+        if name.endswith("inv_freq") and not buffer.is_meta  # Gemma 3 has one for each kind of layer
     ]
 
 
@@ -341,5 +341,6 @@ def _fuse_norms(model: nn.Module) -> None:
     """Replace transformers' RMS norm, five kernels, by torch's (see `has_fused_norm`); weights keep their names."""
     for parent in list(model.modules()):
         for name, norm in parent.named_children():
-            if type(norm).__name__.endswith("RMSNorm") and hasattr(norm, "variance_epsilon"):  # Gemma's adds one
+            # Gemma's norm, which adds 1 to its weight, has no variance_epsilon.
+            if type(norm).__name__.endswith("RMSNorm") and hasattr(norm, "variance_epsilon"):
                 setattr(parent, name, nn.RMSNorm(norm.weight.shape, eps=norm.variance_epsilon))

@@ -52,7 +52,7 @@ def recording(operations: Counter[str]) -> Iterator[None]:
 
         switches = [False] * 5  # shapes, memory, stacks, FLOPs, modules
         _enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, *switches, torch._C._profiler._ExperimentalConfig()))
-    except (ImportError, AttributeError, TypeError, RuntimeError):  # private, and it refuses to run under another
+    except (ImportError, AttributeError, TypeError, RuntimeError):  # a private API, or another profiler already runs
         yield
         return
     try:
