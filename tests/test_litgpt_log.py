@@ -146,6 +146,15 @@ def test_a_log_of_last_iterations_with_a_summary_gives_a_reported_mean(tmp_path)
     assert result.raw_step_times == []
 
 
+def test_tokens_of_a_resumed_training_are_those_since_the_resume(tmp_path):
+    lines = [line for line in rows(per_step=4, steps=12, ms=250.0) if "(step)" in line][6:]
+    resumed = read(tmp_path, "Resuming training from out/step-6/lit_model.pth", *lines, TOTALS)
+    assert resumed.performance_metrics.tokens_per_second == pytest.approx(12_288 / 2 / 3.0)
+    assert any("resumed after iteration 24" in warning for warning in resumed.warnings)
+    with pytest.raises(NotALogError):
+        read(tmp_path, *lines, TOTALS)  # nothing tells a resume from a log without its beginning
+
+
 def test_arguments_fill_the_configuration(tmp_path):
     result = read(tmp_path, ARGUMENTS, *rows(per_step=2, steps=3, ms=250.0), TOTALS)
     config = result.training_config

@@ -46,6 +46,7 @@ _TOTALS = {
 _VALIDATION = re.compile(r"^iter \d{1,15}: val loss [\w.+-]{1,20}, val time: (\d{1,15}(?:\.\d{1,9})?) ms")
 _SAVING = re.compile(r"^Saving .{0,40}checkpoint to ")
 _ARGUMENT = re.compile(r"(?:\b|')(?P<name>\w{1,40})(?:=|': )'?(?P<value>[\w.+-]{1,80})(?![\w.+-]|,\d)")
+RESUMES = "Resuming training from "
 DUMP_OPENS = "{'"  # the first line of the arguments, as pprint writes them
 FIRST_VALIDATION = 30.0  # seconds: Training Time begins before it, and before the example that fine-tuning generates
 LONGEST_ROW = 2**12  # characters of a line in which a row is looked for, from its end
@@ -99,6 +100,8 @@ def read(log: Log) -> Reading:
                 totals[name] = total
         if "longest sequence length in the train data" in text:
             settings["padded"] = "yes"
+        if text.startswith(RESUMES):
+            settings["resumed"] = "yes"
     reading = Reading(steps=merged((None, step) for step in _steps(rows)), source="LitGPT log")
     _configure(reading, settings)
     reading.model |= trained.model_of(counts)
@@ -106,7 +109,7 @@ def read(log: Log) -> Reading:
     if rows and not reading.steps.has("seconds"):
         _time_from_remaining(reading, rows, settings, other_work)
     reading.evidence = _evidence(reading.steps, totals, saved="saved" in settings)
-    _report(reading, totals, rows)
+    _report(reading, totals, rows, resumed="resumed" in settings)
     return reading
 
 
@@ -230,13 +233,36 @@ def _whole_run(rows: list[tuple[int, re.Match[str]]]) -> int | None:
     return steps if interval / iterations[-1] + 1 / steps <= NEARLY_ALL else None
 
 
-def _report(reading: Reading, totals: dict[str, float], rows: list[tuple[int, re.Match[str]]]) -> None:
+def _report_tokens(
+    reading: Reading, tokens: float, duration: float, rows: list[tuple[int, re.Match[str]]], *, resumed: bool
+) -> None:
+    """Add the rate of the final summary. Its tokens are those of all trainings; its time began with the last one."""
+    iterations = [int(match["iter"]) for _, match in rows]
+    before = iterations[0] - int(np.diff([0, *iterations])[1:].min(initial=iterations[0])) if iterations else 0
+    if before <= 0:
+        reading.reported["tokens_per_second"] = tokens / duration
+    elif not resumed:
+        reading.warnings.append(
+            f"tokens_per_second: the first row is iteration {iterations[0]}, so the training was resumed or the log's "
+            "beginning is missing; the summary's tokens and time may be of different trainings and give no rate"
+        )
+    else:
+        reading.reported["tokens_per_second"] = tokens * (1 - before / iterations[-1]) / duration
+        reading.warnings.append(
+            f"tokens_per_second: the training resumed after iteration {before}; of the summary's tokens only those of "
+            f"the {iterations[-1] - before} iterations since then count, which its time holds"
+        )
+
+
+def _report(
+    reading: Reading, totals: dict[str, float], rows: list[tuple[int, re.Match[str]]], *, resumed: bool
+) -> None:
     """Add the figures of the final summary, which cover the whole run including validation and saving."""
     if duration := totals.get("seconds"):
         reading.reported["runtime_seconds"] = duration
         untimed = "seconds" not in reading.steps.seen
         if untimed and (tokens := totals.get("tokens")):
-            reading.reported["tokens_per_second"] = tokens / duration
+            _report_tokens(reading, tokens, duration, rows, resumed=resumed)
         if untimed and (steps := _whole_run(rows)):
             reading.reported["step_time_seconds"] = (duration - totals.get("validation", 0.0)) / steps
             reading.warnings.append(
