@@ -160,6 +160,8 @@ def test_the_time_counts_the_layers_that_the_configuration_recomputes(needs):
 
     assert [share(), share(every), share(recompute="full")] == [0, 1, 1]
     assert share(every, "recompute_method: block", "recompute_num_layers: 16") == 0.5
+    of_each = (every, "recompute_method: block", "recompute_num_layers: 2", "num_virtual_stages_per_pipeline_rank: 4")
+    assert share(*of_each, pipeline_model_parallel_size=2) == 2 * 4 * 2 / 32
     of_parts = "recompute_granularity: selective\n      recompute_modules: [mlp]"
     assert share(of_parts) is None
     spec, node = needs(of_parts)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tensorprimat.core import megatron_memory
 from tensorprimat.core.memory_estimate import MemoryEstimate
+from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import NUMBER_BYTES
 from tensorprimat.engines.primus.config import effective
@@ -37,7 +38,7 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate |
     configured = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
     sets = {**configured.settings, **changes(spec)}
     shape = confirmed_shape(spec)
-    recomputed = _recomputed_layers(sets)
+    recomputed = None if shape is None else _recomputed_layers(sets, _virtual_stages(sets, shape, spec))
     if configured.missing_presets or shape is None or recomputed is None or any(map(sets.get, UNMODELLED)):
         return None
     if spec.tensor_model_parallel_size > 1 and not sets.get("sequence_parallel"):
@@ -47,7 +48,7 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate |
         pipeline=spec.pipeline_model_parallel_size,
         context=spec.context_parallel_size,
         data=spec.data_parallel_size,
-        virtual_pipeline=_virtual_pipeline(sets, shape.num_layers, spec.pipeline_model_parallel_size),
+        virtual_pipeline=_virtual_stages(sets, shape, spec),
     )
     gradient_bytes, state_bytes = _bytes_per_parameter(sets)
     return megatron_memory.of_layout(
@@ -70,14 +71,19 @@ def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float | 
     None where it is not known: parts of layers are recomputed, the shape is not the model's, or a file is missing.
     """
     configured = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
-    again, shape = _recomputed_layers({**configured.settings, **changes(spec)}), confirmed_shape(spec)
+    sets, shape = {**configured.settings, **changes(spec)}, confirmed_shape(spec)
+    again = None if shape is None else _recomputed_layers(sets, _virtual_stages(sets, shape, spec))
     if configured.missing_presets or again is None or shape is None:
         return None
     return min(1.0, again * spec.pipeline_model_parallel_size / shape.num_layers)
 
 
-def _recomputed_layers(sets: Mapping[str, Any]) -> int | None:
-    """Return the number of layers of a stage that keep only their input; None where parts of layers are recomputed."""
+def _recomputed_layers(sets: Mapping[str, Any], virtual_stages: int) -> int | None:
+    """Return the number of layers of a stage that keep only their input; None where parts of layers are recomputed.
+
+    The method "block" recomputes recompute_num_layers of each virtual stage (megatron/core/transformer/
+    transformer_block.py, which has the layers of one).
+    """
     granularity = sets.get("recompute_granularity")
     if sets.get("recompute_activations") or granularity == "selective":
         modules = sets.get("recompute_modules") or ["core_attn"]
@@ -85,14 +91,16 @@ def _recomputed_layers(sets: Mapping[str, Any]) -> int | None:
     if granularity != "full":
         return 0
     whole = 10**6  # all: more layers than any model has
-    return int(sets.get("recompute_num_layers") or whole) if sets.get("recompute_method") == "block" else whole
+    in_a_part = sets.get("recompute_num_layers") if sets.get("recompute_method") == "block" else None
+    return int(in_a_part) * virtual_stages if in_a_part else whole
 
 
-def _virtual_pipeline(sets: Mapping[str, Any], layers: int, pipeline: int) -> int:
+def _virtual_stages(sets: Mapping[str, Any], shape: ModelShape, spec: RunSpec) -> int:
     """Return the number of virtual stages that one pipeline stage holds, from the setting that states it; default 1."""
     stages = sets.get("num_virtual_stages_per_pipeline_rank") or sets.get("virtual_pipeline_model_parallel_size")
     in_a_part = sets.get("num_layers_per_virtual_pipeline_stage")
-    return int(stages or (layers // (pipeline * int(in_a_part)) if in_a_part else 1))
+    layers = shape.num_layers // spec.pipeline_model_parallel_size
+    return int(stages or (layers // int(in_a_part) if in_a_part else 1))
 
 
 def _bytes_per_parameter(sets: Mapping[str, Any]) -> tuple[int, int]:
