@@ -67,7 +67,7 @@ def test_the_counter_of_this_process_does_not_rise_by_a_kill_by_hand():
 @pytest.mark.parametrize("code", [-9, 137])
 def test_a_kill_has_no_reason_without_proof(code):
     assert failures.ending(code) == (
-        "was killed (SIGKILL): by hand, or by the system because memory ran out (dmesg says which)"
+        "was killed (SIGKILL): by hand, or by the system because memory ran out (then dmesg says so)"
     )
     assert failures.ending(code, memory_ran_out=True) == "was killed (SIGKILL) by the system because memory ran out"
 

@@ -240,3 +240,27 @@ def test_a_forked_process_whose_parent_has_already_ended_exits_at_once(monkeypat
     processes.die_with_parent(os.getpid())  # which is not this process's parent
     processes.guard.prctl(processes.guard.PR_SET_PDEATHSIG, 0)
     assert ended == [1]
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "250000 100000"}, 3),
+        ({"cpu.max": "400000 100000", "job/cpu.max": "150000 100000", "job/step/cpu.max": "max 100000"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({}, None),
+    ],
+    ids=["no limit", "docker", "slurm", "version 1", "version 1 without limit", "no groups"],
+)
+def test_the_time_that_a_container_may_use_limits_the_cores(tmp_path, monkeypatch, files, cores):
+    for name, content in files.items():
+        path = tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content + "\n")
+    (tmp_path / "cgroup").write_text("1:name=systemd:/\n0::/job/step\n")
+    monkeypatch.setattr(processes, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(processes, "GROUP_OF_PROCESS", tmp_path / "cgroup")
+    assert processes.quota_of_cores() == cores
+    assert processes.usable_cores() == min(len(os.sched_getaffinity(0)), cores or 10**6)

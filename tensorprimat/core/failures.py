@@ -19,7 +19,7 @@ RANK_LOST = "lost rank"
 TIMEOUT = "collective timeout"
 
 BY_SYSTEM = "by the system because memory ran out"
-KILLED = f"was killed (SIGKILL): by hand, or {BY_SYSTEM} (dmesg says which)"
+KILLED = f"was killed (SIGKILL): by hand, or {BY_SYSTEM} (then dmesg says so)"
 KILLED_FOR_MEMORY = f"was killed (SIGKILL) {BY_SYSTEM}"
 LOST = "crashed or was killed, perhaps because memory ran out (see dmesg)"
 """Ends of a sentence that begins with a process: killed without and with a proof of the reason, ended in some way."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 import os
 import re
 import shutil
@@ -236,8 +237,41 @@ def sweep(folder: Path) -> None:
                         os.unlink(entry.path)
 
 
+LARGEST_MACHINE = 2**20  # cores
+GROUPS = Path("/sys/fs/cgroup")
+GROUP_OF_PROCESS = Path("/proc/self/cgroup")
+
+
 def usable_cores() -> int:
     """Return the number of CPU cores that this process may use: on Linux as taskset, Slurm and containers allow."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
+        return min(len(os.sched_getaffinity(0)), quota_of_cores() or LARGEST_MACHINE)
     return os.cpu_count() or 1
+
+
+def quota_of_cores() -> int | None:
+    """Return the cores' worth of time that the control groups of this process may use, rounded up; None for no limit.
+
+    `docker run --cpus` and Kubernetes set it; /sys/fs/cgroup/…/cpu.max holds microseconds per period, or "max".
+    """
+    quotas = []
+    with contextlib.suppress(OSError, ValueError):
+        group = next(line for line in GROUP_OF_PROCESS.read_text().splitlines() if line.startswith("0::")).split(":")[2]
+        inner = GROUPS / group.strip("/")
+        for folder in (inner, *inner.parents):
+            quota, _, period = _line(folder / "cpu.max").partition(" ")
+            quotas += [math.ceil(int(quota) / int(period))] if quota.isdecimal() else []
+            if folder == GROUPS:
+                break
+    with contextlib.suppress(OSError, ValueError):  # version 1
+        quota, period = (_line(GROUPS / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        quotas += [math.ceil(int(quota) / int(period))] if quota.isdecimal() else []
+    return max(1, min(quotas)) if quotas else None
+
+
+def _line(path: Path) -> str:
+    """Return the first line of a file; empty without one."""
+    try:
+        return path.read_text().split("\n", 1)[0].strip()
+    except OSError:
+        return ""
