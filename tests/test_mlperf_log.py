@@ -355,3 +355,41 @@ def test_rows_that_state_where_their_block_began_measure_the_steps_up_to_the_nex
     result = journal.read(tmp_path / "run.txt")
     assert [step.covers for step in result.steps] == [192, 48, 48, 48]
     assert result.audit.ratio == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("is_first_long", [False, True])
+def test_throughputs_of_bert_count_samples_as_epochs_and_the_evaluation_before_them(tmp_path, is_first_long):
+    journal = Journal(submission_benchmark="bert", global_batch_size=700)
+    journal.say("run_start")
+    journal.say("block_start", first_epoch_num=1, epoch_count=1)
+    done, pause = 0, 0.0
+    for number in range(1, 21):
+        done += 140_000 + number
+        seconds = 140_000 / 8000
+        journal.track({"throughput": (140_000 + number) / (seconds + pause)}, seconds, epoch_num=done)
+        pause = 6.0 if is_first_long and number == 1 else 1.0
+        journal.say("eval_start", done, epoch_num=done)
+        journal.say("eval_stop", done, pause, epoch_num=done)
+    journal.say("block_stop", first_epoch_num=1)
+    journal.say("run_stop", status="success")
+    mean = {"throughput": done / (journal.now - START), "epoch_num": done}
+    journal.track(mean, 0.0, step=[2, 4000])
+    result = journal.read(tmp_path / "result_0.txt")
+    figures = result.performance_metrics
+    assert (figures.total_steps, figures.measured_steps) == (4000, 4000)
+    assert figures.samples_per_second == pytest.approx(8000, rel=1e-3)
+    assert figures.total_time_seconds == pytest.approx(20 * 17.5, rel=1e-3)
+    assert result.audit.ratio == pytest.approx(1, rel=1e-2)
+    warned = " ".join(result.warnings)
+    assert all(sign not in warned for sign in ("audit:", "segments:", "restarts", "contradict")), warned
+
+
+def test_a_throughput_whose_progress_counts_epochs_covers_the_steps_of_its_time(tmp_path):
+    journal = Journal(global_batch_size=100)
+    journal.say("run_start")
+    for number in range(1, 6):
+        journal.say("block_start", first_epoch_num=number)
+        journal.track({"throughput": 1000.0}, 20.0, epoch_num=number)
+        journal.say("block_stop", first_epoch_num=number)
+    journal.say("run_stop", status="success")
+    assert journal.read(tmp_path / "result_0.txt").performance_metrics.total_steps == 5 * 200

@@ -24,6 +24,7 @@ _DECODER = json.JSONDecoder()
 LATEST_MILLISECONDS = 32503680000000  # the year 3000: a larger number is not a date
 STEP_SECONDS_KEYS = ("train_step_time", "train_step_timing in s", "train_step_timing")
 RATE_KEY = "throughput"
+EPOCH = "epoch_num"
 MEMORY_KEY = "max_memory_usage"
 TOKENS_KEY = "global_valid_toks"
 """Key of the tokens that a step of NeMo-RL trained on; the step's time is in another row."""
@@ -148,6 +149,8 @@ def collect(events: Iterable[Event]) -> MlperfContent:
             if isinstance(event.value, dict) and (tokens := number_in(event.value.get(TOKENS_KEY))) and tokens > 0:
                 run.tokens[_position(event)] = tokens
             row = _row(event, loss, learning_rate)
+            if row and run.stopped is not None and run.rows and isinstance(event.value, dict) and EPOCH in event.value:
+                continue  # bert's mean of all rows
             if row and (same := (row.time, row.position, row.step_seconds, row.rate)) not in known:
                 known.add(same)  # a row that was printed twice is one row
                 run.rows.append(row)
@@ -185,6 +188,16 @@ def _position(event: Event) -> float | None:
     return number_in(event.metadata.get("step") if count is None else count)
 
 
+def _position_of_block(event: Event) -> float | None:
+    """Return the progress of a throughput: `step`, or for bert the samples so far, under the name of epochs."""
+    if "step" in event.metadata and not isinstance(event.metadata["step"], list):
+        return number_in(event.metadata["step"])
+    if "samples_count" in event.metadata:
+        return None
+    of_row = event.value.get(EPOCH) if isinstance(event.value, dict) else None
+    return number_in(event.metadata.get(EPOCH) if of_row is None else of_row)
+
+
 def _row(event: Event, loss: float | None, learning_rate: float | None) -> MlperfRow | None:
     """Return the row, or None if it is not about training."""
     if not isinstance(event.value, dict):
@@ -201,7 +214,7 @@ def _row(event: Event, loss: float | None, learning_rate: float | None) -> Mlper
     return MlperfRow(
         line=event.line,
         time=event.time,
-        position=number_in(event.metadata.get("step")) if of_block else _position(event),
+        position=_position_of_block(event) if of_block else _position(event),
         of_block=of_block,
         counts_samples_only=not has_step,
         step_seconds=seconds,

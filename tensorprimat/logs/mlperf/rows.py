@@ -5,7 +5,8 @@
 - AMD's Primus writes no rows at all: the time between block_start and block_stop is a row of `samples_count` samples.
   Some of its versions write a throughput from one block_stop to the next, evaluation included; a block's own marks
   time it then.
-- gpt3 of 2024 counts tokens under the name of epochs (`epoch_count`).
+- gpt3 of 2024 counts tokens under the name of epochs (`epoch_count`), and bert samples (`epoch_num`). bert's one block
+  holds a throughput for each evaluation, which counts the evaluation before it; after run_stop follows their mean.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
 
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.steps import Step
 from tensorprimat.logs.mlperf.block_shares import Share, partial_rows, share_blocks
 from tensorprimat.logs.mlperf.run import Block, MlperfEvents, MlperfRow
 
+OTHER_TIME = 0.2  # of a row's time: a throughput that is farther off, with and without evaluation, counts otherwise
+OTHER_UNIT = 10.0  # times the progress of a row by the clock: a smaller progress is counted in another unit
 MOST_UNCOUNTED = 0.2  # of the time of all blocks
 
 
@@ -72,34 +76,56 @@ def _measured_rows(shown: Sequence[MlperfRow]) -> Sequence[MlperfRow]:
 
 
 def _rates_include_evaluation(run: MlperfEvents) -> bool:
-    """Return True if the throughput of most blocks is that of the time since the row before, evaluation included.
-
-    False where a block holds several rows.
-    """
+    """Return True if the throughput of most rows is that of the time since the row before, evaluation included."""
     if not run.batch or not all(row.rate and row.of_block and row.step_seconds is None for row in run.rows):
         return False
-    votes, blocks = list[bool](), [_block_of(run, row) for row in run.rows]
-    if any(block is following for block, following in pairwise(blocks)):
-        return False
-    for (before, row), block in zip(pairwise(run.rows), blocks[1:], strict=True):
-        samples = None if block is None else run.samples_in(block)
-        evaluated = run.evaluated_seconds(before.time, row.time)
-        if samples and row.rate and evaluated > 0:
-            off = samples / row.rate - (row.time - before.time)
-            votes.append(abs(off) < abs(off + evaluated))
+    votes = list[bool]()
+    for (_, before), (stretch, row) in pairwise(zip(_stretches_of_rows(run), run.rows, strict=True)):
+        spent, evaluated = row.time - before.time, run.evaluated_seconds(before.time, row.time)
+        if stretch and row.rate and evaluated > 0:
+            off = stretch.samples / row.rate - spent
+            if min(abs(off), abs(off + evaluated)) < OTHER_TIME * spent:
+                votes.append(abs(off) < abs(off + evaluated))
     return sum(votes) > len(votes) / 2
 
 
 def _by_their_blocks(run: MlperfEvents) -> list[MlperfRow]:
-    """Return the rows with the time between the marks of their block in place of the time by their throughput."""
+    """Return the rows with the time between the marks around their steps in place of the time by their throughput."""
     timed = []
-    for row in run.rows:
-        block = _block_of(run, row)
-        samples = None if block is None or block.stopped is None else run.samples_in(block)
-        if block is not None and samples and run.batch and (seconds := _training_seconds(run, block)) > 0:
-            steps = max(1, round(samples / run.batch))
-            timed.append(replace(row, step_seconds=seconds / steps, covers=steps))
+    for stretch, row in zip(_stretches_of_rows(run), run.rows, strict=True):
+        if stretch and run.batch and stretch.seconds > 0:
+            steps = max(1, round(stretch.samples / run.batch))
+            usual = row.rate and abs(stretch.samples / row.rate / stretch.seconds - 1) <= OTHER_TIME
+            rate = row.rate if usual else None  # one with a long first evaluation would look damaged
+            timed.append(replace(row, step_seconds=stretch.seconds / steps, covers=steps, rate=rate))
     return timed
+
+
+class _Stretch(NamedTuple):
+    """The training that a throughput measures, by the marks around it."""
+
+    samples: float
+    seconds: float
+    """Without evaluation; 0 where a mark is missing."""
+
+
+def _stretches_of_rows(run: MlperfEvents) -> list[_Stretch | None]:
+    """Return the training of each row: its block, or the part since the row before where a block holds several rows."""
+    blocks = [_block_of(run, row) for row in run.rows]
+    several = {id(block) for block, following in pairwise(blocks) if block is following}
+    found = list[_Stretch | None]()
+    for row, before, block, previous in zip(run.rows, (None, *run.rows), blocks, (None, *blocks), strict=False):
+        samples, seconds = None, 0.0
+        if block is not None and id(block) in several:
+            done = 0.0 if before is None or previous is not block else before.position
+            samples = None if row.position is None or done is None else row.position - done
+            began = run.beginning_of(row, before) or block.started
+            seconds = row.time - began - run.evaluated_seconds(began, row.time)
+        elif block is not None:
+            samples = run.samples_in(block)
+            seconds = _training_seconds(run, block) if block.stopped is not None else 0.0
+        found.append(_Stretch(samples, seconds) if samples and samples > 0 else None)
+    return found
 
 
 def _block_of(run: MlperfEvents, row: MlperfRow) -> Block | None:
@@ -172,10 +198,13 @@ def _covers(run: MlperfEvents, rows: Sequence[MlperfRow], partial: set[int]) -> 
     known = [(a, b, row.line not in partial) for (a, b), row in zip(pairwise(positions), rows[1:], strict=True)]
     advances = [b - a for a, b, whole in known if a is not None and b is not None and whole]
     typical = median(advances) if advances else 0.0
+    timed = [0 if row.line in partial else round(n) for row, n in zip(rows, by_clock, strict=True)]
     if typical <= 0 or not batch:
-        return [0 if row.line in partial else round(n) for row, n in zip(rows, by_clock, strict=True)], 0
+        return timed, 0
     steps = median(by_clock[1:])
     unit = min((1, batch, batch * (run.length or 1)), key=lambda unit: abs(math.log(typical / unit / steps)))
+    if typical / unit * OTHER_UNIT < steps:
+        return timed, 0  # epochs
     usual = max(1, round(typical / unit))
     covers = [max(1, round((b - a) / unit)) if whole else 0 for a, b, whole in known if a is not None and b is not None]
     if rows[0].line in partial:

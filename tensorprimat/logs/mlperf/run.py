@@ -75,10 +75,12 @@ class MlperfEvents:
         return next((count for count in counted if count), None)
 
     def beginning_of(self, row: MlperfRow, before: MlperfRow | None) -> float | None:
-        """Return the time at which the steps of a row began: the start of its block, or the time of the row before."""
+        """Return the time at which the steps of a row began: the start of its block, or the row before, if later."""
         if before is not None and not row.of_block:
             return before.time
         earlier = [block.started for block in self.blocks if block.started < row.time]
+        if before is not None and before.of_block and earlier:
+            return max(before.time, earlier[-1])
         return earlier[-1] if earlier else before.time if before else self.started
 
     def samples_in(self, block: Block) -> float | None:
