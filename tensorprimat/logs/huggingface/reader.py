@@ -40,7 +40,7 @@ from tensorprimat.logs.huggingface.content import (
     opens_as_document,
 )
 from tensorprimat.logs.huggingface.rows import Row, is_row
-from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, trained_steps, warning_of
+from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, span_of, trained_steps, warning_of
 from tensorprimat.logs.huggingface.steps import steps_of
 from tensorprimat.logs.huggingface.writers import of_one_process
 from tensorprimat.logs.text import Log
@@ -57,8 +57,9 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     content = (of_document(log) if opens_as_document(log) else None) or of_text(log)
     content.rows, processes = of_one_process(content.rows)
-    config, reported, total = _configuration(content.config), reported_by(content), trained_steps(content)
-    evidence = evidence_of(content, total)
+    config, span = _configuration(content.config), span_of(content)
+    reported, total = reported_by(content, span), trained_steps(content, span)
+    evidence = evidence_of(content, span, total)
     stamped = not reported and _with_stamps(log, content.rows, content.logging_steps)
     steps = steps_of(content.rows, total, final_epoch(content), content.logging_steps if stamped else None)
     if not steps.has("relative_work") and steps.has("seconds"):
@@ -80,7 +81,7 @@ def read(log: Log) -> Reading:
             f"steps: the rows of {processes} processes alternate in the file, each with its own clock; only those of "
             "the process with most rows are read; let one rank write the log"
         )
-    if counts_others := warning_of(content, timed=steps.has("seconds")):
+    if counts_others := warning_of(content, span, timed=steps.has("seconds")):
         reading.warnings.append(counts_others)
     if content.counts_trained_tokens:
         reading.warnings.append(

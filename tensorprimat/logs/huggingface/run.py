@@ -71,13 +71,13 @@ def span_of(content: Content) -> Span:
     """
     if not _is_one_training(content):
         return Span()
-    end = _end(content)
+    first, last = _first_and_last_reading(content)
+    end = _end(content, first, last)
     if content.resumed_at:
         return Span(start=content.resumed_at, end=end)
     low, high = _counted(content)
     if end is not None and 0 < high < end:
         return Span(start=end - round((low + high) / 2), end=end, shown_by="the count of steps")
-    first, last = _first_and_last_reading(content)
     is_early = resumed_before(first, last)
     before = round(end * (1 - share)) if end is not None and (share := _share_of_losses(content)) else None
     near = before is not None and abs(first.steps - 1 - before) <= NEAR * (last.steps - before) + 1
@@ -100,7 +100,7 @@ def _first_and_last_reading(content: Content) -> tuple[ClockReading, ClockReadin
     return (readings[0], readings[-1]) if readings else (ClockReading(0, 0.0), ClockReading(0, 0.0))
 
 
-def _end(content: Content) -> int | None:
+def _end(content: Content, first: ClockReading, last: ClockReading) -> int | None:
     """Return the number of the last step: the summary's, or that of the last reading of the clock.
 
     A reading is none of the last step if the runtime leaves time for the other steps of the schedule.
@@ -108,7 +108,6 @@ def _end(content: Content) -> int | None:
     summary = _summary(content)
     if summary is not None and (step := position_of(summary)):
         return step
-    first, last = _first_and_last_reading(content)
     planned, runtime = _planned(content), fields.positive(summary.get(RUNTIME)) if summary is not None else None
     if not last.steps or not planned or runtime is None or planned <= last.steps:
         return last.steps or None
@@ -170,9 +169,9 @@ def _timed_share(content: Content, span: Span) -> float:
     return 0.0 if span.start else 1.0
 
 
-def trained_steps(content: Content) -> float | None:
+def trained_steps(content: Content, span: Span) -> float | None:
     """Return the optimizer steps in the runtime: those that the summary counts or the span holds, or those planned."""
-    span, (low, high) = span_of(content), _counted(content)
+    low, high = _counted(content)
     counted = (low + high) / 2
     is_precise = counted > 0 and ROUNDED_RATE / 2 + (high - low - 1) / 2 <= COUNT_RESOLUTION * counted + ROUNDED_RATE
     if span.steps is not None and (span.start or not low <= span.steps <= high):
@@ -187,7 +186,7 @@ def final_epoch(content: Content) -> float | None:
     return fields.positive(summary.get("epoch")) if summary is not None else None
 
 
-def evidence_of(content: Content, total: float | None) -> Evidence:
+def evidence_of(content: Content, span: Span, total: float | None) -> Evidence:
     """Return train_runtime for the audit. The time after the last row with a clock belongs to no row."""
     summary = _summary(content)
     runtime = fields.positive(summary.get(RUNTIME)) if summary is not None else None
@@ -199,7 +198,6 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
         return Evidence()
     first, last = clocked[0].clock or (0.0, 0.0), clocked[-1].clock or (0.0, 0.0)
     interval = steps_of_a_row(content.rows, total, final_epoch(content)) if not numbered else 0
-    span = span_of(content)
     before = span.start if numbered else 0
     places = [(row.step or n * interval) - before for n, row in enumerate(content.rows, start=1)]
     timed = [place for place, row in zip(places, content.rows, strict=True) if row.clock is not None]
@@ -224,13 +222,12 @@ def evidence_of(content: Content, total: float | None) -> Evidence:
     )
 
 
-def reported_by(content: Content) -> dict[str, Any]:
+def reported_by(content: Content, span: Span) -> dict[str, Any]:
     """Return means over the run: those of the middle rank's summary, or the time by the last row or bar.
 
     Rates of the summary that count other steps are reduced to the share of the steps that its runtime holds.
     """
     reported: dict[str, Any] = {}
-    span = span_of(content)
     if (summary := _summary(content)) is not None:
         share = _timed_share(content, span)
         for name, target in REPORTED.items():
@@ -252,12 +249,11 @@ def reported_by(content: Content) -> dict[str, Any]:
     return reported
 
 
-def warning_of(content: Content, *, timed: bool) -> str | None:
+def warning_of(content: Content, span: Span, *, timed: bool) -> str | None:
     """Return a sentence on a summary whose rates count steps that its runtime does not hold; None for any other log.
 
     timed: the rows have step times.
     """
-    span = span_of(content)
     share = _timed_share(content, span)
     if not content.summaries or share == 1.0:
         return None
