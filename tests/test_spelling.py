@@ -113,6 +113,18 @@ def test_flops_of_ten_times_the_others_are_a_warning(tmp_path):
     assert "times the median" in signs(tmp_path / "a.log", lines)[0]
 
 
+def test_another_training_of_few_rows_has_its_own_ratio_of_time_and_flops(tmp_path):
+    trial = [line.replace("GPU): 399.6", "GPU): 99.6") for line in job_logs.megatron(job_logs.Job(last=2))]
+    path = tmp_path / "a.log"
+    path.write_text("\n".join([*trial, *job_logs.megatron(job_logs.Job(last=60))]) + "\n")
+    assert "TFLOP/s/GPU): 99.6" in path.read_text()
+    assert "contradict the ratio" not in " ".join(logs.read(path).warnings)
+
+
+def test_rows_that_begin_with_the_rank_of_srun_are_not_folded(tmp_path):
+    assert signs(tmp_path / "a.log", [f"0: {line}" for line in maxtext()]) == []
+
+
 @pytest.mark.parametrize("width", range(60, 76))
 def test_rows_that_were_all_cut_at_one_column_are_a_warning_or_lose_their_last_number(tmp_path, width):
     lines = [VERL.format(index, index % 7, 20 + index / 7) for index in range(1, 60)]

@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -312,15 +312,18 @@ def _contradictions(steps: Steps) -> list[str]:
     """Return a warning for a row of which two numbers contradict the ratio that they have in all other rows.
 
     Rates and TFLOP/s are proportional while the model and the length of its sequences stay, whatever a row's time is;
-    so are TFLOP/s and the inverse of the time while the work of a step stays.
+    so are TFLOP/s and the inverse of the time while the work of a step stays. Each training of a log has its own ratio.
     """
     seconds, line = steps.column("seconds"), steps.column("line")
     work = next((steps.column(name) for name in ("tokens", "samples") if steps.has(name)), np.ones(len(steps)))
     pace = np.where(seconds > 0, work / np.where(seconds > 0, seconds, 1), np.nan)
     rates = [("time", pace)] + [(_SPELLED[name], steps.column(name)) for name in _SPELLED if steps.has(name)]
     known = [np.isfinite(rate) & (rate > 0) for _, rate in rates]
-    for ((first, one), known_one), ((second, other), known_other) in combinations(zip(rates, known, strict=True), 2):
-        usable = np.flatnonzero(known_one & known_other)
+    segment = steps.column("segment")
+    pairs = combinations(zip(rates, known, strict=True), 2)
+    of_trainings = [segment == number for number in np.unique(segment)]
+    for (((first, one), known_one), ((second, other), known_other)), training in product(pairs, of_trainings):
+        usable = np.flatnonzero(known_one & known_other & training)
         if len(usable) < LEAST_ROWS:
             continue
         divisor = other[usable]
