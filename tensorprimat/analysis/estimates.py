@@ -115,7 +115,7 @@ def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confiden
     low, high = over_runs.interval(confidence)
     hosts = f" on {len(set(group.hosts))} hosts, each host counted once" if stats.counts_hosts(group.hosts) else ""
     return Estimate(
-        value=math.exp(over_runs.log),  # of the same estimator as its interval: runs of unequal length weigh the same
+        value=math.exp(over_runs.log),  # the middle of the interval: runs count alike, whatever their length
         low=low,
         high=high,
         confidence=confidence,

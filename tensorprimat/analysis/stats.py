@@ -134,7 +134,7 @@ class OneRun:
 
 
 def student(confidence: float, degrees: float) -> float:
-    """Return two-sided quantile of Student's t, of the normal distribution for infinite degrees of freedom."""
+    """Return the two-sided quantile of Student's t, of the normal distribution for infinite degrees of freedom."""
     tail = (1 + confidence) / 2
     return float(ndtri(tail) if math.isinf(degrees) else stdtrit(degrees, tail))
 

@@ -94,7 +94,7 @@ def main(
         guard.callback(_flush_talk)
         try:
             code = _run(arguments, program, defaults or {})
-            sys.stdout.flush()  # here an error gives a line and an exit code, at the end of Python neither
+            sys.stdout.flush()  # at the end of Python an error would give neither a line nor an exit code
             return code
         except OSError as error:
             _without_output(program or "tprimat", error)

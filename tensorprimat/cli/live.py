@@ -24,7 +24,7 @@ _COLOUR = {"[CUDA]": "green", "[ROCM]": "red", "[CPU]": "cyan"}
 
 
 class Screen:
-    """The console of a benchmark: stdout, or stderr if stdout carries JSON. It prints plain text off a terminal."""
+    """The console of a benchmark: stdout, or stderr if stdout carries JSON. Without a terminal it prints plain text."""
 
     def __init__(self, *, stderr: bool, silent: bool = False) -> None:
         """Open the console.

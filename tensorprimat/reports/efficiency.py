@@ -117,7 +117,7 @@ def _of_side(side: Side, names: Sequence[str], quiet: Collection[str]) -> Iterat
         metric = side.metrics[name]
         title = metric.definition.title
         if metric.value is not None:
-            if metric.remark and name in SAID:
+            if metric.remark and name in WITH_REMARK:
                 yield f"{title}: {metric.remark}"
         elif name not in quiet or (metric.inputs and metric.inputs[0].value is not None):
             for reason in metric.reasons:
@@ -126,7 +126,7 @@ def _of_side(side: Side, names: Sequence[str], quiet: Collection[str]) -> Iterat
         yield f"no {', '.join(titles)}: {reason}"
 
 
-SAID = {
+WITH_REMARK = {
     "mfu",
     "reported_tflops_per_gpu_restated",
     "memory_utilization",
@@ -134,7 +134,7 @@ SAID = {
     "power_watts_per_gpu",
     "price_usd_per_gpu_hour",
 }
-"""Metrics whose remark is part of the figure."""
+"""Metrics whose remark is listed below the table, because the figure means little without it."""
 
 
 def budget(comparison: Comparison) -> Table:

@@ -131,7 +131,7 @@ def verdict_of(pair: Pair) -> str:
 
 def headline(pair: Pair) -> str:
     """Return the finding of a pair, and a reason for each side whose rate differs from the clock of its log."""
-    if pair.ratio is not None and pair.ratio.metric == TIME_TO_TRAIN:  # the log's clock states it, so it cannot differ
+    if pair.ratio is not None and pair.ratio.metric == TIME_TO_TRAIN:  # the time is read from the log's own clock
         return _headline(pair)
     off = [
         f"the rate of {side.label} is {why}"

@@ -67,7 +67,7 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     )  # fmt: skip
 
 
-SEEN = ("loss", "power", "clock", "temperature")
+CURVES_BELOW = ("loss", "power", "clock", "temperature")
 """Curves below the step time, each drawn where a run has the values."""
 MOST_WARNINGS = 5  # shown at once; the others are folded
 
@@ -217,7 +217,7 @@ def _curve(side: int, curve: StepCurve, limit: int, *, several: bool, source: st
         "seconds": _numbers(curve.seconds[shown]),
         **{
             name: _numbers(values[shown]) if np.isfinite(values).any() else None
-            for name in SEEN
+            for name in CURVES_BELOW
             for values in (getattr(curve, name),)
         },
         "unmeasured": np.flatnonzero(~curve.measured[shown]).tolist(),

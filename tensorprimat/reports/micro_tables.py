@@ -112,8 +112,8 @@ FIELDS = (
     MicroColumn("Fits", fits),
 )
 ALWAYS = {"Model", "Context", "Batch", "Pass", "Step, ms"}
-SAME_SAID_ONCE = {"Precision", "Attention", "Warm-up"}
-"""Columns that only say something where cells differ in them."""
+LEFT_OUT_IF_EQUAL = {"Precision", "Attention", "Warm-up"}
+"""Columns that are left out where all cells have one value."""
 WORDS = {"Model", "Precision", "Attention", "Pass", "Fits"}
 
 
@@ -128,7 +128,7 @@ def _says(field: MicroColumn, cells: Sequence[MicroResult]) -> bool:
     values = [field.read(cell) for cell in cells]
     if field.title in ALWAYS:
         return True
-    if field.title in SAME_SAID_ONCE:
+    if field.title in LEFT_OUT_IF_EQUAL:
         return len(set(values)) > 1
     return any(value is not None for value in values)
 
