@@ -393,3 +393,21 @@ def test_a_throughput_whose_progress_counts_epochs_covers_the_steps_of_its_time(
         journal.say("block_stop", first_epoch_num=number)
     journal.say("run_stop", status="success")
     assert journal.read(tmp_path / "result_0.txt").performance_metrics.total_steps == 5 * 200
+
+
+def test_a_row_after_run_stop_is_no_training_of_its_own(tmp_path):
+    journal = Journal(submission_benchmark="retinanet", global_batch_size=256)
+    journal.say("run_start")
+    for epoch in range(4):
+        journal.say("epoch_start", epoch, epoch_num=epoch)
+        journal.track({"throughput": 3800.0}, 308.0, step=epoch + 1)
+        journal.say("eval_start", epoch, epoch_num=epoch)
+        journal.say("eval_stop", epoch, 30.0, epoch_num=epoch)
+    journal.say("run_stop", None, 4.0, status="success")
+    journal.track({"throughput": 3950.0}, 0.001, step=5)
+    result = journal.read(tmp_path / "result_0.txt")
+    figures = result.performance_metrics
+    assert figures.samples_per_second == pytest.approx(3800)
+    assert figures.total_steps == pytest.approx(4 * 308 * 3800 / 256, abs=4)
+    assert (result.complete, result.runs[0].segments) == (True, 1)
+    assert result.runs[0].time_to_train_seconds == pytest.approx(4 * 338 + 4)

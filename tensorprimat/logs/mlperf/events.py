@@ -125,7 +125,7 @@ def collect(events: Iterable[Event]) -> MlperfContent:
             starts[event.key, event.time, str(event.metadata)] += len(content.runs) == 1
             run.started = event.time if run.started is None else run.started
         elif event.key == "run_stop":
-            run.stopped = event.time
+            run.stopped, run.stop_line = event.time, event.line
             status = event.metadata.get("status")
             run.status = status if isinstance(status, str) else None
         elif event.key == "block_start":

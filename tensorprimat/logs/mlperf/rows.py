@@ -35,6 +35,8 @@ def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
     A row that states other rows' steps once more covers no step.
     """
     shown = (_by_their_blocks(run) if _rates_include_evaluation(run) else run.rows) or list(_block_rows(run))
+    if run.stopped is not None:  # the rest of an epoch, or a mean of all rows, may follow it
+        shown = [row for row in shown if row.line < run.stop_line] or shown
     rows = _measured_rows(shown)
     partial = partial_rows(run)
     covers, index = _covers(run, rows, partial)

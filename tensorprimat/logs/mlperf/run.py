@@ -55,6 +55,8 @@ class MlperfEvents:
     """Tokens of a sequence."""
     started: float | None = None
     stopped: float | None = None
+    stop_line: int = 0
+    """Line of run_stop."""
     status: str | None = None
     counts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Mark of COUNTING → the last numbers that such a mark carries."""
