@@ -76,6 +76,13 @@ def test_a_first_loss_with_more_digits_before_its_point_is_whole(tmp_path):
     assert signs(tmp_path / "a.log", lines) == []
 
 
+def test_a_first_number_of_four_digits_with_more_of_them_after_its_point_is_whole(tmp_path):
+    clocks = ["0.7139", *(f"{1.351 + 1.071 * index:.3f}" for index in range(8))]  # transformers 5 prints by .4g
+    row = "{{'loss': '{0}.5', 'learning_rate': '1e-05', 'train_runtime': '{1}', 'train_tokens_per_second': '5{0}8'}}"
+    lines = [row.format(9 - index, clock) for index, clock in enumerate(clocks)]
+    assert signs(tmp_path / "a.log", lines) == []
+
+
 def test_one_number_of_fifty_without_its_last_zero_is_whole(tmp_path):
     losses = [round(2 - index / 31 - index % 7 / 9999, 4) for index in range(1, 57)]
     ending = [loss for loss in losses if len(repr(loss).partition(".")[2]) == 4]

@@ -208,9 +208,9 @@ def _of_odd_shape(
         return printed if printed and not _SCIENTIFIC.search(printed.text) else None
     if max(odd.decimals or 0, usual.decimals) > MOST_DECIMALS:
         return None
+    same = [_labelled(lines[place], label) for shape, places in listed if shape == usual for place in places]
+    texts = {printed.text for printed in same if printed}
     if odd.decimals and odd.decimals <= usual.decimals and odd.exponent == usual.exponent:
-        same = [_labelled(lines[place], label) for shape, places in listed if shape == usual for place in places]
-        texts = {printed.text for printed in same if printed}
         is_fixed = usual.decimals > 1 and any(text.endswith("0") for text in texts)
         likely = 2 if lines[where][1].rstrip().endswith("}") else 1  # zeros that repr drops, as json and dict do
         printed = _labelled(lines[where], label, odd)
@@ -218,9 +218,8 @@ def _of_odd_shape(
         fewer = odd.decimals < usual.decimals - likely
         if not (is_fixed or _chance_of_dropped_zeros(len(texts) + others, others) < LEAST_CHANCE or is_cut or fewer):
             return None
-        if printed and _is_larger(printed.text, texts):
-            return None
-    return _labelled(lines[where], label, odd)
+    printed = _labelled(lines[where], label, odd)
+    return None if printed and _has_as_many_digits(printed.text, texts) else printed
 
 
 def _chance_of_dropped_zeros(numbers: int, shortened: int) -> float:
@@ -241,15 +240,17 @@ def _chance_of_dropped_zeros(numbers: int, shortened: int) -> float:
     )
 
 
-def _is_larger(number: str, others: Collection[str]) -> bool:
-    """Return True if a number has as many significant digits as each of the others, more of them before the point.
+def _has_as_many_digits(number: str, others: Collection[str]) -> bool:
+    """Return True if a number has as many significant digits as each of the others, and more or fewer before the point.
 
-    >>> _is_larger("loss= 11.33", {"loss= 3.674", "loss= 4.100"}), _is_larger("time 1.", {"time 1.250"})
-    (True, False)
+    >>> _has_as_many_digits("loss= 11.33", {"loss= 3.674", "loss= 4.100"}), _has_as_many_digits("s 0.7139", {"s 1.351"})
+    (True, True)
+    >>> _has_as_many_digits("time 1.", {"time 1.250"})
+    False
     """
     parts = (re.sub(r"[^\d.]", "", text.split()[-1]).lstrip("0").partition(".") for text in (number, *others))
     (whole, digits), *rest = ((len(before), len((before + behind).lstrip("0"))) for before, _, behind in parts)
-    return all(fewer < whole and same == digits for fewer, same in rest)
+    return all(before != whole and same == digits for before, same in rest)
 
 
 def _twice_in_a_line(
