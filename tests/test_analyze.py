@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -255,3 +256,17 @@ def test_the_analyze_script_runs_the_analyze_command(old):
     )
     assert shown.returncode == 0, shown.stderr
     assert "litgpt" in shown.stdout
+
+
+def test_checkpoints_and_arrays_next_to_logs_are_counted_and_not_listed(old, capsys):
+    for name, members in (
+        ("optimizer.pt", ("optimizer/data.pkl", "optimizer/data/0")),
+        ("rows.npz", ("a.npy", "b.npy")),
+    ):
+        with zipfile.ZipFile(old / "amd-logs" / name, "w") as archive:
+            for member in members:
+                archive.writestr(member, bytes(range(256)))
+    code, printed, complaint = analyze(capsys, "amd-logs")
+    assert code == 0
+    assert "optimizer.pt" not in printed + complaint
+    assert "rows.npz" not in printed + complaint

@@ -32,6 +32,7 @@ _MAGIC: Mapping[str, re.Pattern[bytes]] = {
     "zip": re.compile(rb"PK\x03\x04"),
 }
 OFFICE_MEMBER = "[Content_Types].xml"  # workbooks and documents are zip archives too, and no packed logs
+SAVED_MEMBERS = ("/data.pkl", ".npy")  # checkpoints of PyTorch and arrays of NumPy: binary files, not archives of logs
 NAMED_MEMBERS = 3  # of an archive, in an error
 
 
@@ -119,7 +120,7 @@ def _zstd(path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:
 def _zip(path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:
     with zipfile.ZipFile(file) as archive:
         names = [name for name in archive.namelist() if not (name.endswith("/") or name.startswith("__MACOSX/"))]
-        if OFFICE_MEMBER in names:
+        if OFFICE_MEMBER in names or any(name.endswith(SAVED_MEMBERS) for name in names):
             file.seek(0)
             yield from iter(lambda: file.read(size), b"")
             return
