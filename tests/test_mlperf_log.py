@@ -411,3 +411,34 @@ def test_a_row_after_run_stop_is_no_training_of_its_own(tmp_path):
     assert figures.total_steps == pytest.approx(4 * 308 * 3800 / 256, abs=4)
     assert (result.complete, result.runs[0].segments) == (True, 1)
     assert result.runs[0].time_to_train_seconds == pytest.approx(4 * 338 + 4)
+
+
+@pytest.mark.parametrize(
+    ("platform", "device"),
+    [
+        ("1xESC-N8-E11", None),
+        ("4xHPE Cray XD670", None),
+        ("2xXE9680x8H100-SXM-80GB", "XE9680x8H100-SXM-80GB"),
+        ("SR780aV3-8xB200_SXM_180GB", "SR780aV3-8xB200_SXM_180GB"),
+        ("tpu-v5p", "tpu-v5p"),
+        ("1xMI325X", "MI325X"),
+    ],
+)
+def test_the_name_of_a_system_is_no_device(tmp_path, platform, device):
+    journal = Journal(global_batch_size=16, submission_platform=platform)
+    step_times(journal)
+    result = journal.read(tmp_path / "result_0.txt")
+    warned = [warning for warning in result.warnings if "the name of a system and not of a GPU" in warning]
+    assert (result.gpu_info.device_name, bool(warned)) == (device, device is None)
+
+
+def test_the_launcher_names_the_device_where_the_platform_names_a_system(tmp_path):
+    journal = Journal(global_batch_size=16, submission_platform="1cc_n2")
+    described = {
+        "number_of_nodes": "2",
+        "accelerators_per_node": "8",
+        "accelerator_model_name": "NVIDIA H100 80GB HBM3",
+    }
+    journal.lines.append(":::SYSJSON " + json.dumps(described))
+    step_times(journal)
+    assert journal.read(tmp_path / "result_0.txt").gpu_info.device_name == "NVIDIA H100 80GB HBM3"

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import regular
+from tensorprimat.core import devices, regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -29,6 +29,10 @@ COPY_SIZES = (1, 2, 4, 8, 16, 32, 64)  # possible GPUs per model copy, where the
 FOLDERS_ABOVE = 5  # result_0.txt, or power/result_0/node_0.txt, below results/SYSTEM/BENCHMARK
 
 _PLATFORM = re.compile(r"(?:(?P<nodes>\d{1,5})x)?(?P<device>\S.*)")
+_ACCELERATOR = re.compile(
+    r"(?<![A-WYZa-wyz])(?:GB|GH|MI|H|A|B|L|V)\d{2,3}[A-Z]{0,2}(?![A-Za-z0-9])|TPU|Gaudi|Trainium|\bHL-\d", re.IGNORECASE
+)
+"""A name of an accelerator in that of a system, as XE9680x8H100-SXM-80GB; D74H-7U has none."""
 _CONFIG_FILE = re.compile(r"_(?P<nodes>\d{1,5})x(?P<gpus>\d{1,3})x\d{1,5}(?:_|\.sh)")
 """`config_MI355X_1x8x1.sh`: nodes × GPUs of a node × …"""
 _WORLD_SIZE = re.compile(r"\bslurm2pytorch: .{0,200}\bWORLD_SIZE=(\d{1,6})\b")
@@ -85,8 +89,9 @@ def describe(reading: Reading, settings: Mapping[str, Any], *, ranks: int, path:
     if system is None:
         _take_launch(reading, launched)
     platform = settings.get("submission_platform")
-    if "device_name" not in reading.gpu_info and isinstance(platform, str) and "PLACEHOLDER" in platform:
-        reading.warnings.append(f"gpu_info: {platform} is a placeholder, so the device is unknown; give --gpu")
+    if "device_name" not in reading.gpu_info and isinstance(platform, str) and platform.strip():
+        kind = "a placeholder" if "PLACEHOLDER" in platform else "the name of a system and not of a GPU"
+        reading.warnings.append(f"gpu_info: {platform} is {kind}, so the device is unknown; give --gpu")
 
 
 def find(path: Path) -> System | None:
@@ -129,7 +134,7 @@ def fact(value: object) -> str | None:
 def _take_platform(reading: Reading, settings: Mapping[str, Any]) -> None:
     platform = settings.get("submission_platform")
     match = _PLATFORM.fullmatch(platform.strip()) if isinstance(platform, str) else None
-    if match and "PLACEHOLDER" not in match["device"]:
+    if match and (devices.platform_of(match["device"]) or _ACCELERATOR.search(match["device"])):
         reading.gpu_info["device_name"] = match["device"]
     if match and match["nodes"]:
         reading.training_config["num_nodes"] = int(match["nodes"])
