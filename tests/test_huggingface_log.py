@@ -331,7 +331,7 @@ def test_a_resume_that_only_the_bar_shows_reduces_the_rates_as_well(read_text: A
 
 
 def test_rates_that_count_only_the_steps_since_a_resume_stay_as_they_are(read_text: Any) -> None:
-    since = ALL_SAMPLES.replace("8.0", "0.8").replace("0.125", "0.0125")  # of transformers 5
+    since = ALL_SAMPLES.replace("8.0", "0.8").replace("0.125", "0.0125")  # of transformers 5.19 and later
     for text in (RESUMED + STATED + FEW_STEPS, HEADER + FEW_STEPS):
         result = read_text(f"{text}\n{since}\n{row()}\n")
         assert result.performance_metrics.samples_per_second == 0.8

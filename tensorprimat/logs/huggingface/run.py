@@ -1,8 +1,9 @@
 """Figures of a Trainer's whole run: its summary, and the clock that the audit compares with the rows.
 
 `train_runtime` is the time since this process began to train. The rates beside it count all steps of the schedule
-(transformers/trainer.py up to 4, speed_metrics), also those before a resume and those after an early stop; since 5
-only those of this process. Their product tells which.
+(transformers/trainer.py before 5.19, speed_metrics), also those before a resume and those after an early stop; 5.19 and
+later count only those of this process. Rate times runtime tells which. Checked on trainings with 4.46.3 and 5.23.0 that
+were resumed and stopped early (2026-11-23).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def span_of(content: Content) -> Span:
     """Return the steps that the last training's clock timed.
 
     Where no line states a resume, it shows in the summary, which counts fewer steps than the last one's number; or in
-    the clock: its first steps are too many for the time they took; or in train_loss, for which transformers up to 4
+    the clock: its first steps are too many for the time they took; or in train_loss, for which transformers before 5.19
     divides the losses since the resume by all steps.
     """
     if not _is_one_training(content):
