@@ -132,6 +132,13 @@ def test_rows_that_begin_with_the_rank_of_srun_are_not_folded(tmp_path):
     assert signs(tmp_path / "a.log", [f"0: {line}" for line in maxtext()]) == []
 
 
+def test_a_report_that_every_process_prints_at_once_is_no_row(tmp_path):
+    lines = maxtext()
+    report = ["wheel compiled with torch 2.9, cuda 12.8"] * 30
+    report[7] *= 2
+    assert signs(tmp_path / "a.log", [*lines[:20], *report, *lines[20:]]) == []
+
+
 @pytest.mark.parametrize("width", range(60, 76))
 def test_rows_that_were_all_cut_at_one_column_are_a_warning_or_lose_their_last_number(tmp_path, width):
     lines = [VERL.format(index, index % 7, 20 + index / 7) for index in range(1, 60)]

@@ -108,7 +108,7 @@ def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
     first, last = max(int(cited[0]) - MOST_LINES_OF_A_ROW, 1), int(cited[-1])
     lines = [(line, text) for line, text in log.lines() if len(text) <= LONGEST_ROW]
     near = [(line, text) for line, text in lines if first <= line <= last]
-    if odd := odd_number(near, len(cited)):
+    if odd := odd_number(near, len(cited), cited):
         yield (
             f"steps: line {odd.line} holds {odd.text!r}, which is spelled unlike the same number in the other rows, so "
             "rows may be joined or cut there and a figure may be wrong; look at the line, and read the original log"
@@ -159,8 +159,10 @@ def decimal_comma(rows: Sequence[str]) -> str | None:
     return found[0] if len(found) >= max(LEAST_ROWS, LEAST_SHARE * len(rows)) else None
 
 
-def odd_number(lines: Sequence[tuple[int, str]], rows: int) -> _Printed | None:
+def odd_number(lines: Sequence[tuple[int, str]], rows: int, cited: np.ndarray | None = None) -> _Printed | None:
     """Return the first number that is printed unlike the same number of the other rows, or None.
+
+    cited: Lines of the rows, ascending; numbers that are not near most of them belong to no row.
 
     >>> rows = [(n, f"step {n}: time 1.{n}50 s") for n in range(9)]
     >>> odd_number([*rows, (9, "step 9: time 1. s")], 10).text
@@ -187,9 +189,15 @@ def odd_number(lines: Sequence[tuple[int, str]], rows: int) -> _Printed | None:
         odd = _of_odd_shape(lines, label, listed, most)
         if odd is None and count <= MOST_SHARE * rows:
             odd = _twice_in_a_line(lines, label, listed, most)
-        if odd:
+        if odd and (cited is None or _near_rows(lines, listed, cited) >= LEAST_SHARE * rows):
             return odd
     return None
+
+
+def _near_rows(lines: Sequence[tuple[int, str]], listed: Sequence[tuple[_Shape, list[int]]], cited: np.ndarray) -> int:
+    """Return how many rows have one of these numbers on their line, or between the row before and them."""
+    found = [lines[place][0] for _, places in listed for place in places]
+    return len(np.unique(np.searchsorted(cited, found)))
 
 
 def _of_odd_shape(
