@@ -45,6 +45,16 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("fp8", "recipe"), [("None", None), ("hybrid", "delayed")])
+def test_the_default_of_the_fp8_recipe_is_no_setting_of_a_bf16_run(
+    tmp_path: Path, fp8: str, recipe: str | None
+) -> None:
+    arguments = {"bf16": True, "fp16": False, "fp8": fp8, "fp8_recipe": "delayed"}
+    dump = [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in arguments.items()]
+    config = read(tmp_path, [*dump, *(row("2021", n, 2700.0) for n in range(1, 9))]).training_config
+    assert (config.precision, config.fp8_recipe) == ("fp8" if recipe else "bf16", recipe)
+
+
 @pytest.mark.parametrize("prefix", ["none", "v0.2", "lost escapes", "torchrun"])
 def test_the_argument_dump_fills_configuration_and_shape(tmp_path: Path, prefix: str) -> None:
     dump = [f"{PREFIXES[prefix]}  {name} {'.' * (48 - len(name))} {value}" for name, value in ARGUMENTS.items()]

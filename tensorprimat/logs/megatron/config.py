@@ -206,6 +206,8 @@ class Facts:
                 config[field] = word
         if precision := self._precision():
             config["precision"] = precision
+        if config.get("precision") != "fp8":
+            config.pop("fp8_recipe", None)  # its default is in every dump of arguments
         if (rate := self._value("lr")) and re.fullmatch(r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", rate):
             config["learning_rate"] = float(rate)
         if self._settings.is_set("use_distributed_optimizer"):
