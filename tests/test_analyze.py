@@ -95,6 +95,7 @@ def test_facts_of_the_file_win_over_those_of_its_path(old, capsys):
         (("logs", "qwen2_5vl_lora_100.out"), "qwen2_5vl", None),
         (("logs", "qwen2.5-32b_run_3"), "qwen2.5-32b", None),
         (("logs", "llama_2_8gpus"), "llama_2", None),
+        (("Mistral-v0.2-Translator-bf16", "all_results.json"), "mistral", "bf16"),
         (("logs", "deepseek-r1-distill-llama-8b.log"), None, None),
     ],
 )

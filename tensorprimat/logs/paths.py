@@ -20,11 +20,11 @@ WITHOUT_DEVICE = ("tensorboard", "nemo")
 
 _ENDINGS = re.compile(r"(?:\.(?:log|txt|out|err|json|jsonl|csv|md|xlsx|gz|zst|xz|bz2|zip)){1,9}$", re.IGNORECASE)
 _MODEL = re.compile(
-    r"(?<![A-Za-z])(?<!distill[-_ ])(?:llama|qwen|mistral)(?:[-_ ]?v?\d(?:[._p]\d{1,2})?(?:vl)?(?![A-Za-z0-9]))?"
+    r"(?<![A-Za-z])(?<!distill[-_ ])(?:llama|qwen|mistral)(?:[-_ ]?v?[1-9](?:[._p]\d{1,2})?(?:vl)?(?![A-Za-z0-9]))?"
     + names.NOT_SOFTWARE,
     re.IGNORECASE,
 )
-"""A family and its version; the name of a run, such as _baseline_500, may follow."""
+"""A family and its version, except Mistral's v0.1 to v0.3, which are one shape. The name of a run may follow."""
 _PRECISION = re.compile(r"(?<![A-Za-z0-9])(?:(?:mx|nv)?(fp8|fp4)|(bf16|fp16|fp32|tf32))(?![A-Za-z0-9])", re.IGNORECASE)
 _PLATFORMS: tuple[tuple[Platform, re.Pattern[str]], ...] = (
     ("nvd", re.compile(r"nvi|nvd|nvidia|cuda|[dh]gx|[ahv]100|h[28]00|g?b[23]00|gh200|l40s?", re.IGNORECASE)),
