@@ -303,6 +303,12 @@ def test_a_tensorboard_file_is_called_after_its_folder():
     assert by_argument._provisional([by_argument.Argument(path=path) for path in paths]) == ["a", "b"]
 
 
+def test_the_name_of_a_side_has_no_suffix_of_a_log():
+    paths = [Path("run-1m09.wandb"), Path("history.csv"), Path("train.err.gz"), Path("b.log.zip")]
+    named = by_argument._provisional([by_argument.Argument(path=path) for path in paths])
+    assert named == ["run-1m09", "history", "train", "b"]
+
+
 def test_a_path_given_twice_without_names_is_one_side_with_a_warning(tmp_path, compare):
     path = runs_in(tmp_path / "a")
     _, document, printed = compare(path, path)

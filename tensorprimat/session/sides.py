@@ -19,6 +19,11 @@ from tensorprimat.session.log_names import files_of
 from tensorprimat.session.second_process import StartCall, uncollected
 
 SCALING = "scaling.json"  # file next to the logs of an MLPerf submission
+SUFFIXES = (
+    *(".json", ".jsonl", ".csv", ".log", ".txt", ".out", ".err", ".wandb"),
+    *(".gz", ".xz", ".bz2", ".zst", ".zip"),
+)
+"""Endings of files that are left out of a side's name."""
 EVENTS = "events.out.tfevents."  # prefix of TensorBoard's file names; a time, a host and numbers follow
 MANY_FILES = 200  # from this number on, two processes are faster than one
 LEAST_SIDES = 2  # with fewer readable sides there is nothing to compare
@@ -121,7 +126,7 @@ def _plain(path: Path) -> Path:
     path = path if path.name else path.absolute()
     if path.name.startswith(EVENTS):
         path = path.absolute().parent
-    while path.suffix in (".json", ".log", ".txt", ".gz", ".xz", ".bz2", ".zst", ".out", ".jsonl"):
+    while path.suffix in SUFFIXES:
         path = path.with_suffix("")
     return path
 
