@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tensorprimat.core.errors import NoFormatError
+
 TOKENS, LENGTH, STEP = 786_432, 2048, 0.1
 SETTINGS = (
     "Hyperparameters:", "  grad_accum_steps: 1", "  rope_train_seq_len: 4096", f"  train_batch_tokens: {TOKENS}",
@@ -66,6 +68,11 @@ def test_a_clock_is_read_among_other_fields(read_text: Any, row: str) -> None:
     assert result.steps.column("loss")[3] == 6.9377
 
 
+def test_a_rate_with_underscores_between_its_thousands_is_no_rate_of_the_first_digits(read_text: Any) -> None:
+    with pytest.raises(NoFormatError):
+        read(read_text, *(f"step {n} | loss: 4.5 | dt: 250.00ms | tokens/sec: 65_536.00" for n in range(12)))
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -75,13 +82,18 @@ def test_a_clock_is_read_among_other_fields(read_text: Any, row: str) -> None:
         "step {n} with loss: {loss}, dt: 250.00ms, tok/sec: 65536.00",
         "step {n} | loss: {loss} | dt: 250.00ms | tok/sec: 65536.00 | norm: 1.2500 | lr: 0.000600",
         "step: {n} | train loss: {loss} | lr: 6e-04 | norm: 1.2500 | dt: 250.00ms | tok/sec: 65536.00",
+        "step {n} | loss: {loss} | lr: 6.0000e-04 | norm: 1.2500 | time: 250.00ms | tokens/sec: 65536.00",
+        "step : {n} | loss: {loss} | dt: 250.00 ms | tokens/sec: 65,536.00 | LR:0.000600 | norm:1.250",
+        "Epoch: 1 | Step {n:4d} | loss: {loss} | norm: 1.2500 | time taken: 250.00ms | tokens/sec: 65536.00",
+        "Step {n:6d} | Loss: {loss} | LR: 6.00e-04 | Time: 250.00ms | Tokens/sec: 65536 (avg: 65000)",
+        "step {n:5d} | loss: {loss} | lr 6.0000e-04 | norm: 1.2500 | time: 250.00ms | tok/s: 65536.00",
     ],
 )
 def test_fields_of_build_nanogpt_are_read_in_any_order(read_text: Any, row: str) -> None:
     result = read(read_text, *(row.format(n=n, loss=f"{9 - n / 10:.6f}") for n in range(12)))
     step = result.steps[4]
     assert (step.index, step.seconds, step.loss, step.reported_tokens_per_second) == (4, 0.25, 8.6, 65536.0)
-    assert step.learning_rate == (6e-4 if "lr:" in row else None)
+    assert step.learning_rate == (6e-4 if "lr:" in row or "lr " in row else None)
     assert step.gradient_norm == (1.25 if "norm" in row else None)
     assert result.performance_metrics.tokens_per_second == pytest.approx(65536)
 

@@ -26,6 +26,23 @@ class Spelling:
     """True if the time of the row contains an evaluation or checkpoint announced since the previous row."""
 
 
+def _of_the_lecture(rate: str) -> Spelling:
+    """Return the steps of the lecture that led to build-nanogpt, and of programs that follow it, in any order.
+
+    rate: Name of the tokens per second on the row.
+    """
+    return Spelling(
+        project="build-nanogpt",
+        mark=rate,
+        pattern=re.compile(
+            r"\b(?:[Ss]tep|[Ii]ter) ?:? *(?P<step>\d{1,15})(?:/(?P<last>\d{1,15}))?(?: ?\||,| with) ?(?:[Tt]rain[ _])?"
+            rf"[Ll]oss ?: ?(?P<loss>{NUMBER}).{{0,200}}?[|,] ?(?:dt|[Tt]ime(?: taken)?): ?(?P<time>{NUMBER}) ?ms"
+            rf"(?:,| ?\|) ?{rate}: ?(?P<tokens>{NUMBER})(?!\w)"
+        ),
+        holds_evaluation=True,
+    )
+
+
 SPELLINGS = (
     Spelling(
         project="nanoGPT",
@@ -69,15 +86,7 @@ SPELLINGS = (
             rf"\bstep (?P<step>\d{{1,15}}): train loss (?P<loss>{NUMBER}) \(took (?P<time>{NUMBER}) ms\)"
         ),
     ),
-    Spelling(  # the steps of the lecture that led to build-nanogpt, and programs that follow it, in any order
-        project="build-nanogpt",
-        mark="tok/sec",
-        pattern=re.compile(
-            rf"\b[Ss]tep:? *(?P<step>\d{{1,15}})(?:/(?P<last>\d{{1,15}}))?(?: ?\||,| with) ?(?:train )?[Ll]oss ?: ?"
-            rf"(?P<loss>{NUMBER}).{{0,200}}?[|,] ?dt: ?(?P<time>{NUMBER}) ?ms(?:,| ?\|) ?tok/sec: ?(?P<tokens>{NUMBER})"
-        ),
-        holds_evaluation=True,
-    ),
+    *map(_of_the_lecture, ("tok/sec", "tokens/sec", "Tokens/sec", "tok/s", "Tok/s")),
 )
 _OF_ROW = tuple((name, re.compile(rf"[|,] ?{word}:? ?({NUMBER})")) for name, word in (("lr", "lr"), ("norm", "norm")))
 """Metrics of rows in any order."""
