@@ -45,6 +45,36 @@ ARGUMENTS = {
 }  # fmt: skip
 
 
+def neox_argument(name: str, value: object, origin: str) -> str:
+    """Return a line of gpt-neox's dump: dots up to column 64, and whether the value is the default."""
+    line = f"  {name} {'.' * (32 - len(name))} {value}"
+    return line + "." * (64 - len(line)) + origin
+
+
+def test_the_dump_of_gpt_neox_states_batch_length_and_gpus(tmp_path: Path) -> None:
+    updated = {
+        "attention_config": ["flash"] * 12, "bf16": {"enabled": True}, "gradient_accumulation_steps": 2,
+        "hidden_size": 768, "model_parallel_size": 2, "num_attention_heads": 12, "num_layers": 12,
+        "optimizer": {"type": "Adam", "params": {"lr": 0.0006, "betas": [0.9, 0.95]}}, "precision": "bfloat16",
+        "seq_length": 2048, "train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "global_num_gpus": 16,
+    }  # fmt: skip
+    dump = [neox_argument(name, value, "updated") for name, value in updated.items()]
+    dump += [neox_argument("pipe_parallel_size", 0, "default"), neox_argument("seed", 1234, "default")]
+    rows = [
+        f" samples/sec: 128.000 | iteration {n:8d}/  320000 | elapsed time per iteration (ms): 500.0 | learning rate: "
+        f"1.500E-04 | approx flops per GPU: 54.9TFLOPS | lm_loss: 8.1E+00 | number of skipped iterations:   0 |"
+        for n in range(10, 100, 10)
+    ]
+    result = read(tmp_path, [*dump, *rows])
+    config = result.training_config
+    assert (config.global_batch_size, config.micro_batch_size, config.sequence_length) == (64, 4, 2048)
+    assert (config.num_gpus, config.tensor_model_parallel_size, config.gradient_accumulation_steps) == (16, 2, 2)
+    assert (config.precision, config.optimizer, config.seed) == ("bf16", None, 1234)
+    assert (config.pipeline_model_parallel_size, result.model.shape) == (None, None)
+    assert result.performance_metrics.samples_per_second == pytest.approx(128)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(128 * 2048 / 16)
+
+
 @pytest.mark.parametrize(("fp8", "recipe"), [("None", None), ("hybrid", "delayed")])
 def test_the_default_of_the_fp8_recipe_is_no_setting_of_a_bf16_run(
     tmp_path: Path, fp8: str, recipe: str | None

@@ -52,7 +52,17 @@ BRIDGE_SUMMARY = "[model] Non-default values (vs Mcore "
 _HINTS = tuple(
     hint.encode()
     for hint in (
-        *(BRIDGE_SUMMARY, " ...", "world size", "padded vocab", "memory (MB)", "memory (GB)", ".yaml", ".yml"),
+        *(
+            BRIDGE_SUMMARY,
+            " ...",
+            "train_micro_batch_size_per_gpu ..",
+            "world size",
+            "padded vocab",
+            "memory (MB)",
+            "memory (GB)",
+            ".yaml",
+            ".yml",
+        ),
         *("ROCm", "RCCL", "rocm", "hipblas", "HIP", "CUDA", "cudnn", "nvcr.io", "NVIDIA", "Tesla", "MI1", "MI2", "MI3"),
         *("PyTorch", "torch=", "torch:", "torch version"),
         *sorted({key.replace("_", "-") for key in SPELLED_OUT if "_" in key}),
@@ -78,6 +88,20 @@ _DEEPSPEED_BATCH = re.compile(
 _BATCHES = {b"train_batch_size": "global_batch_size", b"train_micro_batch_size_per_gpu": "micro_batch_size"}
 
 _DUMPED = re.compile(r"(?:^|[\s:])([A-Za-z]\w{1,60}) \.{2,} ([^\n]{1,1500})", re.MULTILINE)
+_OF_NEOX = re.compile(r"^(?P<value>.{0,1400}?)(?P<dots>\.*)(?:default|updated)$")
+"""A value in gpt-neox's dump: dots fill the line up to a column, and the origin of the value follows."""
+NEOX = {
+    "seq_length": "sequence_length",
+    "train_batch_size": "global_batch_size",
+    "train_micro_batch_size_per_gpu": "micro_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "model_parallel_size": "tensor_model_parallel_size",
+    "pipe_parallel_size": "pipeline_model_parallel_size",
+    "global_num_gpus": "num_gpus",
+    "train_iters": "max_steps",
+    "seed": "seed",
+}
+NEOX_PRECISIONS = {"bfloat16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 _YAML = re.compile(r"(?:^|\s)\"?(" + "|".join(sorted(KEYS)) + r")\"?: +([^\s#,|][^\n#,|]{0,200})", re.MULTILINE)
 _LISTED = re.compile(
     r"\b(moe_layer_freq|window_size|window_attn_skip_freq)\"?: +[\"']?([\[(][\d, ()*+\[\]-]{1,1500}[\])])"
@@ -136,6 +160,9 @@ class Facts:
         self._vocabulary: tuple[int, int] | None = None
         self._batches: dict[str, int] = {}
         """Batch sizes of DeepSpeed's configuration; Megatron's own arguments and rows take precedence."""
+        self._is_neox = False
+        self._neox: dict[str, Any] = {}
+        """Fields of TrainingConfig in gpt-neox's dump, which names other dimensions of the model than Megatron."""
         self._seen_bytes = 0
         self.device: str | None = None
         self.is_rocm = self.is_cuda = False
@@ -152,6 +179,8 @@ class Facts:
                 self._batches.setdefault(_BATCHES[name], int(size))
         text = without_colours("\n".join(_hinted_lines(block))).replace("\r", "\n")
         for key, value in _DUMPED.findall(text):
+            if self._take_neox(key, value.rstrip()):
+                continue
             if key in KEYS and self._dumped.setdefault(key, value.strip()) != value.strip():
                 self._contradicted.setdefault(key, value.strip())
         for key, value in _YAML.findall(text):
@@ -184,6 +213,19 @@ class Facts:
         if self.pytorch_version is None and (match := _VERSION.search(text)):
             self.pytorch_version = match[1]
 
+    def _take_neox(self, key: str, value: str) -> bool:
+        """Take in a line of gpt-neox's dump of arguments; return False for a line of another program."""
+        match = _OF_NEOX.match(value)
+        if match is None or not match["value"] or not (self._is_neox or len(match["dots"]) > 1):
+            return False
+        self._is_neox = True  # a value that is longer than the column has no dots
+        stated = match["value"].strip()
+        if key in NEOX and stated.isdecimal() and int(stated) > 0:
+            self._neox.setdefault(NEOX[key], int(stated[:9]))
+        elif key == "precision" and stated in NEOX_PRECISIONS:
+            self._neox.setdefault(key, NEOX_PRECISIONS[stated])
+        return True
+
     def _add_memory(self, iteration: int, in_bytes: list[float]) -> None:
         known = self.memory.get(iteration, [0.0] * 4)
         self.memory[iteration] = [max(pair) for pair in zip(known, in_bytes, strict=True)]
@@ -200,7 +242,7 @@ class Facts:
                 )
             elif (number := self._settings.whole(key)) is not None and (number > 0 or key == "seed"):
                 config[field] = number
-        config = {**self._batches, **config}
+        config = {**self._neox, **self._batches, **config}
         for key, field in WORDS.items():
             if (word := self._value(key)) and word not in ("None", "null", "none"):
                 config[field] = word
