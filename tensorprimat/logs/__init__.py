@@ -106,7 +106,7 @@ def _read_as(
     facts: UserFacts,
     choice: Mapping[str, Any],
 ) -> list[Result]:
-    """Read a log by one format. Raises NotALogError where it measures nothing, ContradictionError."""
+    """Read a log by one format. Raises NotALogError where it measures nothing, and ContradictionError."""
     with regular.reading(log.name, f"the reader of {format.name}"):
         results = assemble.join(log, format, [*warnings, *folds], facts, **choice)
     informative = [result for result in results if assemble.has_content(result)]
@@ -130,7 +130,7 @@ def _log(path: str | Path) -> Iterator[Log]:
 
 @contextmanager
 def _unchanged(log: Log) -> Iterator[Log]:
-    """Raise InputError if a file is replaced or cut while it is read, or if it grows and its reader fails for it.
+    """Raise InputError if a file is replaced or cut while it is read, or if it grows and its reader fails.
 
     A log is read several times; a training that appends to it in between does no harm.
     """
@@ -166,8 +166,8 @@ def _with_odd_rows(log: Log, result: Result) -> Result:
 
 
 def _chosen(log: Log, name: str | None) -> Iterator[tuple[Format, list[str]]]:
-    """Yield the formats to read a log with, each with warnings about that choice: the one with most rows, then others
-    that have as many.
+    """Yield the formats to read a log with, each with warnings about that choice: the detected one, then others that
+    find as many rows.
     """
     if name is not None:
         yield named(name), []
@@ -206,7 +206,7 @@ _PACES = (
     "seconds",
     *(f"reported_{what}_per_second{per}" for what in ("tokens", "samples") for per in ("", "_per_gpu")),
 )
-NO_TIME = "step times are unknown"  # part of a reader's error message
+NO_TIME = "step times are unknown"  # part of the warning of a reader that found rows without times
 
 
 def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:

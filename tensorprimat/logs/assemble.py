@@ -151,7 +151,7 @@ def _source(log: Log, format: Format) -> Source:
 
 
 def with_digest(result: Result, format: Format, hashing: Digest | None) -> Result:
-    """Return the result with size and digest of the log in its sources; a result that was read names other files there.
+    """Return the result with size and digest of the log in its sources; a result file keeps the sources that it states.
 
     Everything else is computed before, while a second thread still hashes a large log. Raises InputError for a log
     that cannot be read again.

@@ -13,8 +13,8 @@ from tensorprimat.core.terms import RATES
 
 FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
 """Printed rates of arithmetic; multiplied by the step time they are the work of a device in a step."""
-STEADY_ROWS, SAME_WORK, OTHER_WORK = 3, 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
-
+STEADY_ROWS = 3  # of equal work, before and after a change
+SAME_WORK, OTHER_WORK = 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
 LEVEL_ROWS = 0.8  # of the rows; the others are slow steps whose rate is a mean
 
 
@@ -91,9 +91,9 @@ def _other_tokens(tokens: np.ndarray) -> Iterator[tuple[int, bool]]:
 
 
 def other_work(one: Steps, other: Steps) -> tuple[int, int] | None:
-    """Return the tokens of a step of two trainings whose rows count them, where each has one number, but another.
+    """Return the tokens per step of two trainings, if each has one number for all of its steps and these differ.
 
-    None where rows count no tokens, or samples of changing length, or (nearly) the same.
+    None if the rows of one count no tokens or changing numbers of them, or if both count (nearly) the same.
     """
     levels = []
     for steps in (one, other):
@@ -116,7 +116,7 @@ def gpus(steps: Steps) -> np.ndarray:
 def _shifts(work: np.ndarray) -> list[int]:
     """Return rows at which the level of work, or of time, changes.
 
-    STEADY_ROWS before and after it agree among themselves.
+    The STEADY_ROWS before such a row agree with one another, and so do the STEADY_ROWS from it on.
     """
     known = np.flatnonzero(np.isfinite(work))
     values = work[known]

@@ -178,7 +178,7 @@ class _Lines:
 
 
 def _needed(lines: _Lines, says: Callable[[Sequence[Part]], bool]) -> list[int]:
-    """Return positions of the last and the first line that the value needs."""
+    """Return the positions of the first and the last line that the value needs: one if it needs a single line."""
     kept = (lines.first_row, min(len(lines), lines.first_row + ROWS_KEPT))
 
     def with_rows(begin: int, end: int) -> list[Part]:

@@ -72,7 +72,7 @@ StampPlaces = dict[str, slice]
 
 
 def moment_in(text: str) -> Moment | None:
-    """Return the first date and time in a text.
+    """Return a date and time in a text: the first that begins with the year, or else the first in another spelling.
 
     >>> moment_in("2026-01-05 08:00:00,250 INFO"), moment_in("no date")
     (Moment(seconds=1767600000.25, resolution=0.001, has_year=True), None)

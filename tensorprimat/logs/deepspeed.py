@@ -76,7 +76,7 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "bfloat16_config": ("precision", lambda first: "bf16" if first == "enabled=True" else None),
     "float16_config": ("precision", lambda first: "fp16" if first == "enabled=True" else None),
 }
-"""Configuration that the engine prints when it starts → field of TrainingConfig and how its text reads."""
+"""Configuration that the engine prints when it starts → field of TrainingConfig and the conversion of its text."""
 
 TRAINER = {
     "Total train batch size (w. parallel, distributed & accumulation)": "global_batch_size",

@@ -13,7 +13,7 @@ from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
 
 TABLE_BYTES = 2**14  # of the beginning of a table of numbers
-FEWEST_ROWS = 3  # of a format before another yields to it; the first row never counts
+FEWEST_ROWS = 3  # of a format to which others yield; with fewer they do not, as the first row never counts
 _NEEDLES = dict.fromkeys(needle for format in FORMATS for needle in format.needles)
 """The needles of all formats, each once: formats share some."""
 
@@ -26,14 +26,14 @@ class Detection:
     rows: int
     """Rows found in the part of the log that was examined."""
     others: tuple[tuple[Format, int], ...] = ()
-    """Formats that found rows too, but fewer, or that yield to this one."""
+    """Formats that found rows too: no more of them, or they yield to this one."""
 
 
 def detect(log: Log) -> Detection | None:
-    """Return the format with most rows of its own in the first stretch of the log where any format finds one; a format
-    that yields to another only where that finds too few.
+    """Return the format that finds most rows in the first block of the log in which any format finds one.
 
-    None where no format recognises anything in the whole file. Raises InputError for a file that cannot be read.
+    A format that yields to another one ranks last, unless the other finds fewer than FEWEST_ROWS. None where no format
+    recognises anything in the whole file. Raises InputError for a file that cannot be read.
     """
     if log.is_folder or log.is_binary:
         return _best(log, [format for format in FORMATS if not format.last_resort])
@@ -50,8 +50,8 @@ def detect(log: Log) -> Detection | None:
 def _present(block: bytes) -> set[bytes]:
     """Return the needles that a block holds.
 
-    Of lines that differ in digits alone one is searched: some fifty needles in all of a block take longer than reading
-    it. A needle with a line break is that of a table of numbers, which fills its file from the beginning.
+    Of lines that differ in digits alone only one is searched: a search for all needles in a whole block takes longer
+    than reading it. A needle with a line break is that of a table of numbers, which fills its file from the beginning.
     """
     kinds, top = kinds_of(block), block[:TABLE_BYTES]
     return {needle for needle in _NEEDLES if (needle in top if b"\n" in needle else occurs_in(needle, kinds))}

@@ -42,8 +42,9 @@ class Dialect:
     marks: tuple[str, ...]
     """Texts of which a row (of a block: one of its lines) contains one; a text without any of them contains no row."""
     starts: tuple[str, ...] = ()
-    together: tuple[str, ...] = ()
     """Texts that the framework writes when training starts; see `Format.starts`."""
+    together: tuple[str, ...] = ()
+    """Other frameworks whose starting lines occur in the same log; see `Format.together`."""
     numbers: tuple[Number, ...] = ()
     """A row counts if it carries a time or a rate. Of two spellings of one field the first that is there counts."""
     block: bool = False
@@ -94,7 +95,7 @@ class Dialect:
 
     @cached_property
     def numbers_by_opening(self) -> list[tuple[str, Number]]:
-        """Return each number of a row with the text before it: searching for it is ten times as fast."""
+        """Return each number of a row with the text before it, which is found ten times as fast as an expression."""
         return [(number.spelled.partition("{}")[0], number) for number in self.numbers]
 
     @cached_property

@@ -165,7 +165,7 @@ def _entries(document: Any) -> list[Any]:
 
 
 def _message(entry: Any) -> str | None:
-    """Return the line in an entry; None where it is none."""
+    """Return the line in an entry; None if it is not an entry of a log service."""
     if not isinstance(entry, dict) or COMPANIONS.isdisjoint(entry):
         return None
     payload = entry.get("jsonPayload")

@@ -33,7 +33,7 @@ CLOCK_RESOLUTION = 0.005
 
 MEASURES = ("seconds", *RATES)
 """Columns of which a row needs one to be measured."""
-OTHER_TIME = 0.3  # relative; ranks wait for one another in every step
+OTHER_TIME = 0.3  # logarithm of the ratio of two times (35 %); ranks wait for one another in every step
 _PEAKS = ("memory_allocated_peak_bytes", "memory_reserved_peak_bytes", "memory_device_used_bytes")
 
 
@@ -110,7 +110,7 @@ def half_digit(text: str) -> float:
 
 
 def utc_seconds(year: str, month: str, day: str, time: str) -> float | None:
-    """Return a date and a time of day (10:00:05) as seconds since the epoch, read as UTC; None for none that exists."""
+    """Return a date and a time of day (10:00:05) in UTC as seconds since the epoch; None if there is no such moment."""
     begin = _midnight(year, month, day)
     hour, minute, second = int(time[:2]), int(time[3:5]), int(time[6:8])
     if begin is None or hour > 23 or minute > 59 or second > 59:
@@ -275,7 +275,7 @@ def _has_other_time(before: Step | None, again: Step) -> bool:
 
 
 def _new_of(first: Step, other: Step) -> dict[str, float]:
-    """Return the numbers that one process printed of a step and another one did not, and higher peaks."""
+    """Return the numbers of a step that the other row states and the first does not, and the higher of their peaks."""
     values: dict[str, float] = {}
     for name in FLOAT_COLUMNS:
         mine, theirs = getattr(first, name), getattr(other, name)

@@ -77,7 +77,8 @@ class Format:
     looks_for: str
     """Text by which a reader recognises it, for refusals: "lines with 'elapsed time per iteration (ms):'"."""
     needles: tuple[bytes, ...] = ()
-    """Every row holds one of these: text without any of them is skipped. () for a format that is not text."""
+    """Every row holds one of these: text without any of them is skipped. () for a format that is not text, and for a
+    last resort."""
     detect: Callable[[Log], int]
     """Function that counts the rows in the head of the log which only this format writes; 0 means another format."""
     read: Callable[[Log], Reading | Result]

@@ -34,7 +34,7 @@ LONGEST_SETTING = 2**12
 WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
 SAME_SUM = 0.01  # relative: time of a step outside its parts
 MOST_ROUNDING = 0.03  # of a printed time or rate; the closing audit asks for a reason beyond it
-MOST_GPUS_BY_RATIO = 64  # of rounded rates; beyond, 0.5 % is more than half a GPU
+MOST_GPUS_BY_RATIO = 64  # beyond, WHOLE_RATIO of the number is too near half a GPU, and 0.1 GPUs is the tolerance
 
 _DIGITS = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?(?:nan|inf)"
 _PLAIN = re.compile(r"\d{1,9}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?(?= |$)")
@@ -49,7 +49,7 @@ NO_COLUMNS = ("total_tokens", "elapsed", "label_tokens")
 
 @cache
 def _expression(spelled: str, suffixes: bool, decimals: int) -> re.Pattern[str]:
-    """Return the number in its surroundings; see `dialects` for the characters that may end a spelling."""
+    """Return the number in its surroundings; data/dialects.toml describes the characters that may end a spelling."""
     before, _, behind = spelled.partition("{}")
     digits = rf"[-+]?\d+(?:,\d{{3}})*\.(?:\d{{{decimals}}}|0)|[-+]?(?:nan|inf)" if decimals else _DIGITS
     suffix = r"(?P<suffix>[KMBGTP])?" if suffixes else ""
@@ -305,7 +305,7 @@ def _clocks(dialect: Dialect, seen: _Seen) -> tuple[LogClock, ...]:
 
 
 def _elapsed(dialect: Dialect, found: list[_Row], seen: _Seen) -> Elapsed | None:
-    """Return the clock of the rows, or the progress bar; None where numbers go back and name several rows."""
+    """Return the clock of the rows, or the progress bar; None where a number goes back or names several rows."""
     numbers = [row.index for row in found]
     known = {row.index: row.values["elapsed"] for row in found if "elapsed" in row.values}
     if not (known or seen.drawn) or numbers != sorted(set(numbers)):
@@ -331,7 +331,7 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
 
 
 def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:
-    """Return the rows without times and rates of which rounding leaves no measurement, and a warning about others."""
+    """Return the rows without the times or rates that are rounded too coarsely, and warnings about coarse rounding."""
     warnings = []
     for name, decimals in {number.means: number.decimals for number in dialect.numbers if number.decimals}.items():
         known = steps.column(name)[np.isfinite(steps.column(name))] if name in fields.MEASURES else np.empty(0)

@@ -14,7 +14,7 @@ KIND_CHARACTERS = 16
 _LAST_LABEL = re.compile(r"[A-Za-z][^\d]{0,40}[\d.,eE+-]*$")
 _LAST_NUMBER = re.compile(r"[A-Za-z][^\d]{0,40}?(?P<number>[-+]?\d[\d.,eE+-]*)$")
 _CODE_PLACE = re.compile(r"\.(?:py|cc|cpp|c|h|cu):\d+$")
-"""A logger's own place at the end of a padded line: trainer.py:99."""
+"""A place in the source code at the end of a padded line, as loggers print it: trainer.py:99."""
 MOST_KINDS_AT_ONE_WIDTH = 3  # rows and, by chance, one or two other kinds of line
 LEAST_FOLDED = 3  # lines broken in a number at one width: fewer may be chance
 FOLDED_SHARE = 0.5  # of the longest lines that end in a number
@@ -28,8 +28,8 @@ _ROW_OF_TABLE = re.compile(r"[\d\s.,;+\-eE]*$")  # numbers alone: rows of a CSV 
 def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
     """Return the width at which all longer lines were cut, or None.
 
-    Rows of that width are cut if the text before their last number has not one width: no framework pads so. Rows
-    whose text before it has one width are cut if other kinds of lines end at the same column, or if their last number
+    Rows of that width are cut if the text before their last number differs in width: no framework pads so. Rows
+    in which it has one width are cut if other kinds of lines end at the same column, or if their last number
     has more decimals where it has fewer digits before the point, and a zero at its end, which a framework that prints
     so would drop.
 

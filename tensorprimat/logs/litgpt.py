@@ -7,8 +7,8 @@ them was printed, or where each step is one iteration. Pretraining prints the la
 `remaining time`: the time so far / the iterations so far × the iterations to come. Where the settings state how many
 these are (`max_tokens`), that is a clock of the run; else such a log has no step times. `Training Time`, at the end,
 starts before the first validation and holds validations (`val time`) and checkpoints. The summary's own `Tok/sec`
-divides by a clock reading instead of the training time and is not read; tokens over training time, both printed there,
-are.
+divides by a clock reading instead of the training time and is not read; the rate is the summary's tokens divided by its
+training time.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 Meaning of `seconds` (MaxText, trainers/pre_train/train.py and common/metric_logger.py; MaxDiffusion likewise): the
 time between the dispatch of a step and the dispatch of the one before it. JAX dispatches and returns; the loop only
 waits when it prints, and it prints one step late. So the time on row n holds the wait for step n-2, and is a step time
-only while two steps are in flight. It is no step time - on the first row (compilation), and on the second: nothing is
-in flight yet, so nothing was waited for. It reads some
-  0.3 s where a step takes 5.7 s, and every rate on that row is computed from it;
+only while two steps are in flight. It is not a step time
+- on the first row, which holds the compilation;
+- on the second row: nothing was in flight that the loop could wait for. The row states some 0.3 s where a step takes
+  5.7 s, and every rate on it is computed from that;
 - two rows after an evaluation or a checkpoint, for the same reason: both wait until the device is idle. The row right
   after holds the evaluation or the saving itself.
 
@@ -34,7 +35,7 @@ from tensorprimat.logs.text import Log
 _ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<seconds>{NUMBER})(?=,|\s*$)(?P<fields>.*)")
 _FIELD = re.compile(rf", ([\w/ ]{{1,60}}): ({NUMBER})(?=,|\s)|, (?P<last>[\w ]{{1,60}}): (?P<value>{NUMBER})$")
 """A rate is never the last of a row: at the end it lacks digits."""
-TOLD_PADDING = 0.01  # of the tokens of a step
+TOLD_PADDING = 0.01  # of the tokens of a step; less is not worth a warning
 _RAMP_UP = "[Rampup Batch Size Phase]"
 _DRAINED = re.compile(
     r"(?P<validation>Starting eval after train step|eval metrics after step:) (?P<eval_step>\d{1,15})"
@@ -142,7 +143,7 @@ def _step(line: int, row: re.Match[str]) -> Step:
 
 
 def _measurable(steps: Steps, drained: dict[int, str]) -> Steps:
-    """Return the rows, without times and rates where nothing was in flight; see the head of this file."""
+    """Return the rows, without times and rates where nothing was in flight; see the module's docstring."""
     if not len(steps):
         return steps
     index, segment = steps.column("index"), steps.column("segment")

@@ -70,7 +70,7 @@ class _Clock(_Numbers):
 
 
 class MetricColumns:
-    """The rows of a table, as they come."""
+    """The rows of a table, in the order in which they were added."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         """Start without rows. names: of a CSV's columns, in their order."""
@@ -110,7 +110,7 @@ class MetricColumns:
                 column.values.append(value)
 
     def add_numbers(self, lines: Sequence[int], names: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
-        """Add rows of a CSV by column; False where a known column holds something that is neither number nor empty."""
+        """Add rows of a CSV by column. Return False, and add none, if a known column holds anything but numbers."""
         found = [
             (name, column, _numbers(column) if _is_known(name) else None)
             for name, column in zip(names, cells, strict=True)
@@ -143,7 +143,7 @@ class MetricColumns:
         return True
 
     def merged(self) -> Merged:
-        """Return the steps of the train set; rows that follow each other with one number (calls of a logger) are one
+        """Return the training steps; rows that follow each other with one number (calls of a logger) are one
         step with the first value of each metric.
         """
         length = len(self.lines)
@@ -310,7 +310,7 @@ def of_scalars(scalars: Scalars, *, is_dated: bool = False) -> MetricColumns:
 
 
 def of_rows(table: Iterable[tuple[int | None, MetricRow]]) -> MetricColumns:
-    """Return (line, values by name) in columns."""
+    """Return a table of rows as columns. table: (line, values by name) of each row."""
     columns = MetricColumns()
     for line, row in table:
         columns.add(line, row)

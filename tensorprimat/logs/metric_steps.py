@@ -80,7 +80,7 @@ class Merged(NamedTuple):
         return bool(self.lines.min(initial=0) >= 0)
 
     def elapsed(self) -> Elapsed | None:
-        """Return the clock of the logger's calls; None where numbers of steps go back and name several rows."""
+        """Return the clock of the logger's calls; None where the number of a step goes back or names several rows."""
         known = ~np.isnan(self.clock.seconds)
         if self.is_dated or not known.any() or not (np.diff(self.steps) > 0).all():
             return None
@@ -91,7 +91,10 @@ class Merged(NamedTuple):
         )
 
     def with_tokens(self, steps: Steps) -> Steps:
-        """Return the tokens from the growth of their total; a document has no lines, and its steps do not repeat."""
+        """Return the steps with tokens from the growth of their total.
+
+        It is found by line; in a document, which has no lines and no repeated steps, by the number of the step.
+        """
         by = "line" if self.has_lines else "index"
         return work.with_tokens(steps, self._totals(), by=by, before_step="total_tokens" not in self.columns)
 

@@ -153,7 +153,7 @@ def _is_head(text: str) -> bool:
 
 
 def cells_of(text: str) -> list[str]:
-    """Return the cells of a line of a CSV; none for a line that is not a row of several."""
+    """Return the cells of a line of a CSV; none for a line without a comma."""
     text = text.lstrip("\ufeff")
     if "," not in text or len(text) > LONGEST_ROW:
         return []

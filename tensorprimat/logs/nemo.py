@@ -125,7 +125,7 @@ def read(log: Log) -> Reading:
 
 
 def _last_drawings(lines: Iterator[tuple[int, int | None, str]]) -> Iterator[tuple[int, int | None, str]]:
-    """Yield the lines, and of a bar the last drawing of each step alone."""
+    """Yield the lines, but only the last drawing of each step of a bar."""
 
     def drawn(line: tuple[int, int | None, str]) -> tuple[str, str] | None:
         return (bar["epoch"], bar["done"]) if (bar := _bar(line[-1])) else None
@@ -196,7 +196,7 @@ def _with_first_interval(steps: Steps) -> Steps:
 
 
 def _with_samples(steps: Steps, consumed: dict[int, float], *, by: str) -> Steps:
-    """Return the global batch from the samples consumed between rows, where the line does not print it.
+    """Return the steps with the global batch from the samples consumed between rows, where the rows do not print it.
 
     consumed: by the column `by` of the rows.
     """

@@ -4,7 +4,8 @@ What the numbers mean (olmo/train.py, SpeedMonitor; olmo_core/train/callbacks/sp
 - OLMo's `throughput/device/tokens_per_second` is a mean over a sliding window of up to `speed_monitor.window_size`
   steps, per GPU. Windows overlap, so the spread of these rates says little about single steps. OLMo-core's
   `throughput/device/TPS` is the rate of the one step; its `(actual avg)` is a running mean and is not read.
-- OLMo prints no step time: the rates are measured as such. OLMo-core's `throughput/device/BPS` is one over the step's.
+- OLMo prints no step time, so its rates are the measurement. OLMo-core's `throughput/device/BPS` is one over the time
+  of the step.
 - The monitor begins after the first batch, and again after every checkpoint and evaluation, so neither is in a rate;
   a block without a rate (the first) is not a row.
 - `throughput/total_tokens` counts over all GPUs: its growth is the tokens of a step.
@@ -79,8 +80,8 @@ SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "precision": ("precision", {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32"}.get),
     "seed": ("seed", fields.whole),
 }
-"""Argument of the TrainConfig(…) that OLMo prints → field of TrainingConfig; the first of a name counts, except
-precision, which the model's own comes before and repeats."""
+"""Argument of the TrainConfig(…) that OLMo prints → field of TrainingConfig; of equal names the first
+counts: the first precision is that of the model, which repeats the run's."""
 
 
 def detect(log: Log) -> int:

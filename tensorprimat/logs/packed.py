@@ -31,7 +31,7 @@ _MAGIC: Mapping[str, re.Pattern[bytes]] = {
     "bzip2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17\x72\x45\x38\x50\x90)"),
     "zip": re.compile(rb"PK\x03\x04"),
 }
-OFFICE_MEMBER = "[Content_Types].xml"  # workbooks and documents are zip archives too, and no packed logs
+OFFICE_MEMBER = "[Content_Types].xml"  # workbooks and documents are zip archives too, but not packed logs
 SAVED_MEMBERS = ("/data.pkl", ".npy")  # checkpoints of PyTorch and arrays of NumPy: binary files, not archives of logs
 NAMED_MEMBERS = 3  # of an archive, in an error
 

@@ -2,7 +2,7 @@
 
 A copy of this process reads each stretch; it ends after it has sent its findings, or when the reader is gone; nothing
 is left behind whatever happens to the reader. Where copies are not safe (elsewhere than on Linux), in a process that is
-itself one of many, and for text that is packed or short, there is one stretch.
+itself one of many, and for text that is packed or short, this process reads all of it.
 
 concurrent.futures cannot be used here: before Python 3.14 it cannot end a process at work, and one that is killed costs
 the outcomes of all.
@@ -139,8 +139,6 @@ def _end(running: _Running) -> None:
 
 def _answer(reader: int, question: Connection, work: Callable[[Stretch], StretchOutcome], stretch: Stretch) -> None:
     processes.die_with_parent(reader)
-    with (
-        question,
-        contextlib.suppress(InputError, MemoryError, BrokenPipeError),
-    ):  # without an answer the reader does the work,
-        question.send(work(stretch))  # and raises its error there; the pipe is broken if the reader has ended
+    # Without an answer the reader does the work and raises its error. The pipe is broken if the reader has ended.
+    with question, contextlib.suppress(InputError, MemoryError, BrokenPipeError):
+        question.send(work(stretch))

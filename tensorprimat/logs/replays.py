@@ -20,7 +20,7 @@ from tensorprimat.logs import files, prefixes
 from tensorprimat.logs.text import Log, Part
 
 LEAST_ROWS = 3  # different rows: fewer may agree by chance, and ranks print each row several times
-MOST_LINES = 5_000_000  # are compared; a hash of each is kept
+MOST_LINES = 5_000_000  # of a log whose lines are compared; a hash of each is kept
 
 
 class RepeatedText(NamedTuple):
@@ -92,7 +92,7 @@ def without(log: Log, found: Sequence[RepeatedText]) -> tuple[Part, ...]:
 
 
 def within(parts: Sequence[Part], own: Part) -> tuple[Part, ...]:
-    """Return the parts of a stretch of lines that lie in the parts of the log to be read; () means all of it."""
+    """Return the parts of a stretch of lines that are to be read. parts: those of the log to read; () for all."""
     if not parts:
         return (own,)
     kept = [part for part in parts if part.stop > own.start and part.start < own.stop]

@@ -2,8 +2,8 @@
 
 A file often holds more than one training: `tee -a`, a job that was requeued, an elastic restart, a resume. Every
 segment is read by the same reader from its own lines alone, so that no reader can mix their settings. A segment that
-states no settings (its iterations just go on, or go back) is read together with the lines before the rows of the
-previous segment, unless its own statements contradict them. `starts` finds where segments begin.
+does not state all settings of the previous one (its iterations just go on, or go back) is read together with the lines
+before the rows of that one, unless its own statements or its speed contradict them. `starts` finds the segments.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Segment:
 
 
 def read(log: Log, format: Format) -> Result | list[Segment]:
-    """Read every segment of a log with its own facts; a file that is a result record already comes back as that.
+    """Read every segment of a log with its own facts; of a result file, return its Result.
 
     A log that holds one training, or none, has one segment.
     """
@@ -127,8 +127,9 @@ def _refuse_many(log: Log, cuts: int) -> None:
 
 
 def differences(one: Segment, other: Segment) -> dict[str, tuple[Any, Any]]:
-    """Return settings that both state and that differ: field → (value of one, value of the other); so do the tokens of
-    a step, as rows count them.
+    """Return the settings that both state with different values: field → (value of one, value of the other).
+
+    The tokens of a step, as the rows count them, are compared like a setting.
     """
     mine, theirs = one.facts, other.facts
     found = {name: (mine[name], theirs[name]) for name in mine if name in theirs and mine[name] != theirs[name]}

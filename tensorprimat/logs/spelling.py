@@ -25,10 +25,10 @@ from tensorprimat.logs.text import Log
 
 MOST_BYTES = 8 * 2**20  # of a log: in a larger one a single row does not move a mean by much
 LONGEST_ROW = 2**14
-MOST_SHARE = 1.3  # numbers of a metric per row: fewer or more are on lines of another kind
-ODD_SHARE = 0.02  # share of rows that may be damaged; above it the framework prints so
+MOST_SHARE = 1.3  # numbers of a metric per row; if there are more, some are on lines of another kind
+ODD_SHARE = 0.02  # share of rows that may be damaged; above it the framework prints them that way
 ZERO_LAST = 0.1  # share of numbers whose last decimal is a zero, which repr and %g drop
-LEAST_CHANCE = 0.01  # of so few shortened numbers, below which zeros are not dropped
+LEAST_CHANCE = 0.01  # of so few shortened numbers if the program drops zeros; below it, a short number is damaged
 LABEL_CHARACTERS = 32
 MOST_DECIMALS = 8  # digits; a number with more is complete
 UNIT_CHARACTERS = 8

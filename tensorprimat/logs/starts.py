@@ -1,9 +1,9 @@
 """Detection of where trainings begin in a log: by lines of frameworks and launchers, and by the rows themselves.
 
 A training begins if there are rows before and after, and between them one of these: a line that frameworks and
-launchers write when training starts or dies (STARTS, DEATH), or the end of a training (ENDS). It also begins if the
-number of the step goes back, if the work of a step changes, or if the reader reports it (`Reading.begins`: another
-world size in the rows).
+launchers write when training starts (`Format.starts`, LAUNCHERS), ends (`Format.ends`) or dies (DEATH). It also begins
+if the number of the step goes back, if the work of a step changes, or if the reader reports it (`Reading.begins`:
+another world size in the rows).
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class StartMark(NamedTuple):
     line: int
     text: bytes
     kind: str
+    """As `_literals` names it; "row" for a row of another format, "own" for one of this format that was not read."""
     rest: bytes = b""
     """Rest of the line after the text."""
     rank: int | None = None
@@ -242,7 +243,7 @@ def _believable(
 
 
 def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterator[StartMark]:
-    """Return every mark between rows, before the first or after the last, in the order of lines."""
+    """Yield every mark between rows, before the first or after the last, in the order of lines."""
     searched = _searched(rows, whole, every_gap=format.name not in VAST)
     if format.name in VAST and log.size_bytes > SHORT_BYTES:
         searched.pop()  # the lines after the last row are not searched for facts

@@ -25,7 +25,7 @@ PASSED_OVER = ("history", "node_modules", "__pycache__")
 
 
 def items(paths: Sequence[Path]) -> Iterator[Item]:
-    """Return all candidates in the files and folders, folder by folder, by name; each once, however it is linked."""
+    """Yield all candidates in the files and folders, folder by folder, by name; each once, however it is linked."""
     entered: set[tuple[int, int]] = set()
     for path in paths:
         if path.is_dir():
@@ -78,7 +78,7 @@ def _of_folder(folder: Path, root: Path, entered: set[tuple[int, int]]) -> Itera
 
 
 def _of_files(paths: list[Path], root: Path) -> Iterator[Item]:
-    """Yield files of one folder, as items."""
+    """Yield the items of files in one folder."""
     workbooks, events = [], []
     for path in paths:
         problem = _unreadable(path)

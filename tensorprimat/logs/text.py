@@ -61,7 +61,7 @@ class Log:
     path: Path
     """The file (or, for formats of folders, the folder)."""
     called: str | None = None
-    """Name in messages if it is not the path: `-` for standard input."""
+    """Name in messages if it is not the path: standard input."""
     window: Sequence[tuple[int, str]] | None = field(default=None, repr=False)
     """The stretch of lines that detection looks at; None reads the beginning of the file."""
     parts: tuple[Part, ...] = ()
@@ -106,7 +106,7 @@ class Log:
     def lines_of_one_rank(self, is_row: Callable[[str], object]) -> Iterator[tuple[int, str]]:
         """Yield as `lines` does, without the lines of other ranks once a rank has printed a row: they repeat its rows.
 
-        is_row: whether a line is (or begins) a row.
+        is_row: returns something true for a line that is, or begins, a row.
         """
         speaker: int | None = None
         for number, text in self.bare_lines():
@@ -172,7 +172,7 @@ class Log:
         return b"".join(parts).decode("utf-8", "replace")
 
     def tail(self, size: int) -> list[str]:
-        """Return the lines of about the last `size` characters, without colours; the first may be incomplete.
+        """Return the lines of about the last `size` bytes, without colours; the first may be incomplete.
 
         The last is the empty string if the log ends with a line end.
         """
@@ -184,7 +184,7 @@ class Log:
         return without_colours(end.decode("utf-8", "replace")).split("\n")
 
     def count_lines(self) -> int:
-        """Return line ends up to the end of the log, or of its last part."""
+        """Return the number of line ends up to the end of the log, or of its last part."""
         if self.parts:
             last = self.parts[-1]
             within = files.blocks_between(self.path, last.start, last.stop)

@@ -134,7 +134,7 @@ def _places(text: str) -> _Places | None:
 
 
 def _certainty_of_step(step: re.Match[str]) -> int:
-    """Return a higher number for one that more likely counts optimizer steps: frameworks also count micro batches."""
+    """Return a number that is higher for a likelier count of optimizer steps; frameworks also count micro-batches."""
     if step["kind"]:
         return -1 if step["kind"].startswith("micro") else 2
     return {"update": 2, "step": 1}.get(step["unit"], 0)

@@ -30,8 +30,8 @@ RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
 def with_tokens(
     steps: Steps, totals: Mapping[int, float | None], *, by: str = "line", before_step: bool = False
 ) -> Steps:
-    """Return the tokens of a step from the growth of a total, where the rows do not state them; then its time, where
-    the rows state a rate over all GPUs and no time.
+    """Return the rows with the tokens of a step from the growth of a total, where they do not state them; then with its
+    time, where they state a rate over all GPUs and no time.
 
     totals: value of the column `by` → total of tokens, before the step (before_step) or after it. A number
     that falls more often than trainings restart is not a total.
@@ -93,7 +93,7 @@ def _warning(how: str) -> str:
 
 
 def _difference(rates: FloatArray) -> float:
-    """Return by how much the mean rate is higher for rows of equal time than for rows of equal work."""
+    """Return the fraction by which the mean rate is higher for rows of equal time than for rows of equal work."""
     known = rates[np.isfinite(rates) & (rates > 0)]
     return float(known.mean() * (1 / known).mean()) - 1 if len(known) else 0.0
 
@@ -124,7 +124,7 @@ def _between_rows(steps: Steps, elapsed: Elapsed | None, rates: FloatArray) -> t
 
 
 def _with_times(steps: Steps) -> Steps:
-    """Return the time of a step from its tokens and its rate over all GPUs, where the rows state no time."""
+    """Return the rows with the time of a step from its tokens and its rate over all GPUs, where they state no time."""
     if steps.has("seconds") or not (steps.has("tokens") and steps.has("reported_tokens_per_second")):
         return steps
     seconds = steps.column("tokens") / steps.column("reported_tokens_per_second")

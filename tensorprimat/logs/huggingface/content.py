@@ -39,8 +39,8 @@ HISTORY = '"log_history": ['
 _ENTRY = re.compile(rb"^    \{[ \t\r]*$", re.MULTILINE)  # of a list in a document
 _DICTIONARY = re.compile(r"\{['\"][^{}]*\}")
 _ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")
-RESTATED_DIGITS = (1e-3, 0.006)  # of a loss and an epoch
-DRAWN_SECONDS = 2  # tqdm draws no more often than every 0.1 s; two readings of whole seconds mean more
+RESTATED_DIGITS = (1e-3, 0.006)  # rounding of a loss and of an epoch that a second row restates
+DRAWN_SECONDS = 2  # between two drawings, in whole seconds, so more than 1 s; tqdm leaves out none after 0.1 s
 _TRAINING_BAR = re.compile(
     r"^\s{0,200}(?:Train:?\s{0,9})?\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) "
     r"\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<"
@@ -114,7 +114,7 @@ class Content:
 
 
 def _is_repeated(row: Mapping[str, str], content: Content) -> bool:
-    """Return True if a row was printed twice: two steps may share a loss of 0 or a gradient of nan, no real value."""
+    """Return True if a row repeats the last one. Two steps may share a loss of 0 or a gradient of nan, not others."""
     if row != content.last or not content.rows:
         return False
     same_place = content.rows[-1].step in (None, position_of(row))  # a bar drawn between them separates steps
@@ -275,8 +275,8 @@ def _note_bar(bar: re.Match[str], content: Content) -> None:
 
     tqdm redraws the bar after each row that it prints, so the drawing after a row shows the row's step. Where a
     log keeps no such drawing, the next one shows a later step, perhaps after an evaluation: then the drawing before
-    the row is the row's, if steps are so long that each is drawn. The training bar is the first one without a name;
-    others (evaluations) count to another total.
+    the row is the row's, if steps are so long that each is drawn. The training bar is the first one without a name, or
+    with the name Train; others (evaluations) count to another total.
     """
     if int(bar["total"]) != content.config.setdefault("max_steps", int(bar["total"])):
         return

@@ -84,7 +84,7 @@ def first_of(row: Mapping[str, str], names: Iterable[str]) -> str | None:
 
 
 def clock_of(row: Mapping[str, str]) -> tuple[float, float] | None:
-    """Return the seconds since training began, by the row, and half the last digit of how it was printed."""
+    """Return the seconds since training began, by the row, and half a unit of their last printed digit."""
     if runtime := fields.seconds(row.get(RUNTIME)):
         return runtime, half_digit(row[RUNTIME])
     if by_tokens := _clock_of_tokens(row):

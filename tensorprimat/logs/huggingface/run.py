@@ -27,7 +27,7 @@ ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, howeve
 SMALLEST_MEAN = 0.85  # of the smallest loss of a row: a mean of all steps is no smaller
 COVERED = 0.9  # of the epochs, by the rows
 NEAR = 0.1  # of the steps since a resume: how far the mean loss and the bar may differ about the step of a resume
-UNTIMED = 0.5  # of the time that missing steps would take: less is left between the last reading and the runtime
+UNTIMED = 0.5  # of the time of the missing steps: where the runtime leaves less after the last reading, none ran
 SAME_RUNTIME = 1.2  # times the shortest of the ranks
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
 REPORTED = {
@@ -104,7 +104,7 @@ def _first_and_last_reading(content: Content) -> tuple[ClockReading, ClockReadin
 def _end(content: Content, first: ClockReading, last: ClockReading) -> int | None:
     """Return the number of the last step: the summary's, or that of the last reading of the clock.
 
-    A reading is none of the last step if the runtime leaves time for the other steps of the schedule.
+    The last reading is not that of the last step if the runtime leaves time for the other steps of the schedule.
     """
     summary = _summary(content)
     if summary is not None and (step := position_of(summary)):
@@ -136,7 +136,7 @@ def _counted(content: Content) -> tuple[float, float]:
 
 
 def _share_of_losses(content: Content) -> float | None:
-    """Return the summary's mean loss over the rows' where it is too small for a mean of all steps; None otherwise.
+    """Return the summary's mean loss over the last row's loss if it is too small for a mean of all steps, else None.
 
     Rows that end long before the training leave its later, smaller losses unknown.
     """

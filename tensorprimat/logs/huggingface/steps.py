@@ -20,7 +20,7 @@ class _Interval:
     tokens: float | None = None
     trained_tokens: float | None = None
     rate: float | None = None
-    """Tokens of the rows in between, each its rate times its share of the clock, over the time of all."""
+    """Rate over all rows in between: the sum of the rate × time of each, divided by their total time."""
     steps: int = 1
     interrupted_by: str = ""
 
@@ -28,11 +28,11 @@ class _Interval:
 def steps_of(
     found: list[Row], total: float | None, final_epoch: float | None, logging_steps: int | None = None
 ) -> Steps:
-    """Return the rows as steps. Where none states its number they share the run's; where a number goes back, it
-    restarted.
+    """Return the rows as steps. Rows without numbers share the steps of the run equally; where a number goes back, the
+    training restarted.
 
     total: optimizer steps of the whole run, final_epoch: its epochs, where the log states them; logging_steps: steps of
-    each row, where these share nothing.
+    each row without a number, if known: then nothing is divided.
     """
     if not found:
         return Steps({})

@@ -14,7 +14,7 @@ from tensorprimat.logs.huggingface.rows import Row
 
 LEAST_ROWS = 8
 ALTERNATING = 0.25  # of the rows that go back, or repeat a step: restarts are far fewer
-LOOKED_AT = 8  # processes that wrote last
+LOOKED_AT = 8  # processes that began last
 
 
 @dataclass(kw_only=True)
@@ -24,7 +24,10 @@ class _Process:
     """Seconds of a step between its last two rows."""
 
     def gap(self, row: Row) -> tuple[float, float] | None:
-        """Return how far the row is from one that this process writes next: in steps, and in time; None for too far."""
+        """Return the distance of a row from the last of this process: steps, and the change of the seconds per step.
+
+        None if the row cannot follow: its step or clock is not later, or it has no clock.
+        """
         last = self.rows[-1]
         steps = (row.step or 0) - (last.step or 0)
         if steps <= 0 or row.clock is None or last.clock is None or row.clock[0] < last.clock[0]:

@@ -145,7 +145,10 @@ TransformerConfig and ModelParallelConfig)."""
 
 
 class Facts:
-    """Collects settings from the text, block by block; the first statement of the most reliable source counts."""
+    """Collects settings from the text, block by block; the most reliable source of a setting counts.
+
+    If a source states a setting twice, the first statement counts; of YAML the last.
+    """
 
     def __init__(self) -> None:
         self._dumped: dict[str, str] = {}

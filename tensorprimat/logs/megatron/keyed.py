@@ -1,5 +1,5 @@
-"""Iteration lines of `name=value` pairs, as the Megatron-DeepSpeed of Argonne's computing facility prints them since
-2024 (`training_log.py`), in the spelling that every other descendant of Megatron-LM has:
+"""Conversion of iteration lines of `name=value` pairs, which the Megatron-DeepSpeed of Argonne's computing facility
+prints since 2024 (`training_log.py`), to the spelling of all other descendants of Megatron-LM:
 ` iteration=  5/ 100 | … elapsed_time_per_iteration_ms=3415.3 | …` → ` iteration 5/ 100 | … elapsed time per iteration
 (ms): 3415.3 | …`. Lines keep their number.
 """

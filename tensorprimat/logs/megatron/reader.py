@@ -150,7 +150,7 @@ _EVENTS = (("validation", _VALIDATION), ("checkpoint", _CHECKPOINT), ("resume", 
 
 
 def _events(first_line: int, block: bytes, found: list[int]) -> Iterator[tuple[int, str]]:
-    """Yield (line, kind) of every validation and checkpoint in a block. found: places of " at iteration "."""
+    """Yield (line, kind) of every validation, checkpoint and resume in a block. found: places of " at iteration "."""
     counted, number = 0, first_line
     for at in found:
         start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
@@ -240,7 +240,7 @@ def _take_interval(fields: dict[str, FloatArray], segment: NDArray[np.int64], ev
 
 
 def _take_work(fields: dict[str, FloatArray], config: dict[str, Any], warnings: list[str]) -> None:
-    """Take global batch and sequence length from the lines, before the arguments; one value for all is not a column."""
+    """Take global batch and sequence length from the lines, not the arguments; one value for all rows is no column."""
     samples, consumed = fields.pop("samples", None), fields.pop("consumed_samples", None)
     if samples is None and consumed is not None and len(consumed) > 1:
         grown = np.diff(consumed) / np.diff(fields["index"], prepend=np.nan)[1:]

@@ -90,7 +90,7 @@ class RowTable:
         self._waiting_bytes += len(text)
 
     def _flush(self) -> int:
-        """Read the waiting lines; returns how many of them were iterations."""
+        """Read the waiting lines; return the number of those that were iterations."""
         if not self._waiting:
             return 0
         text, numbers, ends = b"".join(self._waiting), np.concatenate(self._numbers), np.concatenate(self._ends)
@@ -150,7 +150,7 @@ class RowTable:
     def _read_fitting(
         self, template: Template, positions: NDArray[np.int64], rows: LayoutRows, read: list[_Read]
     ) -> tuple[NDArray[np.int64], LayoutRows]:
-        """Read those of some equally long lines that have this layout; returns the rest."""
+        """Read those of some equally long lines that have this layout; return the rest."""
         fits = template.fits(rows)
         if not fits.any():
             return positions, rows

@@ -1,4 +1,4 @@
-"""The model's shape by Megatron's settings: dense layers, mixtures of experts, latent attention, windows.
+"""The model's shape from Megatron's settings: dense layers, mixtures of experts, latent attention, windows.
 
 Names and meanings are those of megatron/core/transformer/transformer_config.py. A setting of SPECIAL changes the cost
 in a way that no shape expresses.

@@ -73,9 +73,10 @@ def share_blocks(run: MlperfEvents, shares: dict[int, Share]) -> set[int]:
 
 
 def _share(found: BlockRows, mean: MlperfRow, steps: int, shares: dict[int, Share]) -> None:
-    """Let the rows after the first one cover their steps, and the mean the rest; the mean all where that cannot be.
+    """Let the rows after the first one cover their own steps, and the row of the mean the others.
 
-    The first row of a block began before it, or times a part of an interval.
+    The row of the mean covers all steps if the times that remain for the others are implausible. The first row of a
+    block began before it, or times a part of an interval.
     """
     seconds = mean.step_seconds or 0.0
     counted = [share for row in found.rows[1:] if (share := shares.get(row.line))]

@@ -109,7 +109,7 @@ def _event(document: Mapping[str, Any], line: int) -> Event | None:
 
 
 def collect(events: Iterable[Event]) -> MlperfContent:
-    """Return the statements of events, given in the order of the log."""
+    """Return the statements of events. events: in the order of the log."""
     content = MlperfContent()
     known: set[tuple[object, ...]] = set()
     starts: Counter[tuple[object, ...]] = Counter()

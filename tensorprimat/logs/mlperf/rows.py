@@ -24,8 +24,8 @@ from tensorprimat.core.steps import Step
 from tensorprimat.logs.mlperf.block_shares import Share, partial_rows, share_blocks
 from tensorprimat.logs.mlperf.run import Block, MlperfEvents, MlperfRow
 
-OTHER_TIME = 0.2  # of a row's time: a throughput that is farther off, with and without evaluation, counts otherwise
-OTHER_UNIT = 10.0  # times the progress of a row by the clock: a smaller progress is counted in another unit
+OTHER_TIME = 0.2  # of a row's time: a throughput that differs more, with and without evaluation, counts something else
+OTHER_UNIT = 10.0  # the clock shows so many times the steps that a row's progress means: it counts epochs
 MOST_UNCOUNTED = 0.2  # of the time of all blocks
 
 

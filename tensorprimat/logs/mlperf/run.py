@@ -77,7 +77,11 @@ class MlperfEvents:
         return next((count for count in counted if count), None)
 
     def beginning_of(self, row: MlperfRow, before: MlperfRow | None) -> float | None:
-        """Return the time at which the steps of a row began: the start of its block, or the row before, if later."""
+        """Return the time at which the steps of a row began.
+
+        That is the row before. For a first row, and for a row of a block, it is the start of the block, unless another
+        row of a block was written in it before.
+        """
         if before is not None and not row.of_block:
             return before.time
         earlier = [block.started for block in self.blocks if block.started < row.time]

@@ -106,7 +106,7 @@ def find(path: Path) -> System | None:
 
 
 def document(path: Path) -> dict[str, Any] | str:
-    """Return the JSON object in a file of a submission, or why there is none."""
+    """Return the JSON object in a file of a submission, or the reason why there is none."""
     try:
         content = json.loads(regular.content(path, most_bytes=LARGEST_BYTES).decode("utf-8-sig", "replace"))
     except InputError as error:

@@ -27,9 +27,9 @@ class Spelling:
 
 
 def _of_the_lecture(rate: str) -> Spelling:
-    """Return the steps of the lecture that led to build-nanogpt, and of programs that follow it, in any order.
+    """Return the spelling of the lecture that led to build-nanogpt, and of the programs that follow it.
 
-    rate: Name of the tokens per second on the row.
+    rate: name of the tokens per second on the row.
     """
     return Spelling(
         project="build-nanogpt",
