@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tensorprimat.core.errors import NotALogError
@@ -150,13 +151,81 @@ def test_composers_step_time_is_that_of_one_step_and_its_tokens_are_differences_
     assert not any("sliding window" in warning for warning in result.warnings)
 
 
-def test_an_older_composer_has_windowed_rates_only_with_a_warning(read_text: Any) -> None:
+def windowed(seconds: Sequence[float], window: int, *, every: int = 1, first: int = 1, unit: float = 3600.0) -> str:
+    """Return rows as SpeedMonitor of Composer 0.32 logs them: rates over the last `window` steps, and totals before the
+    step; the last row, which the end of the training prints, counts its own.
+    """
+    ended, rows = [0.0], []
+    for duration in seconds:
+        ended.append(ended[-1] + duration)
+    for n in range(1, len(seconds) + 1):
+        if n > 1 and n % every and n < len(seconds):
+            continue
+        done = n if n == len(seconds) and every > 1 else n - 1
+        batch = first + done - 1
+        rows += [
+            f"[batch={first + n - 1}/500]:", f"\t Train time/batch: {batch}", f"\t Train time/sample: {batch * 32}",
+            f"\t Train time/token: {batch * 65536}", f"\t Train loss/train/total: {9 - n / 100:.4f}",
+        ]  # fmt: skip
+        if n > window:
+            rate = 65536 * window / (ended[n] - ended[n - window])
+            rows += [
+                f"\t Train throughput/batches_per_sec: {rate / 65536:.4f}",
+                f"\t Train throughput/tokens_per_sec: {rate:.4f}",
+                f"\t Train throughput/device/tokens_per_sec: {rate / 8:.4f}",
+            ]
+        rows.append(f"\t Train time/train: {ended[n] / unit:.4f}")
+    return "\n".join(rows) + "\n"
+
+
+SECONDS = [30.0, *(2.0 + 0.2 * (-1) ** (n // 5) for n in range(60))]
+"""Times of steps: start-up, then stretches of five steps that take 2.2 and 1.8 s in turn."""
+
+
+def test_rates_of_a_sliding_window_give_one_measurement_per_window(read_text: Any) -> None:
+    result = read_text(windowed(SECONDS, 5))
+    performance, covers = result.performance_metrics, result.steps.column("covers")
+    assert result.steps.column("index")[covers == 5].tolist() == list(range(6, 62, 5))
+    assert performance.avg_step_time_seconds == pytest.approx(2.0, rel=0.02)
+    assert performance.std_step_time_seconds == pytest.approx(0.2, rel=0.1)
+    assert (result.training_config.global_batch_size, result.training_config.sequence_length) == (32, 2048)
+    assert [warning for warning in result.warnings if "44 of 56 rows are left out" in warning]
+    assert not [warning for warning in result.warnings if warning.startswith("audit")]
+
+
+def test_a_resumed_process_begins_its_window_anew(read_text: Any) -> None:
+    result = read_text(windowed(SECONDS[:21], 10) + windowed(SECONDS, 10, first=21))
+    steps = result.steps
+    assert steps.column("index")[steps.column("covers") == 10].tolist() == [11, 21, 31, 41, 51, 61, 71, 81]
+
+
+@pytest.mark.parametrize(("every", "window"), [(7, 5), (10, 100), (20, 5)])
+def test_rows_of_every_so_many_steps_count_where_their_windows_cannot_overlap(
+    read_text: Any, every: int, window: int
+) -> None:
+    result = read_text(windowed([30.0, *[2.0] * 400], window, every=every))
+    timed = result.steps.column("index")[np.isfinite(result.steps.column("seconds"))]
+    assert len(timed) > 2
+    assert np.diff(timed).min() >= window
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+    assert result.performance_metrics.tokens_per_step == 65536
+
+
+@pytest.mark.parametrize("unit", [1.0, 60.0, 3600.0, 86400.0])
+def test_the_unit_of_composers_clock_follows_from_its_rates(read_text: Any, unit: float) -> None:
+    text = windowed([30.0, *[2.0] * 400], 5, unit=unit)
+    result = read_text(text)
+    assert result.audit.clock == "time/train"
+    assert not [warning for warning in result.warnings if warning.startswith("audit")]
+
+
+def test_windows_of_unknown_size_keep_all_rows_with_a_warning(read_text: Any) -> None:
     text = "\n".join(
         line for line in log("composer").splitlines() if "secs_per_step" not in line and "token:" not in line
     )
     result = read_text(text + "\n")
     assert result.performance_metrics.tokens_per_second == pytest.approx(32768)
-    assert any("sliding window" in warning for warning in result.warnings)
+    assert any("sliding window of steps of unknown size" in warning for warning in result.warnings)
 
 
 def test_composers_batches_continue_their_numbers_in_a_later_epoch(read_text: Any) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tensorprimat.core.errors import InputError, NotALogError
@@ -329,3 +330,22 @@ def test_the_records_of_levanters_logger_are_rows_of_metrics(read_text: Any) -> 
     assert (performance.tokens_per_step, performance.tokens_per_second_per_gpu) == (1048576, 65536)
     assert (result.steps[5].loss, result.steps[5].reported_mfu) == (2.95, pytest.approx(0.45))
     assert result.audit.ratio == pytest.approx(1)
+
+
+@each_shape
+def test_windowed_rates_of_composer_count_once_per_window(read_text: Any, shape: str) -> None:
+    ended = [0.0]
+    for n in range(61):
+        ended.append(ended[-1] + (30.0 if n == 0 else 2.0 + 0.2 * (-1) ** (n // 5)))
+    rows: list[dict[str, Any]] = []
+    for n in range(61):
+        row: dict[str, Any] = {"_step": n, "time/batch": n, "time/token": 65536 * n, "loss/train/total": 9 - n / 100}
+        if n > 5:  # logged under the number of the next step
+            batches = 5 / (ended[n] - ended[n - 5])
+            row |= {"throughput/batches_per_sec": batches, "throughput/tokens_per_sec": 65536 * batches}
+        rows.append(row)
+    result = read_text(SHAPES[shape](rows))
+    timed = result.steps.column("index")[np.isfinite(result.steps.column("seconds"))]
+    assert np.diff(timed).min() >= 5
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.05)
+    assert [warning for warning in result.warnings if "sliding window of steps (5 to 6)" in warning]

@@ -19,8 +19,8 @@ class Number:
 
     spelled: str
     means: str
-    """Field of Step (of TrainingConfig for a setting), `total_tokens`: all tokens so far, `elapsed`: seconds
-    of training so far, or `label_tokens`: tokens of the step that enter the loss."""
+    """Field of Step (of TrainingConfig for a setting), `total_tokens`, `total_samples`, `total_steps`: all so far,
+    `elapsed`: time of training so far, or `label_tokens`: tokens of the step that enter the loss."""
     scale: float = 1.0
     """Factor to the field's unit."""
     decimals: int = 0
@@ -64,7 +64,11 @@ class Dialect:
     clock: str = ""
     """Name of the clock that the rows state as `elapsed`."""
     clock_resolution: float = 0.0
-    """Resolution of that clock, in seconds."""
+    """Resolution of that clock, in its unit."""
+    clock_units: tuple[float, ...] = (1.0,)
+    """Seconds in the unit of that clock; of several the one that fits the step times, of which no line states any."""
+    windowed: bool = False
+    """True if rates are means over a sliding window of steps."""
     bar: str = ""
     """Expression of a progress bar over all steps; it names `step`, steps done, and `elapsed`, as 1:02:03 or 02:03."""
     resumed_bar: str = ""
@@ -90,8 +94,6 @@ class Dialect:
     """Warnings that hold for every log of the framework."""
     notes_if: tuple[tuple[str, str], ...] = ()
     """Text on or between the rows → warning."""
-    notes_without: tuple[tuple[str, str], ...] = ()
-    """Field of Step that no row carries → warning."""
 
     @cached_property
     def numbers_by_opening(self) -> list[tuple[str, Number]]:

@@ -8,11 +8,11 @@ of a step, where a log counts all tokens so far, and the time of a step, where a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
 from functools import cache
-from math import inf, isfinite, prod
+from math import inf, isfinite, log, prod
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import changes, fields, work
+from tensorprimat.logs import changes, fields, sliding, work
 from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.dialects import Dialect, Number
 from tensorprimat.logs.format import Reading
@@ -44,7 +44,8 @@ DIED = "Traceback (most recent call last)"
 _CUT = "…"  # follows a last line without line end: no delimiter
 
 _AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
-NO_COLUMNS = ("total_tokens", "elapsed", "label_tokens")
+TOTALS = ("total_tokens", "total_samples", "total_steps")
+NO_COLUMNS = (*TOTALS, "elapsed", "label_tokens")
 
 
 @cache
@@ -66,8 +67,8 @@ class _Row:
     values: dict[str, float] = field(default_factory=dict)
     interrupted_by: str = ""
 
-    def is_measured(self) -> bool:
-        return any(name in self.values for name in fields.MEASURES)
+    def is_measured(self, names: Iterable[str] = fields.MEASURES) -> bool:
+        return any(name in self.values for name in names)
 
 
 @dataclass(kw_only=True)
@@ -108,15 +109,18 @@ def read(log: Log, dialect: Dialect) -> Reading:
     steps = fields.merged((None, _step(row)) for row in found)
     steps = fields.with_intervals(steps) if dialect.averaged else steps
     steps, rounded = _fine_enough(steps, dialect)
-    totals = {row.line: row.values.get("total_tokens") for row in found}
-    steps = work.with_tokens(steps, totals, before_step=dialect.totals_before_step)
+    totals, samples, done = ({row.line: row.values.get(name) for row in found} for name in TOTALS)
+    steps = work.with_tokens(steps, totals, before_step=dialect.totals_before_step, done=done)
     labels = clocks.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
     labelled = changes.level_of(labels)
     config = _configuration(dialect, seen, steps)
+    by_rows = {name: value for name, value in _of_totals(steps, samples, done).items() if name not in config}
+    config |= by_rows
     steps, divided = _per_gpu(steps, config) if dialect.rate_of_replicas else (steps, [])
-    elapsed = _elapsed(dialect, found, seen)
+    windowed = dialect.windowed and not any("seconds" in row.values for row in found)
+    steps, overlapping = sliding.without_overlap(steps) if windowed else (steps, [])
+    elapsed = _elapsed(dialect, found, seen, steps)
     steps, uneven = work.weighted(steps, elapsed, labels, config.get("num_gpus"), varies=dialect.varies)
-    unseen = [note for name, note in dialect.notes_without if len(steps) and not steps.has(name)]
     return Reading(
         steps=steps,
         training_config=config,
@@ -131,15 +135,15 @@ def read(log: Log, dialect: Dialect) -> Reading:
                 *changes.of_level(labels, steps, "the label tokens of a step"),
             ]
         ),
-        by_rows=frozenset() if "num_gpus" in seen.config else frozenset(("num_gpus",)),
+        by_rows=frozenset(by_rows) | ({"num_gpus"} - seen.config.keys()),
         facts={} if labelled is None else {"label_tokens_per_step": labelled},
         timestamp=fields.iso(seen.began),
-        warnings=[*dialect.notes, *rounded, *divided, *unseen, *seen.notes, *uneven],
+        warnings=[*dialect.notes, *rounded, *divided, *overlapping, *seen.notes, *uneven],
     )
 
 
 def _rows(log: Log, dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
-    """Yield the rows that carry a time or a rate, in the order of the log."""
+    """Yield the rows that carry a time or a rate (of a sliding window: or a total), in the order of the log."""
     lines = _lines(log, re.compile(dialect.row))
     for row in _blocks(lines, dialect, seen) if dialect.block else _single_lines(lines, dialect, seen):
         seen.began = row.ended_at if seen.began is None else seen.began
@@ -171,9 +175,10 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
     new_epoch = re.compile(dialect.new_epoch) if dialect.new_epoch else None
     row: _Row | None = None
     steps_before = last_index = 0
+    needed = (*fields.MEASURES, *TOTALS) if dialect.windowed else fields.MEASURES
     for line, text in lines:
         if match := first.search(text):
-            if row and row.is_measured():
+            if row and row.is_measured(needed):
                 yield row
             row = _opened(line, match, steps_before, seen)
             last_index = row.index
@@ -188,7 +193,7 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
                     row.line = line  # a row ends with its last number
                     continue
             _notice(text, dialect, seen)
-    if row and row.is_measured():
+    if row and row.is_measured(needed):
         yield row
 
 
@@ -304,7 +309,7 @@ def _clocks(dialect: Dialect, seen: _Seen) -> tuple[LogClock, ...]:
     return (LogClock(name=dialect.clock, seconds=seen.total, resolution=dialect.clock_resolution, is_certain=False),)
 
 
-def _elapsed(dialect: Dialect, found: list[_Row], seen: _Seen) -> Elapsed | None:
+def _elapsed(dialect: Dialect, found: list[_Row], seen: _Seen, steps: Steps) -> Elapsed | None:
     """Return the clock of the rows, or the progress bar; None where a number goes back or names several rows."""
     numbers = [row.index for row in found]
     known = {row.index: row.values["elapsed"] for row in found if "elapsed" in row.values}
@@ -312,7 +317,23 @@ def _elapsed(dialect: Dialect, found: list[_Row], seen: _Seen) -> Elapsed | None
         return None
     if not known:
         return Elapsed(name="the progress bar", seconds=seen.drawn, resolution=1.0)
-    return Elapsed(name=dialect.clock, seconds=known, resolution=dialect.clock_resolution)
+    unit = _unit(known, steps, dialect.clock_units)
+    in_seconds = {step: unit * value for step, value in known.items()}
+    return Elapsed(name=dialect.clock, seconds=in_seconds, resolution=unit * dialect.clock_resolution)
+
+
+def _unit(known: Mapping[int, float], steps: Steps, units: Sequence[float]) -> float:
+    """Return the seconds in the unit of a clock that does not state it: of `units` the nearest to the step times.
+
+    known: number of the step → reading of the clock. Without step times the first unit counts, the usual one.
+    """
+    first, last = min(known), max(known)
+    seconds = steps.column("seconds")
+    expected = (last - first) * median(seconds[np.isfinite(seconds)]) if np.isfinite(seconds).any() else 0.0
+    grown = known[last] - known[first]
+    if len(units) == 1 or expected <= 0 or grown <= 0:
+        return units[0]
+    return min(units, key=lambda unit: abs(log(unit * grown / expected)))
 
 
 def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any]:
@@ -328,6 +349,21 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
     if dialect.gpus_of_rates and (gpus := _gpus(steps)):
         config.setdefault("num_gpus", gpus)
     return config
+
+
+def _of_totals(steps: Steps, samples: Mapping[int, float | None], done: Mapping[int, float | None]) -> dict[str, int]:
+    """Return the global batch and the length of a sequence from totals of samples and tokens, where all rows agree.
+
+    samples, done: line → samples and steps so far.
+    """
+    found = {}
+    lines = steps.column("line")
+    batches = work.growth_to_next(clocks.at(samples, lines), clocks.at(done, lines), steps)
+    for name, amounts in {"global_batch_size": batches, "sequence_length": steps.column("tokens") / batches}.items():
+        known = amounts[np.isfinite(amounts)]
+        if len(known) > 1 and (known == known[0]).all() and float(known[0]).is_integer():
+            found[name] = int(known[0])
+    return found
 
 
 def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:

@@ -22,7 +22,7 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.terms import RATES
-from tensorprimat.logs import fields, metric_columns, prefixes, work
+from tensorprimat.logs import fields, metric_columns, prefixes, sliding, work
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow
@@ -33,6 +33,7 @@ from tensorprimat.logs.text import Log, lines_of
 LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
 LEVANTER = '{"tracker": "json_logger"'
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
+WINDOWED = ("throughput/batches_per_sec", "device/batches_per_sec")  # metrics of Composer and of Lightning's Throughput
 
 _OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
 
@@ -103,7 +104,12 @@ def read_columns(
         steps = steps.replace(seconds=steps.column("seconds") / 1000)
     if steps.has("seconds") or any(steps.has(name) for name in RATES):
         elapsed = found.elapsed()
-        reading.steps, uneven = work.weighted(found.with_tokens(steps), elapsed, None, None, varies=False)
+        windows = not steps.has("seconds") and any(name in WINDOWED for name in columns.names)
+        steps = found.with_tokens(steps)
+        if windows:
+            steps, windowed = sliding.without_overlap(steps, late=True)
+            reading.warnings += windowed
+        reading.steps, uneven = work.weighted(steps, elapsed, None, None, varies=False)
         reading.warnings += uneven
         reading.begins = sorted([*reading.begins, *found.restarts(steps)])
         reading.evidence = Evidence(elapsed=elapsed)

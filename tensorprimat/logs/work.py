@@ -28,23 +28,39 @@ RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
 
 
 def with_tokens(
-    steps: Steps, totals: Mapping[int, float | None], *, by: str = "line", before_step: bool = False
+    steps: Steps,
+    totals: Mapping[int, float | None],
+    *,
+    by: str = "line",
+    before_step: bool = False,
+    done: Mapping[int, float | None] | None = None,
 ) -> Steps:
     """Return the rows with the tokens of a step from the growth of a total, where they do not state them; then with its
     time, where they state a rate over all GPUs and no time.
 
     totals: value of the column `by` → total of tokens, before the step (before_step) or after it. A number
-    that falls more often than trainings restart is not a total.
+    that falls more often than trainings restart is not a total. done: likewise the number of steps in the total, where
+    rows state it (the last row of a training may count its own step).
     """
     if not steps.has("tokens") and len(steps):
         total = clocks.at(totals, steps.column(by))
-        if before_step:
-            segment = steps.column("segment")
-            total = np.where(np.diff(segment, append=-1) == 0, np.append(total[1:], np.nan), np.nan)
         if len(_falls(total, steps)) <= max(1, MOST_RESTARTS * len(steps)):
-            tokens = fields.growth_of(total, steps)
+            counted = clocks.at(done or {}, steps.column(by))
+            tokens = growth_to_next(total, counted, steps) if before_step else fields.growth_of(total, steps)
             steps = steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
     return _with_times(steps)
+
+
+def growth_to_next(total: FloatArray, counted: FloatArray, steps: Steps) -> FloatArray:
+    """Return the growth of a total per step, from each row to the next; NaN in the last row of a stretch.
+
+    counted: steps in the total, NaN where rows do not state it; shape (rows,), as total and the result.
+    """
+    numbers = counted if np.isfinite(counted).all() else steps.column("index").astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        grown = np.diff(total, append=np.nan) / np.diff(numbers, append=np.nan)
+    grown[(np.diff(steps.column("segment"), append=-1) != 0) | ~(np.isfinite(grown) & (grown > 0))] = np.nan
+    return np.asarray(grown)
 
 
 def restarts(steps: Steps, totals: Mapping[int, float | None]) -> list[tuple[int, str]]:
