@@ -31,13 +31,17 @@ _HOMES = {
 def load_results(paths: Iterable[str | PathLike[str]]) -> list[Result]:
     """Return the results in files and folders; a file may have any version of the result format.
 
-    Raises tensorprimat.core.errors.InputError for a file that is no result, or a folder that holds none.
+    Raises tensorprimat.core.errors.InputError for a named file that is no result, or a folder that holds none. A file
+    of a folder that cannot be read is left out with a Python warning.
     """
+    import warnings
     from pathlib import Path
 
     from tensorprimat.core.store import load_all
 
-    loaded, _ = load_all(Path(path) for path in paths)
+    loaded, problems = load_all((Path(path) for path in paths), strict=True)
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
     return [one.result for one in loaded]
 
 

@@ -28,13 +28,18 @@ __all__ = ["create_comparison_plot", "generate_comparison_report", "load_benchma
 def load_benchmark_results(*paths: str | PathLike[str]) -> list[Loaded]:
     """Return results of files and folders (default: output/), of any version of the file.
 
-    Each has `.path` and `.result`. Raises tensorprimat.core.errors.InputError for what cannot be read.
+    Each has `.path` and `.result`. Raises tensorprimat.core.errors.InputError for a named file that is no result, or a
+    folder that holds none. A file of a folder that cannot be read is left out with a Python warning.
     """
+    import warnings
     from pathlib import Path
 
     from tensorprimat.core.store import load_all
 
-    return load_all([Path(path) for path in paths or ("output",)])[0]
+    loaded, problems = load_all([Path(path) for path in paths or ("output",)], strict=True)
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
+    return loaded
 
 
 def create_comparison_plot(

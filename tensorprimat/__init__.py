@@ -47,10 +47,11 @@ def __getattr__(name: str) -> Any:
 def load_cells(folder: str | PathLike[str]) -> Any:
     """Return the cells of a folder that `tprimat passes` or `sweep` wrote as a pandas DataFrame, one row each.
 
-    Columns are the keys of the files.
+    Columns are the keys of the files. A file that cannot be read is left out with a Python warning.
 
     Raises tensorprimat.core.errors.InputError for a folder without cells, MissingPackageError without pandas.
     """
+    import warnings
     from pathlib import Path
 
     from tensorprimat.core.cell_rows import load_rows
@@ -60,5 +61,7 @@ def load_cells(folder: str | PathLike[str]) -> Any:
         import pandas as pd
     except ImportError as error:
         raise MissingPackageError("pandas", needed_for="data frames") from error
-    rows, _ = load_rows(Path(folder))
+    rows, problems = load_rows(Path(folder))
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
     return pd.DataFrame(rows)

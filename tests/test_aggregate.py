@@ -56,6 +56,13 @@ def test_load_cells_returns_the_cells_of_a_folder_as_a_data_frame(folder):
     assert frame.trial_times_ms[1] == [99.0, 101.0]
 
 
+def test_load_cells_warns_of_a_file_that_it_leaves_out(folder):
+    (folder / "half.json").write_text('{"model_size": "sma')
+    with pytest.warns(UserWarning, match=r"left out: .*half\.json") as caught:
+        assert len(tensorprimat.load_cells(folder)) == 5
+    assert caught[0].filename == __file__
+
+
 def test_importing_tensorprimat_imports_no_pandas():
     assert "pandas" not in vars(tensorprimat)
 

@@ -132,6 +132,19 @@ def test_a_training_that_is_not_on_the_roofline_is_named(tmp_path):
     assert sentence.startswith(f"{files[1]}: not on the roofline")
 
 
+def test_a_broken_training_result_is_named_where_others_make_the_roofline(tmp_path):
+    preflight.save(made(), tmp_path)
+    (tmp_path / "cells").mkdir()
+    files = [tmp_path / "one.json", tmp_path / "two.json", tmp_path / "half.json"]
+    for file in files[:2]:
+        file.write_text(trained().model_dump_json())
+    files[2].write_text('{"platform": "cuda", "perform')
+    roof = roofline_of(tmp_path / "cells", files)
+    assert len(roof.points) == 2
+    (sentence,) = roof.left_out
+    assert sentence.startswith(f"left out: {files[2]}")
+
+
 def test_the_axes_of_a_roofline_have_numbers_in_teraflops_and_the_legend_no_exponent():
     seen = []
 

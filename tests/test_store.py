@@ -7,6 +7,8 @@ import tempfile
 
 import pytest
 
+import benchmark_utils
+import compare_results
 from tensorprimat.core import atomic, regular, result_names, store
 from tensorprimat.core.errors import InputError, RunError
 from tensorprimat.core.provenance import Provenance
@@ -152,6 +154,23 @@ def test_a_folder_gives_its_results_and_names_its_broken_files(tmp_path):
     assert [item.path.name for item in loaded] == ["benchmark_cpu_llama.json"]
     assert len(problems) == 1
     assert "half.json" in problems[0]
+
+
+def test_a_python_program_gets_an_error_for_a_broken_file_that_it_names_and_a_warning_for_one_in_a_folder(tmp_path):
+    for name in ("a.json", "b.json"):
+        store.write(result(), tmp_path / name)
+    broken = tmp_path / "half.json"
+    broken.write_text('{"platform": "cuda", "perform')
+    named = [tmp_path / "a.json", tmp_path / "b.json", broken]
+    with pytest.raises(InputError, match=r"half\.json"):
+        benchmark_utils.load_results(named)
+    with pytest.raises(InputError, match=r"half\.json"):
+        compare_results.load_benchmark_results(*named)
+    with pytest.warns(UserWarning, match=r"left out: .*half\.json") as caught:
+        assert len(benchmark_utils.load_results([tmp_path])) == 2
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"left out: .*half\.json"):
+        assert len(compare_results.load_benchmark_results(tmp_path)) == 2
 
 
 def test_a_folder_without_results_names_the_command_to_run(tmp_path):

@@ -336,12 +336,12 @@ def _outcome(file: Path) -> ReadOutcome:
         return error
 
 
-def load_all(paths: Iterable[Path], *, read: Read = read_each) -> tuple[list[Loaded], list[str]]:
+def load_all(paths: Iterable[Path], *, read: Read = read_each, strict: bool = False) -> tuple[list[Loaded], list[str]]:
     """Load the results of files and folders, in this order, files of a folder by name.
 
     Broken files come back as sentences in the second list; in a folder (not searched deeper), other JSON files are
-    skipped. Raises InputError where a folder holds no result at all, and for a broken file that was named if fewer than
-    two results are left to look at. read: reads the files of a folder, for callers that use several processes.
+    skipped. Raises InputError where a folder holds no result at all, and for a broken file that was named, if `strict`
+    or if fewer than two results are left. read: reads the files of a folder, for callers that use several processes.
     """
     loaded: list[Loaded] = []
     problems: list[str] = []
@@ -365,6 +365,6 @@ def load_all(paths: Iterable[Path], *, read: Read = read_each) -> tuple[list[Loa
                 remedy=f"earlier ones are in {path / HISTORY}" if any((path / HISTORY).glob("*.json"))
                 else "run ./benchmark.py or extract_primus_metrics.py first",
             )  # fmt: skip
-    if broken and len(loaded) < 2:
+    if broken and (strict or len(loaded) < 2):
         raise broken[0]
     return loaded, problems

@@ -22,7 +22,7 @@ class Roofline:
     ceilings: Sequence[Ceiling]
     points: Sequence[RooflinePoint]
     left_out: Sequence[str] = ()
-    """A sentence for each training result that has no point."""
+    """A sentence for each training result that has no point or cannot be read."""
 
 
 def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
@@ -36,11 +36,11 @@ def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
             cells.append(micro_result.load(file))
         except InputError:  # a cell of another tool, which does not state its machine
             continue
-    loaded = load_all(results)[0] if results else []
+    loaded, problems = load_all(results) if results else ([], [])
     trained = [one.result for one in loaded]
     of_training = [of_result(one) for one in trained]
     points = [*of_cells(cells), *(point for point in of_training if point is not None)]
-    left_out = [
+    left_out = problems + [
         f"{one.path}: not on the roofline; it needs a known shape, sequence length, micro batch, precision and rate, "
         "and the bytes of experts, latent attention and recomputed activations are not known"
         for one, point in zip(loaded, of_training, strict=True)
