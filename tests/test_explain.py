@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,50 @@ def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(
     assert f"  {primus}:2: " in explained("--explain", "num_gpus")
     assert "from --num-gpus, not from the log" in explained("--explain", "num_gpus", "--num-gpus", "4")
     assert "precision is unknown\n  no log states it; --precision states it" in explained("--explain", "precision")
+
+
+def test_a_model_that_flags_state_is_explained_by_the_flags_and_not_by_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "titan.log"
+    row = (
+        "[titan] 2026-05-19 19:31:{0:02d},000 - root - INFO - step: {0}  loss:  5.7  memory: 1.0GiB(1.0%)  tps: 1,000\n"
+    )
+    named = "[titan] 2026-05-19 19:30:59,000 - root - INFO - Model llama3 8B size: 8,030,261,248 total parameters\n"
+    log.write_text(named + "".join(map(row.format, range(1, 20))))
+
+    def explained(*arguments: str) -> list[str]:
+        assert extract(log, *arguments) == 0
+        return capsys.readouterr().out.splitlines()[1:]
+
+    assert explained("--explain", "model.name")[0].startswith(f"  {log}:1: ")
+    for field in ("name", "shape"):
+        flags = ("--model-name", "Qwen2.5-7B", "--shape", "Qwen2.5-7B")
+        (line,) = explained("--explain", f"model.{field}", *flags)
+        assert re.fullmatch(r"  from --(model-name|shape Qwen2.5-7B), not from the log", line)
+    assert explained("--explain", "parameters", "--shape", "Qwen2.5-7B")[0].startswith(f"  {log}:1: ")
+
+
+@pytest.mark.parametrize(
+    ("origin", "shown"),
+    [
+        ("--num-gpus", "from --num-gpus, not from the log"),
+        ("path runs/8gpu", "from path runs/8gpu, not from the log"),
+        ("SYSJSON line of the log, and as many tasks", "from SYSJSON line of the log, and as many tasks"),
+    ],
+)
+def test_a_fact_that_a_line_of_the_log_gives_is_not_called_foreign_to_the_log(origin: str, shown: str) -> None:
+    read = Result(
+        platform="nvd",
+        gpu_info=GpuInfo(),
+        model=Model(),
+        training_config=TrainingConfig(num_gpus=8),
+        performance_metrics=PerformanceMetrics(),
+        steps=Steps.of(Step(index=number, seconds=1.0) for number in range(1, 9)),
+        provenance=Provenance(timing="reported", assumed={"num_gpus": origin}),
+    )
+    assert explain(read, "num_gpus") == f"num_gpus = 8\n  {shown}"
+    assert explain(summarise(read), "total_steps").endswith(f"\n  num_gpus 8: {shown}")
 
 
 def test_a_setting_of_a_live_run_is_explained_by_the_training_and_not_by_a_log() -> None:

@@ -175,6 +175,17 @@ def test_a_shape_that_contradicts_the_logs_parameter_count_is_a_warning():
     assert "70,000,000,000" in warning
 
 
+def test_parameters_of_a_shape_that_replaces_the_logs_shape_have_its_flag_as_origin():
+    llama, qwen = models.find("llama"), models.find("qwen")
+    model = Model(name="llama", shape=llama.shape, parameters=llama.parameters)
+    read = of_steps().changed(model=model)
+    replaced = amended(read, UserFacts(shape=shapes.parse("qwen2.5-7b")))
+    assert replaced.model.parameters == qwen.parameters
+    assert replaced.provenance.assumed["model.parameters"] == "--shape qwen2.5-7b"
+    unnamed = of_steps().changed(model=model.changed(shape=None))
+    assert "model.parameters" not in amended(unnamed, UserFacts(shape=shapes.parse("llama3.1-8b"))).provenance.assumed
+
+
 def test_a_shape_that_the_log_states_is_replaced_only_where_the_fact_is_stated_for_it_alone():
     first = amended(of_steps(), UserFacts(shape=shapes.parse("llama3.1-8b")))
     kept = amended(first, UserFacts(shape=shapes.parse("qwen2.5-7b"), overrides=False))

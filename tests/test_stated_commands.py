@@ -196,7 +196,7 @@ def test_a_fact_that_no_log_can_take_is_refused_before_anything_runs(node, monke
 def test_a_log_is_named_by_the_model_it_was_found_for_unless_it_names_another(node):
     assert run("run") == 0
     result = store.load(node / "output" / "benchmark_rocm_llama.json")
-    assert result.provenance.assumed["model.name"] == "found as the log of llama"
+    assert result.provenance.assumed["model.name"] == "the search for a log of llama"
 
 
 # Several sides

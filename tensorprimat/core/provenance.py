@@ -103,7 +103,8 @@ class Provenance(Record):
     citations: dict[str, str] = Field(default_factory=dict)
     """Settings that one line of the log states, with that line: {"sequence_length": "run.log:12", "model.name": …}."""
     assumed: dict[str, str] = Field(default_factory=dict)
-    """Facts that did not come from run or log, with their origin: {"sequence_length": "--sequence-length"}."""
+    """Facts that neither the run nor a setting of the log states, with their origin: {"sequence_length":
+    "--sequence-length"}."""
 
     @property
     def named_by_path(self) -> list[str]:

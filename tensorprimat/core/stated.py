@@ -236,6 +236,8 @@ def _model(model: Model, facts: UserFacts, notes: _Notes) -> Model:
             "rests on the stated shape"
         )
     notes.assumed["model.shape"] = f"{flag} {typed}" + (f" ({named.assumption})" if named.assumption else "")
+    if known is not None and counted != model.parameters:
+        notes.assumed["model.parameters"] = notes.assumed["model.shape"]
     preset = named.preset
     return model.changed(
         name=model.name or (preset.model if preset else named.name),

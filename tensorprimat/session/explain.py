@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tensorprimat.core import audit_verdict, quantities, terms
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.provenance import FROM_PATH
 from tensorprimat.core.result import (
     MEMORY_KINDS,
     GpuInfo,
@@ -152,14 +153,15 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
         flag = f"; {FLAGS[field]} states it" if field in FLAGS else ""
         return f"{field} is unknown\n  no log states it{flag}"
     shown = [f"{field} = {one_line(str(value))}"]
-    if origin := result.provenance.assumed.get(field):
-        return "\n".join([*shown, f"  from {origin}, not from the log"])
+    key = f"model.{field}" if record == "model" else field
+    if origin := result.provenance.assumed.get(key):
+        return "\n".join([*shown, f"  {_from(origin)}"])
     known = result.provenance.format
     for path in logs:
         if path != STDIN and known not in (None, "result"):
             found = citations.stating(Log(Path(path)), named(str(known)), result.provenance.segment, record, field)
             shown += [f"  {one_line(path)}:{line}: {one_line(text)}" for line, text in found]
-    cited = result.provenance.citations.get(f"model.{field}" if record == "model" else field)
+    cited = result.provenance.citations.get(key)
     if len(shown) == 1 and cited:
         shown.append(f"  {one_line(cited)}")
     if len(shown) == 1:
@@ -198,8 +200,13 @@ def _origins(result: Result) -> list[str]:
             lines.append(f"  file: {one_line(source.file)}, {source.size_bytes} bytes, SHA-256 {source.sha256}")
     for name, origin in result.provenance.assumed.items():
         value = getattr(result.training_config, name, None)
-        lines.append(f"  {name}{'' if value is None else f' {value}'}: from {origin}, not from the log")
+        lines.append(f"  {name}{'' if value is None else f' {value}'}: {_from(origin)}")
     return lines
+
+
+def _from(origin: str) -> str:
+    """Return the origin of an assumed fact as a phrase; some of them are lines of the log itself."""
+    return f"from {origin}, not from the log" if origin.startswith(("--", FROM_PATH)) else f"from {origin}"
 
 
 _MODEL = ("model.name", "model.parameters", "model.shape", "parameters", "shape")

@@ -37,7 +37,7 @@ def _named(result: Result, model: str) -> Result:
     trained = result.model.name
     if trained == model or (trained is not None and names.mentions(trained)):
         return result
-    assumed = {**result.provenance.assumed, "model.name": f"found as the log of {model}"}
+    assumed = {**result.provenance.assumed, "model.name": f"the search for a log of {model}"}
     return result.changed(model=result.model.changed(name=model), provenance=result.provenance.changed(assumed=assumed))
 
 
