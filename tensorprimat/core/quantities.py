@@ -82,7 +82,7 @@ def seconds(value: float | None) -> str:
 
 
 def seconds_together(values: Iterable[float | None]) -> Form:
-    """Return the form for durations shown together: one unit for all of them.
+    """Return a function that formats durations shown together, all in one unit.
 
     >>> [seconds_together((0.124, 0.09545))(value) for value in (0.124, 0.09545)]
     ['124 ms', '95.45 ms']
@@ -96,7 +96,8 @@ def seconds_together(values: Iterable[float | None]) -> Form:
     return lambda value: UNMEASURED if value is None else f"{rate(1000 * value)} ms"
 
 
-LEAST_SECONDS, MOST_MILLISECONDS = 0.1, 10.0  # a shorter one is in milliseconds, unless a longer one is shown with it
+LEAST_SECONDS = 0.1  # shorter durations are in milliseconds
+MOST_MILLISECONDS = 10.0  # seconds; durations shown with one of at least so many are in seconds
 
 
 def short_seconds(value: float) -> str:
@@ -109,7 +110,7 @@ def short_seconds(value: float) -> str:
 
 
 def microseconds(value: float | None) -> str:
-    """Return a time of microseconds.
+    """Return a time given in seconds as microseconds.
 
     >>> microseconds(4.26e-6)
     '4.3 µs'
@@ -118,7 +119,7 @@ def microseconds(value: float | None) -> str:
 
 
 def gigabytes(value: float | None) -> str:
-    """Return the memory in units of 10**9 bytes.
+    """Return an amount of memory that is given in GB (10**9 bytes).
 
     >>> gigabytes(45.6789), gigabytes(0.00234)
     ('45.68 GB', '0.002 GB')
@@ -178,10 +179,11 @@ def percent(value: float | None, digits: int | None = None) -> str:
 def confidence_level(value: float) -> str:
     """Return a level of confidence, without digits that say nothing.
 
-    >>> confidence_level(0.95), confidence_level(0.9833)
-    ('95 %', '98.3 %')
+    >>> confidence_level(0.95), confidence_level(0.9833), confidence_level(0.9999)
+    ('95 %', '98.3 %', '99.99 %')
     """
-    return f"{100 * value:.3g} %"
+    shown = next((text for digits in range(3, 9) if (text := f"{100 * value:.{digits}g}") != "100"), "100")
+    return f"{shown} %"
 
 
 def change(share: float | None, digits: int = 1, *, unit: str = " %") -> str:
@@ -289,12 +291,13 @@ def rounded(value: float | None, digits: int = 6) -> float | None:
 def size(amount: float) -> str:
     """Return an amount of memory or disk in bytes for a sentence, to three digits.
 
-    >>> [size(amount) for amount in (1_152.9e9, 113.28e9, 41_370_000_000, 2.5e9, 3.2e6, 1000)]
-    ['1,153 GB', '113 GB', '41.4 GB', '2.5 GB', '3.2 MB', '1 kB']
+    >>> [size(amount) for amount in (1_152.9e9, 113.28e9, 41_370_000_000, 2.5e9, 999.7e6, 3.2e6, 1000)]
+    ['1,153 GB', '113 GB', '41.4 GB', '2.5 GB', '1 GB', '3.2 MB', '1 kB']
     """
     if amount >= 100 * GB:
         return f"{amount / GB:,.0f} GB"
-    unit, name = next(((unit, name) for unit, name in ((GB, "GB"), (10**6, "MB")) if amount >= unit), (1000, "kB"))
+    units = ((GB, "GB"), (10**6, "MB"))
+    unit, name = next(((unit, name) for unit, name in units if to_digits(amount, 3) >= unit), (1000, "kB"))
     return f"{amount / unit:.3g} {name}"
 
 
@@ -348,7 +351,7 @@ def money(value: float | None) -> str:
 
 
 def with_prefix(unit: str) -> Form:
-    """Return figures with T, G, M, k or m before the unit.
+    """Return a function that formats figures with T, G, M, k or m before the unit.
 
     >>> with_prefix("FLOP")(51_470_401_536.0), with_prefix("tokens")(2500.0), with_prefix("J")(0.04968)
     ('51.47 GFLOP', '2.5 ktokens', '49.68 mJ')
