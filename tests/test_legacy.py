@@ -217,7 +217,9 @@ def test_a_memory_series_of_an_old_file_is_converted_to_bytes_of_its_kind(tmp_pa
         (changed(VERSION_1, training_config=[1, 2]), "training_config is list"),
         (changed(VERSION_1, raw_step_times="2.0"), "raw_step_times is str"),
         (changed(VERSION_1, training_config={"num_gpus": "eight"}), "num_gpus"),
-        (changed(VERSION_1, schema_version=4), "update TensorPrimat"),
+        (changed(VERSION_1, schema_version=4), "reads up to 3; update TensorPrimat"),
+        (changed(VERSION_1, schema_version=2), "schema_version 2, .* versions 1 and 2 have no schema_version; remove"),
+        (changed(VERSION_1, schema_version="3"), "schema_version '3', .* have no schema_version; remove"),
     ],
 )
 def test_a_file_that_cannot_be_converted_is_refused_in_one_line(tmp_path, document, reason):

@@ -65,14 +65,19 @@ _FILE_NAME = re.compile(r"benchmark_(?:cuda|rocm|cpu|nemo|nvd|amd|unknown)_(?P<r
 def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the document of an older version as one of version 3, ready for `Result.model_validate`.
 
-    path: where it was read, for the model and the date that its name may hold.
-    Raises InputError for a document of a newer version, one that holds neither steps nor means, or broken structure.
+    path: the file that it was read from; its name may hold the model and the date.
+    Raises InputError for a document that states a schema_version, and for a section or series of a wrong type.
     """
     if "schema_version" in document:
-        raise InputError(
-            f"schema_version {document['schema_version']!r}, but this program reads up to {SCHEMA_VERSION}",
-            path=path, remedy="update TensorPrimat",
-        )  # fmt: skip
+        stated = document["schema_version"]
+        is_newer = _number(stated) and stated > SCHEMA_VERSION
+        why = (
+            f"this program reads up to {SCHEMA_VERSION}"
+            if is_newer
+            else "files of versions 1 and 2 have no schema_version"
+        )
+        remedy = "update TensorPrimat" if is_newer else "remove the key from a file of version 1 or 2"
+        raise InputError(f"schema_version {stated!r}, but {why}", path=path, remedy=remedy)
     warnings: list[str] = []
     sections = {
         name: _section(document, name, path)
