@@ -59,7 +59,8 @@ def window_of(steps: Steps, *, late: bool = False) -> Window | None:
     A rate is printed once the window is full, and the first step of a process only starts its clock. Of several
     processes the widest bounds count. late: a table may hold a rate under the number of the step after its window.
 
-    >>> row = lambda index, rate=None: Step(index=index, reported_tokens_per_second=rate)
+    >>> from tensorprimat.core.steps import Step
+    >>> row = lambda index, rate=None: Step(index=index, seconds=None, reported_tokens_per_second=rate)
     >>> window_of(Steps.of([row(21), row(22), row(23), row(24, 9.0), row(25, 9.0)]))
     Window(least=3, most=3)
     >>> window_of(Steps.of([row(1), row(10), row(20, 9.0), row(30, 9.0)]))  # every tenth step is printed
