@@ -1,7 +1,8 @@
 """Lines of a log inside JSON, as written by docker, Loki and the log services of clouds, extracted from it.
 
 An entry stays one line, so that line numbers are those of the file; the lines of one message are separated by carriage
-returns, which readers take as drawings of one line. A document that holds many entries in one line becomes many lines.
+returns, which readers take as drawings of one line. A document that holds many entries in one line becomes many lines,
+from the oldest to the newest.
 The time of an entry becomes a prefix of its line, spelled as Kubernetes does, unless the line has a stamp of its own.
 
 - docker's json-file driver: `{"log": "…\\n", "stream": "stdout", "time": "…"}`, long lines in pieces of 16 KiB
@@ -136,14 +137,22 @@ def _decoded(text: str) -> str:
 
 
 def _messages(line: str) -> list[tuple[str, Any]]:
-    """Return (line, its time) of each entry of one JSON document, the oldest first; () if not an envelope."""
+    """Return (line, its time) of each entry of one JSON document, the oldest first; [] if it is not an envelope."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):
         return []
     entries = _entries(document)
     found = [(text, _time(entry)) for entry in entries if (text := _message(entry)) is not None]
-    return found if len(found) == len(entries) else []
+    if len(found) < len(entries):
+        return []
+    return found[::-1] if _is_newest_first(found) else found
+
+
+def _is_newest_first(messages: list[tuple[str, Any]]) -> bool:
+    """Return True if the first entry is younger than the last one, as many services list them by default."""
+    first, last = (moment_in(_prefix(messages[at][1])) if messages else None for at in (0, -1))
+    return first is not None and last is not None and first.seconds > last.seconds
 
 
 def _entries(document: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from tensorprimat.core.provenance import SegmentFacts
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of
-from tensorprimat.logs import changes, failures, files, replays, restated, starts
+from tensorprimat.logs import changes, failures, files, newest_first, replays, restated, starts
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.replays import RepeatedText
 from tensorprimat.logs.starts import OTHER_RANK, Cut
@@ -67,6 +67,7 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
     whole = format.read(log)
     if isinstance(whole, Result):
         return whole
+    newest_first.refuse_steps(log, whole.steps)
     cuts = [] if log.is_folder or log.is_binary else _cuts(log, format, whole)
     again = replays.of(log, whole.steps, by_stamps=whole.timing == "timestamps") if cuts else []
     if again:

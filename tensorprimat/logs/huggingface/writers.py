@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tensorprimat.logs.huggingface.rows import Row
+from tensorprimat.logs.newest_first import goes_back
 
 LEAST_ROWS = 8
 ALTERNATING = 0.25  # of the rows that go back, or repeat a step: restarts are far fewer
@@ -46,11 +47,13 @@ class _Process:
 def of_one_process(found: Sequence[Row]) -> tuple[list[Row], int]:
     """Return the rows of the process that wrote most, and the number of processes that wrote about as many.
 
-    Rows of one process, with a restart or two, are returned as they are.
+    Rows of one process, with a restart or two or from the newest to the oldest, are returned as they are.
     """
     rows = list(found)
     if len(rows) < LEAST_ROWS or any(row.step is None or row.clock is None for row in rows):
         return rows, 1
+    if goes_back([row.step or 0 for row in rows]):
+        return rows, 1  # of one process, the newest first
     back = sum((after.step or 0) <= (before.step or 0) for before, after in pairwise(rows))
     if back < ALTERNATING * len(rows):
         return rows, 1

@@ -28,14 +28,17 @@ from typing import Any
 from tensorprimat.core import mlperf_rules, terms
 from tensorprimat.core.quantities import counted, significant
 from tensorprimat.core.steps import Step, Steps
+from tensorprimat.logs import newest_first
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.mlperf import system as mlperf_system
 from tensorprimat.logs.mlperf.events import MARK, TOKENS_KEY, Event, collect, configuration_of, events_in
 from tensorprimat.logs.mlperf.rows import evidence_of, steps_of
-from tensorprimat.logs.mlperf.run import MlperfEvents
+from tensorprimat.logs.mlperf.run import COUNTING, MlperfEvents
 from tensorprimat.logs.text import Log
 
+TIMED = frozenset(("run_start", "block_start", "tracked_stats", *COUNTING))
+"""Events that only one rank writes, in the order of their times."""
 SAME_RATE = 3.0  # two rates of one run differ by evaluation and stalls, in other units by a sequence length
 
 
@@ -46,7 +49,10 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     torn: list[int] = []
     launched = mlperf_system.LaunchLines()
-    content = collect(_events(log, torn, launched))
+    times: list[float] = []
+    content = collect(_events(log, torn, launched, times))
+    if newest_first.goes_back(times):
+        raise newest_first.refusal(log)
     settings = content.settings
     config = configuration_of(settings)
     if isinstance(optimizer := settings.get("opt_name"), str):
@@ -89,15 +95,18 @@ def read(log: Log) -> Reading:
     return reading
 
 
-def _events(log: Log, torn: list[int], launched: mlperf_system.LaunchLines) -> Iterator[Event]:
+def _events(log: Log, torn: list[int], launched: mlperf_system.LaunchLines, times: list[float]) -> Iterator[Event]:
     """Yield every well-formed event. torn: receives the lines of others, except a last line that ends the log.
 
-    launched: receives the facts that other lines state.
+    launched: receives the facts that other lines state; times: receives the times of the events TIMED.
     """
     line = 0
     for line, origin, text in log.lines_by_rank():
         launched.take(text, origin.rank)
-        yield from events_in(text, line, torn)
+        for event in events_in(text, line, torn):
+            if event.key in TIMED:
+                times.append(event.time)
+            yield event
     if torn and torn[-1] == line:
         torn.pop()
 
