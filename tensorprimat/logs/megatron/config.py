@@ -88,7 +88,7 @@ _DEEPSPEED_BATCH = re.compile(
 _BATCHES = {b"train_batch_size": "global_batch_size", b"train_micro_batch_size_per_gpu": "micro_batch_size"}
 
 _DUMPED = re.compile(r"(?:^|[\s:])([A-Za-z]\w{1,60}) \.{2,} ([^\n]{1,1500})", re.MULTILINE)
-_OF_NEOX = re.compile(r"^(?P<value>.{0,1400}?)(?P<dots>\.*)(?:default|updated)$")
+_OF_NEOX = re.compile(r"^(?P<value>(?:.{0,1400}?[^.])?)(?P<dots>\.*)(?:default|updated)$")
 """A value in gpt-neox's dump: dots fill the line up to a column, and the origin of the value follows."""
 NEOX = {
     "seq_length": "sequence_length",
