@@ -44,7 +44,7 @@ class Measured:
 
 
 def measure(world: World, times: Floats) -> list[Measured]:
-    """Return every benchmark of one side. times: shape (count, runs, steps)"""
+    """Return every benchmark of one side. times: shape (count, runs, steps)."""
     declared = None if world.declared is None else [world.declared] * world.runs
     found = []
     for benchmark in times:
@@ -61,7 +61,7 @@ def measure(world: World, times: Floats) -> list[Measured]:
 
 
 def log_of(world: World, side: Measured) -> stats.LogEstimate:
-    """Estimate of one side."""
+    """Return the estimate of one side's step time, as a logarithm."""
     return stats.of_runs(side.means, hosts_of(world), resolution=side.resolution, drift=side.drift)
 
 
@@ -73,7 +73,7 @@ def hosts_of(world: World) -> list[int] | None:
 def log_ratios(
     world: World, first: Sequence[Measured], other: World, second: Sequence[Measured]
 ) -> Iterator[tuple[stats.LogEstimate, float]]:
-    """Yield the estimate of every comparison, and by how much a drift that goes on may still move it."""
+    """Yield the estimate of every comparison, and the amount by which a drift that goes on may still move it."""
     for a, b in zip(first, second, strict=True):
         log = stats.difference(log_of(world, a), log_of(other, b))
         yield log, 0.0 if a.settled and b.settled else ratios.further_drift(log)
@@ -103,7 +103,7 @@ class Count:
 
 
 def compare_sides(world: World, other: World, random: np.random.Generator, count: int, *, name: str = "") -> Count:
-    """Return A/A comparisons, and the same with every step of the second side 2 % faster."""
+    """Return the shares over comparisons of equal sides, and over the same with every step of the second 2 % faster."""
     first, second = measure(world, simulate(world, random, count)), measure(other, simulate(other, random, count))
     same, verdicts, planted = [], [], []
     for log, further in log_ratios(world, first, other, second):
@@ -128,7 +128,7 @@ def bootstrap_coverage(
     """Return the share of cases in which the percentile bootstrap interval of the ratio of means contains 1."""
 
     def resampled(means: Floats) -> Floats:
-        """Return means of 299 samples with replacement from the runs of every benchmark. shape (count, 299)"""
+        """Return means of 299 samples with replacement from the runs of every benchmark, shape (count, 299)."""
         drawn = random.integers(0, means.shape[1], (len(means), 299, means.shape[1]))
         return np.asarray(np.take_along_axis(means[:, None, :], drawn, axis=2).mean(axis=2))
 
@@ -138,7 +138,7 @@ def bootstrap_coverage(
 
 
 def comparisons(random: np.random.Generator, count: int) -> list[Count]:
-    """Return every world of the first table."""
+    """Return the rows of the first table, one for each pair of sides."""
     return [compare_sides(first, second, random, count, name=name) for name, first, second in COMPARED]
 
 
@@ -159,7 +159,7 @@ class GateCount:
 
 
 def gate_decisions(world: World, other: World, random: np.random.Generator, count: int, *, name: str = "") -> GateCount:
-    """Return how a gate decides about candidates of known speed, of one model."""
+    """Return the shares of a gate's decisions about candidates of known speed, on one model."""
     first, second = measure(world, simulate(world, random, count)), measure(other, simulate(other, random, count))
     decided: dict[float, list[str]] = {0.0: [], GATE_LIMIT: [], 2 * GATE_LIMIT: []}
     for log, further in log_ratios(world, first, other, second):
@@ -239,7 +239,7 @@ def looking_alarms(random: np.random.Generator, count: int, first: int = 2, last
 
 
 def assumed_alarms(random: np.random.Generator, count: int) -> float:
-    """Return A/A false alarms of single runs that scatter by 0.5 % when --assume-run-cv 0.5% says so."""
+    """Return the share of false alarms between single runs that vary by 0.5 %, as --assume-run-cv 0.5% states."""
     world = World(name="one run", runs=1)
     first, second = (simulate(world, random, count)[:, 0, :] for _ in range(2))
     variance = np.full(count, 2 * 0.005**2)
@@ -263,11 +263,11 @@ class SteadyCount:
     dropped: float
     """Mean share of rows left out."""
     clean: bool
-    """A ramp with nothing but independent noise on it."""
+    """True for a warm-up under independent noise alone."""
 
 
 def steadiness(random: np.random.Generator, count: int, rows: int = 50) -> list[SteadyCount]:
-    """Return every series of the third table: warm-up, none, or no rest at all."""
+    """Return the rows of the last table: series with a warm-up, without one, and without a steady part."""
     place = np.arange(rows)
 
     def ramp(length: int, height: float) -> Floats:

@@ -40,7 +40,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 OF_GATE = ("passed_at_limit", "failed_at_limit", "failed_equal", "passed_equal", "failed_double")
 STEADY = ("within_two", "too_early", "settled", "dropped")
 POWER = (1.00, 0.77, 0.26)
-"""Share of 2 % that is to be found at 0.5, 1 and 2 % run to run under 1 % step noise, in the order of the rows."""
+"""Least shares of "2 % found" in the first rows: 0.5, 1 and 2 % run to run, under 1 % step noise."""
 
 
 def misses(

@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The model by which the steps of one side's runs are simulated. Fractions of the level, which is 1."""
+    """The model by which the steps of one side's runs are simulated; amounts are fractions of the level, which is 1."""
 
     name: str
     steps: int = 50
@@ -68,7 +68,7 @@ def simulate(world: World, random: np.random.Generator, count: int) -> Floats:
 
 
 def autocorrelated(random: np.random.Generator, shape: tuple[int, ...], phi: float) -> Floats:
-    """Return the standard normal AR(1) series along the last axis."""
+    """Return standard normal AR(1) series along the last axis."""
     noise = random.standard_normal(shape)
     for step in range(1, shape[-1]):
         noise[..., step] = phi * noise[..., step - 1] + math.sqrt(1 - phi**2) * noise[..., step]

@@ -33,7 +33,7 @@ TURN = 20  # steps with the callback, then as many without
 
 
 class Small(LightningModule):
-    """As little work per step as Lightning allows; takes the callback out and in, and notes when."""
+    """A module with hardly any work per step. It removes and restores the callback in turns, and notes when."""
 
     def __init__(self, callback: BenchmarkCallback) -> None:
         super().__init__()

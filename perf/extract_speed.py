@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Speed of reading logs, on inputs that this script generates; everything is compared in the same run.
 
-    perf/extract_speed.py                 # 150 MB of Primus lines, 1 GB of a sparse log, 1 million lines in process
+    perf/extract_speed.py                 # 15 and 150 MB of Primus lines, 1 GB of a sparse log
     perf/extract_speed.py --scale 0.1     # a tenth of each
     perf/extract_speed.py --lines 10e6    # memory of a log of ten million lines (5.4 GB on disk)
     git worktree add ../before COMMIT && perf/extract_speed.py --against ../before    # two versions, in turns
@@ -14,7 +14,7 @@ Rows of the table:
   write        the result file of so many steps, with the sidecar that holds them
   three fields a plain loop over lines with one expression for three fields, as the usual scripts do it
   grep -c      the same file, for a sense of what the machine can do; the last column is the share of its speed
-Each is the best of three, because other programs can only make it slower; the whole command is run once.
+Each is the best of three, because other programs can only make it slower; the whole command and `write` are run once.
 
 --against compares this checkout with another by processor time, on one core: both take turns, so that a machine whose
 speed changes slows both. Its last column is the median over pairs of turns of the other's time over this one's.
@@ -111,7 +111,10 @@ runpy.run_path("extract_primus_metrics.py", run_name="__main__")
 
 
 def cost_of_hash(path: Path, folder: Path, *, turns: int) -> list[float]:
-    """Return, by turns, the seconds of the whole command over the slower of the command without a hash and the hash."""
+    """Return, of each turn, the time of the whole command over the slower of the command without a hash and the hash.
+
+    The ratios are sorted.
+    """
     arguments = ["--log-file", str(path), "--model-name", "llama", "--output", str(folder)]
     whole = [sys.executable, "extract_primus_metrics.py", *arguments]
     without = [sys.executable, "-c", WITHOUT_HASH, *arguments]
@@ -156,7 +159,7 @@ def parse_on_one_core(path: Path) -> tuple[float, int]:
 
 
 def hashed(path: Path) -> float:
-    """Return the seconds of its SHA-256."""
+    """Return the seconds to compute the SHA-256 of a file."""
     digest = hashlib.sha256()
     started = time.perf_counter()
     with path.open("rb") as file:
@@ -177,7 +180,7 @@ def written(path: Path, folder: Path) -> float:
 
 
 def three_fields(path: Path) -> tuple[float, int]:
-    """Return the seconds of the usual loop: one expression, three fields, lists."""
+    """Return the seconds of the usual loop (one expression, three fields, a list), and the number of rows."""
     pattern = re.compile(
         r"iteration\s+(\d+)/.*?elapsed time per iteration \(ms\): ([\d.]+)/"
         r".*?tokens/s/GPU inst/harmonic mean: ([\d.]+)/"
@@ -203,7 +206,7 @@ def grep(path: Path) -> float:
 def show(
     what: str, path: Path, seconds: float, lines: int, *, peak: float | None = None, grep: float | None = None
 ) -> None:
-    """Return one row of the table. grep: its seconds on the same file."""
+    """Print one row of the table. grep: its seconds on the same file."""
     size = path.stat().st_size / MEGABYTE
     memory = f"{peak:8.0f} MB" if peak else " " * 11
     speed = f"{seconds:9.2f} s{size / seconds:9.0f} MB/s{lines / seconds:13,.0f} rows/s"
@@ -272,7 +275,7 @@ def of_parsing(root: Path, path: Path, folder: Path, environment: dict[str, str]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the inputs")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the sizes of the inputs")
     parser.add_argument("--lines", type=float, help="only the memory of a log of so many iteration lines")
     parser.add_argument("--against", type=Path, help="another checkout of this project, to compare with")
     parser.add_argument("--turns", type=int, default=7, help="of each with --against, and of the cost of the hash")

@@ -50,7 +50,7 @@ def variants(text: str, chance: random.Random, *, is_job: bool = False) -> tuple
             at = len(text) - chance.randrange(1, len(lines[-1]) + 2)
             return f"truncated at {at}, in its last line", text[:at]
         case 4:
-            return "line ends of Windows", folded(text, width).replace("\n", "\r\n")
+            return f"folded at {width}, with line ends of Windows", folded(text, width).replace("\n", "\r\n")
         case 5:
             at = chance.randrange(len(text) // 2, len(text))
             return f"truncated at {at}", text[:at]
@@ -118,7 +118,7 @@ def any_job(chance: random.Random) -> Job:
 
 
 def silently_wrong(path: Path, text: str, damaged: str, *, is_job: bool) -> str | None:
-    """Return what is wrong in a damaged log without a warning; None too where either is refused.
+    """Return the figure that a damaged log gets wrong without a warning; None if there is none or a log is refused.
 
     is_job: all steps of the log take about the same time, so that its figures are those of any part of it.
     """

@@ -42,7 +42,8 @@ class Kind:
     damage: Callable[[bytes, random.Random], bytes]
     file: str
     commands: Sequence[Sequence[str]]
-    """Arguments; FILE stands for the damaged file, GOOD for a whole result, FOLDER for a folder that holds both."""
+    """Arguments; FILE stands for the damaged file, JSON for the result that names it (a series file), GOOD for a whole
+    result, FOLDER for the folder of these, OUT for a folder of outputs."""
 
 
 def filled(command: Sequence[str], names: Mapping[str, Path]) -> list[str]:
@@ -175,7 +176,7 @@ def cell_seeds() -> tuple[bytes, ...]:
 
 @cache
 def series_seeds() -> tuple[bytes, ...]:
-    """Return series files, packed with the JSON that names them: the damage goes to both."""
+    """Return a series file; `unpacked_series` writes the JSON that names the damaged one."""
     import plausible
 
     from tensorprimat.core import series

@@ -1,6 +1,6 @@
 """Inputs of 100 MB of every kind, and the seconds and memory of every command that reads them.
 
-Each is what its program would write: rows without anything between them, which is the most work a byte. Seconds are of
+Each is what its program would write, but rows without other lines between them: the most work per byte. Seconds are of
 the processor, all processes of the command together, so that other work on the machine does not count.
 """
 

@@ -311,8 +311,9 @@ def _rows_and_documents(name: str) -> list[bytes]:
 
 
 def targets() -> dict[str, Target]:
-    """Return every reader by its format's name, binary ones a second time with contents that fit their
-    shape, and all.
+    """Return every reader by its format's name, and "any", which detects the format.
+
+    Binary formats are there a second time, with fuzzed contents in files of the right shape.
     """
     found = {
         name: Target(format=name, seeds=partial(_rows_and_documents, name))
@@ -373,7 +374,7 @@ def _survived(target: str, seconds: int, kept: Path) -> bool:
 
 
 def splice(cases: int) -> bool:
-    """Join that many pairs of logs of every format that tests can write; return True if no figure mixes two trainings.
+    """Join that many pairs of logs, of all formats that tests can write; return True if no figure mixes two trainings.
 
     Prints a row per format, and the smallest failing pair of lines where one fails.
     """

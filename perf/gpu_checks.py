@@ -102,7 +102,7 @@ def sampler() -> str:
 
 
 def reached(is_reached: bool) -> str:
-    """Return the mark of a goal. A timing is no failure: it depends on what else the machine does."""
+    """Return "reached" or "missed". A missed goal is not a failure: a timing depends on what else the machine does."""
     return "reached" if is_reached else "missed"
 
 
@@ -191,7 +191,7 @@ def _train_without_waiting(spec: RunSpec) -> None:
     from tensorprimat.engines.torch.module import TrainingModule
 
     class BusyClock(clock.Clock):
-        """A CPU's clock that like that of a busy GPU has reached no mark, so that the callback reads no step early."""
+        """A CPU's clock that has reached no mark, like that of a busy GPU, so that the callback reads no step early."""
 
         def reached(self, mark: clock.StepMark) -> bool:  # noqa: ARG002
             return not watched.watching
@@ -220,7 +220,7 @@ def _train_without_waiting(spec: RunSpec) -> None:
 
 @contextlib.contextmanager
 def waits_forbidden() -> Iterator[None]:
-    """Raise an error from the operation that makes the host wait for the GPU; on a CPU, that would do so."""
+    """Raise an error from an operation that makes the host wait for the GPU; on a CPU, from one that would do so."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -263,7 +263,7 @@ def events() -> str:
 
 
 def flash() -> str:
-    """Check that SDPA chooses the flash kernel for the model's attention, and FlexAttention against a dense mask."""
+    """Check that SDPA chooses a flash kernel (cuDNN's too) on a GPU, and compare FlexAttention with a dense mask."""
     import torch
 
     from tensorprimat.core.models import find
@@ -279,7 +279,7 @@ def flash() -> str:
 
 
 def windowed(device: torch.device) -> str:
-    """Return the largest difference of compiled FlexAttention and SDPA with a dense mask in Mistral's window.
+    """Return a line on the largest difference of compiled FlexAttention and SDPA with a dense mask in Mistral's window.
 
     A GPU computes the gradients of queries, keys and values too; a CPU has no backward pass of FlexAttention.
     """

@@ -6,9 +6,10 @@
     python3 perf/mfu_ladder.py --parts sync,eager   # some of them
     python3 perf/mfu_ladder.py --here --parts sync  # one of them in this process, with all that it prints
 
-Each part writes one line (PASS, FAIL or SKIP) with its seconds. Parts run in processes of their own with a time limit
-each, so that one that fails, crashes or hangs takes no other with it. Exit code 1 if a part failed. Figures are printed
-with their goals; a missed goal is no failure.
+Each part writes one line (PASS, FAIL or SKIP) with its seconds. Parts run in three processes, with a time limit for
+each part; after a part that fails, crashes or hangs, the others of its process run in a new one. Exit code 1 if a part
+failed. Figures are printed with their goals; a missed goal is no failure.
+
 The goal of the ladder: at least 60 % of the BF16 peak for a model of 3 billion parameters or more, by the convention
 megatron, and at least 75 % of the best matrix product that this machine reaches. A global batch of 4 sequences on each
 GPU keeps all parts within about 10 minutes on one H200, estimated at 35 to 60 % MFU. Where Llama 3.1 8B would recompute
@@ -155,7 +156,7 @@ def _mfu(mfu: Metric) -> str:
 
 
 def _against(share: float, goal: float) -> str:
-    """Return the goal, and whether a share reaches it; nothing on a CPU, whose tiny model has no goal."""
+    """Return the goal and the mark of a share; an empty text on a CPU, whose tiny model has no goal."""
     return f", goal {goal:.0%} {reached(share >= goal)}" if on_gpu() else ""
 
 
@@ -237,7 +238,7 @@ def _timed(step: Callable[[], torch.Tensor], steps: int = 10) -> tuple[float, fl
 
 
 def fp8() -> str:
-    """Return the third rung: compiled, with FP8 linear layers by torchao; on a CPU only that they learn, emulated."""
+    """Return the third rung: compiled, with FP8 linear layers by torchao; on a CPU, only that they learn, emulated."""
     from importlib.util import find_spec
 
     import torch
@@ -328,7 +329,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     names = options.parts.split(",")
     if unknown := [name for name in names if name not in PARTS]:
-        parser.error(f"--parts {unknown[0]}: must be of {', '.join(PARTS)}")
+        parser.error(f"--parts {unknown[0]}: must be one of {', '.join(PARTS)}")
     if options.here:
         return run(names, PARTS)
     began = time.monotonic()

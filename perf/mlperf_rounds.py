@@ -54,7 +54,7 @@ class Own:
 
     @property
     def rate(self) -> float | None:
-        """Samples per second of training by the marks alone."""
+        """Return the samples per second of training by the marks alone."""
         if not self.samples or self.started is None or self.stopped is None:
             return None
         whole = self.stopped - self.started - self.evaluated
@@ -96,7 +96,7 @@ def _round(folder: Path, chosen: argparse.Namespace) -> int:
 
 
 def judge(path: str) -> Outcome:
-    """Read one file twice: with the project, and its marks alone."""
+    """Read one file with the project, and its marks alone; return the outcome of the comparison."""
     own = _own_clock(path)
     if own.started is None or own.stopped is None:
         return Outcome(path=path, outcome="incomplete", note="no run_start or no run_stop")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Do the times of `tprimat passes` agree with torch.utils.benchmark on the same closure, within 2 %?
+"""Comparison of the times of `tprimat passes` with torch.utils.benchmark on the same closure: equal within 2 % or not.
 
     python perf/passes_agreement.py                           (CPU, a 4-layer, 256-wide shape)
     python perf/passes_agreement.py --device cuda --d-model 2048 --num-layers 16 --context-length 2048 --precision bf16
 
 One model is built per pass; both clocks time its `step` in turns, so that whatever else the machine does falls on both
-(perf/turns.py tells how the interval of their ratio comes about).
+(perf/turns.py computes the interval of their ratio).
 Exit code 0 where every interval lies within 2 %, 1 where one lies beyond it, 3 where more --turns are needed to tell.
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speed of the torch engine and of `tprimat passes` against other programs: tokens/s of both in turn, in one run.
+"""Speed of the torch engine and of `tprimat passes` against other programs: tokens/s of all in turn, in one run.
 
     python perf/speed_others.py                                   (the 4-layer, 256-wide shape on this machine's device)
     python perf/speed_others.py --precision bf16 --layers 16 --width 2048 --vocabulary 128256 --sequence 4096 --compile
@@ -123,7 +123,7 @@ class Workload:
 
 
 def passes_step(work: Workload) -> Step:
-    """Return the train pass of `tprimat passes`, fed and clipped as the others are."""
+    """Return the train pass of `tprimat passes`, with the batches and the clipping of the others."""
     shape, arguments = work.preset.shape, work.arguments
     spec = CellSpec(
         model_size="comparison", d_model=shape.hidden_size, d_ff=shape.ffn_hidden_size, num_layers=shape.num_layers,
@@ -146,7 +146,7 @@ def passes_step(work: Workload) -> Step:
 
 
 def loop(work: Workload, model: nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> Step:
-    """Return a plain training loop. loss_of: tokens (sequences, length + 1) to a loss."""
+    """Return the step of a plain training loop. loss_of: tokens (sequences, length + 1) to a loss."""
     optimizer = work.optimizer(model)
 
     def step() -> None:
@@ -161,13 +161,13 @@ def loop(work: Workload, model: nn.Module, loss_of: Callable[[torch.Tensor], tor
 
 
 def transformers_step(work: Workload) -> Step:
-    """Return the model class's own loss, as transformers' Trainer calls it (its logits in float32 included)."""
+    """Return a step with the model class's own loss, as transformers' Trainer calls it (with logits in float32)."""
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
     model = LlamaForCausalLM(torch_model.configuration(work.preset)).to(work.device, work.dtype).train()
     if work.arguments.compile:
         model.compile(dynamic=False)
-    # It shifts labels by itself, so that length + 1 tokens train length positions.
+    # It shifts labels by itself, so they are the same tokens; the last position has no label.
     return loop(
         work, model, lambda tokens: model(input_ids=tokens[:, :-1], labels=tokens[:, :-1], use_cache=False).loss
     )
@@ -228,7 +228,7 @@ class PlainModel(nn.Module):
 
 
 def plain(work: Workload) -> Step:
-    """Return a nanoGPT-style loop on a model of its own."""
+    """Return the step of a nanoGPT-style loop on a model of its own."""
     model = PlainModel(work.preset.shape, work.arguments.sequence).to(work.device, work.dtype)
     if work.arguments.compile:
         model.compile(dynamic=False)
@@ -301,7 +301,7 @@ def train(work: Workload, turns: Turns) -> None:
 
 
 def report(seconds: dict[str, list[float]], tokens: int) -> int:
-    """Print the table; the exit code."""
+    """Print the table; return the exit code."""
     print(f"{'':<14}{'tokens/s':>10}" + "".join(f"{f'{name} to it, 95 % interval':>32}" for name in OURS))
     shown_slower = undecided = False
     for name, own in seconds.items():

@@ -42,7 +42,7 @@ def test_a_log_that_states_the_truth_has_no_differences(tmp_path: Path) -> None:
     ("changed", "printed"),
     [
         ({"ends": [0.13 * n for n in range(41)]}, "s by our clock"),
-        ({"losses": [9.0] * 40}, "the last loss is another"),
+        ({"losses": [9.0] * 40}, "the last loss differs"),
         ({"tokens_per_step": 5}, "tokens a step, not 5"),
         ({"gpus": 5}, "GPUs, not 5"),
     ],

@@ -242,4 +242,4 @@ def test_the_stand_in_for_nvml_has_every_name_in_use_and_only_names_of_the_libra
 def test_a_part_that_does_not_exist_is_named(capsys):
     with pytest.raises(SystemExit):
         ladder.main(["--parts", "eager,nonesuch"])
-    assert "--parts nonesuch: must be of devices, sampler" in capsys.readouterr().err
+    assert "--parts nonesuch: must be one of devices, sampler" in capsys.readouterr().err

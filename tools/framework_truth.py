@@ -9,7 +9,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS, INTERVAL = 40, 5
-APART = 0.15  # its clock stops before hooks that a busy machine stretches; a changed unit or interval is a factor
+APART = 0.15  # a framework's clock stops before hooks, which a busy machine stretches; a wrong unit is a factor
 TRUTH, LOG = "truth.json", "framework.log"
 
 
@@ -57,8 +57,8 @@ def differences(truth: Truth, path: Path) -> list[str]:
     losses = {step.index: step.loss for step in result.steps if step.loss is not None}
     last = max(losses, default=None)
     if truth.losses and (last is None or abs(losses[last] - truth.losses[last - truth.first_index]) > INTERVAL / 100):
-        found.append("the last loss is another")
-    has_rates = not result.steps.has("seconds")  # such a log does not state them
+        found.append("the last loss differs")
+    has_rates = not result.steps.has("seconds")  # a log of rates alone states neither tokens nor GPUs
     tokens = result.performance_metrics.tokens_per_step
     if truth.tokens_per_step and not has_rates and tokens != truth.tokens_per_step:
         found.append(f"{tokens} tokens a step, not {truth.tokens_per_step}")

@@ -43,7 +43,7 @@ primus_script() {
   primus_train "$here" "$model" "$@"
 }
 
-# command_script SCRIPT COMMAND [ARGUMENT...]: all that a script does which stands for one command.
+# command_script SCRIPT COMMAND [ARGUMENT...]: all that the script of one command does.
 command_script() {
   local script=$1 command=$2
   shift 2

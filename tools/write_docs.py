@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write the pages of docs/ that are generated from code and data: commands, files, expected MFU, the result's schema.
+"""Write the pages of docs/ that are generated from code and data: commands, files, expected MFU, the result
+file and its schema.
 
 python3 tools/write_docs.py          write them
 python3 tools/write_docs.py --check  exit 1 and name the page if one is out of date (a test does this)
@@ -159,7 +160,7 @@ def schema() -> str:
     from tensorprimat.core.result import Result
 
     class OfFields(GenerateJsonSchema):
-        """Describes a record by its fields, although it rounds them when written."""
+        """Generator that describes a record by its fields, although it rounds them when written."""
 
         def ser_schema(self, _schema: object) -> None:
             return None
