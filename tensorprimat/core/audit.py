@@ -26,7 +26,7 @@ from tensorprimat.core.settings import flag
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray
 
-TOLD = 0.01  # a headline nearer to the clock needs no explanation
+NAMED_SHARE = 0.002  # of the clock; a reason for less is not named
 FEWEST_ROWS = 8  # with dates; with fewer, one slow print or pause decides
 LEAST_SECONDS = 1.0  # time between two readings that printing and stopping may take
 IN_LUMPS = 0.4  # of the steps' time: if rows that follow one another closely hold less, most rows share one date
@@ -208,8 +208,8 @@ def _is_steady(gaps: FloatArray, resolution: float) -> bool:
 
 
 def _summed(explained: Sequence[Reason], clock: float) -> tuple[Reason, ...]:
-    """Return each reason once, without those too small to matter compared with the clock."""
+    """Return each reason once, with the sum of its seconds, if it explains more than NAMED_SHARE of the clock."""
     sums: dict[str, float] = defaultdict(float)
     for what, seconds in explained:
         sums[what] += seconds
-    return tuple((what, seconds) for what, seconds in sums.items() if abs(seconds) > TOLD / 5 * clock)
+    return tuple((what, seconds) for what, seconds in sums.items() if abs(seconds) > NAMED_SHARE * clock)

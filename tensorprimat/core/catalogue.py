@@ -1,7 +1,7 @@
 """Facts about the world, read from tensorprimat/data: GPUs, prices, published models and published results.
 
 Every cell of the GPU table is a `SourcedValue` with source and date. A device is found by its whole name as the driver
-prints it; an unknown one is None, never a default. Peaks are dense and count 10**12 FLOP per second.
+prints it; an unknown one is None, never a default. Peaks are dense, in units of 10**12 FLOP/s.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tensorprimat.core import data_files
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import GB, GIB
 
-RESERVED = 0.03  # how much of the nameplate memory a driver may keep for itself (0.1 to 1.5 % were seen)
-USUALLY_RESERVED = 0.015
+RESERVED = 0.03  # share of the nameplate memory by which a driver may report less (0.1 to 1.5 % were seen)
+USUALLY_RESERVED = 0.015  # the largest share that was seen
 PEAKS_OF_PRECISION = {"fp32": ("fp32_matrix", "fp32")}
 """Peaks that apply to a precision, best first: matrix units multiply FP32 faster than vector units on CDNA 2."""
 
@@ -60,7 +60,7 @@ class Gpu:
     """Precisions that its matrix units do not have."""
     note: str | None = None
     dies: int = 1
-    """Devices of the framework on one board, whose power is reported for the board."""
+    """Number of devices that the framework sees on one board; power is reported for the whole board."""
     memory_gb: SourcedValue | None = None
     memory_tb_per_second: SourcedValue | None = None
     tdp_watts: SourcedValue | None = None
@@ -83,7 +83,7 @@ class Gpu:
 
     @property
     def usable_bytes(self) -> float | None:
-        """Memory that a driver leaves to programs, at least: the lower end where sources differ."""
+        """Return the least memory in bytes that a driver leaves to programs; None if no source states the memory."""
         nameplate = self.memory_gb and (self.memory_gb.value or self.memory_gb.low)
         return nameplate * GIB * (1 - USUALLY_RESERVED) if nameplate else None
 
@@ -128,11 +128,11 @@ class Published:
     step_seconds: float | None = None
     mfu: float | None = None
     mfu_because: str | None = None
-    """Reason why a row has no MFU, if its MFU is derived here."""
+    """Reason why no MFU can be derived for the row; None if it has one or none was derived."""
     tflops_per_gpu: float | None = None
     flops_convention: str | None = None
     derived: bool = False
-    """Computed from the source's numbers, not stated by it."""
+    """True if the figures were computed from the source's numbers; False if the source states them."""
     date: str | None = None
     url: str | None = None
     """The page at the commit that was read."""
@@ -217,8 +217,8 @@ def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | N
 def variants(device_name: str | None) -> tuple[Gpu, ...]:
     """Return every entry that a name may mean: several where it leaves the variant open, none where it is unknown.
 
-    A name with size and kind of memory that no entry has means the entries of the name without them, if they have as
-    much; a name in brackets counts where the words before it mean none.
+    If no entry has a name with the size and kind of memory, the entries of the name without them count whose memory
+    has that size. If the whole name means none, its only part in brackets counts.
 
     >>> [gpu.name for gpu in variants("AMD Instinct MI355X 288GB HBM3e")], variants("AMD Instinct MI355X 64GB HBM3e")
     (['MI355X'], ())
@@ -265,6 +265,7 @@ def plain_name(name: str) -> str:
 
 
 def memory_fits(gpu: Gpu, memory_gb: float) -> bool:
+    """Return True if a device that reports so much memory (10**9 bytes) may be this GPU, or its memory is unknown."""
     if gpu.memory_gb is None or gpu.memory_gb.value is None:
         return True
     nameplate = gpu.memory_gb.value  # its GB count 2**30 bytes; a file may have copied it, or counted like it

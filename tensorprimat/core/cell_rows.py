@@ -16,7 +16,7 @@ MicroRow = dict[str, Any]
 
 LARGEST_FOLDER_BYTES = 2**26  # of cells in one folder: their tables take ten seconds
 MOST_ROWS = 100_000  # of the smallest cells, whose tables take as long
-LARGEST_NUMBER = 10**30  # whole numbers beyond it have no exact float and are not counts
+LARGEST_NUMBER = 10**30  # no count or measurement is larger, and some larger whole numbers have no float
 _LISTS = frozenset({"trial_times_ms", "warmup_times_ms", "gpu_ids", "warnings"})
 _NUMBERS = frozenset(
     {"d_model", "d_ff", "num_layers", "num_heads", "vocab", "seed", "num_warmups", "num_trials", "num_steps", "mfu",

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-FINEST = 1e-3  # seconds: dates are printed with three digits of them at most
-LOOKED_AT = 1000  # time stamps: enough to find most logs in order
-DATES = "the dates of the rows"  # name of the clock that the dates of rows are, for a sentence
+FINEST = 1e-3  # seconds; dates with more than three decimals count as milliseconds
+LOOKED_AT = 1000  # gaps that are tested before all of them: they rule out most wrong resolutions
+DATES = "the dates of the rows"  # name of this clock in messages
 
 
 def resolution_of(moments: np.ndarray) -> float:
-    """Return the seconds to which moments are printed, by their differences: a minute, a second (also with a fraction
-    that never changes), or less.
+    """Return the resolution of printed moments in seconds, from their differences: 60, 1 or FINEST.
+
+    Moments whose fraction of a second never changes have a resolution of 1 s.
 
     >>> resolution_of(np.array([60.0, 180.0])), resolution_of(np.array([0.25, 2.25])), resolution_of(np.array([1, 1.5]))
     (60.0, 1.0, 0.001)
@@ -34,7 +35,7 @@ class LogClock:
     """Name of the clock in messages: "run_start to run_stop", "train_runtime"."""
     seconds: float
     steps: float | None = None
-    """Optimizer steps by the log's own count; None for those of the rows."""
+    """Optimizer steps between start and end by the log's own count; None means the steps that the rows add up to."""
     spent: tuple[tuple[str, float], ...] = ()
     """(activity, seconds) that the log's own clock includes and that are not training."""
     first: tuple[float, float] | None = None
@@ -61,13 +62,13 @@ class Elapsed:
     name: str
     """Name of the clock in messages: "_runtime"."""
     seconds: Mapping[int, float]
-    """Number of the step → the clock at the end of its row."""
+    """Step number → the clock at the end of its row, in seconds."""
     resolution: float
     """Resolution of one clock reading, in seconds."""
 
 
 class ByStep(Mapping[int, float]):
-    """Numbers by number of step, in two columns: a dictionary of a million takes ten times the memory."""
+    """A mapping from step number to value in two columns; a dictionary of a million takes ten times the memory."""
 
     def __init__(self, steps: np.ndarray, values: np.ndarray) -> None:
         """Keep columns. steps: ascending."""
@@ -80,7 +81,7 @@ class ByStep(Mapping[int, float]):
         return float(self._values[place])
 
     def at(self, steps: np.ndarray) -> np.ndarray:
-        """Return the number of each of some steps, NaN where there is none."""
+        """Return the value of each of these steps, NaN for a step without one; shape (steps,)."""
         if not len(self._steps):
             return np.full(len(steps), np.nan)
         places = np.maximum(np.searchsorted(self._steps, steps, side="right") - 1, 0)
@@ -94,7 +95,7 @@ class ByStep(Mapping[int, float]):
 
 
 def at(values: Mapping[int, float | None], steps: np.ndarray) -> np.ndarray:
-    """Return the number of each of some steps, NaN where there is none."""
+    """Return the value of each of these steps, NaN for a step without one; shape (steps,)."""
     if isinstance(values, ByStep):
         return values.at(steps)
     return np.array([values.get(int(step)) for step in steps], np.float64)  # None becomes NaN

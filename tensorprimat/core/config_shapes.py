@@ -23,8 +23,8 @@ _GPT2_NAMES = {
     "n_inner": "intermediate_size",
 }
 MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "kv_lora_rank")
-"""Entries that a model without experts and latent attention has not."""
-SAME_COUNT = 1e-3  # gates of shared experts, which no shape counts
+"""Entries that only models with experts or latent attention have."""
+SAME_COUNT = 1e-3  # relative; no shape counts the gates of shared experts
 
 
 def kinds() -> list[str]:

@@ -12,7 +12,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.settings import OF_A_METHODOLOGY
 
-METHODOLOGY_GPUS = 8  # one node: every configuration of data/methodologies.toml is for so many
+METHODOLOGY_GPUS = 8  # every configuration of data/methodologies.toml is for one node of 8 GPUs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,9 @@ def _with_work(row: Configuration, batch: int, length: int) -> Configuration:
     micro = max(size for size in range(1, most + 1) if batch % (size * replicas) == 0)
     source = f"{row.source}; batch {batch} x {length} on both platforms"
     if micro != row.micro_batch_size:
-        source += f", micro batch {row.micro_batch_size} x {row.sequence_length} made {micro} x {length} to divide it"
+        source += (
+            f", micro batch {micro} x {length} instead of {row.micro_batch_size} x {row.sequence_length} to divide it"
+        )
     return replace(
         row, methodology="agreed", micro_batch_size=micro, global_batch_size=batch, sequence_length=length,
         source=source,
@@ -114,7 +116,7 @@ def differing(config: TrainingConfig, row: Configuration) -> list[str]:
 
 
 def held(result: Result) -> frozenset[str]:
-    """Return the methodologies whose every value a result states: its own, and those with equal rows for its GPU."""
+    """Return the methodologies with a row for a result's model and GPU whose every value the result states."""
     config = result.training_config
     gpu = catalogue.find_gpu(result.gpu_info.device_name, result.gpu_info.total_memory_gb)
     return frozenset(

@@ -144,7 +144,7 @@ _TINY: Mapping[str, int] = {
 _TINY_HEADS, _TINY_HEAD_SIZE = 8, 16
 _LEAST_LAYERS = 4
 _UNUSED = ("rope_scaling", "qk_head_dim")
-"""Entries whose values belong to the real size: stretched positions, and a sum of others."""
+"""Entries that a tiny model leaves out: the scaling of RoPE to long contexts, and a sum of other sizes."""
 
 
 def tiny(config: Config) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def tiny(config: Config) -> dict[str, Any]:
     small["num_attention_heads"] = min(heads, _TINY_HEADS)
     small["num_key_value_heads"] = max(1, small["num_attention_heads"] // max(1, grouped))
     if "kv_lora_rank" in config:
-        small.pop("head_dim", None)  # a sum of others
+        small.pop("head_dim", None)  # a sum of other sizes
     elif config.get("head_dim"):
         size = int(config["head_dim"])
         wider = size * heads / int(config["hidden_size"])  # some have queries wider or narrower than the hidden states
@@ -180,7 +180,7 @@ def tiny(config: Config) -> dict[str, Any]:
 
 
 def shorten(small: dict[str, Any], config: Config) -> None:
-    """Leave as many layers as show each kind of layer that the model has, and at least four where it has them."""
+    """Keep the fewest layers that show each kind of layer, at least four unless the model has fewer."""
     count = int(config["num_hidden_layers"])
     types = config.get("layer_types")
     needed = _LEAST_LAYERS

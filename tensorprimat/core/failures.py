@@ -22,7 +22,8 @@ BY_SYSTEM = "by the system because memory ran out"
 KILLED = f"was killed (SIGKILL): by hand, or {BY_SYSTEM} (then dmesg says so)"
 KILLED_FOR_MEMORY = f"was killed (SIGKILL) {BY_SYSTEM}"
 LOST = "crashed or was killed, perhaps because memory ran out (see dmesg)"
-"""Ends of a sentence that begins with a process: killed without and with a proof of the reason, ended in some way."""
+"""Ends of a sentence that begins with a process: killed for an unknown reason, killed for lack
+of memory, ended for an unknown reason."""
 SHELL_SIGNAL = 128  # a shell's exit code of a command that died of signal N is 128 + N
 KERNEL_KILL = r"\boom[-_ ]kill|OOM Killed|Out of memory: Kill"
 """Words of the kernel and Slurm about a process that was killed because the host's memory, or its share, ran out."""

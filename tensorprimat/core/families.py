@@ -46,7 +46,7 @@ class Family:
     limited: Rule | None = None
     """Layers whose queries do not see all tokens before them, where the file has no layer_types; None: no such layers.
 
-    With layer_types, it is those that are not called full_attention.
+    Where the file has layer_types, the layers that it does not call full_attention count, unless the rule is `every`.
     """
     chunked: bool = False
     """Limited layers attend within chunks of attention_chunk_size instead of a window of sliding_window."""

@@ -8,7 +8,7 @@ receives a signal when its own parent dies, and then kills every descendant and 
 command ends, the rest of its descendants is killed, and this process ends the same way as the command.
 
 Signals: SIGUSR1 sends SIGTERM to the command, SIGUSR2 kills everything. SIGINT and SIGTERM to the process group reach
-the command directly and are ignored here, unless the parent is gone.
+the command directly. This process ignores SIGINT, and SIGTERM while its parent lives.
 """
 
 import contextlib

@@ -230,7 +230,7 @@ def stated_by_some(results: Sequence[Result]) -> list[str]:
 
 
 def short_hash(result: Result) -> str:
-    """Return 6 hexadecimal digits of the identity and the logs that a result was read from, for a file name."""
+    """Return 6 digits of a hash of the identity and of the logs that a result was read from, for a file name."""
     sources = sorted(source.sha256 or source.file for source in result.provenance.sources)
     text = repr((signature(result, context=False), sources))
     return hashlib.sha256(text.encode()).hexdigest()[:6]
@@ -261,7 +261,7 @@ def paces(result: Result) -> tuple[Pace, ...]:
 
 
 def _spread(result: Result) -> float:
-    """Return the median absolute deviation of the measured rows' step times, scaled to a normal's, over the median."""
+    """Return the largest relative spread of step times of a run: NORMAL_MAD · median absolute deviation / median."""
     if not len(result.steps):
         return 0.0
     steps, widths = result.steps, []
@@ -276,7 +276,10 @@ def _spread(result: Result) -> float:
 
 
 def other_speed(ours: Sequence[Pace], theirs: Sequence[Pace]) -> tuple[Pace, Pace] | None:
-    """Return the two speeds where they differ by more than repetitions of one benchmark do, else None."""
+    """Return the two speeds if they differ by more than repetitions of one benchmark do, else None.
+
+    Compares the first metric that both sides have.
+    """
     for pace in ours:
         match = next((other for other in theirs if other.metric == pace.metric), None)
         if match is None:

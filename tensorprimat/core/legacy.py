@@ -261,7 +261,7 @@ def _memory(
 
 
 def _keep_peak(figures: Mapping[str, Any], columns: dict[str, list[Any]], warnings: list[str]) -> None:
-    """Put the file's own peak into the last row of its memory series: sampled values may have missed it."""
+    """Put the file's own peak into the last row of a column of peaks: the sampled series may have missed it."""
     for kind in ("memory_allocated", "memory_device_used"):
         seen = [value / GB for value in columns.get(f"{kind}_bytes", ()) if value is not None]
         peak = figures.get(f"peak_{kind}_gb")

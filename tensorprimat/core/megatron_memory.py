@@ -53,9 +53,9 @@ class RankLayout:
 def kept_bytes_per_token(shape: ModelShape, *, fp8: bool) -> float:
     """Return the bytes that one layer keeps of one token for backward.
 
-    Both norms keep their input, each linear layer its input, fused attention rotated queries and keys, the projection
-    that the values are a view of, and its output. In FP8 linear layers keep their input in one byte, in addition to
-    what other operations keep of it.
+    Both norms and each linear layer keep their input. Fused attention keeps the rotated queries and keys, the
+    projection of which the values are a view, and its output. The activation keeps the MLP's first product. In FP8 a
+    linear layer keeps its input in one byte per number, in addition to what other operations keep of it.
     """
     hidden, feed_forward = shape.hidden_size, shape.ffn_hidden_size
     queries = shape.num_attention_heads * shape.head_dim
@@ -121,7 +121,7 @@ class RecipeRecomputation:
     precision: str
     num_gpus: int
     gpus: tuple[str, ...]
-    """Texts of which the name of a GPU contains one, for the recipe to apply."""
+    """The recipe applies to a GPU whose name contains one of these texts."""
     layers: int
     """Number of layers whose activations are recomputed."""
 

@@ -298,7 +298,7 @@ def with_figures(cell: MicroResult, parts_ms: Mapping[str, Sequence[float]] | No
 
 
 def _scatter(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Return the mean, the sample standard deviation and its percentage of the mean; None of a single value."""
+    """Return the mean, the sample standard deviation, and that in percent of the mean; None for a single value."""
     mean = statistics.fmean(values)
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return mean, deviation, None if deviation is None or not mean else 100 * deviation / mean

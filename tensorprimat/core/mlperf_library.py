@@ -84,7 +84,7 @@ class Entry:
 
     @property
     def is_closed(self) -> bool:
-        """Return True in the closed division, whose rules fix the model; entries without a division count to it."""
+        """Return True in the closed division, whose rules fix the model; entries without a division count as closed."""
         return (self.division or CLOSED).casefold() == CLOSED
 
 

@@ -114,7 +114,8 @@ def attention_widths(shape: ModelShape) -> tuple[int, int]:
 
 
 def every_second_product(shape: ModelShape) -> float | None:
-    """Return the share of every second product of a layer, in the order Q, K, V, output, gate, up, down.
+    """Return the share of a layer's matrix work in every second product: K, output and up of Q, K, V, output, gate, up,
+    down.
 
     None for experts and latent attention, which have other products.
     """
@@ -144,7 +145,7 @@ def _mlp_widths(shape: ModelShape) -> int:
 
 
 def _layer_matrices(shape: ModelShape) -> int:
-    """Return the weights of all layers that one token is multiplied with."""
+    """Return the matrix weights of all layers that one token is multiplied with."""
     later, experts = shape.multi_token_layers or 0, shape.experts
     routers = (experts.layers + later) * experts.count * shape.hidden_size if experts else 0
     attention = (shape.num_layers + later) * _attention_matrices(shape)

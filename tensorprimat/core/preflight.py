@@ -23,9 +23,9 @@ from tensorprimat.core.records import Count, Figure, Record, first_fault
 
 LARGEST_BYTES = 2**24  # a record has some kilobytes
 COMPARED = "bf16"
-"""Precision in which a GPU without others is compared with the catalogue."""
+"""Precision in which a single GPU is compared with the catalogue."""
 FOLDER = "preflight"
-"""Of an output folder: where preflights are kept."""
+"""Subfolder of an output folder that holds preflights."""
 
 
 class PreflightSpec(Record):
@@ -56,7 +56,7 @@ class MatrixRate(Record):
 
 
 class Bandwidth(Record):
-    """Bytes that move in a second."""
+    """A measured bandwidth."""
 
     kind: Literal["copy", "read", "triad", "host_to_device", "device_to_host"]
     size_bytes: int
@@ -196,7 +196,7 @@ class Preflight(Record):
         )
 
     def fits(self, *, platform: str | None, device_name: str | None, host: str | None) -> bool:
-        """Return True if another record describes this machine."""
+        """Return True if these facts of another record are those of this machine."""
         return (self.platform, self.device_name, self.host) == (platform, device_name, host)
 
 
@@ -212,7 +212,7 @@ def _median(checks: Sequence[DeviceCheck]) -> float:
 
 
 def file_name(preflight: Preflight) -> str:
-    """Return one file per machine and device; a newer preflight of the same takes its place."""
+    """Return the name of a preflight's file; a newer one of the machine, device and number of processes has it too."""
     words = [preflight.host, preflight.device_name or preflight.platform, preflight.device]
     if preflight.world_size > 1:
         words.append(f"{preflight.world_size}-processes")
@@ -220,14 +220,14 @@ def file_name(preflight: Preflight) -> str:
 
 
 def save(preflight: Preflight, folder: Path) -> Path:
-    """Write it under its machine's name. Raises OSError."""
+    """Write a preflight into a folder, under `file_name`, and return its path. Raises OSError."""
     path = folder / file_name(preflight)
     write_atomically(path, preflight.model_dump_json(indent=2) + "\n")
     return path
 
 
 def load(path: Path) -> Preflight:
-    """Read one. Raises InputError for anything else."""
+    """Read a preflight. Raises InputError for any other file."""
     try:
         document = json.loads(regular.content(path, most_bytes=LARGEST_BYTES))
         if not isinstance(document, dict) or document.get("kind") != "preflight":
@@ -249,6 +249,6 @@ def kept(folders: Iterable[Path]) -> list[Preflight]:
         for path in [*folder.glob("preflight_*.json"), *(folder / FOLDER).glob("preflight_*.json")]:
             try:
                 found.append(load(path))
-            except InputError:  # a preflight is never needed
+            except InputError:  # no figure needs a preflight, so a broken one is ignored
                 continue
     return sorted(found, key=lambda one: (one.device != "cpu" or one.world_size == 1, one.timestamp), reverse=True)

@@ -1,6 +1,6 @@
 """Process trees and temporary folders: everything that this program starts ends with it, even after kill -9.
 
-Three ways to start a process, and the event that ends it:
+Three things that a command may start or make, and the event that ends each:
 - `popen` starts a command below a guard (core/guard), which kills every descendant of the command when the command or
   this process ends, in whatever session a descendant lives;
 - copies of this process (multiprocessing) call `die_with_parent` first;
@@ -121,7 +121,7 @@ def end(child: subprocess.Popen[Any]) -> None:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill the user's processes that carry a mark in their environment, until a look at all processes finds none."""
+    """Kill the user's processes that carry a mark in their environment until none is found, for at most END_SECONDS."""
     until = time.monotonic() + END_SECONDS
     empty_before: set[int] = set()
     while True:
@@ -192,7 +192,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def owner() -> str:
-    """Return the name of this process that no other of this or another machine has: system, number, start."""
+    """Return a name that no other process of any machine has: system, process number, start time."""
     return f"{_system()}-{os.getpid()}-{started(os.getpid()) or 0}"
 
 

@@ -52,9 +52,9 @@ def debugging() -> Iterator[None]:
 
 @contextmanager
 def usable(name: Path | str) -> Iterator[None]:
-    """Turn an error about a value into one that names the file. The one guard of each input file.
+    """Turn an error about a value into one that names the file; every reader of an input file runs inside this guard.
 
-    Raises InputError for UNUSABLE; errors that already are of this program, and those of the system, pass.
+    Raises InputError for UNUSABLE. Errors of this program and OSError pass unchanged.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def resolved(path: Path) -> Path:
 
 
 def state(path: Path) -> tuple[int, ...]:
-    """Return values that change when a file grows, is truncated or replaced; () where there is none at the moment."""
+    """Return values that change when a file grows, is truncated or replaced; () while there is no file."""
     try:
         status = path.stat()
     except OSError:

@@ -37,7 +37,7 @@ def _file_safe(name: str) -> str:
 
 
 def difference(result: Result, held: Result, stem: str) -> str:
-    """Return the first facts by which a result differs from the one that has its name, for a file name; "" for none."""
+    """Return the facts by which a result differs from the one that has its name, for a file name; "" for none."""
     facts = (
         (result.gpu_info.device_name, held.gpu_info.device_name),
         (result.provenance.engine, held.provenance.engine),

@@ -46,7 +46,7 @@ def to_bytes(steps: Steps) -> memoryview:
 
 
 def file_name(sha256: str) -> str:
-    """Return the name of the series file with a hash."""
+    """Return the name of the series file whose content has this SHA-256."""
     return f"series_{sha256[:NAME_DIGITS]}.npz"
 
 
@@ -56,7 +56,7 @@ def is_own_name(name: str) -> bool:
 
 
 def is_whole(path: Path, sha256: str) -> bool:
-    """Return True if a file exists and has a hash."""
+    """Return True if a file exists and has this SHA-256."""
     with contextlib.suppress(InputError):
         return digest.sha256(path) == sha256
     return False

@@ -18,7 +18,8 @@ Weight = Literal["work", "configuration", "context"]
 """work: another value is another problem. configuration: the same problem, solved another way. context: decides
 nothing."""
 Kind = Literal["count", "number", "word", "upper", "text"]
-"""Form of a value. word: compared in lower case. upper: shown in upper case. text: shown as it is, yes or no."""
+"""Form of a value. count: whole number. number: shown with six digits at most. word: compared in lower case. upper:
+shown in upper case. text: shown as it is, a truth value as yes or no."""
 Applies = Literal["always", "several GPUs", "FP8", "Megatron", "where stated"]
 """Results to which a setting applies: elsewhere a value that one side leaves out is not a difference."""
 
@@ -84,7 +85,7 @@ class Setting:
     name: str
     """Field of TrainingConfig, RunSpec and RunSettings."""
     label: str
-    """Form for the middle of a sentence."""
+    """Name in the middle of a sentence."""
     weight: Weight | None = "configuration"
     """None for a setting that no comparison looks at."""
     kind: Kind = "text"

@@ -146,7 +146,7 @@ class RunSettings:
     num_nodes: int = 1
     strategy: str = "auto"
     recompute: str | None = None
-    """none, selective or full; None leaves it to the memory there is (torch engine), or to none."""
+    """none, selective or full; None: the least that fits into the device's memory (torch engine), else none."""
     compile: bool | None = None
     attention_backend: str | None = None
     master_weights: str | None = None

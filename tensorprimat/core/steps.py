@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-PICKED_AT_ONCE = 2**17  # rows; of more, each column is copied on its first use
-FEW_ROWS = 1000  # a set of them is made faster than numpy.ma is imported
+PICKED_AT_ONCE = 2**17  # rows; of a larger selection a column is copied only when it is used
+FEW_ROWS = 1000  # making a set of them takes less time than importing numpy.ma
 INTERRUPTIONS = ("", "validation", "checkpoint")  # other work inside a step's interval; coded by position
 
 
@@ -105,7 +105,7 @@ _NAMES = frozenset(f.name for f in fields(Step))
 _REQUIRED = frozenset({"index", "seconds"})
 
 INTEGER_COLUMNS: Mapping[str, int] = {"index": 0, "covers": 1, "run": 0, "segment": 0, "source": 0, "line": -1}
-"""Whole-number columns with the value that means "unseen" (a line is unseen as -1)."""
+"""Whole-number columns → the value that stands for "unseen"."""
 FLAG_COLUMNS: Mapping[str, int] = {"interrupted_by": 0, "skipped": 0}
 FLOAT_COLUMNS = tuple(f.name for f in fields(Step) if f.name not in INTEGER_COLUMNS and f.name not in FLAG_COLUMNS)
 COLUMNS = tuple(f.name for f in fields(Step))
@@ -128,12 +128,12 @@ def distinct(numbers: np.ndarray) -> list[int]:
 
 
 def chosen(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the selected values; mostly all, and then of millions no copy is made."""
+    """Return the values of the selected rows; without a copy if all are selected, as is usual. rows: boolean mask."""
     return values if rows.all() else values[rows]
 
 
 class _Picked(Mapping[str, np.ndarray]):
-    """Some rows of columns, copied on first use: figures need the columns of millions of rows one after the other."""
+    """Some rows of columns. Each use copies a column and nothing keeps it: figures need one column after the other."""
 
     def __init__(self, columns: Mapping[str, np.ndarray], rows: np.ndarray) -> None:
         self._columns, self._rows = columns, rows
@@ -153,7 +153,7 @@ class _Picked(Mapping[str, np.ndarray]):
 
 
 def repeated(value: float, count: int, dtype: np.dtype | type | str) -> np.ndarray:
-    """Return a read-only column of one value in the memory of one, 30 times as fast as numpy's broadcast_to."""
+    """Return a read-only column that stores its one value once; 30 times as fast as numpy's broadcast_to."""
     column: np.ndarray = np.ndarray(count, dtype, np.array(value, dtype), 0, (0,))
     column.flags.writeable = False
     return column
@@ -246,7 +246,7 @@ class Steps(Sequence[Step]):
         return self._logged_nan.get(name, np.zeros(self._length, np.bool_))
 
     def take(self, rows: slice | np.ndarray) -> Steps:
-        """Return the rows by slice, boolean mask or positions; a stretch of rows shares its memory with these."""
+        """Return the rows of a slice, boolean mask or positions; consecutive rows share memory with these."""
         if isinstance(rows, np.ndarray) and rows.dtype != np.bool_ and len(rows):
             first, last = int(rows[0]), int(rows[-1])
             if last - first + 1 == len(rows) and (np.diff(rows) == 1).all():
@@ -377,7 +377,7 @@ class StepsBuilder:
                 self._nan_rows.setdefault(name, set()).add(place)
 
     def _filled(self, name: str, length: int | None = None) -> array[float]:
-        """Return a column that is at least so long, by default as long as the rows."""
+        """Return a column, filled up to a length (by default the number of rows) if it is shorter."""
         typecode, fill = _FILLS[name]
         column: array[float] = self._columns.setdefault(name, array(typecode))  # type: ignore[arg-type]
         missing = (self._length if length is None else length) - len(column)

@@ -186,7 +186,7 @@ def _series_named(path: Path) -> str | None:
 
 
 def write(result: Result, path: Path) -> Path:
-    """Write a result under a unique name; the series of a very long one goes to a second file. Raises OSError."""
+    """Write a result to a file; the series of a very long one goes to a second file next to it. Raises OSError."""
     return _write(_Content.of(result), path)
 
 

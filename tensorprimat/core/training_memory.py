@@ -154,7 +154,7 @@ def strategy_of(spec: RunSpec) -> str:
 
 
 ROOM_TO_CHOOSE = 0.92
-"""Share of the memory that an estimate, which is good to 10 %, may reach before more is recomputed by itself."""
+"""Share of the memory that an estimate (good to 10 %) may reach before more recomputation is chosen by default."""
 
 
 def smallest_that_fits(spec: RunSpec, memory_bytes: float) -> RunSpec | None:
@@ -170,7 +170,7 @@ def smallest_that_fits(spec: RunSpec, memory_bytes: float) -> RunSpec | None:
 
 
 ROOM_TO_KEEP = 0.85
-"""Share of the memory that an estimate may reach with gathered weights kept: a kept byte must never cost the run."""
+"""Share of the memory that an estimate may reach with gathered weights kept: keeping them must never end a run."""
 
 
 def with_resharding(spec: RunSpec, memory_bytes: float) -> RunSpec:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 MIB = 2**20
-GB = 10**9  # vendors' memory sizes and every *_gb key of a result
-GIB = 2**30  # the unit of allocators and of Primus' "hip mem usage", under every label
+GB = 10**9  # every *_gb key of a result
+GIB = 2**30  # allocators, Primus' "hip mem usage" and the vendors' nameplate "GB" count it, whatever they call it
 
 GIGA = 10**9
 TERA = 10**12

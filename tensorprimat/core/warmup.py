@@ -328,7 +328,7 @@ def _memory(curves: Floats, fitted: Floats) -> float:
 
 
 def _replicated(curves: Floats, start: int) -> bool:
-    """Return True unless three or more runs disagree about a change between the halves of the rows after warm-up."""
+    """Return True unless three or more runs disagree about a change from the first to the last third after warm-up."""
     rows = curves[:, start:]
     if len(rows) < 3 or rows.shape[1] < 4:
         return True
@@ -339,7 +339,7 @@ def _replicated(curves: Floats, start: int) -> bool:
 
 
 def _agree(changes: Floats, level: float = REPLICATED) -> bool:
-    """Return True if Student's t over the runs finds a mean other than 0."""
+    """Return True if Student's t over the runs finds a mean other than 0, or cannot be computed (fewer than 3 runs)."""
     count = len(changes)
     if count < 3:
         return True

@@ -60,7 +60,7 @@ class Decision:
     """Number of checks of the interval so far."""
     sentence: str | None = None
     cut: bool = False
-    """A limit ended the benchmark before its number of runs or its target was reached."""
+    """True if a limit ended the benchmark before its number of runs or its target was reached."""
 
     def noted(self, result: Result) -> Result:
         """Return the result with a warning if a limit ended its runs."""

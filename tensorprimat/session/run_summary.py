@@ -74,7 +74,7 @@ def parallel(spec: RunSpec) -> str:
 
 
 def device(machine: Machine) -> str:
-    """Return the device's name with the known ones of count, memory and software stack."""
+    """Return the device's name with its count, memory and software stack, as far as they are known."""
     gpu = machine.gpu_info
     name = gpu.device_name or "unknown device"
     if machine.platform == "cpu":

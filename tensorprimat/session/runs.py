@@ -231,7 +231,7 @@ def with_command(result: Result) -> Result:
 
 
 def within_budget(request: Request, jobs: list[Job], machine: Machine, observer: Observer) -> tuple[Request, list[Job]]:
-    """Fit the trainings to --budget-minutes, print their estimated time, and return the fitted request and jobs."""
+    """Fit the trainings to --budget-minutes, tell the observer their time, and return the fitted request and jobs."""
     specs = {job.model: job.spec for job in jobs if job.spec is not None}
     budget, pause, fit = request.budget, cooldown_of(request, machine), None
     if not specs or budget.target is not None:
