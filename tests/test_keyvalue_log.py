@@ -438,9 +438,19 @@ def test_mlx_lms_row_is_timed_by_its_tokens_and_their_rate(read_text: Any) -> No
     assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(12.345)
 
 
-def test_mlx_lms_table_of_iterations_is_read(read_text: Any) -> None:
-    rows = [f"  {n:>4}    2.250 {'▼' if n % 20 else '▲'}    8,192    {n * 4.096:>5.1f}k" for n in range(10, 310, 10)]
-    result = read_text("\n".join(["     1    val 3.200    3.40s", *rows]) + "\n", num_gpus=1)
+def mlx_table(mark: str = "{}", count: str = "{}") -> str:
+    """Return the table of iterations of mlx-lm. mark, count: colours around a cell of the loss and of other columns."""
+    rows = [
+        f"  {count.format(f'{n:>4}')}    {mark.format(f'2.250 {chr(0x25BC) if n % 20 else chr(0x25B2)}')}"
+        f"    {count.format('8,192')}    {count.format(f'{n * 4.096:>5.1f}k')}"
+        for n in range(10, 310, 10)
+    ]
+    return "\n".join(["     1    val 3.200    3.40s", *rows]) + "\n"
+
+
+@pytest.mark.parametrize("colours", [{}, {"mark": "\x1b[1;32m{}\x1b[0m", "count": "\x1b[38;5;244m{}\x1b[0m"}])
+def test_mlx_lms_table_of_iterations_is_read(read_text: Any, colours: dict[str, str]) -> None:
+    result = read_text(mlx_table(**colours), num_gpus=1)
     assert (result.provenance.format, result.steps[3].loss) == ("mlx", 2.25)
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5, rel=1e-3)
 

@@ -1,4 +1,6 @@
-"""Prefixes of launchers: a log of every format is read alike after each of them."""
+"""Prefixes of launchers and colours of consoles: a log of every format is read alike with each of them."""
+
+import re
 
 import pytest
 from job_logs import Job
@@ -30,3 +32,13 @@ def test_a_log_with_the_prefix_of_docker_compose_is_read_like_the_log_itself(for
     assert behind.provenance.format == plain.provenance.format
     assert behind.performance_metrics == plain.performance_metrics
     assert behind.training_config == plain.training_config
+
+
+@pytest.mark.parametrize("format", ALL_JOBS)
+def test_a_log_whose_numbers_are_coloured_is_read_like_the_log_itself(format, read_text):
+    text = "\n".join(ALL_JOBS[format](Job())) + "\n"
+    coloured = re.sub(r"(?<![\w.])\d+(?:\.\d+)?(?:e[-+]\d+)?(?![\w.])", "\x1b[1;36m\\g<0>\x1b[0m", text)
+    plain, read = read_text(text), read_text(coloured)
+    assert read.provenance.format == plain.provenance.format
+    assert read.performance_metrics == plain.performance_metrics
+    assert read.training_config == plain.training_config

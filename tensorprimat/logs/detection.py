@@ -10,7 +10,7 @@ from tensorprimat.core.line_kinds import kinds_of, occurs_in
 from tensorprimat.logs import files
 from tensorprimat.logs.format import Format
 from tensorprimat.logs.formats import FORMATS
-from tensorprimat.logs.text import HEAD_BYTES, Log, window_of
+from tensorprimat.logs.text import HEAD_BYTES, Log, plain, window_of
 
 TABLE_BYTES = 2**14  # of the beginning of a table of numbers
 FEWEST_ROWS = 3  # of a format to which others yield; with fewer they do not, as the first row never counts
@@ -39,7 +39,7 @@ def detect(log: Log) -> Detection | None:
         return _best(log, [format for format in FORMATS if not format.last_resort])
     number = 1
     for block in files.blocks(log.path, HEAD_BYTES):
-        present = _present(block)
+        present = _present(plain(block))
         likely = [format for format in FORMATS if not present.isdisjoint(format.needles)]
         if likely and (found := _best(Log(log.path, log.called, window_of(number, block)), likely)):
             return found

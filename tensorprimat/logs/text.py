@@ -39,6 +39,14 @@ def without_colours(text: str) -> str:
     return _COLOUR.sub("", text) if _may_be_coloured(text) else text
 
 
+def plain(block: bytes) -> bytes:
+    """Return a block of a log without terminal control sequences, which may stand inside a text that is searched."""
+    if b"[" not in block:
+        return block
+    text = block.decode("utf-8", "replace")
+    return without_colours(text).encode() if _may_be_coloured(text) else block
+
+
 def _may_be_coloured(text: str) -> bool:
     return "\x1b" in text or "\0" in text or ("[" in text and _COLOUR_WITHOUT_ESCAPE.search(text) is not None)
 

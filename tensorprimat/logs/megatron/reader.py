@@ -29,7 +29,7 @@ from tensorprimat.logs.megatron.config import Facts
 from tensorprimat.logs.megatron.layout import NEEDLE
 from tensorprimat.logs.megatron.order import covers_of, interrupted_rows, segments_of, with_first_iteration
 from tensorprimat.logs.megatron.rows import Excerpt, RowTable
-from tensorprimat.logs.text import Log
+from tensorprimat.logs.text import Log, plain
 
 FACTS_BYTES = 64 * 2**20  # the configuration precedes the first iteration, within this much text if at all
 FACTS_AFTER_BYTES = 2**18  # allocator sizes follow the first iterations
@@ -107,6 +107,7 @@ class _Scan:
 
     def add(self, block: bytes) -> None:
         """Take in the next block of whole lines."""
+        block = plain(block) if _is_coloured(block) else block
         first_line = self.table.next_line
         looks = self._looks_for_step_times
         if looks or (looks is None and (self.table.is_empty or self.step_times)):
@@ -144,6 +145,12 @@ def _scanned(path: Path, stretch: parallel.Stretch, *, step_times: bool, is_keye
     for block in files.blocks_within(path, *stretch):
         scan.add(keyed.respelled(block) if is_keyed else block)
     return _Scanned(scan.table.excerpt(), scan.step_times, scan.events)
+
+
+def _is_coloured(block: bytes) -> bool:
+    """Return True if the first iteration line has colours around its numbers, as the console handler of rich writes."""
+    at = block.find(NEEDLE)
+    return at >= 0 and b"\x1b[" in block[at : at + 4 * len(NEEDLE)].partition(b"|")[0]
 
 
 _EVENTS = (("validation", _VALIDATION), ("checkpoint", _CHECKPOINT), ("resume", _RESUME))
