@@ -73,7 +73,7 @@ def with_commas(text: str) -> str:
 def behind_number(line: str, width: int) -> int:
     """Return where a line of eight equal rows without a banner is cut: behind its number.
 
-    Inside it, they would be whole rows of a framework that prints fewer digits.
+    Cut inside the number, they would look like whole rows of a framework that prints fewer digits.
     """
     while 0 < width < len(line) and line[width - 1] in "0123456789.,eE+-" and line[width] in "0123456789.,eE+-":
         width += 1

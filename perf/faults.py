@@ -122,7 +122,7 @@ def inputs(kind: str, first: int, count: int, keep: Path) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Inject faults; returns the exit code."""
+    """Inject faults; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="all of it: hours on two cores")
     parser.add_argument("--inputs", type=int, help="damaged inputs, over all kinds")

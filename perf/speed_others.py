@@ -254,7 +254,7 @@ def litgpt_step(work: Workload) -> Step:
 
 
 class Turns(Callback):  # type: ignore[misc]
-    """After every step of the engine one of each other contender, in another order each time; the seconds of all."""
+    """Take a step of each other contender after every step of the engine, in changing order, and time all of them."""
 
     def __init__(self, work: Workload, others: dict[str, Step], turns: int) -> None:
         self.work, self.others, self.turns = work, others, turns

@@ -155,7 +155,7 @@ def test_madengines_last_run_with_a_figure_is_read_and_others_are_named(read_tex
     rows = [run("b", "5", "tokens/s"), run("a", "7", "tokens/s"), run("a", "", "tokens/s", "FAILURE")]
     result = read_text(perf(*rows))
     assert result.performance_metrics.tokens_per_second == 7
-    assert any("holds 3 runs, of b too" in warning for warning in result.warnings)
+    assert any("holds 3 runs, also of b" in warning for warning in result.warnings)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "", "tokens"])

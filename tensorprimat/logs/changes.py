@@ -15,7 +15,7 @@ FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
 """Printed rates of arithmetic; multiplied by the step time they are the work of a device in a step."""
 STEADY_ROWS = 3  # of equal work, before and after a change
 SAME_WORK, OTHER_WORK = 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
-LEVEL_ROWS = 0.8  # of the rows; the others are slow steps whose rate is a mean
+LEVEL_ROWS = 0.8  # of the rows are near their level; the others are slow steps whose rate is a mean
 
 
 def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
@@ -31,7 +31,7 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
         for row in np.flatnonzero(np.diff(samples) < 0).tolist():
             yield row + 1, f"the global batch falls from {count(samples[row])} to {count(samples[row + 1])}"
     for row in _shifts(gpus(steps)):
-        yield row, "the number of GPUs that divides the rates changes"
+        yield row, "the number of GPUs changes, by which the rates differ"
     if not steps.has("samples"):
         for row, is_restart in _other_tokens(steps.column("tokens")):
             if is_restart:

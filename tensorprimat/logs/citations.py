@@ -56,7 +56,7 @@ def stating(log: Log, format: Format, segment: int | None, record: str, field: s
 
 
 def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str, int]:
-    """Return field → the first line that states it by itself, of the settings of one training; a model's as model.NAME.
+    """Return setting of one training → the first line that states it by itself; model.NAME for a setting of the model.
 
     Leaves out settings that follow from several lines, and all settings of a log whose header is long or lies far
     inside a packed file.

@@ -34,7 +34,7 @@ LONGEST_SETTING = 2**12
 WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
 SAME_SUM = 0.01  # relative: time of a step outside its parts
 MOST_ROUNDING = 0.03  # of a printed time or rate; the closing audit asks for a reason beyond it
-MOST_GPUS_BY_RATIO = 64  # beyond, WHOLE_RATIO of the number is too near half a GPU, and 0.1 GPUs is the tolerance
+MOST_GPUS_BY_RATIO = 64  # beyond, the tolerance is 0.1 GPUs: WHOLE_RATIO of the number comes near half a GPU
 
 _DIGITS = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?(?:nan|inf)"
 _PLAIN = re.compile(r"\d{1,9}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?(?= |$)")

@@ -5,10 +5,10 @@ The time is one iteration's, that is one micro-batch's; `(step)` marks the itera
 (litgpt/pretrain.py and finetune/*.py, `fit`). A step's time is the sum over its iterations, known where every one of
 them was printed, or where each step is one iteration. Pretraining prints the last iteration alone, then
 `remaining time`: the time so far / the iterations so far × the iterations to come. Where the settings state how many
-these are (`max_tokens`), that is a clock of the run; else such a log has no step times. `Training Time`, at the end,
-starts before the first validation and holds validations (`val time`) and checkpoints. The summary's own `Tok/sec`
-divides by a clock reading instead of the training time and is not read; the rate is the summary's tokens divided by its
-training time.
+are to come (`max_tokens`), the time so far follows and times the steps; else such a log has no step times.
+`Training Time`, at the end, starts before the first validation and holds validations (`val time`) and checkpoints. The
+summary's own `Tok/sec` divides by a clock reading instead of the training time and is not read; the rate is the
+summary's tokens divided by its training time.
 """
 
 from __future__ import annotations

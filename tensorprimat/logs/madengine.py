@@ -60,7 +60,7 @@ def read(log: Log) -> Reading:
     others = sorted(models - {row["model"]})
     if count > 1:
         more = " …" if len(others) > MOST_NAMED else ""
-        rest = f", of {', '.join(others[:MOST_NAMED])}{more} too" if others else ""
+        rest = f", also of {', '.join(others[:MOST_NAMED])}{more}" if others else ""
         reading.warnings.append(
             f"runs: the table holds {count} runs{rest}; the last one with a figure is read, {row['model']} "
             f"({row['metric']})"

@@ -93,7 +93,7 @@ def _metric_files(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _entries(name: str, path: Path) -> Iterator[tuple[int, int, str, float]]:
-    """Yield (milliseconds since 1970, step, name, value); a line that is cut is none."""
+    """Yield (milliseconds since 1970, step, name, value); a truncated line is left out."""
     for block in files.blocks(path):
         for text in block.decode("utf-8", "replace").split("\n")[: None if block.endswith(b"\n") else -1]:
             if match := _LINE.fullmatch(text.rstrip("\r")):

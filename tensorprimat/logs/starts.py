@@ -221,7 +221,7 @@ def _lines_of_rows(log: Log, format: Format) -> Iterator[int]:
 def _believable(
     by_gap: Mapping[int, list[StartMark]], counts: tuple[int, int], certain: Collection[int]
 ) -> dict[int, list[StartMark]]:
-    """Leave out marks between too many rows to be the start or the end of a training.
+    """Leave out marks that occur between so many rows that they cannot start or end a training.
 
     Rows of another format are a training of their own where many more of them follow one another than usually occur
     between two rows of this one. counts: rows, and those whose gaps were searched; certain: gaps in which a training

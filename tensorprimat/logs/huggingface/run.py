@@ -1,8 +1,8 @@
 """Figures of a Trainer's whole run: its summary, and the clock that the audit compares with the rows.
 
-`train_runtime` is the time since this process began to train. The rates beside it count all steps of the schedule
+`train_runtime` is the time since this process began to train. The rates of the summary count all steps of the schedule
 (transformers/trainer.py before 5.19, speed_metrics), also those before a resume and those after an early stop; 5.19 and
-later count only those of this process. Rate times runtime tells which. Checked on trainings with 4.46.3 and 5.23.0 that
+later count only those of this process. Rate × runtime shows which. Checked on trainings with 4.46.3 and 5.23.0 that
 were resumed and stopped early (2026-11-23).
 """
 
@@ -26,7 +26,7 @@ COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no s
 ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
 SMALLEST_MEAN = 0.85  # of the smallest loss of a row: a mean of all steps is no smaller
 COVERED = 0.9  # of the epochs, by the rows
-NEAR = 0.1  # of the steps since a resume: how far the mean loss and the bar may differ about the step of a resume
+NEAR = 0.1  # of the steps since a resume: largest difference between the resumes that mean loss and bar show
 UNTIMED = 0.5  # of the time of the missing steps: where the runtime leaves less after the last reading, none ran
 SAME_RUNTIME = 1.2  # times the shortest of the ranks
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
@@ -260,8 +260,8 @@ def warning_of(content: Content, span: Span, *, timed: bool) -> str | None:
         return None
     if span.shown_by == "the mean loss" and not timed:
         return (
-            f"steps: the mean loss shows a resume at about step {span.start}, but the summary divides the steps before "
-            "by the time since as well, so step times are unknown; keep the log with its progress bar"
+            f"steps: the mean loss shows a resume at about step {span.start}, but the summary counts the steps before "
+            "it as well, in the time since then, so step times are unknown; keep the log with its progress bar"
         )
     if not share:
         return (

@@ -1,7 +1,7 @@
 """Fast parsing of Megatron iteration lines: positions of the figures, for many similar lines at once.
 
 Lines that agree in everything but their digits share a `Layout`: every label is searched once, in the first of them. A
-`Template` is a layout together with the figures that hardly ever change (planned iterations, batch, rank, hour): lines
+`Template` is a layout together with the figures that hardly ever change (planned iterations, batch, rank, day): lines
 are compared with it as a byte matrix, and the digits of matching lines become numbers, eight digits at a time.
 """
 
