@@ -285,7 +285,7 @@ def main() -> int:
         if arguments.against:
             compare(arguments.against.resolve(), folder, scale=arguments.scale, turns=arguments.turns)
             return 0
-        print(f"{'':<34}{'size':>11}{'time':>11}{'speed':>14}{'rows':>20}{'peak memory':>11}{'of grep':>8}")
+        print(f"{'':<34}{'size':>11}{'time':>11}{'speed':>14}{'rows':>20}{'peak':>11}{'of grep':>8}")
         if arguments.lines:
             count = int(arguments.lines)
             path = make(folder / "long.log", lines=count)

@@ -8,7 +8,8 @@ Ours: the engine (Lightning Trainer, BenchmarkCallback and all) and the train pa
 transformers' own step (its model's own loss), a plain nanoGPT-style loop on a model written here, and litgpt where it
 is installed (pip install litgpt). All have the same shape, tokens, precision, AdamW, clipping and threads. They take
 turns step by step, inside one training of the engine, so that whatever else the machine does falls on all of them; some
-turns together are one observation: the ratio of their median steps, which a stall of the machine does not move.
+turns together are one observation: the ratio of their median steps, which a stall of the machine does not move. The
+table divides the tokens/s of the engine, and of `passes`, by those of each other program.
 
 Exit code 0: ours are shown not to be slower than any (lower bound of each ratio's 95 % interval at least 0.98); 1: one
 is shown to be slower; 3: more --turns are needed to tell.
@@ -302,7 +303,7 @@ def train(work: Workload, turns: Turns) -> None:
 
 def report(seconds: dict[str, list[float]], tokens: int) -> int:
     """Print the table; return the exit code."""
-    print(f"{'':<14}{'tokens/s':>10}" + "".join(f"{f'{name} to it, 95 % interval':>32}" for name in OURS))
+    print(f"{'':<14}{'tokens/s':>10}" + "".join(f"{f'{name} / it, 95 % interval':>32}" for name in OURS))
     shown_slower = undecided = False
     for name, own in seconds.items():
         line = f"{name:<14}{tokens / statistics.median(own):>10,.0f}"
