@@ -50,7 +50,7 @@ def read(log: Log) -> Reading:
     count, row, models = 0, None, set[str]()
     for run in _rows(log):
         count += 1
-        if len(models) <= MOST_NAMED + 1:  # the run that is read is among them
+        if len(models) <= MOST_NAMED + 1:  # to name, to leave out the one that is read, and to tell that there are more
             models.add(run["model"])
         if run["performance"] and run.get("status", "") != FAILED:
             row = run

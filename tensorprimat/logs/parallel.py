@@ -85,7 +85,8 @@ def outcomes(
 
 
 def _begin(work: Callable[[Stretch], StretchOutcome], waiting: deque[Stretch], running: deque[_Running]) -> None:
-    with contextlib.suppress(OSError):  # no more processes, or files, for this user: one that runs will do the rest
+    # OSError: this user may start no more processes, or open no more files. Those that run do the rest.
+    with contextlib.suppress(OSError):
         while waiting and len(running) < _processes():
             running.append(_started(work, waiting[0]))
             waiting.popleft()

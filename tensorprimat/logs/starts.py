@@ -206,7 +206,7 @@ def _rows_of(log: Log, format: Format, whole: Reading) -> tuple[np.ndarray, list
 
 
 def _lines_of_rows(log: Log, format: Format) -> Iterator[int]:
-    """Yield lines of rows in a log whose reader keeps none: it has means only."""
+    """Yield the lines of rows of a log from which the reader takes no rows, only means."""
     if log.size_bytes > SEARCHED_BYTES:
         return
     for number, block in log.numbered_blocks(HEAD_BYTES):

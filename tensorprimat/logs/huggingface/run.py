@@ -25,7 +25,7 @@ from tensorprimat.logs.progress import ClockReading, resumed_before
 COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no steps
 ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
 SMALLEST_MEAN = 0.85  # of the smallest loss of a row: a mean of all steps is no smaller
-COVERED = 0.9  # of the epochs, by the rows
+COVERED = 0.9  # of the epochs must lie before the last row
 NEAR = 0.1  # of the steps since a resume: largest difference between the resumes that mean loss and bar show
 UNTIMED = 0.5  # of the time of the missing steps: where the runtime leaves less after the last reading, none ran
 SAME_RUNTIME = 1.2  # times the shortest of the ranks

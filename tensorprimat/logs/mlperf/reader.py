@@ -39,7 +39,7 @@ from tensorprimat.logs.text import Log
 
 TIMED = frozenset(("run_start", "block_start", "tracked_stats", *COUNTING))
 """Events that only one rank writes, in the order of their times."""
-SAME_RATE = 3.0  # two rates of one run differ by evaluation and stalls, in other units by a sequence length
+SAME_RATE = 3.0  # ratio of two rates of one run: evaluation and stalls make less, another unit the length of a sequence
 
 
 def detect(log: Log) -> int:
