@@ -91,6 +91,7 @@ def test_appending_counts_as_another_look(machine):
         (("--ab", "--runs 3", "--ab", ""), "--runs holds for both configurations"),
         ((*PRECISIONS, "--append"), "not with --append"),
         (("--target-ci", "0"), "must be between 0 and 100 %"),
+        (("--target-ci", "150%"), "--target-ci 150%: must be between 0 and 100 %"),
         (("--budget-minutes", "0"), "must be more than 0"),
         (("--target-ci", "1%", "--max-runs", "2"), "must be at least 3"),
     ],

@@ -274,7 +274,8 @@ def test_two_values_for_one_result_by_two_of_its_names_are_refused(tmp_path):
         (["--precision", "fp7"], "--precision fp7: must be one of"),
         (["--shape", "gpt"], "--shape gpt: "),
         (["--model-name", " "], "--model-name is empty"),
-        (["--gpu", "A100", "--gpu", "H100"], "--gpu H100: stated twice"),
+        (["--gpu", "A100", "--gpu", "H100"], "--gpu H100: stated twice; name a side: --gpu SIDE=H100"),
+        (["--gpu", "a=A100", "--gpu", "a=H100"], "--gpu a=H100: stated twice for a; leave one out"),
         (["--gpu", "tpu=v5"], "nothing that was read is called 'tpu'"),
     ],
 )

@@ -41,12 +41,10 @@ class Statement:
 
 
 def read(typed: Mapping[str, Sequence[str] | str | int | None], *, sides: bool = True) -> tuple[Statement, ...]:
-    """Return the facts of a command line, checked. typed: field of UserFacts → values as typed, None
-    where not stated.
+    """Return the facts of a command line, checked.
 
-    sides: whether a value may be led by a side.
-
-    Raises UsageError that names the flag for a value that cannot be, and for a fact that is stated twice.
+    typed: field of UserFacts → values as typed, None where not stated. sides: True if a value may have the form
+    SIDE=VALUE. Raises UsageError that names the flag, for an impossible value and for a fact that is stated twice.
 
     >>> [(one.value, one.side) for one in read({"gpu": ["H100", "amd=MI300X"], "num_gpus": ["8"]})]
     [('H100', None), ('MI300X', 'amd'), (8, None)]
@@ -57,7 +55,10 @@ def read(typed: Mapping[str, Sequence[str] | str | int | None], *, sides: bool =
             side, value = _parted(field, str(text)) if sides else (None, str(text))
             one = Statement(field=field, value=_value(field, value, str(text)), side=side, typed=str(text))
             if any((one.field, one.side) == (other.field, other.side) for other in found):
-                raise UsageError(f"{one.flag}: stated twice; name a side: {ALL_FLAGS[field]} SIDE={value}")
+                remedy = (
+                    f"; name a side: {ALL_FLAGS[field]} SIDE={value}" if side is None else f" for {side}; leave one out"
+                )
+                raise UsageError(f"{one.flag}: stated twice{remedy}")
             found.append(one)
     return tuple(found)
 

@@ -43,7 +43,7 @@ class Budget:
     def checked(self) -> Budget:
         """Return self. Raises UsageError that names the flag of a value out of range."""
         if self.target is not None and not 0 < self.target < 1:
-            raise UsageError(f"--target-ci {self.target:g}: must be between 0 and 100 %, such as 1%")
+            raise UsageError(f"--target-ci {100 * self.target:g}%: must be between 0 and 100 %, such as 1%")
         if self.max_runs < FEWEST_RUNS:
             raise UsageError(f"--max-runs {self.max_runs}: must be at least {FEWEST_RUNS}")
         if self.minutes is not None and not self.minutes > 0:
