@@ -26,7 +26,7 @@ __all__ = ["create_comparison_plot", "generate_comparison_report", "load_benchma
 
 
 def load_benchmark_results(*paths: str | PathLike[str]) -> list[Loaded]:
-    """Return results of files and folders (default: output/), of any version of the file.
+    """Return the results in files and folders (default: output/); a file may have any version of the result format.
 
     Each has `.path` and `.result`. Raises tensorprimat.core.errors.InputError for a named file that is no result, or a
     folder that holds none. A file of a folder that cannot be read is left out with a Python warning.
@@ -45,18 +45,21 @@ def load_benchmark_results(*paths: str | PathLike[str]) -> list[Loaded]:
 def create_comparison_plot(
     results: Sequence[Loaded], output_file: str | PathLike[str] = "comparison_plot.png", *, by: str = "platform"
 ) -> Path:
-    """Write the plot of a comparison; the ending (.png, .svg, .pdf) chooses the format. Returns the file.
+    """Write the plot of a comparison and return its file; the ending (.png, .svg, .pdf) chooses the format.
 
-    Raises MissingPackageError without matplotlib, UsageError for a `by` that does not exist.
+    Raises MissingPackageError without matplotlib, UsageError for another ending and for a `by` that does not exist.
     """
     from pathlib import Path
 
     from tensorprimat.analysis.compare import compare
     from tensorprimat.core.atomic import write_atomically
+    from tensorprimat.core.errors import UsageError
     from tensorprimat.reports.plots import comparison as comparison_plot
 
     path = Path(output_file)
-    form = path.suffix.lstrip(".") or "png"
+    form = path.suffix.lstrip(".").lower() or "png"
+    if form not in ("png", "svg", "pdf"):
+        raise UsageError(f"{path}: must end in .png, .svg or .pdf")
     write_atomically(path, comparison_plot.render(compare(results, by=by), (form,))[form])
     return path
 
@@ -64,7 +67,7 @@ def create_comparison_plot(
 def generate_comparison_report(
     results: Sequence[Loaded], output_file: str | PathLike[str] = "comparison_report.md", *, by: str = "platform"
 ) -> Path:
-    """Write the Markdown report of a comparison. Returns the file. Raises UsageError for a `by` that does not exist."""
+    """Write the Markdown report of a comparison and return its file. Raises UsageError for an unknown `by`."""
     from pathlib import Path
 
     from tensorprimat.analysis.compare import compare

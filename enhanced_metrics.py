@@ -56,11 +56,15 @@ __all__ = [
 def calculate_flops_per_token(
     model: str = "llama", sequence_length: int = 8192, *, preset: str = "full", convention: str = "megatron"
 ) -> int:
-    """Return the training FLOPs of one token of a known model. Raises UsageError for an unknown model, preset or
-    convention.
+    """Return the training FLOPs of one token of a known model.
+
+    Raises UsageError for an unknown model, preset or convention, and for a sequence length below 1.
     """
     from tensorprimat.core import flops, models
+    from tensorprimat.core.errors import UsageError
 
+    if sequence_length < 1:
+        raise UsageError(f"sequence length of {sequence_length}: must be at least 1")
     return flops.per_token(models.find(model, preset).shape, sequence_length, convention)
 
 
@@ -80,8 +84,9 @@ def calculate_enhanced_metrics(
 ) -> dict[str, Any]:
     """Return every derived figure of a result or of its file, by name; None where it cannot be known.
 
-    `tprimat metrics` and enhanced_metrics.json also give the reason, and the inputs of each figure.
-    Raises tensorprimat.core.errors.InputError for a file that is no result.
+    `tprimat metrics` and enhanced_metrics.json also give the inputs of each figure, and the reason why one is unknown.
+    Raises tensorprimat.core.errors.InputError for a file that is no result, and UsageError for an unknown convention
+    and a price or a budget that is not above 0.
     """
     from pathlib import Path
 

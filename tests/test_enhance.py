@@ -11,6 +11,7 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core import models, store
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, PowerMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Steps
@@ -308,6 +309,10 @@ def test_functions_can_be_imported_from_the_script(results):
     assert enhanced_metrics.calculate_mfu(10_000, per_token, 989.4) == pytest.approx(0.5202, abs=1e-4)
     assert enhanced_metrics.get_gpu_specs("NVIDIA L40S").peak("bf16").value == 362
     file = next(results.glob("*cuda*.json"))
+    with pytest.raises(UsageError, match="must be more than 0"):
+        enhanced_metrics.calculate_enhanced_metrics(file, usd_per_gpu_hour=-2.0)
+    with pytest.raises(UsageError, match="sequence length of 0"):
+        enhanced_metrics.calculate_flops_per_token("llama", 0)
     values = enhanced_metrics.calculate_enhanced_metrics(file, usd_per_gpu_hour=2.0)
     assert values["price_usd_per_gpu_hour"] == 2.0
     assert values["mfu"] == pytest.approx(0.6819, abs=1e-3)

@@ -409,6 +409,20 @@ def test_an_unknown_convention_is_refused():
         measure(result(), MetricChoices(convention="chinchilla"))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"prices": {"H100": -1.0}}, "price of H100: -1 USD"),
+        ({"prices": {"": float("nan")}}, "price of every device: nan USD"),
+        ({"budget_tokens": -5.0}, "budget of -5 tokens"),
+        ({"budget_tokens": float("inf")}, "budget of inf tokens"),
+    ],
+)
+def test_choices_of_a_python_program_that_no_benchmark_can_have_are_refused(wrong, reason):
+    with pytest.raises(UsageError, match=reason):
+        MetricChoices(**wrong)
+
+
 def test_absurd_figures_give_reasons_not_infinities():
     absurd = result(performance={"tokens_per_second_per_gpu": 1e-320, "tokens_per_second": 1e-320})
     for name in ("joules_per_token", "time_to_1t_tokens_seconds", "cost_usd_per_trillion_tokens"):

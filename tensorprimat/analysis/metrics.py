@@ -6,6 +6,7 @@ unknown GPU, precision or model shape gives no MFU, never a guessed one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +15,7 @@ from tensorprimat.analysis.memory import headroom, largest_micro_batch, utilizat
 from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.core import flops, models
 from tensorprimat.core.catalogue import Gpu
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import count, fixed, percent
 from tensorprimat.core.result import ModelShape, Result
@@ -25,7 +27,10 @@ SAME_CONVENTION = 0.01  # allows for rounding and a padded vocabulary; most conv
 
 @dataclass(frozen=True, kw_only=True)
 class MetricChoices:
-    """The user's choices for derived metrics: FLOPs convention, prices, token budget."""
+    """The user's choices for derived metrics: FLOPs convention, prices, token budget.
+
+    Raises UsageError for a price or a budget that is not a finite number above 0.
+    """
 
     convention: str = flops.DEFAULT_CONVENTION
     """Name in `core.flops.CONVENTIONS`."""
@@ -35,6 +40,13 @@ class MetricChoices:
     """For cost, time and energy of a training run of the user's own size."""
     preflights: Sequence[Preflight] = ()
     """Best performance of machines, newest first; a result is compared with that of its own machine."""
+
+    def __post_init__(self) -> None:
+        for name, usd in self.prices.items():
+            if not 0 < usd < math.inf:
+                raise UsageError(f"price of {name or 'every device'}: {usd:g} USD per GPU-hour; must be more than 0")
+        if not 0 < self.budget_tokens < math.inf:
+            raise UsageError(f"budget of {self.budget_tokens:g} tokens: must be more than 0")
 
 
 def measure(result: Result, assumptions: MetricChoices | None = None) -> dict[str, Metric]:
