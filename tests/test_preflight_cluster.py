@@ -142,7 +142,7 @@ def test_a_job_that_leaves_no_record_is_an_error(cluster, capsys):
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (("--executor", "skypilot"), "--executor skypilot: preflight has slurm and local"),
+        (("--executor", "skypilot"), "--executor skypilot: preflight runs with slurm or local only"),
         (("--nodes", "2"), "--nodes 2: needs --executor, which starts the ranks: slurm, local"),
         (("--num-gpus", "2"), "--num-gpus 2: needs --executor"),
         (("--dry-run",), "--dry-run: needs --executor"),

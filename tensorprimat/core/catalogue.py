@@ -268,7 +268,7 @@ def memory_fits(gpu: Gpu, memory_gb: float) -> bool:
     """Return True if a device that reports so much memory (10**9 bytes) may be this GPU, or its memory is unknown."""
     if gpu.memory_gb is None or gpu.memory_gb.value is None:
         return True
-    nameplate = gpu.memory_gb.value  # its GB count 2**30 bytes; a file may have copied it, or counted like it
+    nameplate = gpu.memory_gb.value  # its GB count 2**30 bytes; a result file may hold the nameplate itself
     return any(1 - RESERVED <= memory_gb / whole <= 1.005 for whole in (nameplate, nameplate * GIB / GB))
 
 

@@ -192,7 +192,9 @@ def _losses(result: Result) -> list[str]:
         warnings.append(f"loss: stays at {losses[0]:g} over {len(losses)} rows; is the model training at all?")
     skipped = int(steps.column("skipped").sum())
     if skipped:
-        warnings.append(f"steps: the optimizer skipped {skipped} of {len(steps)} logged rows")
+        warnings.append(
+            f"steps: the optimizer skipped its update in {skipped} of {len(steps)} logged rows; their time counts"
+        )
     return warnings
 
 
@@ -233,7 +235,7 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[str]:
 
 
 def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[str]:
-    """Return a note where the measured steps hold different numbers of tokens, other than by a batch that grows."""
+    """Return a note if the measured steps hold different numbers of tokens and no growing batch explains it."""
     if result.steps.has("samples") or any(text.startswith("tokens_per_step: other") for text in result.warnings):
         return []
     ranges = [found for selection in selections if (found := token_range(result.steps.take(selection.rows)))]

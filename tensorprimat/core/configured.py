@@ -50,7 +50,7 @@ class ConfiguredModel:
 
     @property
     def vocab_size(self) -> int:
-        """Return the tokens of the vocabulary."""
+        """Return the number of tokens in the vocabulary."""
         return self.decoder.vocab_size
 
     @property

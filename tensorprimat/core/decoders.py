@@ -132,7 +132,7 @@ def pairs(length: int, *, window: int | None = None, chunk: int | None = None) -
 
 
 MOST_LAYERS = 10_000
-LEAST_VOCABULARY = 2  # of one token alone there is nothing to predict
+LEAST_VOCABULARY = 2  # with one token there is nothing to predict
 
 
 def decoder_of(config: Config) -> Decoder | None:

@@ -98,12 +98,12 @@ def _listed(config: Config, name: str) -> Sequence[Any]:
 
 
 def every(_config: Config, _layer: int) -> bool:
-    """Return True: every layer."""
+    """Return True for every layer."""
     return True
 
 
 def _but_every(period: int, entry: str = "") -> Rule:
-    """Return a rule: all layers but the last of each period; a configuration may state another by this entry."""
+    """Return the rule for all layers but the last of each period. entry: key of a configuration's own period."""
     return lambda config, layer: (layer + 1) % whole(config, entry, default=period) != 0
 
 

@@ -61,7 +61,7 @@ def of_cell(spec: CellSpec, *, fused_norm: bool) -> StepWork:
 
 
 def state_bytes(step: StepWork) -> float:
-    """Return the weights, gradients and AdamW's two moments, as far as the pass needs them."""
+    """Return the bytes of weights, gradients and AdamW's two moments, as far as the pass needs them."""
     weight = 4 if step.autocast else step.width
     copies = {"forward": 1, "forward-backward": 2, "train": 4}[step.pass_name]
     cast = step.width if step.autocast else 0  # autocast keeps its copies of the weights for backward

@@ -56,7 +56,7 @@ SAME_PEAK = 0.001  # relative: a peak and its series are rounded to two decimals
 DEVICE_USED_METHODS = ("smi_total_vram",)
 """Values of `measurement_method` that read the whole device from the driver; the others read the allocator."""
 
-LARGEST = 10**30  # beyond it an integer counts nothing, and some have no float
+LARGEST = 10**30  # no count is larger, and some larger integers have no float
 UNKNOWN_WORDS = frozenset({"", "-", "n/a", "na", "none", "null", "unknown", "nan", "inf", "-inf", "infinity"})
 _FILE_TIME = re.compile(r"(?<!\d)(\d{8})_(\d{6})(?!\d)")
 _FILE_NAME = re.compile(r"benchmark_(?:cuda|rocm|cpu|nemo|nvd|amd|unknown)_(?P<rest>.+)", re.IGNORECASE)

@@ -50,7 +50,7 @@ class Preset:
 
     @property
     def vocab_size(self) -> int:
-        """Return the tokens of the vocabulary."""
+        """Return the number of tokens in the vocabulary."""
         return self.shape.vocab_size
 
     @property

@@ -250,7 +250,7 @@ def usable_cores() -> int:
 
 
 def quota_of_cores() -> int | None:
-    """Return the cores' worth of time that the control groups of this process may use, rounded up; None for no limit.
+    """Return the number of cores whose time the control groups grant this process, rounded up; None for no limit.
 
     `docker run --cpus` and Kubernetes set it; /sys/fs/cgroup/…/cpu.max holds microseconds per period, or "max".
     """

@@ -26,7 +26,7 @@ def count(value: float | None) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things.
+    """Return a number with its noun, in the plural unless it is 1.
 
     >>> counted(1, "trial"), counted(0, "trial"), counted(1000, "step")
     ('1 trial', '0 trials', '1,000 steps')

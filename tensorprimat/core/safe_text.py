@@ -26,8 +26,8 @@ def one_line(text: object, *, longest: int = LONGEST) -> str:
 
     Control codes, escape sequences, direction overrides and lone surrogates are gone.
 
-    White space of any kind becomes one space, everything else that steers instead of showing becomes U+FFFD, and text
-    longer than `longest` ends in "…".
+    White space of any kind becomes one space, every other invisible character becomes U+FFFD, and a text longer than
+    `longest` ends in "…".
 
     >>> one_line("H100\\x1b[2J\\nrm -rf")
     'H100�[2J rm -rf'

@@ -1,9 +1,9 @@
 """Facts that the user states by flag, and their priority over those of a log or a result file.
 
-One meaning everywhere: a stated fact fills what the log or result lacks. Where the log or result states another value,
-the stated fact is used if it is stated for that one alone, and left out if it is stated for all of several; a warning
-names both values. Every such fact is recorded in `provenance.assumed` with the flag, and warnings that a
-stated fact answers are dropped.
+The same rule holds everywhere: a stated fact fills what the log or result lacks. Where the log or result states another
+value, the stated fact is used if it is stated for that one alone, and left out if it is stated for all of several; a
+warning names both values. Every such fact is recorded in `provenance.assumed` with the flag, and warnings that a stated
+fact answers are dropped.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def count(flag: str, text: str, *, least: int) -> int:
 def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement]) -> list[Loaded]:
     """Return the results with the stated facts laid over them (see `stated.amended`).
 
-    A fact for everything only fills where there are several results. Raises UsageError for a side that none of the
+    With several results, a fact without a side only fills gaps. Raises UsageError for a side that none of the
     results has.
     """
     if not statements:

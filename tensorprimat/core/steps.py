@@ -76,7 +76,7 @@ class Step:
     throttled_seconds: float | None = None
     """Seconds of one optimizer step in which the clock of a GPU was reduced (power cap, heat)."""
     interrupted_by: str = ""
-    """Other work inside the interval ("validation", "checkpoint"): such a row is shown but never measured."""
+    """Other work inside the interval ("validation", "checkpoint"): such a row is measured only if all have some."""
     skipped: bool = False
     """True if the optimizer skipped its update (overflow); the work was done, so the time counts."""
     run: int = 0

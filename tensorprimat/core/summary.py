@@ -1,8 +1,8 @@
 """From steps to figures: `summarise` fills a Result, `pool` joins repetitions. The same for engines, logs and files.
 
 Measured steps are those of the chosen segments of each run, after warm-up, without those that hold a validation or a
-checkpoint. Every rate is a ratio of sums over them. Where the tokens of a step are unknown but the framework printed a
-rate, the rate is combined by work (harmonically, or by time where times exist) and `basis` says so.
+checkpoint (unless all do). Every rate is a ratio of sums over them. Where the tokens of a step are unknown but the
+framework printed a rate, the rate is combined by work (harmonically, or by time where times exist) and `basis` says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
 from tensorprimat.core.terms import RATES, Term, time_of
 from tensorprimat.core.warmup import find_warmup
 
-SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on something else
+SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on other hardware
 
 
 def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[Selection, ...]:

@@ -72,7 +72,7 @@ def performance(
 
 
 def _tokens_per_step(measured: Steps) -> Term | None:
-    """Return the mean over the rows that know their tokens; of rows that differ the term names the range."""
+    """Return the mean tokens of a step over the rows that state them; if they differ, the term names the range."""
     tokens, covers = measured.column("tokens"), measured.column("covers")
     known = np.isfinite(tokens) & (covers > 0)
     if not known.any():
@@ -138,7 +138,7 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
 
 
 def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: float, formula: str) -> Term:
-    """Return a step time that one row has, or of the median of an even number of rows nearly."""
+    """Return a step time with the row that has it, or the nearest row for a median that lies between two rows."""
     row = int(np.nanargmin(np.abs(measured.column("seconds") - value)))
     put_in = f"{significant(value, 6)} s, {_place(measured, row)}"
     if timer in RATES and (made := step_seconds(config, measured.take(slice(row, row + 1)), timer)):

@@ -28,12 +28,12 @@ from tensorprimat.core.steady import FEWEST_FOR_QUARTER, MATERIAL, Floats, Stead
 
 FEWEST_FOR_DECAY = 8  # a level, an amplitude, a decay time and some residual
 TIMES = np.geomspace(1 / 16, 2.0, 11)  # decay times that are tried, as shares of the rows
-EVIDENT = 0.03  # p below which a decay is cut and carried; several decay times are tried, so about 5 % of level series
+EVIDENT = 0.03  # p below which a decay counts; about 5 % of level series show one, as several decay times are tried
 HINTED = 0.2  # p of the t test over runs, for a decay that the mean curve shows
 AS_LIKELY = 2.7  # χ² of one parameter at 90 %: decay times whose fit is worse by less may be the true one
-ABRUPT = 2  # rows of warm-up that have no shape
+ABRUPT = 2  # rows; a warm-up of no more has no shape that could be fitted
 CERTAIN = 0.01  # p below which a material decay that no cut removes makes a side unsettled
-LONG = 0.25  # share of the rows: what may remain of a longer decay counts, even if too few rows are left to show it
+LONG = 0.25  # share of the rows; the rest of a longer decay counts even if too few rows are left to show it
 TOLERABLE = 1e-3  # relative size of a remaining decay that needs no further cut
 LONGEST_CURVE = 2000  # rows; a longer curve is averaged to at most this many
 MOST_OF_FEW = 0.4  # share of a short run; after a longer warm-up too few rows are left to show that it is over
@@ -112,9 +112,7 @@ def _find(runs: Sequence[np.ndarray], declared: Sequence[int] | None) -> Warmup:
         together = _beyond(level, max(least[member] for member in members), together)
     first = max(together.start, max(least[member] for member in members))
     size = -(-len(mean) // LONGEST_CURVE)
-    alone = (
-        len(curves) == 1 or not first
-    )  # one run shows a decay too uncertainly for rows to be dropped; its drift is carried
+    alone = len(curves) == 1 or not first  # one run shows a decay too uncertainly to drop rows: it becomes drift
     longer = together.start > max(least)
     found = _decay(
         _batched(curves, size),
@@ -229,7 +227,7 @@ def _decay(curves: Floats, *, start: int, half: int, is_long: bool) -> _Decay:
     decays = np.abs(fit.amplitudes[:, None]) * shapes
     decays = decays[fit.squares_left <= fit.left * (1 + worse)]  # few rows leave the decay time uncertain
     remaining = np.cumsum(decays[:, ::-1], axis=1)[:, ::-1] / np.arange(shapes.shape[1], 0, -1)  # mean from each row on
-    if is_shown:  # a slow decay is known as far as it was seen; of one that was cut, the rest is not seen
+    if is_shown:  # the rows show a decay down to the last of them; one that was cut off before them they do not show
         remaining = np.minimum(remaining, decays - decays[:, -1:])
     remaining = remaining.max(axis=0)[start - first :]
     last = max(0, min(half, len(mean) - FEWEST_FOR_DECAY // 2) - start)

@@ -1,1 +1,1 @@
-"""The work of the commands without their printing: read logs and join those of one run or one benchmark."""
+"""The work of the commands without their printing: find and read files, plan and run trainings, save results."""

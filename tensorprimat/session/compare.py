@@ -41,7 +41,7 @@ def compare_sides(
         baseline: Label, or part of the label, of the side that ratios divide by.
         assume_run_cv: Run-to-run coefficient of variation to assume for a side of one run; 0.02 is 2 %.
         assume_host_cv: Machine-to-machine coefficient of variation to assume for a side of one machine.
-        confidence: Confidence of intervals and verdicts, between 0 and 1.
+        confidence: Confidence of intervals and verdicts, from 0.5 to below 1.
         strict: Return a ratio only where model, shape, sequence length and global batch are the same.
         prices: US dollars per GPU-hour by device name.
 

@@ -152,7 +152,7 @@ def spec_of(
         if value is not None and value < 1:
             raise UsageError(f"{flag} {value}: must be at least 1")
     if cluster.executor and cluster.executor not in TAKEN:
-        raise UsageError(f"--executor {cluster.executor}: preflight has {' and '.join(TAKEN)}")
+        raise UsageError(f"--executor {cluster.executor}: preflight runs with {' or '.join(TAKEN)} only")
     executors.check(cluster, nodes=nodes, folder=place.folder, dry_run=dry_run, command="preflight")
     if not cluster.executor:
         if num_gpus is not None:

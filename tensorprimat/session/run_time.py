@@ -135,7 +135,7 @@ def sentence(
     planned = runs if fit is None else fit.runs
     total = of_benchmark(specs, machine, runs=planned, pause=pause)
     if total is None:
-        return f"Time: no estimate, no peak is known for {machine.gpu_info.device_name or 'this device'}."
+        return f"Time: no estimate, because no peak is known for {machine.gpu_info.device_name or 'this device'}."
     count = planned * len(specs)
     some = f" of {runs * len(specs)}" if planned < runs else ""
     steps = "/".join(dict.fromkeys(f"{spec.max_steps}" for spec in specs))
