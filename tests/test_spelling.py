@@ -94,6 +94,17 @@ def test_one_number_of_fifty_without_its_last_zero_is_whole(tmp_path):
     assert signs(tmp_path / "a.log", [*lines, runtime]) == []
 
 
+@pytest.mark.parametrize(("row", "is_suspected"), [(0, False), (7, True)])
+def test_memory_that_grew_after_the_first_row_is_whole(tmp_path, row, is_suspected):
+    lines = [
+        f"[2026-01-05 08:00:{n:02}] [INFO] [timer.py:264:stop] epoch=0/micro_step={n}/global_step={n}, "
+        f"RunningAvgSamplesPerSec=85.9452567302085{n % 10}, CurrSamplesPerSec=84.2241678964665{n % 10}, "
+        f"MemAllocated={'0.4' if n == row + 3 else '0.41'}GB, MaxMemAllocated=0.50GB"
+        for n in range(3, 40)
+    ]
+    assert bool(signs(tmp_path / "a.log", lines)) == is_suspected
+
+
 def test_a_validation_with_other_decimals_than_the_steps_is_whole(tmp_path):
     row = "[titan] 2026-05-12 23:{0:02}:26,394 - INFO - {1}step: {0:2}  loss: {2}  memory: 9.5GiB(76%)  tps: 7,599"
     lines = [row.format(index, "", f"{12 - index / 7:8.5f}") + "  tflops: 27.00  mfu: 9.50%" for index in range(1, 50)]

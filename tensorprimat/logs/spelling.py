@@ -222,7 +222,8 @@ def _of_odd_shape(
         is_fixed = usual.decimals > 1 and any(text.endswith("0") for text in texts)
         likely = 2 if lines[where][1].rstrip().endswith("}") else 1  # zeros that repr drops, as json and dict do
         printed = _labelled(lines[where], label, odd)
-        is_cut = len(texts) == 1 and printed is not None and printed.text in next(iter(texts))
+        first = min(place for _, places in listed for place in places)  # where memory still grows
+        is_cut = len(texts) == 1 and where != first and printed is not None and printed.text in next(iter(texts))
         fewer = odd.decimals < usual.decimals - likely
         if not (is_fixed or _chance_of_dropped_zeros(len(texts) + others, others) < LEAST_CHANCE or is_cut or fewer):
             return None
