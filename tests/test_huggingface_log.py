@@ -197,6 +197,24 @@ def test_trainer_state_gives_times_and_tokens_from_its_counters(read_text: Any) 
     assert (result.training_config.max_steps, result.training_config.micro_batch_size) == (50, 2)
 
 
+@pytest.mark.parametrize("resumes", [(60,), (60, 100), (110,)])
+def test_the_state_of_a_resumed_training_counts_the_time_of_every_process(
+    read_text: Any, resumes: tuple[int, ...]
+) -> None:
+    rows, began = [], 0
+    for step in range(5, 125, 5):
+        began = max((resume for resume in resumes if resume < step), default=0)
+        rows.append({"epoch": step / 50, "loss": 5.0 - step / 100, "learning_rate": 1e-5, "step": step})
+        rows[-1] |= {"train_runtime": 0.4 + 0.5 * (step - began), "num_input_tokens_seen": 1000 * step}
+    end = {"epoch": 2.4, "step": 120, "train_loss": 2.4, "train_runtime": 0.5 + 0.5 * (120 - began)}
+    end |= {"train_samples_per_second": 85.3, "train_steps_per_second": round(120 / end["train_runtime"], 3)}
+    document = {"global_step": 120, "max_steps": 120, "logging_steps": 5, "log_history": [*rows, end]}
+    result = read_text(json.dumps(document, indent=2))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(2000)
+    assert not [warning for warning in result.warnings if "outlier" in warning or warning.startswith("audit")]
+
+
 @pytest.mark.parametrize(("mean_loss", "rate"), [(2.05, 8.0), (0.35, None)], ids=["whole", "resumed"])
 def test_a_mean_loss_far_below_all_losses_shows_a_resume_that_the_rates_hide(
     read_text: Any, mean_loss: float, rate: float | None

@@ -195,8 +195,9 @@ def evidence_of(content: Content, span: Span, total: float | None) -> Evidence:
     numbered = [row.step for row in content.rows if row.step is not None]
     if not runtime or not total or summary is None or len(clocked) < FEWEST_CLOCKED or len(content.summaries) > 1:
         return Evidence()  # several ranks have several clocks
-    if numbered != sorted(numbered):
-        return Evidence()
+    readings = [row.clock[0] for row in clocked if row.clock is not None]
+    if numbered != sorted(numbered) or readings != sorted(readings):
+        return Evidence()  # rows of several processes, of which the summary times the last
     first, last = clocked[0].clock or (0.0, 0.0), clocked[-1].clock or (0.0, 0.0)
     interval = steps_of_a_row(content.rows, total, final_epoch(content)) if not numbered else 0
     before = span.start if numbered else 0

@@ -39,12 +39,31 @@ def steps_of(
     numbered = all(row.step is not None for row in found)
     interval = 1 if numbered else logging_steps or steps_of_a_row(found, total, final_epoch)
     index = [row.step if numbered and row.step is not None else n * interval for n, row in enumerate(found, start=1)]
-    intervals = _intervals(found, index)
+    processes = _processes(found, index)
+    intervals = _intervals(found, index, processes)
     if not numbered:
         intervals[0].steps = interval
-    return fields.merged(
-        (None, step_of(row, number, between)) for row, number, between in zip(found, index, intervals, strict=True)
-    )
+    steps = map(step_of, found, index, intervals, processes)
+    return fields.merged((None, step) for step in steps)
+
+
+def _processes(found: list[Row], index: list[int]) -> list[int]:
+    """Return the number of resumes before each row that its clock alone shows.
+
+    A clock that goes back while the number of the step grows is that of another process: trainer_state.json keeps the
+    rows of all processes of a training, and train_runtime begins anew in each.
+    """
+    processes, resumes = [], 0
+    last: tuple[float, float] | None = None
+    for place, row in enumerate(found):
+        if place and index[place] <= index[place - 1]:
+            last = None  # `fields.merged` sees this restart by the number
+        if row.clock is not None:
+            if last is not None and row.clock[0] < last[0] - (row.clock[1] + last[1]):
+                resumes += 1
+            last = row.clock
+        processes.append(resumes)
+    return processes
 
 
 def steps_of_a_row(found: list[Row], total: float | None, final: float | None) -> int:
@@ -56,7 +75,7 @@ def steps_of_a_row(found: list[Row], total: float | None, final: float | None) -
     return max(1, round(total * share / len(found)))
 
 
-def _intervals(found: list[Row], index: list[int]) -> list[_Interval]:
+def _intervals(found: list[Row], index: list[int], processes: list[int]) -> list[_Interval]:
     """Return the time and work of each row; rows are merged until the clock is fine enough for the time between them.
 
     A row inside such a stretch covers no step: the row at its end measures all of its steps.
@@ -65,11 +84,11 @@ def _intervals(found: list[Row], index: list[int]) -> list[_Interval]:
     for place in range(1, len(found)):
         between, row, last = intervals[place], found[place], found[place - 1]
         between.interrupted_by = row.interrupted_by
-        if index[place] > index[place - 1]:
+        if index[place] > index[place - 1] and processes[place] == processes[place - 1]:
             between.steps = index[place] - index[place - 1]
             between.tokens = _growth(last.tokens, row.tokens, between.steps)
             between.trained_tokens = _growth(last.trained_tokens, row.trained_tokens, between.steps)
-    for start, end in _timed_stretches(found, index):
+    for start, end in _timed_stretches(found, index, processes):
         between, before, row = intervals[end], found[start], found[end]
         between.steps = steps = index[end] - index[start]
         between.tokens = _growth(before.tokens, row.tokens, steps)
@@ -97,16 +116,20 @@ def _rate(before: Row, rows: list[Row]) -> float | None:
     return tokens / elapsed if elapsed > 0 else None
 
 
-def _timed_stretches(found: list[Row], index: list[int]) -> list[tuple[int, int]]:
+def _timed_stretches(found: list[Row], index: list[int], processes: list[int]) -> list[tuple[int, int]]:
     """Return (place of the row before, place of the last row) of each stretch that the clock times.
 
     Rows at the end of a training that are too few for a stretch of their own belong to the last one.
     """
+
+    def continues(place: int) -> bool:
+        return index[place] > index[place - 1] and processes[place] == processes[place - 1]
+
     stretches: list[tuple[int, int]] = []
     start = 0
     for place, row in enumerate(found):
         clock, before = row.clock, found[start].clock
-        if not place or index[place] <= index[place - 1] or clock is None or before is None:
+        if not place or not continues(place) or clock is None or before is None:
             start = place
             continue
         grown, resolution = clock[0] - before[0], clock[1] + before[1]
@@ -114,7 +137,7 @@ def _timed_stretches(found: list[Row], index: list[int]) -> list[tuple[int, int]
             stretches.append((start, place))
             start = place
             continue
-        ends = place + 1 == len(found) or index[place + 1] <= index[place]
+        ends = place + 1 == len(found) or not continues(place + 1)
         if ends and stretches and stretches[-1][1] == start and grown >= 0:
             if not any(one.interrupted_by for one in found[start + 1 : place + 1]):
                 stretches[-1] = (stretches[-1][0], place)
@@ -128,9 +151,10 @@ def _growth(before: float | None, after: float | None, steps: int) -> float | No
     return tokens if tokens is not None and 0 < tokens < math.inf else None
 
 
-def step_of(row: Row, index: int, between: _Interval) -> Step:
+def step_of(row: Row, index: int, between: _Interval, segment: int = 0) -> Step:
     return Step(
         index=index,
+        segment=segment,
         seconds=between.seconds,
         covers=between.steps,
         tokens=between.tokens,
