@@ -8,6 +8,7 @@ from tensorprimat.analysis import roofline
 from tensorprimat.analysis.metrics import MetricChoices, measure
 from tensorprimat.cli import main
 from tensorprimat.core import flops, micro_result, models, preflight
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
@@ -130,6 +131,14 @@ def test_a_training_that_is_not_on_the_roofline_is_named(tmp_path):
     assert len(roof.points) == 1
     (sentence,) = roof.left_out
     assert sentence.startswith(f"{files[1]}: not on the roofline")
+
+
+def test_a_roofline_without_a_point_says_why_a_training_result_has_none(tmp_path):
+    (tmp_path / "cells").mkdir()
+    again = trained().changed(training_config=trained().training_config.changed(recompute="full"))
+    (tmp_path / "again.json").write_text(again.model_dump_json())
+    with pytest.raises(UsageError, match=r"no measured cell .*; .*again\.json: not on the roofline"):
+        roofline_of(tmp_path / "cells", [tmp_path / "again.json"])
 
 
 def test_a_broken_training_result_is_named_where_others_make_the_roofline(tmp_path):

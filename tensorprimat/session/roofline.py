@@ -47,7 +47,8 @@ def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
         if point is None
     ]
     if not points:
-        raise UsageError(f"--roofline: no measured cell of TensorPrimat in {folder}")
+        why = "".join(f"; {sentence}" for sentence in left_out)
+        raise UsageError(f"--roofline: no measured cell of TensorPrimat in {folder}{why}")
     machines = [(cell.platform, cell.device_name, cell.host) for cell in cells]
     machines += [(one.platform, one.gpu_info.device_name, one.provenance.host) for one in trained]
     kept = preflight.kept([folder, folder.parent, DEFAULT_FOLDER])
