@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_extract import extract, primus  # noqa: F401  # fixtures
 
@@ -15,7 +16,7 @@ from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise, terms_of
-from tensorprimat.session.explain import explain
+from tensorprimat.session.explain import explain, one_liner
 
 
 def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,6 +169,28 @@ def test_a_fact_that_a_line_of_the_log_gives_is_not_called_foreign_to_the_log(or
     )
     assert explain(read, "num_gpus") == f"num_gpus = 8\n  {shown}"
     assert explain(summarise(read), "total_steps").endswith(f"\n  num_gpus 8: {shown}")
+
+
+def test_rows_without_numbers_are_never_called_step_0() -> None:
+    seconds, losses = np.full(20, 2.0), np.linspace(3.0, 2.0, 20)
+    seconds[7], losses[10] = 9.0, np.nan
+    columns = {"seconds": seconds, "loss": losses}
+    read = summarise(
+        Result(
+            platform="nvd",
+            gpu_info=GpuInfo(),
+            model=Model(),
+            training_config=TrainingConfig(),
+            performance_metrics=PerformanceMetrics(),
+            steps=Steps(columns, logged_nan={"loss": np.isnan(losses)}),
+        )
+    )
+    assert any("loss: nan in 1 of 20 logged rows, from row 11 on" in warning for warning in read.warnings)
+    assert explain(read, "loss").splitlines()[2] == "  = 2, row 20 of 20"
+    assert "step 0" not in " ".join((*read.warnings, explain(read, "max_step_time_seconds"), one_liner(read)))
+    numbered = read.changed(steps=read.steps.replace(index=np.arange(21, 41)))
+    assert explain(numbered, "loss").splitlines()[2] == "  = 2, step 40"
+    assert one_liner(numbered).startswith("step 40 | ")
 
 
 def test_a_setting_of_a_live_run_is_explained_by_the_training_and_not_by_a_log() -> None:

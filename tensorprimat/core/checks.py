@@ -181,9 +181,9 @@ def _losses(result: Result) -> list[str]:
     warnings = []
     nan_rows = np.flatnonzero(steps.logged_nan("loss"))
     if len(nan_rows):
-        first = steps[int(nan_rows[0])].index
+        first = _called(result, int(nan_rows[0]))
         warnings.append(
-            f"loss: nan in {len(nan_rows)} of {len(steps)} logged rows, from step {first} on; "
+            f"loss: nan in {len(nan_rows)} of {len(steps)} logged rows, from {first} on; "
             "the speed of a run that does not learn means little"
         )
     losses = steps.column("loss")

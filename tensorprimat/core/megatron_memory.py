@@ -204,7 +204,7 @@ class MegatronCore:
         )
 
     def remedies(self, spec: RunSpec, memory_bytes: float, *, estimate: Estimator) -> list[str]:
-        """Return the flags that make the spec fit into the device's memory, each alone, the fastest first.
+        """Return at most two flags that make the spec fit into the device's memory, each alone, the fastest first.
 
         estimate: the engine's own estimate of one device's memory.
         """

@@ -363,9 +363,11 @@ def _rows(steps: Steps, rows: np.ndarray) -> str:
 
 
 def _place(steps: Steps, row: int) -> str:
-    """Return a row's place, such as `step 7, line 12`."""
+    """Return a row's place, such as `step 7, line 12`, or `row 7 of 20` in a file that does not number its steps."""
     line = int(steps.column("line")[row])
-    return f"step {int(steps.column('index')[row])}" + (f", line {line}" if line > 0 else "")
+    numbered = "index" in steps.seen
+    place = f"step {int(steps.column('index')[row])}" if numbered else f"row {row + 1} of {len(steps)}"
+    return place + (f", line {line}" if line > 0 else "")
 
 
 def _per_gpu(term: Term | None, gpus: int | None) -> Term | None:

@@ -189,7 +189,7 @@ def _smaller_micro_batch(spec: RunSpec, memory_bytes: float) -> list[int]:
 
 
 def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
-    """Return the flags that make the spec fit into the device's memory, the mildest first.
+    """Return at most two flags that make the spec fit into the device's memory, the mildest first.
 
     A flag that is not enough by itself comes with --activation-checkpointing full.
     """

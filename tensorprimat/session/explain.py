@@ -80,8 +80,8 @@ def overview(result: Result) -> list[tuple[str, str]]:
 def one_liner(result: Result) -> str:
     """Return the last step, step time, rate and loss of a growing log, as one line."""
     performance = result.performance_metrics
-    last = result.steps[-1].index if len(result.steps) else 0
-    parts = [f"step {last}"]
+    steps = result.steps
+    parts = [f"step {steps[-1].index}" if "index" in steps.seen else quantities.counted(len(steps), "row")]
     if performance.avg_step_time_seconds is not None:
         parts.append(f"{quantities.seconds(performance.avg_step_time_seconds)}/step")
     if performance.tokens_per_second_per_gpu is not None:
