@@ -18,7 +18,7 @@ from tensorprimat.machine.platform import Machine
 
 PACKAGE = Path(__file__).parents[1] / "tensorprimat"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
-OF_ANOTHER_COMMAND = re.compile(r"(?:\w+\.py|tprimat \w+)(?: [^;:]*)?$")
+OF_ANOTHER_COMMAND = re.compile(r"(?:\w+\.py|tprimat \w+|gcloud \w+)(?: [^;:]*)?$")
 """Text before a flag of another command than the one that prints the message: "benchmark.py --steps N"."""
 
 LOGS = ("run", "extract", "analyze", "compare")
