@@ -25,6 +25,13 @@ def test_another_amount_of_work_is_found_although_the_printed_rates_are_equal(re
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.004)
 
 
+def test_several_jobs_at_other_speeds_are_named_in_the_plural(read: Reader) -> None:
+    resumed = [LONG.resume(seconds=3.0, last=60), LONG.resume(seconds=5.0, last=70)]
+    result = read(JOBS["megatron"](LONG), JOBS["megatron"](resumed[0]), JOBS["megatron"](replace(resumed[1], first=61)))
+    (told,) = (warning for warning in result.warnings if "step times differ" in warning)
+    assert "; numbers 2, 3 are not, because their step times differ; tprimat extract --segment reads one of" in told
+
+
 @pytest.mark.parametrize("cut", [1, 2, 3])
 def test_a_lasting_change_of_the_step_time_is_reported_if_no_line_explains_it(cut: int, read: Reader) -> None:
     rows = JOBS["litgpt"](replace(LONG, banner=False, seconds=1.0, first=13, last=60))

@@ -261,9 +261,12 @@ def _segments(selection: Selection) -> str:
             f"{selection.segments} segments between restarts; the longest, number {selection.segment + 1}, is measured"
         )
     if selection.off_level:
-        numbers = ", ".join(str(number + 1) for number in selection.off_level)
+        others = [str(number + 1) for number in selection.off_level]
         sentence += (
-            f"; number {numbers} is not, because its step times differ; tprimat extract --segment reads it alone"
+            f"; number {others[0]} is not, because its step times differ; tprimat extract --segment reads it alone"
+            if len(others) == 1
+            else f"; numbers {', '.join(others)} are not, because their step times differ; tprimat extract --segment "
+            "reads one of them alone"
         )
     return sentence
 
