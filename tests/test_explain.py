@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from test_extract import extract, primus  # noqa: F401  # fixtures
 
-from tensorprimat.core.provenance import Provenance
+from tensorprimat.core.provenance import Provenance, Source
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.core.summary import summarise, terms_of
+from tensorprimat.core.summary import pool, summarise, terms_of
 from tensorprimat.session.explain import explain, one_liner
 
 
@@ -191,6 +191,28 @@ def test_rows_without_numbers_are_never_called_step_0() -> None:
     numbered = read.changed(steps=read.steps.replace(index=np.arange(21, 41)))
     assert explain(numbered, "loss").splitlines()[2] == "  = 2, step 40"
     assert one_liner(numbered).startswith("step 40 | ")
+
+
+def test_the_steps_left_out_of_several_logs_are_counted_once() -> None:
+    read = [
+        summarise(
+            Result(
+                platform="nvd",
+                gpu_info=GpuInfo(),
+                model=Model(),
+                training_config=TrainingConfig(),
+                performance_metrics=PerformanceMetrics(),
+                provenance=Provenance(sources=(Source(file=name),)),
+                steps=Steps.of(Step(index=number, seconds=1.0, line=number) for number in range(1, 9)),
+            )
+        )
+        for name in ("a.log", "b.log")
+    ]
+    assert explain(pool(read), "avg_step_time_seconds").splitlines()[3:] == [
+        "  measured: a.log: 7 lines from 2 to 8",
+        "  measured: b.log: 7 lines from 2 to 8",
+        "  left out: 2 warm-up steps, 0 interrupted steps",
+    ]
 
 
 def test_a_setting_of_a_live_run_is_explained_by_the_training_and_not_by_a_log() -> None:

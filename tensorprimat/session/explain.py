@@ -186,18 +186,16 @@ def _shown_term(result: Result, term: Term) -> list[str]:
 
 
 def _origins(result: Result) -> list[str]:
-    """Return the log lines of the measured rows and the number of rows left out, by file, and the assumed facts."""
+    """Return the log lines of the measured rows by file, the number of steps left out, and the assumed facts."""
     _, _, measured = measured_of(result)
     performance, lines = result.performance_metrics, []
     for position, source in enumerate(result.provenance.sources):
         of_source = measured.column("line")[measured.column("source") == position]
-        lines.append(
-            f"  measured: {one_line(source.file)}: {terms.lines_of(of_source)}; "
-            f"{performance.warmup_steps_dropped or 0} warm-up steps and {performance.excluded_steps or 0} interrupted "
-            "ones left out"
-        )
+        lines.append(f"  measured: {one_line(source.file)}: {terms.lines_of(of_source)}")
         if source.sha256:
             lines.append(f"  file: {one_line(source.file)}, {source.size_bytes} bytes, SHA-256 {source.sha256}")
+    warm_up = quantities.counted(performance.warmup_steps_dropped or 0, "warm-up step")
+    lines.append(f"  left out: {warm_up}, {quantities.counted(performance.excluded_steps or 0, 'interrupted step')}")
     for name, origin in result.provenance.assumed.items():
         value = getattr(result.training_config, name, None)
         lines.append(f"  {name}{'' if value is None else f' {value}'}: {_from(origin)}")
