@@ -1,5 +1,6 @@
 """Figures follow from steps: ratios of sums over the measured ones, and None where nothing was measured."""
 
+import numpy as np
 import pytest
 
 from tensorprimat.core import flops, models
@@ -203,3 +204,24 @@ def test_a_reported_mfu_is_compared_with_the_peak_at_the_precision_that_ran():
 def test_a_wrong_mfu_with_right_flops_is_one_warning():
     (warning,) = flops_warnings(trained_shape(tflops=514.7, mfu=0.6, precision="bf16"))
     assert warning.startswith("mfu: computed 0.52 (the reported TFLOP/s, over")
+
+
+def test_rows_without_times_are_not_said_to_be_warm_up():
+    config = TrainingConfig(global_batch_size=8, sequence_length=128, num_gpus=1)
+    read = Result(
+        platform="nvd",
+        gpu_info=GpuInfo(),
+        model=Model(),
+        training_config=config,
+        performance_metrics=PerformanceMetrics(),
+        steps=Steps({"index": np.arange(1, 21), "loss": np.linspace(3.0, 2.0, 20)}),
+    )
+    assert "steps: no row states a step time or a rate, so none is measured" in summarise(read).warnings
+    means = read.changed(performance_metrics=PerformanceMetrics(samples_per_second=40.0, basis="reported_means"))
+    assert not any("none is measured" in warning for warning in summarise(means).warnings)
+    short = read.changed(
+        steps=Steps({"index": np.arange(1, 21), "seconds": np.full(20, 2.0)}),
+        training_config=config.changed(warmup_steps=20),
+    )
+    (told,) = (warning for warning in summarise(short).warnings if "none is measured" in warning)
+    assert told.startswith("steps: no step remains after the declared warm-up of 20, so none is measured")

@@ -227,11 +227,26 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[str]:
                 "of training alone"
             )
         if not len(selection.rows):
-            warnings.append(f"steps: {where}no step remains after warm-up, so none is measured")
+            warnings += [f"steps: {where}{why}" for why in _unmeasured(result, selection)]
         elif len(selection.rows) < 10:
             rows = "1 measured row" if len(selection.rows) == 1 else f"{len(selection.rows)} measured rows"
             warnings.append(f"steps: {where}only {rows}, too few for an interval of this run alone")
     return warnings
+
+
+def _unmeasured(result: Result, selection: Selection) -> list[str]:
+    """Return why no row of a run is measured; nothing where the log's own means take the place of rows."""
+    steps, declared = result.steps, result.training_config.warmup_steps
+    columns = (steps.column(name)[selection.of_run] for name in ("seconds", *RATES) if steps.has(name))
+    if not any(np.isfinite(column).any() for column in columns):
+        is_known = result.performance_metrics.basis == "reported_means"
+        return [] if is_known else ["no row states a step time or a rate, so none is measured"]
+    if declared:
+        return [
+            f"no step remains after the declared warm-up of {declared}, so none is measured (benchmark.py "
+            "--warmup-steps declares fewer)"
+        ]
+    return ["no step remains after warm-up, so none is measured"]
 
 
 def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[str]:
