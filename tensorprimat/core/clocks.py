@@ -109,4 +109,4 @@ class Evidence:
     announced: Mapping[int, str] = field(default_factory=dict)
     """Line → "validation" or "checkpoint", which a log announces between rows and leaves out of their times."""
     elapsed: Elapsed | None = None
-    """Clock to compare with the rows instead of their dates."""
+    """Clock that the rows state, which is used for the audit instead of their dates."""

@@ -200,7 +200,7 @@ def signature(result: Result, *, context: bool = True) -> tuple[str | None, ...]
     """Return platform, device and every identifying field: equal for runs of one benchmark; two unknown values are
     equal.
 
-    context: include versions, timer and limits; False includes only the engine of these.
+    context: False leaves out versions, timer and limits, but keeps the engine.
     """
     return (result.platform, *(field.read(result) for field in _fields(context)))
 

@@ -160,12 +160,12 @@ def check_sides(statements: Sequence[Statement], words: Sequence[Collection[str]
 
 
 def words_of_file(path: Path) -> set[str]:
-    """Return the names by which a file can be meant, in lower case."""
+    """Return the names that a user may write for a file as its side, in lower case."""
     return {name.casefold() for name in (str(path), path.name, path.stem, path.parent.name) if name not in ("", "-")}
 
 
 def words_of(result: Result) -> set[str]:
-    """Return the names by which a result can be meant, in lower case."""
+    """Return the names that a user may write for a result as its side, in lower case."""
     device = result.gpu_info.device_name
     gpu = catalogue.find_gpu(device, result.gpu_info.total_memory_gb)
     facts = (

@@ -157,7 +157,7 @@ def _read(argument: Argument, *, one_side: bool, read: Read) -> tuple[list[Loade
 
 
 def _holds_result(path: Path) -> bool:
-    """Return True for a result file, and for a .json file that is no log either, whose error `store` then reports."""
+    """Return True for a result file, and for a .json file that is neither result nor log: `store` reports its error."""
     try:
         is_result = store.is_result(store.read_json(path))
     except InputError:
