@@ -215,6 +215,22 @@ def test_the_steps_left_out_of_several_logs_are_counted_once() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("declared", "shown"), [(None, "2 steps, as the step times show"), (3, "6 steps; declared for each run: 3")]
+)
+def test_a_declared_warm_up_is_not_said_to_follow_from_the_step_times(declared: int | None, shown: str) -> None:
+    read = Result(
+        platform="nvd",
+        gpu_info=GpuInfo(),
+        model=Model(),
+        training_config=TrainingConfig(warmup_steps=declared),
+        performance_metrics=PerformanceMetrics(),
+        steps=Steps.of(Step(index=number, seconds=1.0) for number in range(1, 9)),
+    )
+    lines = explain(pool([summarise(read), summarise(read)]), "warmup_steps_dropped").splitlines()
+    assert lines[2] == f"  = {shown}"
+
+
 def test_a_setting_of_a_live_run_is_explained_by_the_training_and_not_by_a_log() -> None:
     live = Result(
         platform="cpu",

@@ -342,4 +342,4 @@ def parsed(content: bytes, path: Path) -> Any:
     except json.JSONDecodeError as error:
         raise InputError(f"invalid JSON: {error.msg}", path=path, line=error.lineno) from None
     except RecursionError:
-        raise InputError("JSON nested too deep", path=path) from None
+        raise InputError("JSON that is nested too deeply", path=path) from None

@@ -169,7 +169,7 @@ class ModelShape(Record):
     def _layers_exist(self) -> ModelShape:
         of_kinds = (self.windowed_layers or 0, self.experts.layers if self.experts else 0)
         if max(of_kinds) > self.num_layers:
-            raise ValueError(f"{max(of_kinds)} of {self.num_layers} layers are of another kind")
+            raise ValueError(f"{max(of_kinds)} layers with a window or experts, but only {self.num_layers} layers")
         return self
 
     @model_serializer(mode="wrap")

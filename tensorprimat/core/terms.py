@@ -48,7 +48,8 @@ def performance(
     left out as warm-up, and because they contain other work.
     """
     covered = int(measured.column("covers").sum())
-    declared = "" if config.warmup_steps is None else f"; declared: {config.warmup_steps}"
+    declared = config.warmup_steps
+    grounds = ", as the step times show" if declared is None else f"; declared for each run: {declared}"
     found: dict[str, Term | None] = {
         "measured_steps": _term(
             covered, "Σ steps covered, over the measured rows", f"{len(measured)} rows, {covered} steps"
@@ -57,7 +58,7 @@ def performance(
         "warmup_steps_dropped": _term(
             dropped,
             "Σ steps covered, over the rows before the measured ones",
-            f"{dropped} steps, as the step times show it{declared}",
+            f"{dropped} steps{grounds}",
         ),
         "excluded_steps": _term(
             excluded,
@@ -126,7 +127,7 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
     }
     picks = (("median", "middle", median(times)), ("min", "shortest", times.min()), ("max", "longest", times.max()))
     for name, word, value in picks:
-        formula = f"the {word} step time, by rows"
+        formula = f"the {word} step time of the measured rows"
         found[f"{name}_step_time_seconds"] = _picked(config, measured, timer, float(value), formula)
     if len(times) > 1:
         deviation = float(np.std(times, ddof=1))
@@ -143,7 +144,7 @@ def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: f
     put_in = f"{significant(value, 6)} s, {_place(measured, row)}"
     if timer in RATES and (made := step_seconds(config, measured.take(slice(row, row + 1)), timer)):
         put_in += f": {made.put_in}"
-    return _term(value, f"{formula} of the measured ones", put_in)
+    return _term(value, formula, put_in)
 
 
 def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
