@@ -202,7 +202,7 @@ def test_the_steps_left_out_of_several_logs_are_counted_once() -> None:
                 model=Model(),
                 training_config=TrainingConfig(),
                 performance_metrics=PerformanceMetrics(),
-                provenance=Provenance(sources=(Source(file=name),)),
+                provenance=Provenance(sources=(Source(file=name, sha256=name[0] * 64),)),
                 steps=Steps.of(Step(index=number, seconds=1.0, line=number) for number in range(1, 9)),
             )
         )
@@ -210,7 +210,9 @@ def test_the_steps_left_out_of_several_logs_are_counted_once() -> None:
     ]
     assert explain(pool(read), "avg_step_time_seconds").splitlines()[3:] == [
         "  measured: a.log: 7 lines from 2 to 8",
+        f"  file: a.log, SHA-256 {'a' * 64}",
         "  measured: b.log: 7 lines from 2 to 8",
+        f"  file: b.log, SHA-256 {'b' * 64}",
         "  left out: 2 warm-up steps, 0 interrupted steps",
     ]
 

@@ -193,7 +193,8 @@ def _origins(result: Result) -> list[str]:
         of_source = measured.column("line")[measured.column("source") == position]
         lines.append(f"  measured: {one_line(source.file)}: {terms.lines_of(of_source)}")
         if source.sha256:
-            lines.append(f"  file: {one_line(source.file)}, {source.size_bytes} bytes, SHA-256 {source.sha256}")
+            size = "" if source.size_bytes is None else f", {source.size_bytes} bytes"
+            lines.append(f"  file: {one_line(source.file)}{size}, SHA-256 {source.sha256}")
     warm_up = quantities.counted(performance.warmup_steps_dropped or 0, "warm-up step")
     lines.append(f"  left out: {warm_up}, {quantities.counted(performance.excluded_steps or 0, 'interrupted step')}")
     for name, origin in result.provenance.assumed.items():
