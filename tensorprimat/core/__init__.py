@@ -1,1 +1,1 @@
-"""Records and arithmetic that every other subpackage uses; imports nothing else of the project."""
+"""Records, arithmetic, facts and safe handling of files for every other subpackage; imports none of them."""

@@ -84,10 +84,10 @@ def fitted(
     """Return the specs, with batch size, steps, warm-up and number of runs reduced until the benchmark fits.
 
     free: those of `global_batch_size`, `steps` and `warmup_steps` that may change. First the batch becomes one
-    micro-batch per GPU; sizes between that and the default are not used, so that two machines are likely to choose the
-    same size. Then the measured steps are reduced to at least FEWEST_STEPS, then the warm-up steps, and last the number
-    of runs, because the interval is computed from their scatter. A spec that fits, or whose time cannot be estimated,
-    is returned unchanged.
+    micro-batch per replica; sizes between that and the default are not used, so that two machines are likely to choose
+    the same size. Then the measured steps are reduced to at least FEWEST_STEPS, then the warm-up steps, and last the
+    number of runs, because the interval is computed from their scatter. A spec that fits, or whose time cannot be
+    estimated, is returned unchanged.
     """
 
     def within(share: float) -> dict[str, RunSpec]:
