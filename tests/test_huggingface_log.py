@@ -151,18 +151,46 @@ def test_a_mean_rounded_to_four_digits_gives_no_times(read_text: Any) -> None:
     assert result.performance_metrics.basis == "reported_means"
 
 
-def test_a_resumed_run_of_swift_has_no_times(read_text: Any) -> None:
-    rows = [swift(step, 2.0) | {"elapsed_time": f"{(step - 50) * 2}s"} for step in (60, 70, 80)]
-    result = read_text("\n".join(json.dumps(changes) for changes in rows) + f"\n{SUMMARY}\n")
-    assert "seconds" not in result.steps.seen
-
-
 def test_the_rate_that_swift_prints_per_row_is_a_rate(read_text: Any) -> None:
     rows = [
         str(swift(step, 1.881) | {"train_speed(s/it)": "1.881", "tokens_per_gpu_per_sec": "256.8"})
         for step in (5, 10, 15)
     ]
     assert read_text("\n".join(rows) + "\n").performance_metrics.tokens_per_second_per_gpu == pytest.approx(256.8)
+
+
+def test_a_resumed_swift_is_timed_by_its_steps_since_the_resume(read_text: Any) -> None:
+    rows = []
+    for step in range(45, 145, 5):
+        elapsed = 3.3 + 1.2617 * (step - 40)
+        rows.append(
+            {"loss": round(5 - step / 100, 8), "learning_rate": 1e-05, "epoch": step / 50}
+            | {"global_step/max_steps": f"{step}/140", "elapsed_time": f"{int(elapsed // 60)}m {int(elapsed % 60)}s"}
+            | {"train_speed(s/it)": round(elapsed / (step - 40), 6)}
+        )
+    result = read_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.2617, rel=1e-4)
+
+
+def test_the_warnings_of_an_untimed_resume_are_not_those_of_the_timed_training(read_text: Any) -> None:
+    def row(step: int, began: int, pace: float) -> dict[str, object]:
+        values = {"loss": round(5 - step / 100, 8), "learning_rate": 1e-05, "epoch": step / 50}
+        speed = {"elapsed_time": f"{int(pace * (step - began))}s", "train_speed(s/it)": pace}
+        return values | {"global_step/max_steps": f"{step}/100"} | speed
+
+    def end(step: int, loss: float) -> dict[str, object]:
+        rates = {"train_samples_per_second": round(8 * step / 16.2, 3), "train_steps_per_second": round(step / 16.2, 3)}
+        return {"train_runtime": 16.2, **rates, "train_loss": loss, "epoch": step / 50} | {
+            "global_step/max_steps": f"{step}/100", "elapsed_time": "16s", "train_speed(s/it)": 0.27
+        }  # fmt: skip
+
+    whole = [*(row(step, 0, 0.270123) for step in range(5, 65, 5)), end(60, 4.7)]
+    resumed = [*(row(step, 40, 0.260668) for step in range(45, 105, 5)), end(100, 2.6)]
+    result = read_text("".join(json.dumps(one) + "\n" for one in [*whole, *resumed]))
+    assert result.performance_metrics.measured_steps == 50
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.270123, rel=1e-5)
+    assert not [warning for warning in result.warnings if "step times" in warning and "unknown" in warning]
+    assert not [warning for warning in result.warnings if "has no step times" in warning]
 
 
 def state(**more: object) -> str:

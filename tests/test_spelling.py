@@ -1,5 +1,7 @@
 """Rows joined or cut inside a number: found by comparison with the other rows; intact rows are never suspected."""
 
+import json
+
 import job_logs
 import pytest
 import table_logs
@@ -103,6 +105,24 @@ def test_memory_that_grew_after_the_first_row_is_whole(tmp_path, row, is_suspect
         for n in range(3, 40)
     ]
     assert bool(signs(tmp_path / "a.log", lines)) == is_suspected
+
+
+def test_a_share_of_none_among_shares_of_eight_digits_is_whole(tmp_path):
+    rows = [
+        {"loss": 4.88435441 + n / 9e3, "learning_rate": 1e-4, "token_acc": round(0.0123 * n / 0.987, 8)}
+        for n in range(20)
+    ]
+    lines = [
+        json.dumps(
+            {key: round(value, 8) for key, value in row.items()} | {"epoch": n / 10, "train_speed(s/it)": 1.251234}
+        )
+        for n, row in enumerate(rows)
+    ]
+    lines = [
+        line[:-1] + f', "global_step/max_steps": "{5 * n + 5}/100", "elapsed_time": "{int(6.25617 * (n + 1))}s"}}'
+        for n, line in enumerate(lines)
+    ]
+    assert not signs(tmp_path / "logging.jsonl", lines)
 
 
 def test_a_validation_with_other_decimals_than_the_steps_is_whole(tmp_path):

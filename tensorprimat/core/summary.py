@@ -59,7 +59,8 @@ def _select_among(steps: Steps, warmup_steps: int | None, interrupted: np.ndarra
             number: chosen(of_run, (segment_column[of_run] == number) & (covers[of_run] > 0))
             for number in distinct(segment_column[of_run])
         }
-        chain = _longest_chain(by_segment, steps.column("index"), covers)
+        of_times = {number: rows for number, rows in by_segment.items() if measurable[rows].any()}
+        chain = _longest_chain(of_times or by_segment, steps.column("index"), covers)
         longest = max(chain, key=lambda number: (covers[by_segment[number]].sum(), number))
         trained.append(_Trained(run=run, of_run=of_run, by_segment=by_segment, chain=chain, longest=longest))
     measured_most = [one.by_segment[one.longest] for one in trained]

@@ -20,7 +20,7 @@ from tensorprimat.core.provenance import SegmentFacts
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of
-from tensorprimat.logs import changes, failures, files, newest_first, replays, restated, starts
+from tensorprimat.logs import changes, failures, fields, files, newest_first, replays, restated, starts
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.replays import RepeatedText
 from tensorprimat.logs.starts import OTHER_RANK, Cut
@@ -52,6 +52,11 @@ class Segment:
     def steps(self) -> int:
         """Return the number of optimizer steps of its rows."""
         return int(self.reading.steps.column("covers").sum())
+
+    @property
+    def is_timed(self) -> bool:
+        """Return True if a row states a time or a rate."""
+        return any(map(self.reading.steps.has, fields.MEASURES))
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -141,11 +146,12 @@ def differences(one: Segment, other: Segment) -> dict[str, tuple[Any, Any]]:
 def benchmark_of(found: Sequence[Segment], number: int | None) -> list[Segment]:
     """Return the segments that are measured as one benchmark; the facts are those of the first.
 
-    number: the only one to read; None takes the longest, the later one of equals, with all of equal facts.
+    number: the only one to read; None takes the longest that is timed, the later one of equals, with all of equal
+    facts.
     """
     if number is not None:
         return [segment for segment in found if segment.number == number]
-    longest = max(found, key=lambda segment: (segment.steps, segment.number))
+    longest = max(found, key=lambda segment: (segment.is_timed, segment.steps, segment.number))
     if longest.alone:
         return [longest]
     return [longest, *(s for s in found if s is not longest and not s.alone and not differences(longest, s))]
@@ -163,7 +169,13 @@ def joined(found: Sequence[Segment], measured: Sequence[Segment], *, picked: boo
     in_order = sorted(measured, key=lambda segment: segment.number)
     steps = Steps.concatenate([s.reading.steps.replace(segment=s.number - 1) for s in in_order if len(s.reading.steps)])
     last = in_order[-1].reading
-    warnings = [warning for segment in in_order for warning in segment.reading.warnings]
+    timed = [segment for segment in in_order if segment.is_timed]
+    warnings = [
+        warning
+        for segment in in_order
+        for warning in segment.reading.warnings
+        if not timed or segment in timed or not warning.startswith("steps: ")  # no step of it counts
+    ]
     speeds = [warning for segment in in_order for warning in changes.of_speed(segment.reading.steps)]
     return replace(
         first.reading,

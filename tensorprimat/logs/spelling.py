@@ -29,6 +29,7 @@ MOST_SHARE = 1.3  # numbers of a metric per row; if there are more, some are on 
 ODD_SHARE = 0.02  # share of rows that may be damaged; above it the framework prints them that way
 ZERO_LAST = 0.1  # share of numbers whose last decimal is a zero, which repr and %g drop
 LEAST_CHANCE = 0.01  # of so few shortened numbers if the program drops zeros; below it, a short number is damaged
+WHOLE = (" 0.0", " 1.0")  # a share of none or all; repr drops every further zero
 LABEL_CHARACTERS = 32
 MOST_DECIMALS = 8  # digits; a number with more is complete
 UNIT_CHARACTERS = 8
@@ -225,6 +226,8 @@ def _of_odd_shape(
         first = min(place for _, places in listed for place in places)  # where memory still grows
         is_cut = len(texts) == 1 and where != first and printed is not None and printed.text in next(iter(texts))
         fewer = odd.decimals < usual.decimals - likely
+        if printed is not None and not is_fixed and printed.text.endswith(WHOLE):
+            return None
         if not (is_fixed or _chance_of_dropped_zeros(len(texts) + others, others) < LEAST_CHANCE or is_cut or fewer):
             return None
     printed = _labelled(lines[where], label, odd)

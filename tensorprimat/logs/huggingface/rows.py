@@ -97,13 +97,20 @@ def clock_of(row: Mapping[str, str]) -> tuple[float, float] | None:
         return None
     for name, power in (("train_speed(s/it)", 1), ("train_speed(iter/s)", -1)):
         if speed := fields.positive(row.get(name)):
-            clock = step * speed**power
-            resolution = clock * half_digit(row[name]) / speed
-            # A resumed run counts its speed from where it resumed; then the product is not the time that elapsed.
-            if abs(clock - elapsed) > 1 + resolution:
-                return None
-            return (clock, resolution) if resolution <= COARSEST_PRODUCT else (elapsed + 0.5, 0.5)  # it is cut off
+            pace = speed**power
+            clock, half = step * pace, half_digit(row[name]) / speed
+            if abs(clock - elapsed) > 1 + clock * half:  # a resumed run counts its speed from where it resumed
+                steps = _only_whole(between=((elapsed - 0.5) / pace, (elapsed + 1) / pace))
+                clock = steps * pace if steps and steps < step else math.inf
+            # Whole seconds are rounded since ms-swift 4, and were cut off before.
+            return (clock, clock * half) if clock * half <= COARSEST_PRODUCT else (elapsed + 0.25, 0.75)
     return None
+
+
+def _only_whole(*, between: tuple[float, float]) -> int | None:
+    """Return the only whole number between two numbers, or None."""
+    low, high = math.ceil(between[0]), math.floor(between[1])
+    return low if low == high else None
 
 
 def _clock_of_tokens(row: Mapping[str, str]) -> tuple[float, float] | None:
