@@ -193,6 +193,29 @@ def test_rows_without_numbers_are_never_called_step_0() -> None:
     assert one_liner(numbered).startswith("step 40 | ")
 
 
+@pytest.mark.parametrize(
+    ("field", "shown"),
+    [
+        ("device_name", "device_name is unknown\n  no log states it; --gpu states it"),
+        ("model.name", "model.name is unknown\n  no log states it; --model-name states it"),
+        ("shape", "model.shape is unknown\n  no log states it; --shape states it"),
+        ("warmup_steps_dropped", "1 step, as the step times show"),
+        ("measured_steps", "1 row, 1 step"),
+        ("reported.mfu", "reported_mfu of 1 row, from 0.5 to 0.5"),
+    ],
+)
+def test_an_unknown_fact_names_its_flag_and_one_step_is_not_in_the_plural(field: str, shown: str) -> None:
+    read = Result(
+        platform="nvd",
+        gpu_info=GpuInfo(),
+        model=Model(),
+        training_config=TrainingConfig(),
+        performance_metrics=PerformanceMetrics(),
+        steps=Steps.of(Step(index=number, seconds=1.0, reported_mfu=0.5) for number in (1, 2)),
+    )
+    assert shown in explain(summarise(read), field)
+
+
 def test_the_steps_left_out_of_several_logs_are_counted_once() -> None:
     read = [
         summarise(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprimat.core.quantities import count, digits_of, fixed, significant
+from tensorprimat.core.quantities import count, counted, digits_of, fixed, significant
 from tensorprimat.core.result import MEMORY_KINDS, TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
@@ -52,18 +52,18 @@ def performance(
     grounds = ", as the step times show" if declared is None else f"; declared for each run: {declared}"
     found: dict[str, Term | None] = {
         "measured_steps": _term(
-            covered, "Σ steps covered, over the measured rows", f"{len(measured)} rows, {covered} steps"
+            covered, "Σ steps covered, over the measured rows", f"{_rows_of(measured)}, {counted(covered, 'step')}"
         ),
         "tokens_per_step": _tokens_per_step(measured),
         "warmup_steps_dropped": _term(
             dropped,
             "Σ steps covered, over the rows before the measured ones",
-            f"{dropped} steps{grounds}",
+            f"{counted(dropped, 'step')}{grounds}",
         ),
         "excluded_steps": _term(
             excluded,
             "Σ steps covered, over the rows after warm-up with a validation or a checkpoint inside",
-            f"{excluded} steps; interrupted: {_rows(steps, steps.column('interrupted_by') != 0)}",
+            f"{counted(excluded, 'step')}; interrupted: {_rows(steps, steps.column('interrupted_by') != 0)}",
         ),
         **_totals(steps),
         **_over_times(config, measured, timer),
@@ -80,7 +80,7 @@ def _tokens_per_step(measured: Steps) -> Term | None:
         return None
     tokens, covers = chosen(tokens, known), chosen(covers, known)
     work, steps = float((tokens * covers).sum()), int(covers.sum())
-    put_in = f"{count(work)} tokens / {steps} steps"
+    put_in = f"{count(work)} tokens / {counted(steps, 'step')}"
     if token_range(measured):
         put_in += f", the mean of rows of {count(tokens.min())} to {count(tokens.max())} tokens a step"
     return _term(work / steps, "Σ tokens / steps", put_in) if work else None
@@ -117,7 +117,7 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
     times = chosen(seconds, np.isfinite(seconds))
     if mean is None or time is None:
         return {"measured_time_seconds": None}
-    spread = f"{len(times)} rows"
+    spread = counted(len(times), "row")
     found: dict[str, Term | None] = {
         "measured_time_seconds": _term(
             time, "Σ seconds × steps covered, over the measured rows", f"{significant(time, 6)} s, {spread}"
@@ -158,7 +158,7 @@ def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
             found[f"avg_{kind}_gb"] = _term(
                 float(in_use.mean()) / GB,
                 f"mean of {used} over the measured rows / 10**9",
-                f"{count(in_use.mean())} bytes, mean of {len(in_use)} rows",
+                f"{count(in_use.mean())} bytes, mean of {counted(len(in_use), 'row')}",
             )
         names = [name for name in (used, peaks) if steps.has(name)]
         columns = {name: float(np.fmax.reduce(steps.column(name), initial=-np.inf)) for name in names}
@@ -185,7 +185,7 @@ def power(measured: Steps) -> dict[str, Term]:
         found["energy_joules_per_gpu"] = _term(
             joules,
             "Σ joules per step × steps covered, over the measured rows",
-            f"{significant(joules, 6)} J of {len(measured)} rows",
+            f"{significant(joules, 6)} J of {_rows_of(measured)}",
         )
     if sampled is not None:
         found["energy_joules_per_gpu" if joules is None else "sampled_energy_joules_per_gpu"] = sampled
@@ -197,14 +197,14 @@ def power(measured: Steps) -> dict[str, Term]:
         found["max_temperature_celsius"] = _term(
             hottest,
             "highest mean of a measured step, of the hottest GPU",
-            f"{fixed(hottest, 1)} °C of {len(measured)} rows",
+            f"{fixed(hottest, 1)} °C of {_rows_of(measured)}",
         )
     held = _whole(measured, "throttled_seconds")
     if held is not None:
         found["throttled_seconds"] = _term(
             held,
             "Σ throttled seconds per step × steps covered, over the measured rows",
-            f"{significant(held, 6)} s of {len(measured)} rows",
+            f"{significant(held, 6)} s of {_rows_of(measured)}",
         )
     return found
 
@@ -267,7 +267,7 @@ def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None
     if time <= 0 or not work:
         return None
     steps = int(chosen(covers, usable).sum())
-    work_done = f"{count(work)} {unit} of {steps} steps"
+    work_done = f"{count(work)} {unit} of {counted(steps, 'step')}"
     batch, length = config.global_batch_size, config.sequence_length
     if batch and (unit == "samples" or length):
         product = batch * steps * (length or 1 if unit == "tokens" else 1)
@@ -299,7 +299,7 @@ def combined(steps: Steps, name: str) -> Term | None:
         value = float(work.sum() / (work / rate).sum())
         how = f"work: Σ work / Σ (work / rate); work of a row: {unit}"
     low, high = digits_of(float(rate.min())), digits_of(float(rate.max()))
-    return _term(value, f"{name} combined by {how}", f"{name} of {len(rate)} rows, from {low} to {high}")
+    return _term(value, f"{name} combined by {how}", f"{name} of {counted(len(rate), 'row')}, from {low} to {high}")
 
 
 def work_of(steps: Steps, rate: str, usable: np.ndarray) -> tuple[FloatArray, str]:
@@ -344,7 +344,9 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
             f"{f' / {gpus} GPUs' if divided else ''} / {digits_of(rate.value)} ({rate.put_in})",
         )
     return _term(
-        time / steps, "Σ seconds / steps, over the measured rows", f"{significant(time, 6)} s, {count(steps)} steps"
+        time / steps,
+        "Σ seconds / steps, over the measured rows",
+        f"{significant(time, 6)} s, {counted(int(steps), 'step')}",
     )
 
 
@@ -357,6 +359,10 @@ def lines_of(lines: Sequence[int] | np.ndarray) -> str:
     if len(known) <= FEW_LINES:
         return f"line{'s' * (len(known) > 1)} {', '.join(map(str, known.tolist()))}"
     return f"{len(known)} lines from {known.min()} to {known.max()}"
+
+
+def _rows_of(steps: Steps) -> str:
+    return counted(len(steps), "row")
 
 
 def _rows(steps: Steps, rows: np.ndarray) -> str:

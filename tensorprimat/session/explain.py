@@ -147,13 +147,13 @@ def _placed(field: str) -> tuple[str | None, str]:
 def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) -> str:
     """Return a setting with its origin: the flag that set it, or the lines that state it."""
     value, is_live = getattr(getattr(result, record), field), result.provenance.timing == "measured"
-    if is_live and (value is None or value == {}):
-        return f"{field} is unknown\n  the training process did not record it"
-    if value is None or value == {}:
-        flag = f"; {FLAGS[field]} states it" if field in FLAGS else ""
-        return f"{field} is unknown\n  no log states it{flag}"
-    shown = [f"{field} = {one_line(str(value))}"]
     key = f"model.{field}" if record == "model" else field
+    if is_live and (value is None or value == {}):
+        return f"{key} is unknown\n  the training process did not record it"
+    if value is None or value == {}:
+        flag = f"; {_FLAGS[key]} states it" if key in _FLAGS else ""
+        return f"{key} is unknown\n  no log states it{flag}"
+    shown = [f"{key} = {one_line(str(value))}"]
     if origin := result.provenance.assumed.get(key):
         return "\n".join([*shown, f"  {_from(origin)}"])
     known = result.provenance.format
@@ -208,6 +208,8 @@ def _from(origin: str) -> str:
     return f"from {origin}, not from the log" if origin.startswith(("--", FROM_PATH)) else f"from {origin}"
 
 
+_FLAGS = {**FLAGS, "device_name": "--gpu", "model.name": "--model-name", "model.shape": "--shape"}
+"""Setting → flag that states it for a log."""
 _MODEL = ("model.name", "model.parameters", "model.shape", "parameters", "shape")
 _FACTS: dict[str, type[TrainingConfig] | type[GpuInfo]] = {"training_config": TrainingConfig, "gpu_info": GpuInfo}
 _REPORTED = "reported"
