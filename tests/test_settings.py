@@ -6,7 +6,7 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core import configurations, quantities, settings
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.identity import FIELDS
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.spec import RunSettings, RunSpec
@@ -107,3 +107,19 @@ def test_a_switch_and_its_opposite_are_refused(tmp_path, capsys, order):
 )  # fmt: skip
 def test_one_fp8_recipe_has_one_name_in_every_result(stated, recipe):
     assert TrainingConfig(precision="fp8", fp8_recipe=stated).fp8_recipe == recipe
+
+
+def test_a_batch_that_the_micro_batch_does_not_divide_is_not_blamed_on_the_replicas():
+    spec = RunSpec(
+        model="llama", preset="tiny", engine="torch", steps=5, warmup_steps=1, micro_batch_size=3, global_batch_size=8,
+        sequence_length=128, precision="bf16", num_gpus=1,
+    )  # fmt: skip
+    with pytest.raises(DoesNotFitError) as refusal:
+        spec.check()
+    assert str(refusal.value) == (
+        "--global-batch-size 8 is not a multiple of --micro-batch-size 3 × 1 data-parallel replica; try "
+        "--global-batch-size 9"
+    )
+    assert refusal.value.because == (
+        "has --global-batch-size 8, which is not a multiple of 3 (micro batch 3 × 1 data-parallel replica)"
+    )

@@ -116,12 +116,14 @@ class RunSpec(Record):
         per_micro_step = self.micro_batch_size * self.data_parallel_size
         if self.global_batch_size % per_micro_step:
             batch = f"{self.named('global_batch_size')} is not a multiple of {self.named('micro_batch_size')}"
+            replicas = counted(self.data_parallel_size, "data-parallel replica")
             nearest = max(1, round(self.global_batch_size / per_micro_step)) * per_micro_step
             raise DoesNotFitError(
-                f"{batch} × {self.data_parallel_size} data-parallel replicas",
+                f"{batch} × {replicas}",
                 remedy=f"try --global-batch-size {nearest}"
                 + (" without --methodology" if self.with_methodology_flag else ""),
-                because=f"has {self.named('global_batch_size')}, which {self.data_parallel_size} replicas cannot share",
+                because=f"has {self.named('global_batch_size')}, which is not a multiple of {per_micro_step} "
+                f"(micro batch {self.micro_batch_size} × {replicas})",
             )
         return self
 
