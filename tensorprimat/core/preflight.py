@@ -196,7 +196,7 @@ class Preflight(Record):
         )
 
     def fits(self, *, platform: str | None, device_name: str | None, host: str | None) -> bool:
-        """Return True if these facts of another record are those of this machine."""
+        """Return True if this preflight was measured on the machine of this platform, device and host."""
         return (self.platform, self.device_name, self.host) == (platform, device_name, host)
 
 

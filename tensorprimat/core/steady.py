@@ -135,8 +135,8 @@ def _level(rows: Floats) -> tuple[float, float]:
     """Return the median, and a robust standard deviation: never below the resolution, larger where few rows make it
     uncertain.
 
-    A coarse clock (steps of 97 and 98 ms, by ticks of one) leaves no deviation where most rows show the same tick,
-    though every other row is a tick away: there the tick takes the deviation's place.
+    On a coarse clock (ticks of 1 ms, steps of 97 and 98 ms) most rows can show the same tick, so the deviation is 0. If
+    more than TICKING_SHARE of the rows show another tick, their median distance replaces the deviation.
     """
     level = median(rows)
     distance = np.abs(rows - level)
