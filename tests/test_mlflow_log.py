@@ -1,7 +1,9 @@
-"""MLflow's metric files and madengine's perf.csv."""
+"""MLflow's metric files and database, and madengine's perf.csv."""
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,24 @@ def run_of(tmp_path: Path, metrics: dict[str, list[float]], **params: str) -> Pa
         (run / "params").mkdir(exist_ok=True)
         (run / "params" / name).write_text(text)
     return run
+
+
+def database_of(path: Path, *runs: dict[str, list[float]], **params: str) -> Path:
+    """Write MLflow's database with the columns of the tables that MLflow 3.17.2 fills, one run for each argument."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE runs (run_uuid, name, status, start_time, end_time, lifecycle_stage)")
+        database.execute("CREATE TABLE metrics (key, value FLOAT, timestamp, run_uuid, step, is_nan)")
+        database.execute("CREATE TABLE latest_metrics (key, value FLOAT, timestamp, step, is_nan, run_uuid)")
+        database.execute("CREATE TABLE params (key, value, run_uuid)")
+        for number, metrics in enumerate(runs):
+            run = f"{number:032x}"
+            database.execute("INSERT INTO runs VALUES (?, ?, 'FINISHED', ?, ?, 'active')", (run, "llama", START, START))
+            database.executemany("INSERT INTO params VALUES (?, ?, ?)", [(*pair, run) for pair in params.items()])
+            for name, values in metrics.items():
+                rows = [(name, value, START + 2000 * n, run, n) for n, value in enumerate(values, start=1)]
+                database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, 0)", rows)
+                database.execute("INSERT INTO latest_metrics VALUES (?, ?, ?, ?, 0, ?)", (name, 0.0, START, 1, run))
+    return path
 
 
 RATES = {"train/loss": [3 - n / 100 for n in range(20)], "throughput/tokens_per_sec": [32768.5] * 20}
@@ -186,3 +206,30 @@ def test_a_header_that_madengine_wrote_again_is_not_a_run(read_text: Any) -> Non
 def test_a_table_without_madengines_columns_is_refused_by_its_reader(read_text: Any) -> None:
     with pytest.raises(NotALogError, match="no run in the table has a figure"):
         read_text("model,metric\na,b\n", format="madengine")
+
+
+def test_a_database_with_one_run_is_read_like_the_files_of_that_run(tmp_path: Path) -> None:
+    params = {"per_device_train_batch_size": "4", "world_size": "8", "model_name_or_path": "meta/Llama-3.1-8B"}
+    of_files = logs.read(run_of(tmp_path, RATES, **params))
+    of_database = logs.read(database_of(tmp_path / "mlflow.db", RATES, **params))
+    assert of_database.performance_metrics == of_files.performance_metrics
+    assert (of_database.training_config, of_database.model) == (of_files.training_config, of_files.model)
+    assert (of_database.provenance.format, of_database.source) == ("mlflow", "MLflow")
+
+
+def test_a_database_of_several_runs_or_of_none_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"an MLflow database of 2 runs \(llama 0{32}, llama 0{31}1\); log the run"):
+        logs.read(database_of(tmp_path / "two.db", RATES, RATES))
+    with pytest.raises(InputError, match="without a run that logged a metric"):
+        logs.read(database_of(tmp_path / "none.db"))
+
+
+def test_a_database_of_another_program_or_a_damaged_one_is_no_log(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as database, database:
+        database.execute("CREATE TABLE places (name)")
+    with pytest.raises(InputError, match="binary file without step times"):
+        logs.read(tmp_path / "other.db")
+    whole = database_of(tmp_path / "whole.db", RATES).read_bytes()
+    (tmp_path / "cut.db").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError):
+        logs.read(tmp_path / "cut.db")

@@ -1,4 +1,5 @@
-"""MLflow's file store: one file for each metric of a run, `timestamp value step` a line, the timestamp in milliseconds.
+"""MLflow's file store: one file for each metric of a run, `timestamp value step` a line, the timestamp in milliseconds;
+and its database (`mlflow_database`), with the same values in tables.
 
 The metric's name is the file's, below the folder `metrics`; naming the run's folder, its `metrics`, or any file in it
 reads the whole run, with the settings from its `params` folder. `metric_names` has the meaning of each name.
@@ -8,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import fields, files, metric_columns
+from tensorprimat.logs import fields, files, metric_columns, mlflow_database
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
 from tensorprimat.logs.metric_names import ARGUMENTS, EVALUATION, OTHERWISE, TOTALS, field_of
@@ -22,6 +24,10 @@ from tensorprimat.logs.metrics import read_columns
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
+LoggedValue = tuple[int, int, str, float]
+"""Milliseconds since 1970, step, name, value."""
+ValuesByMetric = dict[str, Callable[[], Iterator[LoggedValue]]]
+"""Name of a metric → its values."""
 FOLDER, PARAMETERS = "metrics", "params"
 MOST_FILES = 2000
 MOST_VALUES = 1_000_000  # of all metrics that are read; three metrics of 300,000 steps
@@ -35,6 +41,8 @@ _LINE = re.compile(
 
 
 def detect(log: Log) -> int:
+    if log.is_binary:
+        return 1 if mlflow_database.is_database(log.path) else 0
     if log.is_folder:
         return 1 if any(field_of(name) for name, _ in _metric_files(_root(log.path))) else 0
     found = 0
@@ -48,20 +56,15 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="MLflow")
-    root = _root(log.path)
-    found = list(_metric_files(root)) if root.is_dir() else [(log.path.name, log.path)]
-    known = [
-        (name, path)
-        for name, path in found
-        if field_of(name) or name in OTHERWISE or name.removeprefix("train/") in TOTALS
-    ]
-    evaluations = [(name, path) for name, path in found if name.startswith(EVALUATION)]
+    found, parameters = _of_database(log.path) if log.is_binary else _of_folder(log.path)
+    known = [name for name in found if field_of(name) or name in OTHERWISE or name.removeprefix("train/") in TOTALS]
+    evaluations = [name for name in found if name.startswith(EVALUATION)]
     if not known:
-        some = ", ".join(name for name, _ in found[:5])
+        some = ", ".join(list(found)[:5])
         reading.warnings.append(f"steps: no metric of the run has a name that is known ({some})")
         return reading
     scalars = Scalars()
-    entries = chain.from_iterable(_entries(name, path) for name, path in (*known, *evaluations))
+    entries = chain.from_iterable(found[name]() for name in (*known, *evaluations))
     for time, step, name, value in islice(entries, MOST_VALUES + 1):
         scalars.add(step, time / 1000, name, value)
     if len(scalars.steps) > MOST_VALUES:
@@ -71,9 +74,25 @@ def read(log: Log) -> Reading:
             remedy="copy the folder without the metrics that are logged most often, or export the run to CSV",
         )
     scalars.sort()
-    _parameters(root.parent / PARAMETERS, reading)
+    _configure(parameters, reading)
     reading.timestamp = fields.iso(scalars.times[0]) if scalars.times else None
     return read_columns(log, metric_columns.of_scalars(scalars), reading)
+
+
+def _of_folder(path: Path) -> tuple[ValuesByMetric, dict[str, str]]:
+    """Return the metrics of a run in files, and its parameters."""
+    root = _root(path)
+    metrics = _metric_files(root) if root.is_dir() else [(path.name, path)]
+    values: ValuesByMetric = {name: partial(_entries, name, file) for name, file in metrics}
+    return values, _parameters(root.parent / PARAMETERS)
+
+
+def _of_database(path: Path) -> tuple[ValuesByMetric, dict[str, str]]:
+    """Return the metrics of the run in a database, and its parameters. Raises InputError for several runs."""
+    run = mlflow_database.only_run(path)
+    names = mlflow_database.metric_names(path, run)
+    metrics: ValuesByMetric = {name: partial(mlflow_database.entries, path, run, name) for name in names}
+    return metrics, mlflow_database.parameters(path, run)
 
 
 def _root(path: Path) -> Path:
@@ -92,23 +111,26 @@ def _metric_files(root: Path) -> Iterator[tuple[str, Path]]:
         yield path.relative_to(root).as_posix(), path
 
 
-def _entries(name: str, path: Path) -> Iterator[tuple[int, int, str, float]]:
-    """Yield (milliseconds since 1970, step, name, value); a truncated line is left out."""
+def _entries(name: str, path: Path) -> Iterator[LoggedValue]:
+    """Yield the values of a metric's file; a truncated line is left out."""
     for block in files.blocks(path):
         for text in block.decode("utf-8", "replace").split("\n")[: None if block.endswith(b"\n") else -1]:
             if match := _LINE.fullmatch(text.rstrip("\r")):
                 yield int(match["time"]), int(match["step"]), name, float(match["value"])
 
 
-def _parameters(folder: Path, reading: Reading) -> None:
-    """Take the settings of the run: a file for each, its value inside."""
-    stated = {
+def _parameters(folder: Path) -> dict[str, str]:
+    """Return the parameters of the run that state settings: a file for each, its value inside."""
+    return {
         name: path.read_text(encoding="utf-8", errors="replace").strip()
         for name in (*ARGUMENTS, *MODEL_PARAMETERS)
         if (path := folder / name).is_file() and path.stat().st_size <= LARGEST_PARAMETER
     }
+
+
+def _configure(parameters: Mapping[str, str], reading: Reading) -> None:
     for name, target in ARGUMENTS.items():
-        if value := fields.whole(stated.get(name)):
+        if value := fields.whole(parameters.get(name)):
             reading.training_config.setdefault(target, value)
-    if spelled := next((stated[name] for name in MODEL_PARAMETERS if stated.get(name)), None):
+    if spelled := next((parameters[name] for name in MODEL_PARAMETERS if parameters.get(name)), None):
         reading.model["name"] = model_name(spelled)
