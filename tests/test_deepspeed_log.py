@@ -172,10 +172,18 @@ def test_an_old_log_of_running_means_alone_has_only_the_last_of_them(tmp_path):
     assert result.performance_metrics.basis == "reported_means"
 
 
-@pytest.mark.parametrize("text", [CONFIGURATION, "[INFO] [Rank 0] time (ms) | fwd: 9.16 | bwd: 20.10 | step: 3.00"])
-def test_configuration_and_wall_clock_breakdowns_are_not_step_times(tmp_path, text):
+def test_a_configuration_without_rows_has_no_step_times(tmp_path):
     with pytest.raises(NotALogError):
-        read(tmp_path, text)
+        read(tmp_path, CONFIGURATION)
+
+
+@pytest.mark.parametrize("before", ["[INFO] [Rank 0] ", "[Rank 0] ", "rank=0 "])
+def test_the_refusal_of_a_wall_clock_breakdown_says_which_lines_state_the_speed(tmp_path, before):
+    rows = [f"{before}time (ms) | fwd: 9.1{n} | bwd: 20.10 | step: 3.00" for n in range(5)]
+    with pytest.raises(
+        NotALogError, match=r"DeepSpeed's wall clock breakdown .* level of the logger DeepSpeed to INFO"
+    ):
+        read(tmp_path, *rows)
 
 
 @examples(20)

@@ -200,6 +200,7 @@ def _folds(log: Log) -> list[str]:
 
 
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| {0,8}[\d.]{1,12}[kMG]?/[\d.]{1,12}[kMG]? \[\d|\bProgress on:\S")  # tqdm's
+_BREAKDOWN = re.compile(r"\btime \(ms\) \| (?:fwd|bwd|step|optimizer_)\w*: ")  # DeepSpeed's wall_clock_breakdown
 BAR_BYTES = 2**14  # of the end of a log, which hold a bar's last drawing
 FEWEST_TIMED = 3  # rows; fewer might have lacked a time because the first never counts
 _PACES = (
@@ -236,7 +237,15 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
             return NotALogError(f"no step times found{ended}, read as {formats[0].name}: {clause}", path=log.name)
         looked_for = f"{formats[0].name}: {formats[0].looks_for}"
         return NotALogError(f"no step times found{ended}; looked for {looked_for}", path=log.name)
-    if any(map(_BAR.search, log.tail(BAR_BYTES))):
+    tail = log.tail(BAR_BYTES)
+    if any(map(_BREAKDOWN.search, tail)):
+        return NotALogError(
+            f"no step times found{ended}; DeepSpeed's wall clock breakdown holds the parts of a step without the time "
+            "between them",
+            path=log.name,
+            remedy="set the level of the logger DeepSpeed to INFO, so that steps_per_print prints CurrSamplesPerSec",
+        )
+    if any(map(_BAR.search, tail)):
         ended = f" (a progress bar does not state whether it counts optimizer steps){ended}"
     remedy = (
         f"looked for rows of {', '.join(format.name for format in formats)}; `tprimat extract --formats` shows them"
