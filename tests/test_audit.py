@@ -13,6 +13,7 @@ from tensorprimat import logs
 from tensorprimat.core import audit_verdict
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
 from tensorprimat.core.errors import ContradictionError
+from tensorprimat.core.provenance import Audit
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise
@@ -294,3 +295,12 @@ def test_a_contradiction_states_the_time_that_the_clock_leaves_to_the_steps():
 def test_two_times_that_round_to_one_number_are_reported_with_more_digits():
     assert audit_verdict.different_seconds(10.42, 10.38) == ("10.42 s", "10.38 s")
     assert audit_verdict.different_seconds(0.52, 0.61) == ("0.5 s", "0.6 s")
+
+
+def test_what_was_subtracted_from_the_clock_does_not_explain_a_gap():
+    subtracted = Audit(
+        clock="the dates of the rows", ratio=1.2, explained_by=("evaluation 60 s, subtracted from the clock",)
+    )
+    assert audit_verdict.reason(subtracted).endswith("clock: unexplained")
+    counted = subtracted.changed(explained_by=("checkpoint 30 s", *subtracted.explained_by))
+    assert audit_verdict.reason(counted).endswith("clock: checkpoint 30 s")

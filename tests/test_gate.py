@@ -68,7 +68,7 @@ def test_single_runs_are_undecided_unless_a_scatter_is_assumed(gate):
     assert "each side needs at least 2 runs" in markdown
     code, markdown, _ = gate(h100(runs=1), h100(runs=1, seed=1, seconds=14.5), "--assume-run-cv", "2%")
     assert code == 1
-    assert "assumes that single runs vary by 2 %" in markdown
+    assert "assumed: single runs vary by 2 %" in markdown
 
 
 def test_different_work_is_refused_with_exit_code_2(gate):
@@ -99,11 +99,11 @@ def test_a_memory_increase_beyond_its_limit_fails_the_gate_although_speed_passes
 
 def test_memory_of_one_run_does_not_claim_an_interval(gate):
     _, markdown, _ = gate(h100(), h100(seed=1), "--max-memory-increase", "5%")
-    assert "within the limit, beyond measurement noise" in markdown.partition("peak memory allocated")[2]
+    assert "the whole interval is within the limit" in markdown.partition("peak memory allocated")[2]
     _, markdown, _ = gate(h100(runs=1), h100(runs=1, seed=1), "--max-memory-increase", "5%")
     row = markdown.partition("peak memory allocated")[2]
     assert "without an interval because a side has one run" in row
-    assert "beyond measurement noise" not in row
+    assert "the whole interval" not in row
 
 
 def test_kinds_of_memory_are_never_mixed(gate):
@@ -242,7 +242,7 @@ def test_a_fact_that_the_files_lack_can_be_stated_to_the_gate(gate):
     assert "--sequence-length" in printed
     code, markdown, _ = gate(without_length(), without_length(seed=1), "--sequence-length", "8192")
     assert code == 0
-    assert "stated by flag, not read: --sequence-length 8192." in markdown
+    assert "set by flag, not read from a file: --sequence-length 8192." in markdown
     flags = ["--sequence-length", "candidate=8192", "--sequence-length", "baseline=2048"]
     code, _, printed = gate(without_length(), without_length(seed=1), *flags)
     assert code == 2

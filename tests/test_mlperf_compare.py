@@ -214,7 +214,7 @@ def test_compare_prints_the_sentence_and_its_json_holds_the_same_figures(capsys)
 
 def test_a_precision_of_a_configuration_file_is_marked_where_it_is_shown(capsys):
     only = ["--benchmark", "llama31_8b", "--gpus", "8"]
-    star = "* by a configuration file of the submission; its logs do not state the precision."
+    star = "* from a configuration file of the submission; its logs do not state the precision."
     for arguments in (["list"], ["list", "--published"], ["compare", "MI355X", "GB200"]):
         assert main(["mlperf", *arguments, *only]) == 0
         printed = capsys.readouterr().out
@@ -222,7 +222,7 @@ def test_a_precision_of_a_configuration_file_is_marked_where_it_is_shown(capsys)
         assert marked, arguments
         assert star in printed
     assert main(["mlperf", "show", "MI355X_EPYC_9575F_pytorch/llama31_8b"]) == 0
-    assert "fp8, by a configuration file of the submission; its logs do not state" in capsys.readouterr().out
+    assert "fp8, from a configuration file of the submission; its logs do not state" in capsys.readouterr().out
     assert main(["mlperf", "list", *only, "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert "train.py" in rows["v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b"]["precision_source"]

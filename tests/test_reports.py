@@ -157,7 +157,7 @@ def test_one_run_a_side_names_the_number_of_runs_that_would_decide():
     comparison = comparison_of(plausible.result("h100"), plausible.result("mi300x", seed=1, seconds=11.0))
     text = one_line(on_terminal(comparison))
     assert "but one run each cannot confirm it" in text
-    assert re.search(r"about \d+ runs of each side would give ±1 %", text)
+    assert re.search(r"about \d+ runs of each side \(for ±1 %\)", text)
     assert "--assume-run-cv 2%" in text
 
 
@@ -299,7 +299,7 @@ def test_a_value_given_by_hand_is_marked_in_its_source():
     provenance = result.provenance.model_copy(update={"assumed": {"sequence_length": "--sequence-length"}})
     comparison = comparison_of(result.model_copy(update={"provenance": provenance}))
     rows = {row[0].text: row[1] for row in facts.configuration(comparison).rows}
-    assert "given by --sequence-length" in rows["Sequence length"].source
+    assert "origin: --sequence-length" in rows["Sequence length"].source
 
 
 # Terminals

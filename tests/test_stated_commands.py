@@ -69,7 +69,7 @@ def test_metrics_shows_an_mfu_that_rests_on_stated_facts_with_their_flags(tmp_pa
     assert run("metrics", path, "--json", *STATED) == 0
     mfu = mfu_of(json.loads(capsys.readouterr().out))
     assert mfu["value"] == pytest.approx(0.516, abs=0.01)
-    assert "stated, not read: model shape (--shape llama3.1-8b), GPU (--gpu)" in mfu["remark"]
+    assert "inferred or set by the user: model shape (--shape llama3.1-8b), GPU (--gpu)" in mfu["remark"]
 
 
 def test_enhance_and_compare_show_the_same_mfu(tmp_path):
@@ -80,7 +80,7 @@ def test_enhance_and_compare_show_the_same_mfu(tmp_path):
     assert run("compare", path, "--output-dir", tmp_path / "out", "--no-plot", *STATED) == 0
     report = (tmp_path / "out" / "comparison_report.md").read_text()
     assert "51.6 %" in report
-    assert "stated, not read: model shape (--shape llama3.1-8b)" in report
+    assert "inferred or set by the user: model shape (--shape llama3.1-8b)" in report
     assert "tokens_per_second: unknown" not in report
 
 

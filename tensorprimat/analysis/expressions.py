@@ -62,7 +62,8 @@ class Expression:
     def _error(self, what: str) -> UsageError:
         shown = self._text if len(self._text) <= 60 else f"{self._text[:60]}…"
         return UsageError(
-            f"{self._flag} {shown!r}: {what}; columns, numbers, + - * / ** and {', '.join(FUNCTIONS)} work"
+            f"{self._flag} {shown!r}: {what}; use columns, numbers, arithmetic (+ - * / // % **), comparisons, "
+            f"and/or/not, and the functions {', '.join(FUNCTIONS)}"
         )
 
     def _check(self, node: ast.AST, *, depth: int) -> None:
@@ -86,6 +87,8 @@ class Expression:
                 parts, operators = [left, *comparators], [*ops]
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
                 parts, operators = [*arguments], []
+            case ast.Call(func=ast.Name(id=name), keywords=[]):
+                raise self._error(f"there is no function {name}")
             case _:
                 raise self._error(f"{type(node).__name__.lower()} is not allowed")
         for one in operators:

@@ -163,7 +163,7 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
             refusals.append(reason)
             remedies.append(remedy or "")
     if any(result.training_config.sequence_length is None for result in pair):
-        refusals.append("the sequence length is not stated on both sides")
+        refusals.append("at least one side does not state the sequence length")
         if remedies and remedies[-1] == _WITH_SHAPE:
             remedies[-1] = f"Comparable with {FLAGS['shape']} and {FLAGS['sequence_length']}."
         remedies.append(f"Comparable once it is stated: use {FLAGS['sequence_length']}.")
@@ -316,7 +316,7 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
         return f"{LEVELS['identical'].sentence}." + (f" {names}." if names else "")
     sentence = LEVELS[work.level].sentence
     configured = [d for d in differences if d.weight == "configuration" and None not in d.values]
-    per_token = f"{LEVELS['same_work_per_token'].sentence}: the global batch is not stated on both sides"
+    per_token = f"{LEVELS['same_work_per_token'].sentence}: at least one side does not state the global batch"
     batches = _batch_differs(pair)[0].replace("global batch size", "global batch")
     if "not stated" not in batches:
         tail = "the sides may need different numbers of tokens to reach the same loss"

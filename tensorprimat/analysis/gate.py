@@ -116,7 +116,7 @@ def gate(
         notes.append(f"{model}: {pair.fairness.sentence}")
         first = len(checks)
         if assumed.run_cv and min(len(group.runs) for group in pair.groups) == 1:
-            notes.append(f"{model}: assumes that single runs vary by {100 * assumed.run_cv:g} %.")
+            notes.append(f"{model}: assumed: single runs vary by {100 * assumed.run_cv:g} %.")
         checks.append(_throughput(model, pair, limits.slowdown, assumed, to_fail))
         if limits.memory_increase is not None:
             checks.append(_memory(model, pair, limits.memory_increase, assumed))
@@ -205,7 +205,7 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
     sentence = {
         "unsettled": "step time keeps drifting; longer runs (benchmark.py --steps N) would decide",
         "fail": f"a slowdown of more than {100 * limit:g} % is shown",
-        "pass": "within the limit, beyond measurement noise",
+        "pass": "the whole interval is within the limit",
     }.get(decision) or f"the interval contains the limit; {_more_runs(pair, abs(log.log - least), assumed)}"
     low, high = (math.expm1(end) for end in (log.log - half, log.log + half))
     return Check(
@@ -258,7 +258,7 @@ def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -
         log = stats.difference(stats.of_runs(above), stats.of_runs(below))
         low, high = (math.expm1(log.log + sign * log.half_width(assumed.confidence)) for sign in (-1, 1))
         change: float = math.expm1(log.log)
-        passed = "within the limit, beyond measurement noise"
+        passed = "the whole interval is within the limit"
     else:
         change = low = high = max(above) / max(below) - 1
         passed = "within the limit, without an interval because a side has one run"

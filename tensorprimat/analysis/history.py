@@ -62,7 +62,7 @@ def history(loaded: Sequence[Loaded], *, metric: str = METRICS[0]) -> tuple[list
     ordered = sorted(loaded, key=lambda item: (_moment(item.result) is None, _moment(item.result) or "", item.path))
     items, warnings = usable(ordered)
     unmeasured = [item for item in items if figure(item.result, metric) is None]
-    warnings += [f"{item.path.name}: left out, it has no {metric}" for item in unmeasured]
+    warnings += [f"{item.path.name}: left out because it has no {metric}" for item in unmeasured]
     members: dict[tuple[object, ...], list[Loaded]] = {}
     for item in items:
         if item not in unmeasured:

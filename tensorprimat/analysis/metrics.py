@@ -126,13 +126,13 @@ def _of_packing(result: Result, convention: str, mfu: float) -> str:
 
 
 def _stated(result: Result) -> str:
-    """Return the facts that an MFU uses and that do not come from the run or its log, with their origin."""
+    """Return the facts that an MFU uses and that run or log does not state directly, with their origin."""
     assumed = result.provenance.assumed
     return ", ".join(f"{label} ({assumed[key]})" for key, label in UNDER_MFU.items() if key in assumed)
 
 
-STATED = "stated, not read"
-"""Introduction of facts that the user stated, in the remark of an MFU."""
+STATED = "inferred or set by the user"
+"""Introduction of facts that run or log does not state directly, in the remark of an MFU."""
 UNDER_MFU = {
     "model.shape": "model shape",
     "device_name": "GPU",

@@ -98,7 +98,9 @@ def _mfu_of_row(row: Published) -> ComputedMfu:
         if abs(ratio - 1) > LARGEST_DISAGREEMENT:
             computed = f"{numeral(ratio * stated)} TFLOP/s computed from its token rate"
             apart = percent(abs(ratio - 1))
-            return ComputedMfu(because=f"{computed} differ from the {numeral(stated)} of the source by {apart}")
+            return ComputedMfu(
+                because=f"{computed} differ by {apart} from the {numeral(stated)} TFLOP/s that the source states"
+            )
     return ComputedMfu(
         value=rate * work / (peak.value * 1e12),
         terms=f"{numeral(rate)} tokens/s/GPU × {numeral(work / 1e9)} GFLOP per token ({flops.DEFAULT_CONVENTION}) / "

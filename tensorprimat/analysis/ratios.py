@@ -127,7 +127,7 @@ def in_pairs(baseline: Group, candidate: Group) -> list[tuple[int, int]] | None:
 
 
 def look_of(pair: GroupPair) -> int:
-    """Return how many times this comparison could have been read as runs were appended to its sides, with this one."""
+    """Return the number of looks at this comparison: one after each addition of runs, the present one included."""
     looks = [group.result.provenance.looks for group in pair.groups]
     return max(looks) if in_pairs(*pair.groups) is not None else sum(looks) - 1  # pairs grow on both sides at once
 
@@ -186,7 +186,7 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
     if pair.log is None:
         return found
     low, high = pair.log.interval(level)
-    looks = f", look {look_of(pair)} at growing numbers of runs" if look_of(pair) > 1 else ""
+    looks = f", as look {look_of(pair)} at this comparison while runs are added" if look_of(pair) > 1 else ""
     corrected = [f"as one of {family} comparisons (Holm)"] if family > 1 else []
     if corrected or looks:
         rests_on += f", widened {' '.join(corrected)}{looks}"

@@ -109,10 +109,10 @@ def _say_log(model: str, search: discover.Search, screen: Screen) -> None:
     screen.say(f"  searched: ${variable}; {names}; in {', '.join(folders) or 'no folder'}")
     for other in search.others:
         screen.say(f"  not used: {other}")
-    make = f"run_primus_{model}.sh to make one, " if model in primus_checkout.STEMS else ""
+    make = f"make one with run_primus_{model}.sh, " if model in primus_checkout.STEMS else ""
     screen.say(
-        f"  remedies: {model.upper()}_LOG=/path/to/its.log, copy it here as training_{model}.log, "
-        f"{make}or --engine torch to train here"
+        f"  remedies: set {model.upper()}_LOG=/path/to/its.log, copy the log here as training_{model}.log, "
+        f"{make}or train here with --engine torch"
     )
 
 

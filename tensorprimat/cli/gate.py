@@ -98,7 +98,7 @@ def command(
         loaded[: len(bases)], loaded[len(bases) :], limits, assumed, lowest=_level(accept) if accept else None
     )
     if stated:
-        note = f"stated by flag, not read: {', '.join(one.flag for one in stated)}."
+        note = f"set by flag, not read from a file: {', '.join(one.flag for one in stated)}."
         report = replace(report, notes=(*report.notes, note))
     print(render(report, confidence=assumed.confidence), end="")
     return EXIT_CODES[report.status]

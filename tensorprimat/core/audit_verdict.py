@@ -151,5 +151,6 @@ def reason(audit: Audit | None) -> str | None:
     if audit is None or audit.ratio is None or abs(audit.ratio - 1) <= WARNED:
         return None
     side = "above" if audit.ratio > 1 else "below"
-    why = ", ".join(audit.explained_by) or "unexplained"
+    counted = [sentence for sentence in audit.explained_by if not sentence.endswith(SUBTRACTED)]
+    why = ", ".join(counted) or "unexplained"
     return f"{percent(abs(audit.ratio - 1), 1)} {side} the log's own clock: {why}"

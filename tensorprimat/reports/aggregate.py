@@ -126,7 +126,7 @@ def pass_table(pairs: Sequence[PassPair]) -> Table:
         "Forward, ms": lambda pair: TableCell(text=milliseconds(pair.forward_ms)),
         "Forward + backward, ms": lambda pair: TableCell(text=milliseconds(pair.forward_backward_ms)),
         "Backward, ms": lambda pair: TableCell(text=milliseconds(pair.backward_ms)),
-        "Ratio": lambda pair: TableCell(text=two_decimals(pair.ratio)),
+        "Forward + backward / forward": lambda pair: TableCell(text=two_decimals(pair.ratio)),
         "Backward std, ms": lambda pair: TableCell(text=milliseconds(pair.backward_std_ms)),
         "Backward CV, %": lambda pair: TableCell(text=shown("backward_cv_percent", pair.backward_cv_percent)),
     }
@@ -141,7 +141,7 @@ def _of_row(pair: PassPair, key: str) -> TableCell:
 
 def pivot_table(content: Pivot) -> Table:
     """Return the table of a column's means by two other columns."""
-    note = f"Means of up to {content.most_cells} cells that differ in other columns; --filter to select one kind."
+    note = f"Means of up to {content.most_cells} cells that differ in other columns; use --filter to select one kind."
     return Table(
         key="pivot",
         title=f"{content.values} by {content.rows} and {content.columns}"

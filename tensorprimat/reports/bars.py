@@ -214,7 +214,7 @@ EFFICIENCY = (
 """Panels whose figures need no comparable work on the other sides."""
 COST = (
     Drawn(
-        name="tokens_per_watt_hour", title="Energy", unit="tokens per watt-hour", better="higher",
+        name="tokens_per_watt_hour", title="Energy efficiency", unit="tokens per watt-hour", better="higher",
         companion="power_watts_per_gpu",
     ),
     Drawn(name="memory_utilization", title="Memory utilisation", unit="% of the device's memory", per_unit=0.01),
@@ -269,7 +269,7 @@ def _described(drawn: Drawn, metrics: Metrics) -> str:
     """Return the figure, with the price or the power (measured or nameplate) that it is based on."""
     figure = FORMS[drawn.name](metrics[drawn.name].value)
     if drawn.name == "mfu" and STATED in (metrics["mfu"].remark or ""):
-        return f"{figure} (from user-stated facts)"
+        return f"{figure} (some inputs {STATED})"
     if drawn.companion is None:
         return figure
     other = metrics[drawn.companion]

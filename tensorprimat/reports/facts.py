@@ -86,11 +86,11 @@ ELSEWHERE = ("num_gpus", "num_nodes", "warmup_steps")
 
 
 def _row_of(setting: Setting) -> SideRow:
-    """Return a setting of the configuration; a value that the user gave has that as its source."""
+    """Return a setting of the configuration; the source of an inferred or user-set value names its origin."""
 
     def source(side: Side) -> str:
         origin = side.result.provenance.assumed.get(setting.name)
-        return f"given by {origin}; {source_of(side)}" if origin else source_of(side)
+        return f"origin: {origin}; {source_of(side)}" if origin else source_of(side)
 
     return SideRow(
         label=setting.heading,
@@ -268,10 +268,10 @@ PROVENANCE = (
     ),
     SideRow(label="Command", read=lambda side: side.result.provenance.command),
     SideRow(
-        label="Given by hand",
+        label="Inferred or set by the user",
         read=lambda side: ", ".join(f"{key} ({how})" for key, how in side.result.provenance.assumed.items()) or None,
     ),
-    SideRow(label="Written by", read=lambda side: side.result.provenance.tool_version),
+    SideRow(label="TensorPrimat version", read=lambda side: side.result.provenance.tool_version),
 )
 
 

@@ -283,9 +283,14 @@ def ratio_in_words(ratio: Ratio) -> str:
 def advice(pair: Pair) -> str | None:
     """Return the advice for a pair without a verdict; None if no advice applies."""
     if pair.ratio is not None and pair.ratio.verdict == "unsettled":
-        return "To decide: longer runs (benchmark.py --steps N --warmup-steps N), until step time stops drifting"
+        return (
+            "To decide, measure longer runs (benchmark.py --steps N --warmup-steps N), until step time stops drifting"
+        )
     if pair.ratio is None or pair.ratio.verdict != "too_few_runs":
         return None
     needed = pair.ratio.estimate.runs_for_one_percent
-    amount = f"about {needed} runs of each side would give ±1 %" if needed else "several runs of each side are needed"
-    return f"To decide: {amount} (benchmark.py --runs N), or assume a run-to-run variation, such as --assume-run-cv 2%"
+    amount = f"about {needed} runs of each side (for ±1 %)" if needed else "several runs of each side"
+    return (
+        f"To decide, measure {amount} with benchmark.py --runs N, or assume a run-to-run variation, such as "
+        "--assume-run-cv 2%"
+    )

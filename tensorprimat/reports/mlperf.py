@@ -14,7 +14,7 @@ from tensorprimat.core.quantities import count, counted, fixed, percent, rate, r
 from tensorprimat.core.safe_text import one_line
 
 _LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "precision", "tokens/s/GPU", "runs", "entry")
-CONFIGURED = "by a configuration file of the submission; its logs do not state the precision"
+CONFIGURED = "from a configuration file of the submission; its logs do not state the precision"
 _RIGHT = {
     "minutes", "GPUs", "batch", "tokens/s/GPU", "runs", "seconds", "training", "evaluation", "samples", "samples/s",
     "efficiency",

@@ -38,7 +38,11 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
         )
     parts = comparison.parts
     batches = " against ".join("/".join(map(str, side.batches)) or "?" for side in (first, second))
-    scaling = f"; scaling factors: {times(parts['scaling'], 3)}" if abs(parts["scaling"] - 1) >= 0.0005 else ""
+    scaling = (
+        f"; scaling factors of MLPerf's rules: {times(parts['scaling'], 3)}"
+        if abs(parts["scaling"] - 1) >= 0.0005
+        else ""
+    )
     return (
         f"{opening}. {names[0]} has {times(parts['rate'], 2)} the samples/s and needs {times(parts['samples'], 2)} the "
         f"samples (batch {batches}); factor of evaluation and set-up: "
@@ -220,7 +224,8 @@ def _scaling(one: Scaling) -> str:
         for point in one.points
     ]
     titles = ("GPUs", "minutes", "batch", "samples/s", "efficiency", "entry")
-    heading = f"{one.gpu}, {one.benchmark}, {one.round}: strong scaling (samples/s per GPU against the fewest GPUs)\n"
+    measure = "efficiency: samples/s per GPU, relative to the fewest GPUs"
+    heading = f"{one.gpu}, {one.benchmark}, {one.round}: strong scaling ({measure})\n"
     return heading + table(titles, lines) + _law_sentence(one)
 
 

@@ -58,4 +58,4 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
 
 def _price(side: Side) -> str:
     price = side.metrics["price_usd_per_gpu_hour"]
-    return f"{money(price.value)} ({side.label}: {price.remark})"
+    return f"{money(price.value)}/h ({side.label}: {price.remark})"
