@@ -263,8 +263,11 @@ def pass_pairs(rows: Sequence[MicroRow]) -> list[PassPair]:
 
 
 def _pair(alone: MicroRow, both: MicroRow) -> PassPair:
-    """Return a pair. Its backward time is the measured one if the trials timed it, else a difference: trial by trial if
-    both cells have equally many trials, else of the means."""
+    """Return the times of forward and of forward with backward, as one configuration.
+
+    The backward time is the measured one if the trials timed it, else the difference of the two: trial by trial if both
+    cells have equally many trials, else of their means.
+    """
     forward, together = alone["mean_time_ms"], both["mean_time_ms"]
     timed, deviation = both.get("backward_time_ms"), both.get("backward_std_ms")
     if is_figure(timed) and float(timed or 0) > 0:

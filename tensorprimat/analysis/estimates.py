@@ -26,7 +26,7 @@ CLOCK_CHANGE = 0.10  # relative; GPUs change their clock by up to this much, war
 FEWEST_OF_A_LEVEL = 2  # rows after the first, which is always left out
 MOST_DECIMALS = 9
 COARSEST = 0.01  # relative; largest rounding unit assumed: 6 s printed as "6" may still be exact to 1 %
-ROWS_LOOKED_AT = 200  # more rows show no more digits
+ROWS_LOOKED_AT = 200  # enough to see how many digits the log prints
 
 
 def figure(result: Result, metric: str) -> float | None:

@@ -112,7 +112,8 @@ def _of_parts(result: Result, gpu: Gpu | None, convention: str, mfu: float, peak
 def _of_packing(result: Result, convention: str, mfu: float) -> str:
     """Return the range of the MFU of packed sequences, whose documents have unknown lengths; "" for others.
 
-    A token that sees only its own document costs between no attention and that of the whole sequence.
+    Tokens attend to their own document alone: their attention costs more than none, and at most that of one document as
+    long as the sequence.
     """
     shape, length = result.model.shape, result.training_config.sequence_length
     if not result.training_config.packing or not length:

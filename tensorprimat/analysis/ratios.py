@@ -318,7 +318,7 @@ def mean_ratio(
 
 
 def _of_one_pairing(pairs: Sequence[Sequence[GroupPair]]) -> list[GroupPair]:
-    """Return the comparable pairs if there is one per model, of the same two sides and metric; else none."""
+    """Return the comparable pairs if each model has one and all compare the same two sides by one metric, else []."""
     comparable = [pair for of_model in pairs for pair in of_model if pair.comparable]
     pairings = {(pair.baseline.key, pair.candidate.key, pair.metric) for pair in comparable}
     if len(comparable) < 2 or len(pairings) > 1 or any(len(of_model) > 1 for of_model in pairs):

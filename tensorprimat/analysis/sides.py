@@ -176,8 +176,8 @@ def _key(item: Loaded, by: str) -> str:
 def _as_named(items: Sequence[Loaded]) -> list[list[Loaded]]:
     """Return the files of every benchmark on every side, sides in the order in which they were named.
 
-    A file joins a benchmark if it can be pooled with all files in it. Of several files that state the same, it is
-    compared with one only.
+    A file joins a benchmark if it can be pooled with all files in it. Files with the same settings are represented
+    by one of them.
     """
     benchmarks: list[tuple[list[Loaded], dict[tuple[str | None, ...], Result]]] = []
     for item in items:
