@@ -144,7 +144,7 @@ WRITING = "exec('while True: print(1, file=open(sys.argv[1] + str(1), chr(119)))
 
 
 @pytest.mark.parametrize(("more", "reason"), [(BUSY, "s of CPU in"), (WRITING, "is at work")])
-def test_an_orphan_at_work_is_a_training_under_nohup_and_is_left_alone(
+def test_an_active_orphan_is_taken_for_a_training_under_nohup_and_left_alone(
     device, started, tmp_path, monkeypatch, capsys, more, reason
 ):
     pid = orphan(device, started, more=f"{READY}; {more}")
@@ -256,7 +256,7 @@ def test_a_process_at_work_after_sigterm_is_not_killed_by_yes(device, started, t
     assert lives(pid)
 
 
-def test_a_process_that_ends_while_it_is_watched_again_counts_as_ended(device, started, tmp_path, monkeypatch, capsys):
+def test_a_process_that_ends_during_the_second_check_counts_as_ended(device, started, tmp_path, monkeypatch, capsys):
     ends_late = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), os._exit(0)))"
     pid = orphan(device, started, more=ends_late)
     fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)

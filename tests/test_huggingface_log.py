@@ -280,7 +280,7 @@ def test_other_dictionaries_are_refused(read_text: Any, text: str) -> None:
         read_text(text + "\n")
 
 
-def test_a_row_that_was_printed_twice_counts_once_and_a_run_that_stands_still_every_time(read_text: Any) -> None:
+def test_a_row_printed_twice_counts_once_but_equal_rows_of_a_run_without_progress_all_count(read_text: Any) -> None:
     row = "{{'loss': {0}, 'grad_norm': {1}, 'learning_rate': 1e-05, 'epoch': 0.5}}\n"
     end = "{'train_runtime': 836.3, 'train_samples_per_second': 1.196, 'train_steps_per_second': 0.005}\n"
     assert len(read_text("".join(row.format(9 - n / 10, 1.5) * 2 for n in range(20)) + end).steps) == 20
@@ -546,7 +546,7 @@ def test_a_log_of_adapters_is_not_compared_with_one_of_full_training(read_text):
     assert "trainable parameters all against 20,971,520" in fairness.sentence
 
 
-def test_rows_of_axolotl_of_2025_with_a_rate_named_as_torchtunes_are_the_trainers(read_text):
+def test_rows_of_axolotl_of_2025_are_the_trainers_although_they_name_a_rate_as_torchtune_does(read_text):
     text = ""
     for step in range(1, 31):
         text += (

@@ -46,7 +46,7 @@ def test_level_runs_lose_the_first_row_and_show_no_drift():
     assert np.mean([run.start for one in found for run in one.runs]) < 3
 
 
-def test_a_gradual_warm_up_is_cut_or_carried_or_unsettled():
+def test_a_gradual_warm_up_is_cut_off_or_widens_the_interval_or_leaves_the_run_unsettled():
     for seed in range(40):
         series = runs(decay(0.05, 10), seed=seed)
         found = find_warmup(series)
@@ -63,7 +63,7 @@ def test_a_decay_over_most_of_a_short_run_is_not_settled():
     assert sum(found) <= 6
 
 
-def test_the_uncertainty_that_few_rows_leave_about_a_warm_up_is_carried():
+def test_the_uncertainty_about_a_warm_up_of_few_rows_widens_the_interval():
     """Several decay times fit 20 noisy rows; the shortest of them leaves next to no drift."""
     wrong = 0
     for time, rows in ((5, 15), (8, 20), (8, 25)):

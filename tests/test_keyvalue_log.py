@@ -115,7 +115,7 @@ def test_automodel_counts_all_tokens_and_its_rate_per_gpu_is_kept_separate(read_
     assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(40.2 * GIB / 1e9)
 
 
-def test_automodels_step_after_a_validation_holds_it(read_text: Any) -> None:
+def test_the_time_of_automodels_step_after_a_validation_includes_the_validation(read_text: Any) -> None:
     lines = log("automodel").splitlines()
     lines.insert(10, '[val] name "default" | step 10 | epoch 0 | loss 2.2 | lr 1.00e-05 | num_label_tokens 9')
     result = read_text("\n".join(lines) + "\n")
@@ -349,7 +349,7 @@ def test_verls_sum_of_step_times_reveals_missing_rows(read_text: Any) -> None:
     assert "but 60 s by Total time for train steps" in warnings[0]
 
 
-def test_torchtunes_step_after_an_evaluation_or_a_checkpoint_holds_it(read_text: Any) -> None:
+def test_the_time_of_torchtunes_step_after_an_evaluation_or_a_checkpoint_includes_it(read_text: Any) -> None:
     rows = [torchtune(n, 4000.0 if n in (11, 16) else 16000.0) for n in range(1, 21)]
     rows.insert(15, "INFO:torchtune.utils._logging:Saving checkpoint. This may take some time. Retrieving full …")
     rows.insert(10, "Step 10 | val_loss:2.25 ")

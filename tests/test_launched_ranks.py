@@ -37,7 +37,7 @@ def test_two_ranks_of_torchrun_measure_one_training(tmp_path):
     assert len(list((tmp_path / "out" / "history").iterdir())) == 1
 
 
-def test_the_place_among_the_ranks_is_the_launchers():
+def test_the_rank_number_comes_from_the_launcher():
     assert rank_of(TORCHRUN) == Rank(launcher="torchrun", rank=3, world_size=4, nodes=2)
     assert rank_of(SRUN) == Rank(launcher="srun", rank=1, world_size=2, nodes=1)
 

@@ -141,7 +141,7 @@ sys.stdout.buffer.write(b"\\xff\\xfe not UTF-8\\n and the last line")
 
 
 @pytest.mark.parametrize("seen", ["by nobody", "by the launcher"])
-def test_no_output_line_ends_a_training_and_the_log_has_all_of_them(follow, tmp_path, monkeypatch, seen):
+def test_no_output_line_stops_a_training_and_its_log_has_every_line(follow, tmp_path, monkeypatch, seen):
     if seen == "by nobody":  # the reader of our output has gone
 
         def gone(*_, **__):
@@ -175,7 +175,7 @@ with open("its.log", "wb", buffering=0) as log:
 """
 
 
-def test_ctrl_c_is_waited_for(tmp_path):
+def test_after_ctrl_c_the_launcher_is_waited_for(tmp_path):
     started = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTIBLE], cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

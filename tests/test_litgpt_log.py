@@ -69,7 +69,7 @@ def test_without_accumulation_every_iteration_is_a_step(tmp_path):
     assert read(tmp_path, *rows(per_step=1, steps=3, ms=321.4)).raw_step_times == [0.3214] * 3
 
 
-def test_of_steps_of_one_iteration_every_printed_one_has_a_time(tmp_path):
+def test_where_a_step_is_one_iteration_every_printed_step_has_a_time(tmp_path):
     lines = [row(10 * n, 10 * n, 250.0 + n, ends=True) for n in range(1, 9)]
     assert read(tmp_path, *lines).raw_step_times == pytest.approx([(250.0 + n) / 1000 for n in range(1, 9)])
 

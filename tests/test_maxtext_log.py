@@ -71,7 +71,7 @@ def test_the_time_of_the_second_row_is_ignored(read_text: Any, seconds: float) -
         ("eval metrics after step: 4, loss=8.100, total_weights=8192.0", "validation"),
     ],
 )
-def test_after_a_wait_the_next_row_holds_it_and_the_one_after_nothing(
+def test_a_wait_is_in_the_time_of_the_next_row_and_not_in_the_one_after(
     read_text: Any, announced: str, what: str
 ) -> None:
     rows = [row(0, 40), row(1, 0.01), row(2), row(3), announced, row(4), row(5, 9.0), row(6, 0.02), row(7), row(8)]

@@ -109,7 +109,7 @@ def test_a_killed_run_is_incomplete(read_text: Any) -> None:
     assert (result.complete, result.runs[0].ended_by) == (False, "killed by a signal")
 
 
-def test_blocks_of_two_ranks_that_lie_in_each_other_stay_whole(read_text):
+def test_interleaved_blocks_of_two_ranks_stay_whole(read_text):
     def block(rank, step, rate):
         head = f"2026-01-05 08:00:{step:02d}.9 INFO [step={step}/99,epoch=0]"
         return [f"{rank}: {line}\n" for line in (head, f"    throughput/device/tokens_per_second={rate}")]

@@ -36,7 +36,7 @@ CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
         (UNIFIED, "other", "memory.events", EVENTS, None),
     ],
 )
-def test_the_counter_is_that_of_the_own_group_or_the_nearest_above(
+def test_the_kill_counter_is_that_of_the_processs_own_control_group_or_the_nearest_one_above(
     tmp_path, monkeypatch, groups, folder, name, text, kills
 ):
     own = tmp_path / "own"
@@ -54,7 +54,7 @@ def test_a_system_without_control_groups_has_no_counter(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux'")
-def test_the_counter_of_this_process_does_not_rise_by_a_kill_by_hand():
+def test_a_kill_by_hand_does_not_raise_the_kill_counter():
     watch = oom_kills.KillWatch()
     assert oom_kills.count() in (None, *range(10**6))
     child = os.fork()

@@ -58,7 +58,7 @@ def supervised(tmp_path, capsys, *groups):
     return verdicts, [line[4] for line in lines]
 
 
-def test_a_part_that_fails_crashes_or_leaves_takes_no_line_of_another(tmp_path, capsys):
+def test_a_part_that_fails_or_crashes_or_exits_loses_no_line_of_another_part(tmp_path, capsys):
     names = ("one", "breaks", "leaves", "absent", "dies", "exits", "two")
     verdicts, printed = supervised(tmp_path, capsys, names)
     assert list(verdicts.values()) == ["PASS", "FAIL", "FAIL", "SKIP", "FAIL", "FAIL", "PASS"]

@@ -98,7 +98,7 @@ def test_the_json_of_a_plan_is_the_configuration_of_the_training(capsys):
     assert (spec["platform"], spec["num_gpus"], spec["global_batch_size"], spec["engine"]) == ("amd", 4, 64, "torch")
 
 
-def test_a_gpu_stays_a_fact_about_a_log_where_one_is_found(folder, capsys):
+def test_gpu_states_the_device_of_a_log_where_a_log_is_found(folder, capsys):
     row = " iteration {0}/ 9 | elapsed time per iteration (ms): 900.0 | global batch size: 8 | lm loss: 1.0E+01 |\n"
     (folder / "training_llama.log").write_text("".join(row.format(number) for number in range(1, 10)))
     assert plan("--gpu", "MI300X", "--num-gpus", "8") == 0

@@ -65,7 +65,7 @@ def test_a_stall_or_a_slow_start_is_not_another_speed(read: Reader) -> None:
     assert not any("no line says why" in warning for warning in read(slow).warnings)
 
 
-def test_a_batch_that_falls_in_the_rows_is_another_training(read: Reader) -> None:
+def test_rows_whose_batch_becomes_smaller_are_another_training(read: Reader) -> None:
     rows = [line for line in JOBS["nemo"](replace(OTHER, last=60)) if "iteration" in line]
     more = [line for line in JOBS["nemo"](replace(LONG, first=61, last=90)) if "iteration" in line]
     assert_figures_of(read(rows, more), OTHER)

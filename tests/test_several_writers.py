@@ -47,7 +47,7 @@ def test_a_step_takes_the_time_between_rows_of_one_process(tmp_path, pace):
     assert sum(ALTERNATE in warning for warning in result.warnings) == 1
 
 
-def test_a_restart_of_one_process_is_none_of_several(tmp_path):
+def test_a_restart_of_one_process_is_not_taken_for_several_processes(tmp_path):
     first, again = process(15.0, 0.0, loss=2.0, steps=300), process(15.0, 1e5, loss=1.8)
     result = read(tmp_path, [*first, *again])
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(15.0)

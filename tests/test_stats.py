@@ -62,7 +62,7 @@ def test_few_runs_against_many_give_few_false_alarms(ours, theirs):
 
 @given(RUNS, RUNS, st.floats(0.6, 0.995))
 @example([2.0, 1.5, 0.53125], [0.71875, 0.734375], 0.65625)
-def test_an_interval_leaves_out_one_exactly_where_the_p_value_is_below_its_level(ours, theirs, confidence):
+def test_an_interval_excludes_1_exactly_where_the_p_value_is_below_its_level(ours, theirs, confidence):
     found = stats.difference(stats.of_runs(ours), stats.of_runs(theirs))
     low, high = found.interval(confidence)
     if abs(found.p_value() - (1 - confidence)) > 1e-6:

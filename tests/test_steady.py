@@ -132,7 +132,7 @@ def test_the_unit_of_time_does_not_matter(times, unit):
 
 
 @pytest.mark.parametrize("length", [1, 400, 30_000])
-def test_warm_up_of_hundreds_of_thousands_of_rows_ends_where_it_ends(length):
+def test_the_end_of_a_warm_up_is_found_among_hundreds_of_thousands_of_rows(length):
     rows = 3 * LONGEST + 1234
     steady = find_steady(noisy(ramp(length, rows=rows)))
     assert abs(steady.start - length) <= max(2, length // 20)

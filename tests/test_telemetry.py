@@ -66,7 +66,7 @@ def test_sampling_runs_in_the_background_and_ends():
     assert not sampler._thread.is_alive()
 
 
-def test_a_clock_that_is_held_down_is_reported_with_its_share():
+def test_a_throttled_clock_is_reported_with_the_share_of_its_time():
     readings = [
         DeviceReading(throttled_by=("heat",)),
         DeviceReading(),
