@@ -418,18 +418,23 @@ def test_a_row_after_run_stop_is_no_training_of_its_own(tmp_path):
     [
         ("1xESC-N8-E11", None),
         ("4xHPE Cray XD670", None),
-        ("2xXE9680x8H100-SXM-80GB", "XE9680x8H100-SXM-80GB"),
-        ("SR780aV3-8xB200_SXM_180GB", "SR780aV3-8xB200_SXM_180GB"),
+        ("8xAS-A126GS-TNBR", None),
+        ("2xXE9680x8H100-SXM-80GB", "H100-SXM-80GB"),
+        ("SR780aV3-8xB200_SXM_180GB", "B200-SXM-180GB"),
+        ("128xBM.GPU.H100.8", "H100"),
+        ("nebius_h200_n128", "H200"),
+        ("16xNVIDIA GB200", "NVIDIA GB200"),
         ("tpu-v5p", "tpu-v5p"),
         ("1xMI325X", "MI325X"),
     ],
 )
-def test_the_name_of_a_system_is_no_device(tmp_path, platform, device):
+def test_a_system_that_names_its_gpu_gives_the_device_and_any_other_does_not(tmp_path, platform, device):
     journal = Journal(global_batch_size=16, submission_platform=platform)
     step_times(journal)
     result = journal.read(tmp_path / "result_0.txt")
     warned = [warning for warning in result.warnings if "the name of a system and not of a GPU" in warning]
     assert (result.gpu_info.device_name, bool(warned)) == (device, device is None)
+    assert (result.platform is None) == (device in (None, "tpu-v5p"))
 
 
 def test_the_launcher_names_the_device_where_the_platform_names_a_system(tmp_path):

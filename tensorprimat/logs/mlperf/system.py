@@ -30,9 +30,11 @@ FOLDERS_ABOVE = 5  # result_0.txt, or power/result_0/node_0.txt, below results/S
 
 _PLATFORM = re.compile(r"(?:(?P<nodes>\d{1,5})x)?(?P<device>\S.*)")
 _ACCELERATOR = re.compile(
-    r"(?<![A-WYZa-wyz])(?:GB|GH|MI|H|A|B|L|V)\d{2,3}[A-Z]{0,2}(?![A-Za-z0-9])|TPU|Gaudi|Trainium|\bHL-\d", re.IGNORECASE
+    r"(?<![A-WYZa-wyz])(?P<gpu>(?:(?:GB|GH|MI|H|B)\d{2,3}[A-Z]{0,2}|A(?:10|16|30|40|100|800)|L(?:4|20|40)S?|V100)(?![A-Za-z0-9])"
+    r"(?:[-_](?:SXM\d?|PCIe|NVL|OAM|\d{2,3}GB)){0,3})|TPU|Gaudi|Trainium|\bHL-\d",
+    re.IGNORECASE,
 )
-"""A name of an accelerator in that of a system, as XE9680x8H100-SXM-80GB; D74H-7U has none."""
+"""A name of an accelerator in that of a system, as H100-SXM-80GB in XE9680x8H100-SXM-80GB; D74H-7U has none."""
 _CONFIG_FILE = re.compile(r"_(?P<nodes>\d{1,5})x(?P<gpus>\d{1,3})x\d{1,5}(?:_|\.sh)")
 """`config_MI355X_1x8x1.sh`: nodes × GPUs of a node × …"""
 _WORLD_SIZE = re.compile(r"\bslurm2pytorch: .{0,200}\bWORLD_SIZE=(\d{1,6})\b")
@@ -134,10 +136,25 @@ def fact(value: object) -> str | None:
 def _take_platform(reading: Reading, settings: Mapping[str, Any]) -> None:
     platform = settings.get("submission_platform")
     match = _PLATFORM.fullmatch(platform.strip()) if isinstance(platform, str) else None
-    if match and (devices.platform_of(match["device"]) or _ACCELERATOR.search(match["device"])):
-        reading.gpu_info["device_name"] = match["device"]
+    if match and (device := _device_in(match["device"])):
+        reading.gpu_info["device_name"] = device
     if match and match["nodes"]:
         reading.training_config["num_nodes"] = int(match["nodes"])
+
+
+def _device_in(platform: str) -> str | None:
+    """Return the device that the name of a system contains, or the name itself where it is that of a device.
+
+    >>> _device_in("XE9680x8H100-SXM-80GB"), _device_in("NVIDIA DGX H100"), _device_in("D74H-7U")
+    ('H100-SXM-80GB', 'NVIDIA DGX H100', None)
+    """
+    found = _ACCELERATOR.search(platform)
+    if found is None:
+        return None
+    if not found["gpu"] or devices.find_name(platform) == platform:
+        return platform
+    gpu = found["gpu"].replace("_", "-")
+    return gpu.upper() if gpu.islower() else gpu
 
 
 def _take_description(reading: Reading, system: System) -> None:
