@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tensorprimat.core.errors import NotALogError
@@ -84,6 +85,15 @@ def test_a_rate_of_few_whole_tokens_is_too_coarse_for_a_time(read_text: Any) -> 
     result = read_text(log(row(1, "9"), row(2, "12"), row(3, "13")))
     assert "seconds" not in result.steps.seen
     assert result.performance_metrics.basis == "reported_rates"
+    assert [warning for warning in result.warnings if "which is too coarse for step times" in warning]
+
+
+def test_rates_around_the_coarsest_one_give_every_row_a_time(read_text: Any) -> None:
+    rates = ["520", "480"] * 10
+    result = read_text(log(*(row(n, rate) for n, rate in enumerate(rates, start=1))))
+    assert np.isfinite(result.steps.column("seconds")).all()
+    seconds = result.steps.column("seconds")
+    assert seconds[1] / seconds[0] == pytest.approx(520 / 480)
 
 
 def test_without_a_configuration_only_the_rates_are_known(read_text: Any) -> None:

@@ -6,8 +6,8 @@ What the numbers mean (torchtitan/components/metrics.py):
   many steps as lie since the last one; step 1 is always printed.
 - Validation restarts clock and token count, so its time is in no row; a checkpoint does not, so its row is marked.
 - No step time is printed. It follows from `tps` where the log states batch, sequence length and world size, because
-  torchtitan divided just these tokens by it. `tps` is rounded to whole tokens: below LEAST_TPS that would move the time
-  by more than 0.1 %, and the row keeps its rate alone.
+  torchtitan divided just these tokens by it. `tps` is rounded to whole tokens: below LEAST_TPS that moves the time
+  by more than 0.1 %, and the rows keep their rates alone.
 - Memory is the peak that the allocator reserved since the last line, in GiB.
 - Ranks that hold no loss (all pipeline stages but the last) print -1 for it.
 """
@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core import devices
+from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import Platform
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
+from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB, GIB
 from tensorprimat.logs import fields
@@ -150,8 +152,9 @@ def read(log: Log) -> Reading:
     config["framework"] = "torchtitan"
     batch, length, gpus = (config.get(name) for name in ("global_batch_size", "sequence_length", "num_gpus"))
     tokens = seen.tokens_per_step or (batch * length if batch and length else None)
-    if tokens and gpus:
-        steps = _timed(steps, tokens / gpus)
+    coarse: list[str] = []
+    if tokens and gpus and steps.has("reported_tokens_per_second_per_gpu"):
+        steps, coarse = _timed(steps, tokens / gpus)
     starts = {segment: first - 1 for segment, first in enumerate(seen.starts)}
     return Reading(
         steps=fields.with_intervals(steps, starts=starts, extra_boundaries=seen.validations),
@@ -162,7 +165,7 @@ def read(log: Log) -> Reading:
         source=seen.source,
         timer="reported_tokens_per_second_per_gpu" if tokens and gpus else None,
         timestamp=fields.iso(seen.timestamp),
-        warnings=_truncated_after_rate(steps),
+        warnings=[*_truncated_after_rate(steps), *coarse],
     )
 
 
@@ -223,11 +226,18 @@ def _step(line: int, text: str, interrupted_by: str) -> Step | None:
     )
 
 
-def _timed(steps: Steps, tokens_per_gpu: float) -> Steps:
-    """Return the rows with the mean time of one optimizer step, where the rounded rate is exact enough."""
+def _timed(steps: Steps, tokens_per_gpu: float) -> tuple[Steps, list[str]]:
+    """Return the rows with the mean time of one optimizer step, where the rounded rates are exact enough, else a
+    warning. All rows get a time, or none: times of the faster rows alone would be no mean of the training.
+    """
     rate = steps.column("reported_tokens_per_second_per_gpu")
-    seconds = np.where(rate >= LEAST_TPS, tokens_per_gpu / np.maximum(rate, LEAST_TPS), np.nan)
-    return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps
+    usual = median(rate[np.isfinite(rate)])
+    if usual < LEAST_TPS:
+        return steps, [
+            f"step_time: tps is rounded to whole tokens, up to {percent(0.5 / usual)} of it, which is too coarse for "
+            "step times; the rates are the measurement"
+        ]
+    return steps.replace(seconds=tokens_per_gpu / np.where(rate > 0, rate, np.nan)), []
 
 
 def _notice(text: str, origin: Origin, seen: _Seen) -> None:
