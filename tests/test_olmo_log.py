@@ -87,6 +87,43 @@ def test_olmo_core_prints_the_rate_of_the_one_step(read_text: Any) -> None:
     assert (step.memory_reserved_peak_bytes, step.tokens) == (40 * 2**30, None)
 
 
+def core_block(step: int, *, seconds: float = 2.0, total: str | None = None, saved: bool = False) -> str:
+    """Return a block of OLMo-core 3, which shortens numbers from 10**9 on; 8 GPUs of 65,536 tokens a step."""
+    values = [
+        f"throughput/device/BPS={1 / seconds:.4f}",
+        f"throughput/device/TPS={65536 / seconds:,.0f}",
+        "throughput/device/flopsPS=410.1T",
+        f"throughput/total tokens={total or f'{524288 * step:,}'}",
+        *(["checkpoint/save_duration_s=30.05"] if saved else []),
+        "train/CE loss=7.645",
+    ]
+    head = f"2026-11-24 00:00:{step % 60:02}.767\tnode-3:0\tolmo_core.train.callbacks.console_logger:71\tINFO"
+    return "\n".join([f"{head}\t[step={step}/100,epoch=1,eta=1m]", *(f"    {value}" for value in values)])
+
+
+def test_shortened_numbers_of_olmo_core_end_no_block(read_text: Any) -> None:
+    building = "INFO\tBuilding transformer with 1,311,616 total params, 1,049,472 non-embedding params\n"
+    result = read_text(building + "\n".join(core_block(n) for n in range(2, 30)) + "\n")
+    step = result.steps[5]
+    assert (step.loss, step.tokens, step.reported_tflops_per_gpu) == (7.645, 524288, pytest.approx(410.1))
+    assert (result.training_config.num_gpus, result.model.parameters) == (8, 1_311_616)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(524288 / 2)
+
+
+def test_a_shortened_total_gives_no_tokens_of_a_step(read_text: Any) -> None:
+    rounded = [core_block(n, total=f"{524288 * n / 1e9 + 0.99:.3f}B") for n in range(20, 40)]
+    assert not read_text("\n".join(rounded) + "\n").steps.has("tokens")
+    exact = [core_block(n) for n in range(2, 20)]
+    assert set(read_text("\n".join([*exact, *rounded]) + "\n").steps.column("tokens")) == {524288.0}
+
+
+def test_a_step_of_olmo_core_with_a_checkpoint_is_not_measured(read_text: Any) -> None:
+    blocks = [core_block(n, seconds=32.05 if n % 10 == 0 else 2.0, saved=n % 10 == 0) for n in range(2, 40)]
+    result = read_text("\n".join(blocks) + "\n")
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+    assert [warning for warning in result.warnings if "3 left out because they include a validation" in warning]
+
+
 def test_a_row_covers_the_steps_of_its_interval(read_text: Any) -> None:
     assert read_text(log(*(block(n) for n in (10, 20, 30)))).steps.column("covers").tolist() == [1, 10, 10]
 

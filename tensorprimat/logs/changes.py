@@ -13,6 +13,8 @@ from tensorprimat.core.terms import RATES
 
 FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
 """Printed rates of arithmetic; multiplied by the step time they are the work of a device in a step."""
+WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
+MOST_GPUS_BY_RATIO = 64  # beyond, the tolerance is 0.1 GPUs: WHOLE_RATIO of the number comes near half a GPU
 STEADY_ROWS = 3  # of equal work, before and after a change
 SAME_WORK, OTHER_WORK = 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
 LEVEL_ROWS = 0.8  # of the rows are near their level; the others are slow steps whose rate is a mean
@@ -111,6 +113,17 @@ def gpus(steps: Steps) -> np.ndarray:
     if not steps.has("reported_tokens_per_second"):
         total = steps.column("tokens") / steps.column("seconds")
     return np.asarray(total / steps.column("reported_tokens_per_second_per_gpu"))
+
+
+def whole_gpus(steps: Steps) -> int | None:
+    """Return the GPUs by which every row divides its rate over all of them; None where rounding leaves a doubt."""
+    ratios = gpus(steps)
+    ratios = ratios[np.isfinite(ratios)]
+    if not len(ratios):
+        return None
+    whole = round(float(np.median(ratios)))
+    tolerance = WHOLE_RATIO * whole if whole <= MOST_GPUS_BY_RATIO else 0.1
+    return whole if whole >= 1 and bool((np.abs(ratios - whole) <= tolerance).all()) else None
 
 
 def _shifts(work: np.ndarray) -> list[int]:

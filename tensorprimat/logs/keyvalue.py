@@ -31,10 +31,8 @@ from tensorprimat.logs.text import Log
 
 LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
 LONGEST_SETTING = 2**12
-WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
 SAME_SUM = 0.01  # relative: time of a step outside its parts
 MOST_ROUNDING = 0.03  # of a printed time or rate; the closing audit asks for a reason beyond it
-MOST_GPUS_BY_RATIO = 64  # beyond, the tolerance is 0.1 GPUs: WHOLE_RATIO of the number comes near half a GPU
 
 _DIGITS = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?(?:nan|inf)"
 _PLAIN = re.compile(r"\d{1,9}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?(?= |$)")
@@ -346,7 +344,7 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
             config.setdefault(product, prod(seen.config[name] for name in factors))
     if dialect.epochs and {"max_steps", dialect.epochs} <= seen.config.keys():
         config["max_steps"] = seen.config["max_steps"] * seen.config[dialect.epochs]
-    if dialect.gpus_of_rates and (gpus := _gpus(steps)):
+    if dialect.gpus_of_rates and (gpus := changes.whole_gpus(steps)):
         config.setdefault("num_gpus", gpus)
     return config
 
@@ -392,7 +390,7 @@ def _per_gpu(steps: Steps, config: dict[str, Any]) -> tuple[Steps, list[str]]:
 
     It is known if the log states it, or the tensor- and pipeline-parallel sizes: the rates give the other factor.
     """
-    name, replicas = "reported_tokens_per_second_per_gpu", _gpus(steps)
+    name, replicas = "reported_tokens_per_second_per_gpu", changes.whole_gpus(steps)
     sizes = (config.get("tensor_model_parallel_size"), config.get("pipeline_model_parallel_size"))
     if replicas and all(sizes):
         config.setdefault("num_gpus", prod((replicas, *(size for size in sizes if size))))
@@ -405,14 +403,3 @@ def _per_gpu(steps: Steps, config: dict[str, Any]) -> tuple[Steps, list[str]]:
     if replicas in (None, gpus):
         return steps, []
     return _without(steps, name), []
-
-
-def _gpus(steps: Steps) -> int | None:
-    """Return the GPUs by which every row divides its rate over all of them; None where rounding leaves a doubt."""
-    ratios = changes.gpus(steps)
-    ratios = ratios[np.isfinite(ratios)]
-    if not len(ratios):
-        return None
-    whole = round(float(np.median(ratios)))
-    tolerance = WHOLE_RATIO * whole if whole <= MOST_GPUS_BY_RATIO else 0.1
-    return whole if whole >= 1 and bool((np.abs(ratios - whole) <= tolerance).all()) else None

@@ -5,9 +5,9 @@ What the numbers mean (olmo/train.py, SpeedMonitor; olmo_core/train/callbacks/sp
   steps, per GPU. Windows overlap, so the spread of these rates says little about single steps. OLMo-core's
   `throughput/device/TPS` is the rate of the one step; its `(actual avg)` is a running mean and is not read.
 - OLMo prints no step time, so its rates are the measurement. OLMo-core's `throughput/device/BPS` is one over the time
-  of the step.
-- The monitor begins after the first batch, and again after every checkpoint and evaluation, so neither is in a rate;
-  a block without a rate (the first) is not a row.
+  of the step. A step after which a checkpoint is saved includes it, and its block says so.
+- The monitor of OLMo begins after the first batch, and again after every checkpoint and evaluation, so neither is in a
+  rate; a block without a rate (the first) is not a row.
 - `throughput/total_tokens` counts over all GPUs: its growth is the tokens of a step.
 - Memory: `System/Peak GPU Memory (MB)` is the allocator's peak over all ranks, in units of 10**6 bytes.
 """
@@ -24,19 +24,23 @@ from tensorprimat.core import devices
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
-from tensorprimat.logs import fields, work
+from tensorprimat.logs import changes, fields, work
 from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.fields import CLOCK_RESOLUTION, half_digit
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 _BLOCK = re.compile(r"\[step=(?P<step>\d{1,15})/(?P<last>[\d,]{1,15}|\?\?\?),epoch=\d{1,9}(?:,eta=[^\]]{1,60})?\]\s*$")
-_METRIC = re.compile(rf"(?<!\s)\s+(?P<name>[A-Za-z][\w/ ()%.-]{{1,80}})=(?P<value>{fields.NUMBER})\s*$")
+_METRIC = re.compile(
+    rf"(?<!\s)\s+(?P<name>[A-Za-z][\w/ ()%.*-]{{1,80}})=(?P<value>{fields.NUMBER})(?P<suffix>[BTPE])?\s*$"
+)
+SUFFIXES = {"B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+"""Of numbers from 10**9 on, which OLMo-core 3 rounds to four or five digits."""
 _NOTABLE = re.compile(
-    r"Config\(|Total number of parameters|\bDevice: |^\d{4}-\d\d-\d\d"
+    r"Config\(|Total number of parameters|Building transformer with|\bDevice: |^\d{4}-\d\d-\d\d"
     r"|\"(?:global_batch_size|rank_microbatch_size|sequence_length)\":|world[ _]size"
 )
-_PARAMETERS = re.compile(r"Total number of parameters: ([\d,]+)")
+_PARAMETERS = re.compile(r"Total number of parameters: ([\d,]+)|Building transformer with ([\d,]+) total params")
 _HOST = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3}\s+(?P<host>[\w.-]{1,255}):\d{1,7}\s")
 _ARGUMENT = re.compile(r"\b(\w+)=('[^']*'|[\w.+-]+)(?=\s{0,9}[,)])(?!,\d)")
 
@@ -66,6 +70,8 @@ METRICS: dict[str, tuple[str, float]] = {
     "gpu_memory/GPU reserved mem (GiB)": ("memory_reserved_peak_bytes", float(GIB)),
 }
 """Printed name → field of Step and unit."""
+CHECKPOINT = "checkpoint/save_duration_s"
+"""Of OLMo-core 3: the time of the block's step holds the checkpoint."""
 BATCHES_PER_SECOND = "throughput/device/BPS"
 """Of OLMo-core, whose batch is an optimizer step: one over the time of the step."""
 TOTALS = ("throughput/total_tokens", "throughput/total tokens")
@@ -102,7 +108,12 @@ def read(log: Log) -> Reading:
     totals: dict[int, float] = {}
     steps = fields.merged((None, step) for step in _rows(log, reading, totals))
     single = reading.training_config.pop("single", None)  # OLMo-core times one step, however seldom it prints one
-    reading.steps = work.with_tokens(steps if single else fields.with_intervals(steps), totals)
+    steps = work.with_tokens(steps if single else fields.with_intervals(steps), totals)
+    if single:
+        steps = _with_all_tokens(steps)
+    if single and (gpus := changes.whole_gpus(steps)):
+        reading.training_config.setdefault("num_gpus", gpus)
+    reading.steps = steps
     reading.platform = devices.platform_of(reading.gpu_info.get("device_name"))
     for name in ("batch_tokens", "micro_batch_tokens"):
         reading.training_config.pop(name, None)
@@ -112,6 +123,13 @@ def read(log: Log) -> Reading:
             "they vary less than single steps"
         )
     return reading
+
+
+def _with_all_tokens(steps: Steps) -> Steps:
+    """Return the rows with the tokens of a step that all rows with an exact total share; later totals are rounded."""
+    tokens = steps.column("tokens")
+    known = tokens[np.isfinite(tokens)]
+    return steps.replace(tokens=float(known[0])) if len(known) > 1 and (known == known[0]).all() else steps
 
 
 def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step]:
@@ -144,13 +162,16 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
 
 
 def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]) -> None:
-    if metric["name"] in TOTALS:
-        totals[block["line"]] = fields.positive(metric["value"]) or np.nan
+    if metric["name"] in TOTALS:  # rounded totals give no tokens of a step
+        totals[block["line"]] = (not metric["suffix"] and fields.positive(metric["value"])) or np.nan
+    elif metric["name"] == CHECKPOINT:
+        block["interrupted_by"] = "checkpoint"
     elif metric["name"] == BATCHES_PER_SECOND:
         if (rate := fields.positive(metric["value"])) and half_digit(metric["value"]) <= CLOCK_RESOLUTION * rate:
             block["seconds"] = 1 / rate
     elif metric["name"] in METRICS:
         name, unit = METRICS[metric["name"]]
+        unit *= SUFFIXES.get(metric["suffix"] or "", 1.0)
         value = (
             fields.number(metric["value"]) if unit == 1.0 and name == "loss" else fields.positive(metric["value"], unit)
         )
@@ -165,7 +186,7 @@ def _notice(text: str, reading: Reading) -> None:
     if reading.host is None and (match := _HOST.match(text)):
         reading.host = match["host"]
     if match := _PARAMETERS.search(text):
-        reading.model["parameters"] = fields.whole(match[1])
+        reading.model["parameters"] = fields.whole(match[1] or match[2])
     elif "Device: " in text and (name := devices.find_name(text)):
         reading.gpu_info["device_name"] = name
     elif "TrainConfig(" in text:
