@@ -81,7 +81,7 @@ def world_size() -> int:
 
 
 def _check_share(least_share: float | None, devices: int, device_name: str | None) -> None:
-    """Raise UsageError for a share without other devices or a published rate to which it could refer."""
+    """Raise UsageError if a share is given, but neither another device nor a published rate to compare with."""
     if least_share is not None and not records.has_reference(devices, device_name):
         raise UsageError(
             "--fail-below: there is one device here and no published rate of it to compare with; leave it out, or "

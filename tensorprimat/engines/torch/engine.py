@@ -262,8 +262,8 @@ def _strategy(spec: RunSpec) -> Any:
 def _environment(spec: RunSpec) -> list[Any]:
     """Return a Lightning plugin that starts the ranks, if Lightning would wait for ranks that no launcher starts.
 
-    Lightning assumes that srun started the ranks also in a batch script's own shell, and in an srun step of one task
-    that trains on several devices.
+    Lightning takes every process in a Slurm job for a rank that srun started. That is wrong in the shell of a batch
+    script, and in an srun step of one task that trains on several devices.
     """
     if "SLURM_NTASKS" not in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
         return []

@@ -130,7 +130,7 @@ def _attention(
 
 
 class _Counted(nn.Module):  # type: ignore[misc]
-    """A wrapper of a layer that begins an entry of a list for the layer's bytes, and the next one after the layer."""
+    """A wrapper of a layer that appends an entry to a list before the layer runs, for its bytes, and one after it."""
 
     def __init__(self, layer: nn.Module, entries: list[float]) -> None:
         super().__init__()
