@@ -349,3 +349,12 @@ def test_windowed_rates_of_composer_count_once_per_window(read_text: Any, shape:
     assert np.diff(timed).min() >= 5
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.05)
     assert [warning for warning in result.warnings if "sliding window of steps (5 to 6)" in warning]
+
+
+def test_windowed_rates_of_lightnings_monitor_count_once_per_window(read_text: Any) -> None:
+    rows = [{"epoch": 0, "step": n, "train/loss": 9 - n / 100} for n in range(60)]
+    for row in rows[11:]:
+        row |= {"train/device/batches_per_sec": 0.5, "train/device/samples_per_sec": 4.0}
+    steps = read_text(as_csv(rows)).steps
+    timed = steps.column("index")[np.isfinite(steps.column("reported_samples_per_second_per_gpu"))]
+    assert (np.diff(timed) == 11).all()

@@ -104,7 +104,7 @@ def read_columns(
         steps = steps.replace(seconds=steps.column("seconds") / 1000)
     if steps.has("seconds") or any(steps.has(name) for name in RATES):
         elapsed = found.elapsed()
-        windows = not steps.has("seconds") and any(name in WINDOWED for name in columns.names)
+        windows = not steps.has("seconds") and any(name.endswith(WINDOWED) for name in columns.names)
         steps = found.with_tokens(steps)
         if windows:
             steps, windowed = sliding.without_overlap(steps, late=True)
