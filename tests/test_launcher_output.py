@@ -72,7 +72,8 @@ def test_the_error_of_a_rank_is_reported_instead_of_torchruns_message(follow, tm
 
 
 RANKS = """
-import os, torch, torch.distributed as dist
+import os, signal, torch, torch.distributed as dist
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun must not end rank 0 before it reports its lost connection
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(4))
 if dist.get_rank() == 1:
