@@ -358,3 +358,59 @@ def test_windowed_rates_of_lightnings_monitor_count_once_per_window(read_text: A
     steps = read_text(as_csv(rows)).steps
     timed = steps.column("index")[np.isfinite(steps.column("reported_samples_per_second_per_gpu"))]
     assert (np.diff(timed) == 11).all()
+
+
+def torchtitan(
+    interval: int, validations: Sequence[int] = (), *, last: int = 40, own_time: float = 2.0
+) -> list[dict[str, Any]]:
+    """Return the rows that torchtitan logs: the time since the last row or validation over the interval."""
+    rows, clock, window, tokens = [], 100.0, 0.0, 0
+    for step in range(1, last + 1):
+        clock, window, tokens = clock + own_time, window + own_time, tokens + 8192
+        row = {"_step": step, "_timestamp": 1.75e9 + clock}
+        if step == 1 or step % interval == 0:
+            row |= {"time_metrics/end_to_end(s)": window / interval, "throughput(tps)": tokens / window}
+            window, tokens = 0.0, 0
+        if step in validations:
+            clock += 30
+            row["validation_metrics/loss"] = 4.0
+            window, tokens = 0.0, 0
+        if len(row) > 2:
+            rows.append(row)
+    return rows
+
+
+@each_shape
+@pytest.mark.parametrize("validations", [(), (6, 12, 18, 24, 30, 36), tuple(range(5, 45, 5)), (3, 8, 13, 18, 23, 28)])
+def test_torchtitans_step_time_is_that_of_the_steps_since_a_validation(
+    read_text: Any, shape: str, validations: tuple[int, ...]
+) -> None:
+    result = read_text(SHAPES[shape](torchtitan(5, validations)))
+    assert result.steps.column("seconds") == pytest.approx([2.0] * 9)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+    since = [
+        max([step for step in (0, 1, *range(5, 45, 5), *validations) if step < row]) for row in (1, *range(5, 45, 5))
+    ]
+    assert result.steps.column("covers").tolist() == [
+        row - before for row, before in zip((1, *range(5, 45, 5)), since, strict=True)
+    ]
+    assert result.performance_metrics.total_steps == sum(result.steps.column("covers"))
+
+
+def test_torchtitans_rows_show_a_validation_that_was_not_exported(read_text: Any) -> None:
+    rows = [row for row in torchtitan(5, (7, 14, 21)) if "throughput(tps)" in row]
+    for row in rows:
+        row.pop("validation_metrics/loss", None)
+        row.pop("_timestamp")
+    result = read_text(as_csv(rows))
+    assert result.steps.column("seconds") == pytest.approx([2.0] * 9)
+    assert result.steps.column("covers").tolist() == [1, 4, 3, 1, 5, 4, 5, 5, 5]
+
+
+def test_torchtitans_rates_alone_count_where_they_contradict_the_step_times(read_text: Any) -> None:
+    rows = torchtitan(5)
+    for number, row in enumerate(rows):
+        row["throughput(tps)"] *= 1 + 0.07 * number
+    result = read_text(as_csv(rows))
+    assert result.performance_metrics.avg_step_time_seconds is None
+    assert any(warning.startswith("step_time: time_metrics/end_to_end(s)") for warning in result.warnings)

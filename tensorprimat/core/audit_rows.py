@@ -6,7 +6,6 @@ the measured pace. Between the dates of two rows more time can pass than the lat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -151,7 +150,7 @@ def rows_of(steps: Steps, selection: Selection, own: FloatArray, evidence: Evide
         dates=elapsed.name if elapsed else DATES,
         resolution=elapsed.resolution if elapsed else clocks.resolution_of(ended_at[np.isfinite(ended_at)]),
         interrupted=steps.column("interrupted_by")[picked],
-        announced=_announced(steps.column("line")[picked], evidence.announced),
+        announced=_announced(steps.column("line")[picked], index, evidence),
         measured_from=int(np.searchsorted(inside, selection.rows[0])) if len(selection.rows) else 0,
         pace=float(measured[timed].sum()) / amount,
     )
@@ -192,12 +191,18 @@ def _weights(steps: Steps) -> FloatArray:
     return repeated(1.0, len(steps), np.float64)
 
 
-def _announced(lines: np.ndarray, announced: Mapping[int, str]) -> NDArray[np.int8]:
+def _announced(lines: np.ndarray, index: np.ndarray, evidence: Evidence) -> NDArray[np.int8]:
     """Return the interruption announced before each row, as positions in INTERRUPTIONS; (rows,)."""
     kinds = np.zeros(len(lines), np.int8)
-    if announced:
-        places = np.searchsorted(lines, list(announced))
-        inside = places < len(lines)
-        codes = np.array([INTERRUPTIONS.index(kind) for kind in announced.values()], np.int8)
-        kinds[places[inside]] = codes[inside]
+    _mark(kinds, np.searchsorted(lines, list(evidence.announced)), list(evidence.announced.values()))
+    if evidence.evaluated_after and (np.diff(index) > 0).all():
+        after = np.searchsorted(index, sorted(evidence.evaluated_after), side="right")
+        _mark(kinds, after, ["validation"] * len(after))
     return kinds
+
+
+def _mark(kinds: NDArray[np.int8], places: np.ndarray, names: list[str]) -> None:
+    """Write the positions in INTERRUPTIONS of named interruptions at the places that are inside the rows."""
+    codes = np.array([INTERRUPTIONS.index(name) for name in names], np.int8)
+    inside = places < len(kinds)
+    kinds[places[inside]] = codes[inside]

@@ -108,5 +108,7 @@ class Evidence:
     clocks: tuple[LogClock, ...] = ()
     announced: Mapping[int, str] = field(default_factory=dict)
     """Line → "validation" or "checkpoint", which a log announces between rows and leaves out of their times."""
+    evaluated_after: frozenset[int] = frozenset()
+    """Numbers of the steps after which a table, which has no such lines, holds the metrics of an evaluation."""
     elapsed: Elapsed | None = None
     """Clock that the rows state, which is used for the audit instead of their dates."""

@@ -176,6 +176,7 @@ class MetricColumns:
             steps=index[opening],
             columns=columns,
             interrupted=np.diff(seen, prepend=0) > 0,
+            evaluations=np.unique(index[evaluated & numbered]),
             clock=self._clock(opening),
             is_dated=self.is_dated,
         )

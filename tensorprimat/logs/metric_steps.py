@@ -39,6 +39,8 @@ class Merged(NamedTuple):
     """Field of Step, or one of TOTAL_TOKENS → values, and a mask of those that were logged."""
     interrupted: np.ndarray
     """True where an evaluation was logged since the step before."""
+    evaluations: np.ndarray
+    """Numbers of the steps at which an evaluation was logged."""
     clock: RowClock
     is_dated: bool
     """True if the clock is the training's own, not that of calls of a logger."""

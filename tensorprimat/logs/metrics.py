@@ -22,7 +22,7 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.terms import RATES
-from tensorprimat.logs import fields, metric_columns, prefixes, sliding, work
+from tensorprimat.logs import fields, metric_columns, prefixes, sliding, torchtitan_tables, work
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow
@@ -42,7 +42,7 @@ def detect(log: Log) -> int:
     shape, _, first = _opening(log)
     if shape == "document":
         may_be = any(mark in text for _, text in log.head() for mark in ('"_step"', '"_runtime"', '"_wandb"'))
-        return len(_document(log)) if may_be else 0
+        return sum(_is_row(row) or _is_summary(row) for _, row in _document(log)) if may_be else 0
     if shape == "lines":
         found = (_object(text) for _, text in islice(log.head(), 200_000))
         return sum(1 for row in found if row is not None and (_is_row(row) or _is_summary(row)))
@@ -109,10 +109,13 @@ def read_columns(
         if windows:
             steps, windowed = sliding.without_overlap(steps, late=True)
             reading.warnings += windowed
+        if torchtitan_tables.STEP_TIME in columns.names:
+            steps, unknown = torchtitan_tables.with_step_times(steps, found.evaluations)
+            reading.warnings += unknown
         reading.steps, uneven = work.weighted(steps, elapsed, None, None, varies=False)
         reading.warnings += uneven
         reading.begins = sorted([*reading.begins, *found.restarts(steps)])
-        reading.evidence = Evidence(elapsed=elapsed)
+        reading.evidence = Evidence(elapsed=elapsed, evaluated_after=frozenset(found.evaluations.tolist()))
         if unitless:
             reading.warnings.append(
                 "steps: the table gives no unit for its step time; it counts milliseconds by the clock of the rows"
@@ -207,13 +210,14 @@ def _object(text: str) -> MetricRow | None:
 
 
 def _document(log: Log) -> list[tuple[int | None, MetricRow]]:
-    """Return the rows of one JSON document: a list of objects, or a summary."""
+    """Return the rows of one JSON document: a list of objects, or a summary; none if no object is a row of a table."""
     try:
         document = json.loads(log.text())
     except (ValueError, RecursionError):
         return []
     entries = document if isinstance(document, list) else [document]
-    return [(None, row) for row in entries if isinstance(row, dict) and (_is_row(row) or _is_summary(row))]
+    rows = [row for row in entries if isinstance(row, dict)]
+    return [(None, row) for row in rows] if any(_is_row(row) or _is_summary(row) for row in rows) else []
 
 
 def _json_lines(log: Log) -> Iterator[tuple[int | None, MetricRow]]:

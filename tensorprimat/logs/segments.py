@@ -195,7 +195,8 @@ def _evidence_of(measured: Sequence[Segment]) -> Evidence:
     if len(with_rows) == 1:
         return with_rows[0].reading.evidence
     announced = {line: kind for segment in measured for line, kind in segment.reading.evidence.announced.items()}
-    return Evidence(announced=announced)
+    evaluated = (segment.reading.evidence.evaluated_after for segment in measured)
+    return Evidence(announced=announced, evaluated_after=frozenset[int]().union(*evaluated))
 
 
 def _facts_of(found: Sequence[Segment], measured: Sequence[Segment]) -> tuple[SegmentFacts, ...]:

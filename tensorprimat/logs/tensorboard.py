@@ -18,7 +18,7 @@ from pathlib import Path
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import arguments, event_records, files, metric_columns, metrics
+from tensorprimat.logs import arguments, event_records, files, metric_columns, metrics, torchtitan_tables
 from tensorprimat.logs.fields import iso, with_intervals
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
@@ -35,11 +35,11 @@ MOST_ENTRIES = 20_000  # of a folder, while looking for event files
 FRAMEWORKS = {
     "iteration-time": "Megatron-LM",
     "train_step_timing in s": "NeMo",
-    "time_metrics/end_to_end(s)": "torchtitan",
+    torchtitan_tables.STEP_TIME: "torchtitan",
     "perf/step_time_seconds": "MaxText",
 }
 """Tag of the step time → the framework that writes it."""
-AVERAGED = ("Megatron-LM", "torchtitan")
+AVERAGED = ("Megatron-LM",)
 """Frameworks whose step time is the mean since the row before."""
 HPARAMS_FILE = "hparams.yaml"  # written by Lightning next to its events
 LARGEST_HPARAMS = 2**20  # bytes
