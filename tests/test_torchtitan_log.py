@@ -129,6 +129,46 @@ def test_a_row_with_a_checkpoint_inside_is_marked(read_text: Any, announced: str
     assert [step.interrupted_by for step in steps] == ["", "", "checkpoint", ""]
 
 
+@pytest.mark.parametrize(
+    ("announced", "interrupted"),
+    [
+        ("Saving the checkpoint.", ""),  # its time is in no row: the validation restarted the clock
+        ("Staging the checkpoint.", "checkpoint"),  # it is written while the next steps run
+        ("Saving the checkpoint (or staging if async is enabled).", "checkpoint"),
+    ],
+)
+def test_a_checkpoint_before_a_validation_is_inside_the_next_row_only_if_it_may_be_asynchronous(
+    read_text: Any, announced: str, interrupted: str
+) -> None:
+    validation = "[titan] validate step: 15  loss:  8.1  memory:  9.99GiB(1.2%)  tps: 90,000"
+    steps = read_text(log(row(1), row(10), f"[titan] {announced}", validation, row(20))).steps
+    assert [step.interrupted_by for step in steps] == ["", "", interrupted]
+
+
+def test_a_validation_after_every_row_contradicts_no_date(read_text: Any) -> None:
+    lines, clock = [], 100.0
+    for step in (1, *range(5, 45, 5)):
+        clock += 5 if step > 1 else 1  # a second per step
+        stamp = f"2026-01-05 08:{int(clock // 60):02}:{clock % 60:06.3f}".replace(".", ",")
+        lines.append(row(step).replace(f"2026-01-05 08:01:{step % 60:02},500", stamp))
+        clock += 4
+        lines.append(f"[titan] validate step: {step}  loss:  8.1  memory:  9.99GiB(1.2%)  tps: 90,000")
+    result = read_text(log(*lines))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1)
+    assert not [warning for warning in result.warnings if warning.startswith("audit")]
+    assert any("evaluation" in reason for reason in result.audit.explained_by)
+
+
+def test_two_processes_in_one_file_keep_what_each_states_before_its_mesh(read_text: Any) -> None:
+    opening = "[titan] 2026-01-05 08:00:00,050 - root - INFO - torchtitan version: 0.3.0"
+    process = [opening, CAPACITY, MESH, TRAINER]
+    first = [*process, "[titan] Training starts at step 1", row(1), row(10), row(20)]
+    second = [*process, "[titan] Training starts at step 21", row(21), row(30), row(40)]
+    result = read_text("\n".join([*first, *second]) + "\n")
+    assert result.gpu_info.device_name == "NVIDIA H100 80GB HBM3"
+    assert result.steps.column("segment").tolist() == [0, 0, 0, 1, 1, 1]
+
+
 def test_the_spelling_of_2024_is_read(read_text: Any) -> None:
     result = read_text("\n".join(row(n, "2,345", rate="wps", tail="mfu: N/A") for n in (1, 2, 3)) + "\n")
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(2345)

@@ -4,7 +4,8 @@ What the numbers mean (torchtitan/components/metrics.py):
 - `tps` (until November 2024 `wps`) is the tokens since the last line, over the time since then, per GPU: the tokens of
   a data-parallel rank are divided by the GPUs that share them. It is a mean over the log interval, so a row covers as
   many steps as lie since the last one; step 1 is always printed.
-- Validation restarts clock and token count, so its time is in no row; a checkpoint does not, so its row is marked.
+- Validation restarts clock and token count, so its time is in no row; a checkpoint does not, so its row is marked,
+  except when a validation follows before the row. An asynchronous checkpoint lasts into the next steps in any case.
 - No step time is printed. It follows from `tps` where the log states batch, sequence length and world size, because
   torchtitan divided just these tokens by it. `tps` is rounded to whole tokens: below LEAST_TPS that moves the time
   by more than 0.1 %, and the rows keep their rates alone.
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core import devices
+from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import Platform
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
@@ -127,6 +129,8 @@ class _Seen:
     model: dict[str, Any] = field(default_factory=dict)
     tokens_per_step: int | None = None
     validations: set[int] = field(default_factory=set)
+    announced: dict[int, str] = field(default_factory=dict)
+    """Line → "validation"."""
     starts: list[int] = field(default_factory=list)
     has_rows: bool = False
     """Rows were read: later statements are of another training, which may fail before its first row."""
@@ -166,6 +170,7 @@ def read(log: Log) -> Reading:
         timer="reported_tokens_per_second_per_gpu" if tokens and gpus else None,
         timestamp=fields.iso(seen.timestamp),
         warnings=[*_truncated_after_rate(steps), *coarse],
+        evidence=Evidence(announced=seen.announced),
     )
 
 
@@ -181,10 +186,12 @@ def _truncated_after_rate(steps: Steps) -> list[str]:
 
 def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
     saved: set[int | None] = set()  # ranks whose next row holds a checkpoint
+    staged: set[int | None] = set()  # of these, ranks that write it during the next steps
     for line, origin, text in log.lines_by_rank():
         if "step:" in text:
             if step := _step(line, text, "checkpoint" if origin.rank in saved else ""):
                 saved.discard(origin.rank)
+                staged.discard(origin.rank)
                 seen.has_rows = True
                 if origin.primus:
                     step = step.changed(ended_at=step.ended_at or date_in(origin.time or ""))
@@ -192,8 +199,13 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
                 yield origin.rank, step
             elif match := _VALIDATION.search(text):
                 seen.validations.add(int(match[1]))
+                seen.announced[line] = "validation"
+                if origin.rank not in staged:
+                    saved.discard(origin.rank)
         elif _CHECKPOINT.search(text):
             saved.add(origin.rank)
+            if "tag" in text:  # "Staging the checkpoint", "Saving the checkpoint (or staging if async is enabled)"
+                staged.add(origin.rank)
         else:
             _notice(text, origin, seen)
 
