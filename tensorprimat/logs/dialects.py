@@ -73,13 +73,22 @@ class Dialect:
     """Expression of a progress bar over all steps; it names `step`, steps done, and `elapsed`, as 1:02:03 or 02:03."""
     resumed_bar: str = ""
     """Expression of the first drawing of that bar in a process that does not begin at step 0."""
+    bar_row: str = ""
+    """Expression of a drawing of that bar by which steps are timed if a log has no rows; it names `step`, `done` and
+    `all`, steps of this epoch, `elapsed`, and `loss`."""
+    bar_marks: tuple[str, ...] = ()
+    """Texts of which such a drawing contains one."""
+    bar_counts_steps: str = ""
+    """Expression of a line that proves that the bar counts optimizer steps, not micro-batches."""
     total: str = ""
     """Expression of the line, with one group, that states the sum of all step times, as `clock` names it."""
     epochs: str = ""
     """Name of the setting that counts the epochs, where `max_steps` is of one epoch."""
     settings: tuple[Number, ...] = ()
     words: tuple[tuple[str, str], ...] = ()
-    """Expression with one group → field of TrainingConfig, as a word."""
+    """Expression with one group → field of TrainingConfig, as a word or a whole number."""
+    implies: tuple[tuple[str, str, int], ...] = ()
+    """Text, and the field of TrainingConfig with the value that it implies."""
     products: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Field of TrainingConfig → settings whose product it is, where all are known."""
     samples_if: str = ""

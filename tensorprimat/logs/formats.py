@@ -42,7 +42,7 @@ def _of_dialect(dialect: Dialect) -> Format:
         name=dialect.name,
         reads=dialect.reads,
         looks_for=dialect.looks_for,
-        needles=_bytes(dialect.marks),
+        needles=_bytes(dialect.marks + dialect.bar_marks),
         starts=_bytes(dialect.starts),
         settings=_bytes(text for text, _ in dialect.settings_by_opening if len(text) >= LEAST_OPENING),
         together=dialect.together,

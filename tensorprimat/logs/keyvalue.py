@@ -24,9 +24,10 @@ from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import changes, fields, sliding, work
-from tensorprimat.logs.clocks import date_in
+from tensorprimat.logs.clocks import date_in, timed_steps
 from tensorprimat.logs.dialects import Dialect, Number
 from tensorprimat.logs.format import Reading
+from tensorprimat.logs.progress import DrawnBar, marks_of
 from tensorprimat.logs.text import Log
 
 LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
@@ -85,6 +86,9 @@ class _Seen:
     """A bar that begins above step 0 was drawn since the last row."""
     begins: list[tuple[int, str]] = field(default_factory=list)
     """(line, reason) of rows that follow such a bar."""
+    drawings: list[DrawnBar] = field(default_factory=list)
+    """Drawings of a bar that may time the steps."""
+    bar_counts_steps: bool = False
     announced: dict[int, str] = field(default_factory=dict)
     """Line of a row → interruption before it that its time does not include."""
 
@@ -98,12 +102,16 @@ def detect(log: Log, dialect: Dialect) -> int:
             found, inside = found + marked, inside and not marked
         elif any(mark in text for mark in dialect.marks) and first.search(text):
             found += 1
+    if not found and dialect.bar_row:
+        return sum(_drawing(text, dialect) is not None for _, text in log.head())
     return found
 
 
 def read(log: Log, dialect: Dialect) -> Reading:
     seen = _Seen()
     found = list(_rows(log, dialect, seen))
+    if not found and seen.drawings:
+        return _of_bar(dialect, seen)
     steps = fields.merged((None, _step(row)) for row in found)
     steps = fields.with_intervals(steps) if dialect.averaged else steps
     steps, rounded = _fine_enough(steps, dialect)
@@ -164,6 +172,9 @@ def _single_lines(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _See
                 interrupted_by = ""
                 yield row
                 continue
+        if not seen.has_rows and (drawing := _drawing(text, dialect)):
+            seen.drawings.append(drawing._replace(line=line, interrupted_by=interrupted_by))
+            interrupted_by = ""  # text behind the bar was written later
         interrupted_by = _interruption(text, dialect) or interrupted_by
         _notice(text, dialect, seen)
 
@@ -278,9 +289,14 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
             seen.config[number.means] = int(value)
     for pattern, name in dialect.words:
         if name not in seen.config and (match := re.search(pattern, text)):
-            seen.config[name] = match[1] == "true" if name == "compile" else match[1]
+            seen.config[name] = match[1] == "true" if name == "compile" else fields.whole(match[1]) or match[1]
+    for mark, name, value in dialect.implies:
+        if mark in text:
+            seen.config.setdefault(name, value)
     _note(text, dialect, seen)
     _draw(text, dialect, seen)
+    if dialect.bar_counts_steps and not seen.bar_counts_steps:
+        seen.bar_counts_steps = re.search(dialect.bar_counts_steps, text) is not None
     if dialect.total and (match := re.search(dialect.total, text)):
         seen.total = fields.positive(match[1])
     if seen.device is None:
@@ -293,6 +309,42 @@ def _draw(text: str, dialect: Dialect, seen: _Seen) -> None:
         seen.drawn.setdefault(int(match["step"]), fields.clock_seconds(match["elapsed"]))
     if dialect.resumed_bar and re.search(dialect.resumed_bar, text[:LONGEST_SETTING]):
         seen.resumed = True
+
+
+def _drawing(text: str, dialect: Dialect) -> DrawnBar | None:
+    """Return a drawing of the bar that may time the steps, without its line."""
+    if not any(mark in text for mark in dialect.bar_marks):
+        return None
+    match = re.search(dialect.bar_row, text[:LONGEST_SETTING])
+    if match is None or match["all"] == "0":
+        return None
+    step, done, of = (int(match[name]) for name in ("step", "done", "all"))
+    elapsed = fields.clock_seconds(match["elapsed"])
+    return DrawnBar(0, step, done, of, elapsed, loss=fields.number(match["loss"]), interrupted_by="")
+
+
+def _of_bar(dialect: Dialect, seen: _Seen) -> Reading:
+    """Return the steps of a log without rows, timed by its progress bar."""
+    reading = Reading(steps=Steps({}), source=dialect.source, timing="timestamps")
+    reading.training_config = _configuration(dialect, seen, reading.steps)
+    if seen.device:
+        reading.gpu_info["device_name"] = seen.device
+        reading.platform = devices.platform_of(seen.device)
+    counts_steps = seen.bar_counts_steps or any(drawing.step > drawing.of for drawing in seen.drawings)
+    if not counts_steps:
+        reading.warnings.append(
+            "steps: a progress bar does not state whether it counts optimizer steps, and this log does not either"
+        )
+        return reading
+    steps = fields.merged_columns(timed_steps(list(marks_of(seen.drawings))))
+    if not steps.has("seconds"):
+        reading.warnings.append("steps: the clock of the progress bar has whole seconds, too coarse for so short a run")
+        return reading
+    reading.steps = steps
+    reading.warnings.append(
+        "steps: timed by the progress bar, whose clock has whole seconds; each time includes everything the loop did"
+    )
+    return reading
 
 
 def _step(row: _Row) -> Step:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+from tensorprimat.logs.clocks import Moment, TimeMark
 
 TOO_MANY = 5.0  # times the clock that the first steps would have taken at the later pace
 
@@ -27,3 +30,43 @@ def resumed_before(first: ClockReading, last: ClockReading) -> bool:
         return False
     pace = (last.seconds - first.seconds) / (last.steps - first.steps)
     return first.steps * pace > TOO_MANY * (first.seconds + 1)  # clocks print whole seconds
+
+
+class DrawnBar(NamedTuple):
+    """One drawing of a bar that begins anew with every epoch."""
+
+    line: int
+    step: int
+    """Number of the step that its description names, over all epochs."""
+    done: int
+    """Steps done in this epoch."""
+    of: int
+    """Steps of an epoch."""
+    elapsed: float
+    """Seconds since the beginning of the epoch."""
+    loss: float | None
+    interrupted_by: str
+    """Work announced since the previous drawing."""
+
+
+def marks_of(drawings: Sequence[DrawnBar]) -> Iterator[TimeMark]:
+    """Yield the steps of a bar with its clock, which is taken to stand still between epochs.
+
+    A drawing whose description is of another step than its count is left out: the bar is drawn once before the
+    description changes. Work that is announced at the end of an epoch is in no step.
+    """
+    before, last, interrupted_by = 0.0, None, ""
+    for drawn in drawings:
+        interrupted_by = drawn.interrupted_by or interrupted_by
+        if (drawn.step - drawn.done) % drawn.of or (last is not None and drawn.step == last.step):
+            continue
+        if last is not None and drawn.done < last.done:
+            before, interrupted_by = before + last.elapsed, ""
+        yield TimeMark(
+            line=drawn.line,
+            step=drawn.step,
+            moment=Moment(seconds=before + drawn.elapsed, resolution=1.0, has_year=False),
+            loss=drawn.loss,
+            interrupted_by=interrupted_by,
+        )
+        last, interrupted_by = drawn, ""
