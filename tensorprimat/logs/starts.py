@@ -178,7 +178,7 @@ def _attempts(marks: Sequence[StartMark], next_row: int | None) -> Iterator[Cut]
         elif mark.kind == "start":
             again = mark.text in seen
             other_words = again and mark.text in SAYS_SIZE and mark.rest != seen[mark.text]
-            if foreign or (again and died) or other_words:
+            if (foreign and (again or not seen)) or (again and died) or other_words:
                 yield Cut((begin or mark).line, _reason([mark]))
                 seen, died, foreign = {}, False, None
             begin = (begin or mark) if again else None
