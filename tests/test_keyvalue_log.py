@@ -115,6 +115,26 @@ def test_automodel_counts_all_tokens_and_its_rate_per_gpu_is_kept_separate(read_
     assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(40.2 * GIB / 1e9)
 
 
+@pytest.mark.parametrize(
+    ("version", "tensor_parallel", "gpus"),
+    [("0.7.0", 2, 8), ("0.10.1", 2, 8), ("0.6.0", 2, 16), ("0.6.0", 1, 8), (None, 1, 8), (None, 2, None)],
+)
+def test_the_gpus_of_automodel_follow_from_its_rates_and_its_version(
+    read_text: Any, version: str | None, tensor_parallel: int, gpus: int | None
+) -> None:
+    opening = f"2026-01-05 08:00:00 | INFO | root | - nemo_automodel: {version} (/opt/nemo)\n" if version else ""
+    result = read_text(log("automodel", before=f"{opening}  tp_size: {tensor_parallel}\n  pp_size: 1\n"))
+    assert (result.training_config.num_gpus, result.training_config.framework_version) == (gpus, version)
+    assert any("data- and context-parallel" in warning for warning in result.warnings) == (gpus is None)
+
+
+def test_a_line_like_the_start_of_another_framework_hides_no_setting_before_it(read_text: Any) -> None:
+    optimizer = "2026-01-05 08:00:00 | INFO | root | Hyperparameters:\n"  # llm.c begins with this text
+    resumed = AUTOMODEL_CONFIG + optimizer + "Loading checkpoint from /ck/epoch_0_step_39\n"
+    config = read_text(log("automodel", before=resumed)).training_config
+    assert (config.num_gpus, config.global_batch_size, config.micro_batch_size) == (8, 32, 4)
+
+
 def test_the_time_of_automodels_step_after_a_validation_includes_the_validation(read_text: Any) -> None:
     lines = log("automodel").splitlines()
     lines.insert(10, '[val] name "default" | step 10 | epoch 0 | loss 2.2 | lr 1.00e-05 | num_label_tokens 9')

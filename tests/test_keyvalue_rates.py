@@ -86,7 +86,7 @@ def test_composers_total_leaves_out_the_tokens_of_its_own_step(read_text: Any) -
 
 
 def test_automodels_rate_per_data_parallel_rank_gives_the_gpus_with_the_other_sizes(read_text: Any) -> None:
-    sizes = "distributed:\n  tp_size: 2\n  pp_size: 2\n"
+    sizes = "- nemo_automodel: 0.6.0 (/opt/nemo)\ndistributed:\n  tp_size: 2\n  pp_size: 2\n"
     result = read_text(sizes + log("automodel"))
     assert result.training_config.num_gpus == 32
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(131072 / 32)

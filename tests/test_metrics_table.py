@@ -191,6 +191,9 @@ def test_automodels_jsonl_times_its_steps_by_tokens_over_rate(read_text: Any) ->
     assert performance.tokens_per_second_per_gpu == pytest.approx(16384)
     assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(40.25 * GIB / 1e9)
     assert not any(warning.startswith("format:") for warning in result.warnings)
+    assert result.source == "NeMo Automodel"
+    unstated = read_text(as_lines([automodel(n) for n in range(1, 20)]))
+    assert any("data- and context-parallel ranks only" in warning for warning in unstated.warnings)
 
 
 def test_a_summary_with_means_of_the_run_reports_them(read_text: Any) -> None:

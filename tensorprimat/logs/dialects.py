@@ -93,8 +93,9 @@ class Dialect:
     """Field of TrainingConfig → settings whose product it is, where all are known."""
     samples_if: str = ""
     """Text on a row whose rates count samples instead of tokens."""
-    rate_of_replicas: bool = False
-    """The rate per GPU is the rate over all GPUs divided by the data- and context-parallel ranks only."""
+    rate_of_replicas_before: tuple[int, ...] = ()
+    """Version before which the rate per GPU is the rate over all GPUs divided by the data- and context-parallel ranks
+    only; empty if no version does that."""
     gpus_of_rates: bool = False
     """True if the rate over all GPUs divided by the rate per GPU is the number of GPUs."""
     varies: bool = False

@@ -122,7 +122,9 @@ def read(log: Log, dialect: Dialect) -> Reading:
     config = _configuration(dialect, seen, steps)
     by_rows = {name: value for name, value in _of_totals(steps, samples, done).items() if name not in config}
     config |= by_rows
-    steps, divided = _per_gpu(steps, config) if dialect.rate_of_replicas else (steps, [])
+    steps, divided = (
+        _per_gpu(steps, config, dialect.rate_of_replicas_before) if dialect.rate_of_replicas_before else (steps, [])
+    )
     windowed = dialect.windowed and not any("seconds" in row.values for row in found)
     steps, overlapping = sliding.without_overlap(steps) if windowed else (steps, [])
     elapsed = _elapsed(dialect, found, seen, steps)
@@ -289,7 +291,9 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
             seen.config[number.means] = int(value)
     for pattern, name in dialect.words:
         if name not in seen.config and (match := re.search(pattern, text)):
-            seen.config[name] = match[1] == "true" if name == "compile" else fields.whole(match[1]) or match[1]
+            seen.config[name] = (
+                match[1] == "true" if name == "compile" else int(match[1]) if match[1].isdecimal() else match[1]
+            )
     for mark, name, value in dialect.implies:
         if mark in text:
             seen.config.setdefault(name, value)
@@ -437,21 +441,22 @@ def _without(steps: Steps, name: str) -> Steps:
     return Steps({column: steps.column(column) for column in kept}, logged_nan=masks)
 
 
-def _per_gpu(steps: Steps, config: dict[str, Any]) -> tuple[Steps, list[str]]:
+def _per_gpu(steps: Steps, config: dict[str, Any], corrected: tuple[int, ...]) -> tuple[Steps, list[str]]:
     """Return the rows without a rate per data-parallel rank where the number of GPUs is known, else a warning.
 
-    It is known if the log states it, or the tensor- and pipeline-parallel sizes: the rates give the other factor.
+    It is known if the log states it, or by the rates: since the version `corrected` they are divided by all GPUs,
+    before it by the replicas, whose number gives that of the GPUs with the tensor- and pipeline-parallel sizes.
     """
-    name, replicas = "reported_tokens_per_second_per_gpu", changes.whole_gpus(steps)
+    name, divisor = "reported_tokens_per_second_per_gpu", changes.whole_gpus(steps)
     sizes = (config.get("tensor_model_parallel_size"), config.get("pipeline_model_parallel_size"))
-    if replicas and all(sizes):
-        config.setdefault("num_gpus", prod((replicas, *(size for size in sizes if size))))
+    version = tuple(map(int, config["framework_version"].split("."))) if "framework_version" in config else ()
+    if divisor and version >= corrected:
+        config.setdefault("num_gpus", divisor)
+    elif divisor and all(sizes) and (version or sizes == (1, 1)):
+        config.setdefault("num_gpus", prod((divisor, *(size for size in sizes if size))))
     gpus = config.get("num_gpus")
     if gpus is None or not steps.has("reported_tokens_per_second"):
-        return steps, [
-            "tokens_per_second_per_gpu: the framework divides by data- and context-parallel ranks only; with tensor or "
-            "pipeline parallelism give --num-gpus"
-        ]
-    if replicas in (None, gpus):
+        return steps, [] if version >= corrected else [work.OF_REPLICAS]
+    if divisor in (None, gpus):
         return steps, []
     return _without(steps, name), []

@@ -33,6 +33,7 @@ from tensorprimat.logs.text import Log, lines_of
 LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
 LEVANTER = '{"tracker": "json_logger"'
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
+OF_AUTOMODEL = {"tps", "tps_per_gpu", "num_label_tokens"}
 WINDOWED = ("throughput/batches_per_sec", "device/batches_per_sec")  # metrics of Composer and of Lightning's Throughput
 
 _OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
@@ -104,6 +105,9 @@ def read_columns(
         steps = steps.replace(seconds=steps.column("seconds") / 1000)
     if steps.has("seconds") or any(steps.has(name) for name in RATES):
         elapsed = found.elapsed()
+        if columns.names.keys() >= OF_AUTOMODEL:
+            reading.source = "NeMo Automodel"
+            reading.warnings.append(work.OF_REPLICAS)
         windows = not steps.has("seconds") and any(name.endswith(WINDOWED) for name in columns.names)
         steps = found.with_tokens(steps)
         if windows:

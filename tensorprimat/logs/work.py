@@ -25,6 +25,10 @@ MOST_RESTARTS = 0.02  # of the rows
 PAUSE = 10.0  # times the median gap between rows: it holds more than a step, whatever its tokens
 WORTH_REPORTING = 0.002  # of a mean rate
 RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
+OF_REPLICAS = (
+    "tokens_per_second_per_gpu: NeMo Automodel before 0.7.0 divides by data- and context-parallel ranks only; with "
+    "tensor or pipeline parallelism the printed rate per GPU is too high: give --num-gpus"
+)
 
 
 def with_tokens(
