@@ -46,6 +46,34 @@ def test_configuration_comes_from_the_parameters(read_text: Any) -> None:
     assert config.versions == {"jax": "0.6.1"}
 
 
+def test_settings_of_release_0_2_are_read_where_they_are_enumerations_and_come_before_the_versions(
+    read_text: Any,
+) -> None:
+    text = """I1124 02:42:42.100000 140637549984640 pyconfig.py:591] Config param dtype: bfloat16
+I1124 02:42:42.100000 140637549984640 pyconfig.py:591] Config param global_batch_size_to_train_on: 16
+I1124 02:42:42.100000 140637549984640 pyconfig.py:591] Config param max_target_length: 1024
+I1124 02:42:42.100000 140637549984640 pyconfig.py:591] Config param opt_type: OptimizerType.ADAMW
+I1124 02:42:42.100000 140637549984640 pyconfig.py:591] Config param quantization: QuantizationType.NONE
+I1124 02:42:43.100000 140637549984640 max_utils.py:100] System Information: Jax Version: 0.12.0.1
+I1124 02:42:43.100000 140637549984640 max_utils.py:101] System Information: Jaxlib Version: 0.12.0.1
+I1124 02:42:43.100000 140637549984640 max_utils.py:102] System Information: Jax Backend: cpu
+Num_devices: 8, shape (1, 8, 1)
+"""
+    result = read_text(text + "\n".join([row(0, 0.04), row(1, 0.01), *map(row, range(2, 10))]) + "\n")
+    config = result.training_config
+    assert (config.global_batch_size, config.sequence_length, config.num_gpus) == (16, 1024, 8)
+    assert (config.precision, config.optimizer) == ("bf16", "adamw")
+    fp8 = text.replace("QuantizationType.NONE", "QuantizationType.FP8")
+    config = read_text(fp8 + "\n".join(map(row, range(10))) + "\n").training_config
+    assert (config.precision, config.fp8_recipe) == ("fp8", "fp8")
+
+
+def test_the_time_of_a_first_row_that_is_a_dispatch_alone_is_ignored(read_text: Any) -> None:
+    result = read_text(log(row(0, 0.04), row(1, 0.01), row(2), row(3), row(4)))
+    assert [step.seconds for step in result.steps] == [None, None, 0.5, 0.5, 0.5]
+    assert not any("times the median" in warning for warning in result.warnings)
+
+
 def test_rocm_is_recognised(read_text: Any) -> None:
     result = read_text(log(row(0, 40), row(1, 0.01), row(2), row(3), backend="rocm 60403"))
     assert (result.platform, result.gpu_info.software_version) == ("amd", "6.4")

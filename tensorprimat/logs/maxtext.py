@@ -4,13 +4,14 @@ Meaning of `seconds` (MaxText, trainers/pre_train/train.py and common/metric_log
 time between the dispatch of a step and the dispatch of the one before it. JAX dispatches and returns; the loop only
 waits when it prints, and it prints one step late. So the time on row n holds the wait for step n-2, and is a step time
 only while two steps are in flight. It is not a step time
-- on the first row, which holds the compilation;
+- on the first row, which holds the compilation, or since 0.2, which compiles before the loop, a dispatch alone;
 - on the second row: nothing was in flight that the loop could wait for. The row states some 0.3 s where a step takes
   5.7 s, and every rate on it is computed from that;
 - two rows after an evaluation or a checkpoint, for the same reason: both wait until the device is idle. The row right
   after holds the evaluation or the saving itself.
 
-The rule does not look at how fast a row seems: a second row has no time here, whatever it says. Its loss stays.
+The rule does not look at how fast a row seems: a second row has no time here, whatever it says. Its loss stays. Only a
+first row has a time if it is long enough for a compilation.
 
 `total_weights` are the tokens of the step that are not padding, over all devices. Batch ramp-up prints no rates.
 """
@@ -26,6 +27,7 @@ import numpy as np
 
 from tensorprimat.core.result import Platform
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
+from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
 from tensorprimat.logs import fields
 from tensorprimat.logs.fields import NUMBER, WHOLE
@@ -36,12 +38,15 @@ _ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<second
 _FIELD = re.compile(rf", ([\w/ ]{{1,60}}): ({NUMBER})(?=,|\s)|, (?P<last>[\w ]{{1,60}}): (?P<value>{NUMBER})$")
 """A rate is never the last of a row: at the end it lacks digits."""
 TOLD_PADDING = 0.01  # of the tokens of a step; less is not worth a warning
+DISPATCH = 0.1  # of the median step; a first row that is shorter holds no compilation
 _RAMP_UP = "[Rampup Batch Size Phase]"
 _DRAINED = re.compile(
     r"(?P<validation>Starting eval after train step|eval metrics after step:) (?P<eval_step>\d{1,15})"
     r"|(?:Saved a checkpoint at|Started an asynchronous checkpoint save for) step (?P<save_step>\d{1,15})"
 )
 _SETTING = re.compile(r"\bConfig param (?P<name>\w+): (?P<value>.{1,200})")
+_MEMBER = re.compile(r"^[A-Z][A-Za-z]{1,40}\.([A-Z][A-Z\d_]{0,40})$")
+"""A member of an enumeration, as MaxText 0.2 prints a setting: `QuantizationType.NONE`."""
 _DEVICES = re.compile(rf"\bNum_devices: {WHOLE}")
 _SOFTWARE = re.compile(r"System Information: (Jax|Jaxlib) Version: (\S+)")
 _PLATFORM = re.compile(
@@ -100,7 +105,7 @@ def read(log: Log) -> Reading:
     if untimed:
         reading.warnings.append(
             f"steps: the time of {untimed} of {len(steps)} rows is left out: JAX had no earlier step to wait for "
-            "(the second row, or two after an evaluation or checkpoint), so it is not a step time"
+            "(the first or second row, or two after an evaluation or checkpoint), so it is not a step time"
         )
     tokens = steps.column("tokens")[np.isfinite(steps.column("tokens"))]
     batch, length = (reading.training_config.get(name) for name in ("global_batch_size", "sequence_length"))
@@ -150,6 +155,10 @@ def _measurable(steps: Steps, drained: dict[int, str]) -> Steps:
     begins = np.diff(segment, prepend=segment[0] - 1) != 0
     second = np.concatenate([[False], begins[:-1]]) & ~begins
     nothing = second | np.isin(index - 2, list(drained))
+    seconds = steps.column("seconds")
+    later = seconds[~(begins | nothing) & np.isfinite(seconds)]
+    if len(later):
+        nothing |= begins & (seconds < DISPATCH * median(later))
     columns = {name: np.where(nothing, np.nan, steps.column(name)) for name in _TIMED if steps.has(name)}
     if drained:
         waited = (INTERRUPTIONS.index(drained.get(number - 1, "")) for number in index.tolist())
@@ -166,7 +175,7 @@ _TIMED = (
 def _notice(text: str, seen: _Seen) -> None:
     """Keep the facts that a line between the rows states about the run."""
     if match := _SETTING.search(text):
-        seen.settings[match["name"]] = match["value"].strip()
+        seen.settings[match["name"]] = _MEMBER.sub(lambda member: member[1].lower(), match["value"].strip())
     elif match := _DRAINED.search(text):
         step = match["eval_step"] or match["save_step"]
         seen.drained[int(step)] = "validation" if match["validation"] else "checkpoint"
