@@ -99,14 +99,29 @@ def test_the_time_of_the_second_row_is_ignored(read_text: Any, seconds: float) -
         ("eval metrics after step: 4, loss=8.100, total_weights=8192.0", "validation"),
     ],
 )
-def test_a_wait_is_in_the_time_of_the_next_row_and_not_in_the_one_after(
-    read_text: Any, announced: str, what: str
-) -> None:
+def test_a_wait_is_in_the_time_of_the_next_two_steps_together(read_text: Any, announced: str, what: str) -> None:
     rows = [row(0, 40), row(1, 0.01), row(2), row(3), announced, row(4), row(5, 9.0), row(6, 0.02), row(7), row(8)]
     steps = read_text(log(*rows)).steps
-    assert (steps[5].index, steps[5].seconds, steps[5].interrupted_by) == (5, 9.0, what)
-    assert (steps[6].seconds, steps[6].interrupted_by) == (None, "")
-    assert steps[7].seconds == 0.5
+    assert (steps[5].index, steps[5].seconds, steps[5].covers) == (5, None, 0)
+    assert (steps[6].seconds, steps[6].covers, steps[6].interrupted_by) == (pytest.approx(9.02 / 2), 2, what)
+    assert (steps[7].seconds, steps[7].covers) == (0.5, 1)
+
+
+def test_an_evaluation_after_every_fifth_step_contradicts_no_date(read_text: Any) -> None:
+    lines, clock = [], 0.0
+    for step in range(31):
+        after = (step - 1) % 5 == 0 and step > 1  # the step after an evaluation of one second
+        seconds = 2.0 if after else 0.01 if (step - 2) % 5 == 0 and step > 2 else 1.0
+        clock += seconds
+        lines.append(
+            f"I1124 02:{int(clock // 60):02}:{clock % 60:09.6f} 140637 metric_logger.py:265] {row(step, seconds)}"
+        )
+        if step % 5 == 0:
+            lines.append(f"Starting eval after train step {step}")
+    result = read_text(log(*lines))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.0)
+    assert result.performance_metrics.total_steps == 31
+    assert not [warning for warning in result.warnings if warning.startswith("audit")]
 
 
 def test_the_rows_of_a_batch_ramp_up_have_times_but_no_rates(read_text: Any) -> None:

@@ -69,11 +69,27 @@ def test_a_step_time_is_read_with_the_interval_that_its_framework_averages(tmp_p
         events.log(10 * row, 5.0 * row, values)
     result = logs.read(events.close())
     steps = result.steps
-    assert steps.column("seconds").tolist() == [0.5] * 4
+    untimed = [1] if values is MAXTEXT else []  # JAX waits for no step there
+    assert [n for n, seconds in enumerate(steps.column("seconds")) if seconds != 0.5] == untimed
     assert steps.column("covers")[1:].tolist() == [covers] * 3
     assert [step.loss for step in steps] == [9.5] * 4
     assert result.performance_metrics.reported.tflops_per_gpu == pytest.approx(410.0)
     assert result.provenance.format == "tensorboard"
+
+
+def test_maxtexts_steps_after_an_evaluation_are_no_step_times(tmp_path):
+    events = Events(tmp_path)
+    for row in range(30):
+        seconds = {9: 2.5, 10: 0.01}.get(row, 1.0)
+        events.log(row, row, {**MAXTEXT, "perf/step_time_seconds": seconds})
+        if row == 8:
+            events.log(row, row + 0.5, {"eval/avg_loss": 9.0})
+    result = logs.read(events.close())
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.0)
+    assert [(step.index, step.seconds, step.covers) for step in result.steps if step.interrupted_by] == [
+        (9, None, 0),
+        (10, pytest.approx(2.51 / 2), 2),
+    ]
 
 
 def test_scalars_logged_with_a_time_get_their_field_and_unit(tmp_path):

@@ -8,7 +8,8 @@ only while two steps are in flight. It is not a step time
 - on the second row: nothing was in flight that the loop could wait for. The row states some 0.3 s where a step takes
   5.7 s, and every rate on it is computed from that;
 - two rows after an evaluation or a checkpoint, for the same reason: both wait until the device is idle. The row right
-  after holds the evaluation or the saving itself.
+  after holds the evaluation or the saving itself. The time of both together is that of two steps and the other work, so
+  the second one gets their mean and covers two steps, which are not measured.
 
 The rule does not look at how fast a row seems: a second row has no time here, whatever it says. Its loss stays. Only a
 first row has a time if it is long enough for a compilation.
@@ -19,7 +20,7 @@ first row has a time if it is long enough for a compilation.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +29,7 @@ import numpy as np
 from tensorprimat.core.result import Platform
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
+from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Step, Steps
 from tensorprimat.logs import fields
 from tensorprimat.logs.fields import NUMBER, WHOLE
 from tensorprimat.logs.format import Reading
@@ -38,6 +39,8 @@ _ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<second
 _FIELD = re.compile(rf", ([\w/ ]{{1,60}}): ({NUMBER})(?=,|\s)|, (?P<last>[\w ]{{1,60}}): (?P<value>{NUMBER})$")
 """A rate is never the last of a row: at the end it lacks digits."""
 TOLD_PADDING = 0.01  # of the tokens of a step; less is not worth a warning
+STEP_TIME = "perf/step_time_seconds"
+"""Name of `seconds` in TensorBoard and Weights & Biases."""
 DISPATCH = 0.1  # of the median step; a first row that is shorter holds no compilation
 _RAMP_UP = "[Rampup Batch Size Phase]"
 _DRAINED = re.compile(
@@ -92,7 +95,7 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     seen = _Seen()
     printed = fields.merged(_rows(log, seen))
-    steps = _measurable(printed, seen.drained)
+    steps, left_out = without_waits(printed, seen.drained)
     reading = Reading(
         steps=steps,
         training_config=_configuration(seen),
@@ -100,13 +103,8 @@ def read(log: Log) -> Reading:
         model={"name": name} if (name := seen.settings.get("model_name")) else {},
         platform=seen.platform or ("amd" if seen.by_primus else None),
         source="Primus (MaxText backend)" if seen.by_primus else "MaxText",
+        warnings=left_out,
     )
-    untimed = int(np.isfinite(printed.column("seconds")).sum() - np.isfinite(steps.column("seconds")).sum())
-    if untimed:
-        reading.warnings.append(
-            f"steps: the time of {untimed} of {len(steps)} rows is left out: JAX had no earlier step to wait for "
-            "(the first or second row, or two after an evaluation or checkpoint), so it is not a step time"
-        )
     tokens = steps.column("tokens")[np.isfinite(steps.column("tokens"))]
     batch, length = (reading.training_config.get(name) for name in ("global_batch_size", "sequence_length"))
     full = batch * length if batch and length else tokens.max(initial=0.0)
@@ -147,10 +145,13 @@ def _step(line: int, row: re.Match[str]) -> Step:
     )
 
 
-def _measurable(steps: Steps, drained: dict[int, str]) -> Steps:
-    """Return the rows, without times and rates where nothing was in flight; see the module's docstring."""
+def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list[str]]:
+    """Return the rows, without times and rates where nothing was in flight, and a warning that says how many.
+
+    drained: step → evaluation or checkpoint after it, which waits until the device is idle. See the module's docstring.
+    """
     if not len(steps):
-        return steps
+        return steps, []
     index, segment = steps.column("index"), steps.column("segment")
     begins = np.diff(segment, prepend=segment[0] - 1) != 0
     second = np.concatenate([[False], begins[:-1]]) & ~begins
@@ -162,8 +163,36 @@ def _measurable(steps: Steps, drained: dict[int, str]) -> Steps:
     columns = {name: np.where(nothing, np.nan, steps.column(name)) for name in _TIMED if steps.has(name)}
     if drained:
         waited = (INTERRUPTIONS.index(drained.get(number - 1, "")) for number in index.tolist())
-        columns["interrupted_by"] = np.fromiter(waited, np.int8, len(steps))
-    return steps.replace(**columns)
+        interrupted = np.fromiter(waited, np.int8, len(steps))
+        columns |= _joined(seconds, nothing, interrupted, columns.get("seconds", seconds))
+    untimed = int((nothing & np.isfinite(seconds)).sum())
+    if not untimed:
+        return steps.replace(**columns), []
+    return steps.replace(**columns), [
+        f"steps: the time of {untimed} of {len(steps)} rows is left out: JAX had no earlier step to wait for "
+        "(the first or second row, or two after an evaluation or checkpoint), so it is not a step time"
+    ]
+
+
+def _joined(
+    printed: FloatArray, nothing: np.ndarray, interrupted: np.ndarray, seconds: FloatArray
+) -> dict[str, np.ndarray]:
+    """Return columns in which the last row that waited for nothing after a wait holds the mean time of these rows.
+
+    The device computes their steps during the wait, so only the sum of their times is that of their steps. printed:
+    seconds as they are in the log; nothing: mask of the rows that waited for nothing; interrupted: positions in
+    INTERRUPTIONS; each (rows,).
+    """
+    seconds, interrupted, covers = seconds.copy(), interrupted.copy(), np.ones(len(printed), np.int64)
+    first = None
+    for row in range(len(printed)):
+        if not nothing[row]:
+            first = row if interrupted[row] else None
+        elif first is not None:
+            seconds[row] = printed[first : row + 1].mean()
+            covers[row], covers[row - 1] = row + 1 - first, 0
+            seconds[row - 1], interrupted[row] = np.nan, interrupted[first]
+    return {"seconds": seconds, "interrupted_by": interrupted, "covers": covers}
 
 
 _TIMED = (

@@ -22,7 +22,7 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.terms import RATES
-from tensorprimat.logs import fields, metric_columns, prefixes, sliding, torchtitan_tables, work
+from tensorprimat.logs import fields, maxtext, metric_columns, prefixes, sliding, torchtitan_tables, work
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow
@@ -116,6 +116,9 @@ def read_columns(
         if torchtitan_tables.STEP_TIME in columns.names:
             steps, unknown = torchtitan_tables.with_step_times(steps, found.evaluations)
             reading.warnings += unknown
+        if maxtext.STEP_TIME in columns.names:
+            steps, left_out = maxtext.without_waits(steps, dict.fromkeys(found.evaluations.tolist(), "validation"))
+            reading.warnings += left_out
         reading.steps, uneven = work.weighted(steps, elapsed, None, None, varies=False)
         reading.warnings += uneven
         reading.begins = sorted([*reading.begins, *found.restarts(steps)])

@@ -18,7 +18,7 @@ from pathlib import Path
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import arguments, event_records, files, metric_columns, metrics, torchtitan_tables
+from tensorprimat.logs import arguments, event_records, files, maxtext, metric_columns, metrics, torchtitan_tables
 from tensorprimat.logs.fields import iso, with_intervals
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
@@ -36,7 +36,7 @@ FRAMEWORKS = {
     "iteration-time": "Megatron-LM",
     "train_step_timing in s": "NeMo",
     torchtitan_tables.STEP_TIME: "torchtitan",
-    "perf/step_time_seconds": "MaxText",
+    maxtext.STEP_TIME: "MaxText",
 }
 """Tag of the step time → the framework that writes it."""
 AVERAGED = ("Megatron-LM",)
