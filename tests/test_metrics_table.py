@@ -410,6 +410,17 @@ def test_torchtitans_rows_show_a_validation_that_was_not_exported(read_text: Any
     assert result.steps.column("covers").tolist() == [1, 4, 3, 1, 5, 4, 5, 5, 5]
 
 
+def test_the_first_row_of_a_resumed_torchtitan_run_covers_the_steps_of_its_process(read_text: Any) -> None:
+    before = torchtitan(5, (7, 14, 21), last=23)
+    after = [row | {"_step": row["_step"] + 23, "_timestamp": row["_timestamp"] + 100} for row in torchtitan(1, last=1)]
+    after[0]["time_metrics/end_to_end(s)"] = 2.0 / 5  # step 24 is the first of its process
+    rest = [row | {"_timestamp": row["_timestamp"] + 100} for row in torchtitan(5, (28,)) if row["_step"] > 25]
+    result = read_text(as_lines([*before, *after, *rest]))
+    assert result.steps.column("index").tolist() == [1, 5, 10, 15, 20, 24, 30, 35, 40]
+    assert result.steps.column("seconds") == pytest.approx([2.0] * 9)
+    assert result.steps.column("covers").tolist() == [1, 4, 3, 1, 5, 1, 2, 5, 5]
+
+
 def test_torchtitans_rates_alone_count_where_they_contradict_the_step_times(read_text: Any) -> None:
     rows = torchtitan(5)
     for number, row in enumerate(rows):

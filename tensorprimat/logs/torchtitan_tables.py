@@ -42,10 +42,18 @@ def with_step_times(steps: Steps, validations: np.ndarray) -> tuple[Steps, list[
 
 
 def _interval(steps: Steps) -> int:
-    """Return the log interval: torchtitan logs its multiples and the first step of a process; 1 if it is unknown."""
+    """Return the log interval, the usual distance between rows; 1 if it is unknown.
+
+    torchtitan logs the multiples of the interval, and the first step of every process.
+    """
     index, segment = steps.column("index").astype(np.int64), steps.column("segment")
-    later = np.diff(segment, prepend=-1) == 0
-    return int(np.gcd.reduce(index[later])) if later.any() else 1
+    later = np.flatnonzero(np.diff(segment, prepend=-1) == 0)
+    distances = np.diff(index)[later[1:] - 1] if len(later) > 1 else index[later]
+    distances = distances[distances > 0]
+    if not len(distances):
+        return 1
+    known, counts = np.unique(distances, return_counts=True)
+    return int(known[counts.argmax()])
 
 
 def _counted(tokens: FloatArray, covers: np.ndarray) -> np.ndarray | None:
