@@ -215,9 +215,10 @@ MFU_TITLES = ("GPU", "GPUs", "Precision", "Batch × sequence", "Framework", "Tok
 MFU_HEAD = """# What MFU to expect
 
 Published training throughput, and the MFU computed from it by the `megatron` convention against the GPU's dense peak at
-the precision used. Where a source also states TFLOP/s, the ones computed from its token rate agree within 2 %, by the
-convention that the source names or by one of NVIDIA's two. A dash means that the MFU was not computed; the last column
-says why.
+the precision used. Some sources also state TFLOP/s. Their MFU is given only if these TFLOP/s agree within 2 % with
+those computed from the token rate, by the convention that the source names or by one of NVIDIA's two. A dash means that
+no MFU is given; the last column says why.
+
 Figures of MLPerf Training are derived from its logs and not verified by MLCommons. This page leaves out MLPerf entries
 without an MFU; `tprimat mlperf list` prints all entries. TensorPrimat measured none of these numbers. Written by
 `tools/write_docs.py` from `published.toml`, `mlperf_library.jsonl` and `gpus.toml` of `tensorprimat/data/`.
