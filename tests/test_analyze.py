@@ -160,6 +160,21 @@ def test_save_writes_a_result_for_every_log_and_keeps_all_in_history(old, capsys
     assert sorted((old / "output/history").iterdir()) == before
 
 
+def test_save_pools_logs_of_one_benchmark_and_says_so_but_not_across_folders_of_two_vendors(old, capsys):
+    """Equal settings and speed: the folders are all that distinguishes an AMD from an NVIDIA log here."""
+    for name, seconds in (("amd-logs/again.txt", 0.51), ("nvi-logs/again.txt", 0.52)):
+        (old / name).write_text(litgpt_log(seconds, name="pythia-14m"))
+    (old / "amd-logs/third.txt").write_text(litgpt_log(0.53, name="pythia-14m"))
+    code, _, err = analyze(capsys, "amd-logs/again.txt", "amd-logs/third.txt", "nvi-logs/again.txt", "--save")
+    sources = [
+        [source.file for source in store.load(path).provenance.sources] for path in old.glob("output/benchmark_*.json")
+    ]
+    assert code == 0
+    assert sorted(sources) == [["again.txt"], ["again.txt", "third.txt"]]
+    assert "amd-logs/again.txt and amd-logs/third.txt: equal settings and similar speed; saved as 2 runs" in err
+    assert "nvi-logs/again.txt and" not in err
+
+
 def test_csv_has_one_line_per_file_and_quotes_formulas(old, capsys):
     (old / "amd-logs/=HYPERLINK(1).log").write_text(litgpt_log(name="+cmd"))
     code, out, _ = analyze(capsys, "--csv", "amd-logs")

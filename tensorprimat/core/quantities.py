@@ -14,6 +14,7 @@ from tensorprimat.core.units import GB, GIGA, SECONDS_PER_HOUR
 UNMEASURED = "–"
 Form = Callable[[float | None], str]
 """Function that formats a number as text."""
+ROUNDING_ERROR = 1e-12  # of a fraction; a mean of equal numbers differs from them by less
 
 
 def count(value: float | None) -> str:
@@ -164,13 +165,15 @@ def celsius(value: float | None) -> str:
 
 
 def percent(value: float | None, digits: int | None = None) -> str:
-    """Return a fraction. digits: decimals, where another figure sets them.
+    """Return a fraction. digits: decimals, where another figure sets them. Rounding errors of a sum count as zero.
 
-    >>> percent(0.4237), percent(0.00412), percent(0.9, 0), percent(0.98333)
-    ('42.4 %', '0.41 %', '90 %', '98.3 %')
+    >>> percent(0.4237), percent(0.00412), percent(0.9, 0), percent(0.98333), percent(2.2e-16)
+    ('42.4 %', '0.41 %', '90 %', '98.3 %', '0 %')
     """
     if value is None:
         return UNMEASURED
+    if abs(value) < ROUNDING_ERROR:
+        value = 0.0
     if digits is not None:
         return f"{100 * value:.{digits}f} %"
     return f"{100 * value:.1f} %" if abs(value) >= 0.1 else f"{100 * value:.2g} %"

@@ -86,6 +86,12 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
             first = benchmark[0]
             if identity.differing(first.result, extracted.result, unknown_equal=one_side):
                 continue
+            if not one_side and _other_vendor(first, extracted):
+                notes.append(
+                    f"{first.logs[0]} and {extracted.logs[0]}: equal settings, but their paths name GPUs of two "
+                    f"vendors; kept as two results. {_to_separate(first, extracted)}"
+                )
+                continue
             difference = None if one_side else _other_speed(benchmark, extracted)
             if difference is None:
                 home = benchmark
@@ -122,6 +128,14 @@ def _twin(extracted: Extracted, benchmarks: Sequence[Sequence[Extracted]]) -> Ex
 
 def _other_speed(benchmark: Sequence[Extracted], extracted: Extracted) -> tuple[identity.Pace, identity.Pace] | None:
     return next((pace for one in benchmark if (pace := identity.other_speed(one.paces, extracted.paces))), None)
+
+
+def _other_vendor(first: Extracted, extracted: Extracted) -> bool:
+    """Check that neither log states its platform, and that their paths name different ones."""
+    if first.result.platform or extracted.result.platform:
+        return False
+    named = {paths_of_logs.platform_of(paths_of_logs.parts_of(one.logs[0])) for one in (first, extracted)}
+    return None not in named and len(named) > 1
 
 
 def _to_separate(*two: Extracted) -> str:

@@ -91,6 +91,11 @@ def _save(
         ]
         whole, remarks = joined([one for one in read if one.result.complete])
         notes += remarks
+        notes += [
+            f"{' and '.join(one.logs)}: equal settings and similar speed; saved as {len(one.logs)} runs of one result"
+            for one in whole
+            if len(one.logs) > 1
+        ]
         for extracted in [*whole, *(one for one in read if not one.result.complete)]:
             saved.add(store.save(extracted.result, folder, stamp=store.new_stamp(), written=saved))
     return sorted(saved), notes
