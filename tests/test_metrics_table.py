@@ -235,6 +235,37 @@ def test_a_step_number_that_goes_back_is_a_restart(read_text: Any) -> None:
     assert (result.runs[0].segments, result.performance_metrics.avg_step_time_seconds) == (2, 1.0)
 
 
+@each_shape
+@pytest.mark.parametrize("evaluations", [(), (10, 20, 30, 40), (40,)])
+def test_a_process_that_resumed_a_run_has_its_own_warm_up(
+    read_text: Any, shape: str, evaluations: Sequence[int]
+) -> None:
+    rows: list[dict[str, Any]] = []
+    clock = 1.75e9
+    for n in range(1, 81):
+        seconds = 30.0 if n in (1, 41) else 2.0 + n % 3 / 100
+        clock += seconds + (3600 if n == 41 else 5 if n - 1 in evaluations else 0)
+        rows.append({"_step": n, "_timestamp": clock, "train/loss": 3 - n / 100, "step_time_s": seconds})
+        if n in evaluations:
+            rows[-1]["eval/loss"] = 2.5
+    result = read_text(SHAPES[shape](rows))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.01, rel=0.002)
+    assert result.runs[0].segments == 2
+
+
+@each_shape
+def test_long_evaluations_and_single_slow_steps_begin_no_segment(read_text: Any, shape: str) -> None:
+    rows: list[dict[str, Any]] = []
+    clock = 1.75e9
+    for n in range(1, 81):
+        seconds = 5.0 if n % 20 == 1 else 2.0
+        clock += seconds + (300 if n > 1 and n % 20 == 1 else 0)
+        rows.append({"_step": n, "_timestamp": clock, "train/loss": 3 - n / 100, "step_time_s": seconds})
+        if n % 20 == 0:
+            rows[-1]["eval/loss"] = 2.5
+    assert set(read_text(SHAPES[shape](rows)).steps.column("segment").tolist()) == {0}
+
+
 PLAIN_TABLE = [
     ["_step", "train/global_step", "train/loss", "loss", "eval/loss", "step_time_s", "_timestamp", "total_tokens", "x"],
     *(
@@ -316,23 +347,6 @@ def test_a_second_table_with_columns_in_another_order_is_a_second_segment(read_t
     assert (len(result.steps), result.performance_metrics.avg_step_time_seconds) == (50, 2.0)
     assert [segment.began_by for segment in result.provenance.segments][1] == "another header in line 32"
     assert result.steps[-1].seconds == 4.0
-
-
-def levanter(n: int, seconds: float = 2.0) -> str:
-    rates = {"throughput/tokens_per_second": 1048576 / seconds, "throughput/duration": seconds, "throughput/mfu": 45.0}
-    logged = ({"train/loss": 3 - n / 100, "global_step": n}, {"throughput/total_tokens": (n + 1) * 1048576, **rates})
-    records = ({"tracker": "json_logger", "event": "log", "step": n, "metrics": metrics} for metrics in logged)
-    prefix = f"2026-01-05T08:{2 * n // 60:02}:{2 * n % 60:02} - 0 - levanter.json_logger - json_logger.py:70 - INFO :: "
-    return "".join(prefix + json.dumps(record) + "\n" for record in records)
-
-
-def test_the_records_of_levanters_logger_are_rows_of_metrics(read_text: Any) -> None:
-    result = read_text("Starting from scratch\n" + "".join(levanter(n) for n in range(40)), num_gpus=8)
-    performance = result.performance_metrics
-    assert (result.provenance.format, performance.avg_step_time_seconds) == ("metrics", 2.0)
-    assert (performance.tokens_per_step, performance.tokens_per_second_per_gpu) == (1048576, 65536)
-    assert (result.steps[5].loss, result.steps[5].reported_mfu) == (2.95, pytest.approx(0.45))
-    assert result.audit.ratio == pytest.approx(1)
 
 
 @each_shape

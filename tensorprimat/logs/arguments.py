@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tensorprimat.core import devices as vendors
 from tensorprimat.core.names import known
@@ -19,6 +20,18 @@ MODEL_ARGUMENTS = (
 PARAMETERS = "model/num_parameters"  # by the Hugging Face Trainer
 DEVICE_ARGUMENTS = ("gpu", "gpu_type", "gpu_name", "gpu_model", "device_name", "platform", "hardware", "vendor")
 """Arguments that may name the vendor in one word; `device: cuda` does not, it is PyTorch's word on ROCm too."""
+MOST_TEXTS = 10_000  # settings
+
+
+def add_texts(items: Iterable[tuple[str, Any]], texts: dict[str, str]) -> None:
+    """Add settings to texts by their last name, those of sections too; the first of a name counts."""
+    waiting = list(items)
+    while waiting and len(texts) < MOST_TEXTS:
+        name, value = waiting.pop(0)
+        if isinstance(value, dict):
+            waiting += value.items()
+        elif isinstance(value, str | int | float) and not isinstance(value, bool):
+            texts.setdefault(str(name).split(".")[-1], str(value))
 
 
 def configure(reading: Reading, texts: Mapping[str, str], *, of: str) -> None:

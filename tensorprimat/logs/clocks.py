@@ -159,7 +159,7 @@ def timed_steps(marks: Sequence[TimeMark]) -> Steps:
     if not fine.all():
         return Steps.of(steps_between(marks))
     other_work = np.array([INTERRUPTIONS.index(mark.interrupted_by) for mark in marks], np.int8)
-    begins = np.concatenate([[False], (pace > _longest_gap(pace)) & (other_work[1:] == 0)])
+    begins = np.concatenate([[False], (pace > longest_gap(pace)) & (other_work[1:] == 0)])
     first = begins | (np.arange(len(marks)) == 0)
     optional = {
         "ended_at": np.where(has_year, seconds, np.nan),
@@ -191,13 +191,13 @@ def _between_pauses(marks: Sequence[TimeMark]) -> Iterator[Sequence[TimeMark]]:
         (after.moment.seconds - before.moment.seconds) / (after.step - before.step) if after.step > before.step else 0.0
         for before, after in pairwise(marks)
     ]
-    longest = _longest_gap(np.array(gaps))
+    longest = longest_gap(np.array(gaps))
     begins = [n for n, gap in enumerate(gaps, start=1) if gap > longest and not marks[n].interrupted_by]
     for begin, end in pairwise([0, *begins, len(marks)]):
         yield marks[begin:end]
 
 
-def _longest_gap(gaps: np.ndarray) -> float:
+def longest_gap(gaps: np.ndarray) -> float:
     """Return the seconds beyond which a gap between steps is a pause."""
     known = gaps[gaps > 0]
     return max(LEAST_PAUSE, LONG_PAUSE * median(known)) if len(known) else inf

@@ -410,14 +410,9 @@ def _of_totals(steps: Steps, samples: Mapping[int, float | None], done: Mapping[
 
     samples, done: line → samples and steps so far.
     """
-    found = {}
     lines = steps.column("line")
     batches = work.growth_to_next(clocks.at(samples, lines), clocks.at(done, lines), steps)
-    for name, amounts in {"global_batch_size": batches, "sequence_length": steps.column("tokens") / batches}.items():
-        known = amounts[np.isfinite(amounts)]
-        if len(known) > 1 and (known == known[0]).all() and float(known[0]).is_integer():
-            found[name] = int(known[0])
-    return found
+    return work.batch_and_length(batches, steps.column("tokens"))
 
 
 def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:

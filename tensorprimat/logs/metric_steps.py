@@ -7,17 +7,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.core import clocks
 from tensorprimat.core.clocks import ByStep, Elapsed
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps
 from tensorprimat.logs import fields, work
-from tensorprimat.logs.clocks import Moment, TimeMark
+from tensorprimat.logs.clocks import Moment, TimeMark, longest_gap
 
 TOTAL_TOKENS = ("total_tokens", "tokens_before")
 """Total tokens, with those of the step or without them."""
 OTHER_WORK = "other_work"
 SO_FAR = "seconds_so_far"
-NO_COLUMNS = (*TOTAL_TOKENS, OTHER_WORK, SO_FAR)
+HOOKS = "hooks"
+NO_COLUMNS = (*TOTAL_TOKENS, OTHER_WORK, SO_FAR, HOOKS)
+FEWEST_WAITS = 3  # that show how long a wait usually is
+SLOW_START = 1.5  # times the median step: less is no sign of a new process
 MOST_OF_A_STEP = 3.0  # ratio of a step's time to the time between rows, which distinguishes milliseconds from seconds
 
 
@@ -104,12 +108,46 @@ class Merged(NamedTuple):
         """Return the rows at which the total of tokens goes back."""
         return work.restarts(steps, self._totals()) if self.has_lines else []
 
+    def with_resumes(self, steps: Steps) -> Steps:
+        """Return the steps with another segment from each on with which a process resumed the training.
+
+        Its number is the next one, but its clock is far ahead of the step before, and it took far longer than others:
+        kernels were compiled, caches were empty. After an evaluation, a pause is far longer than after others.
+        """
+        moments, seconds = clocks.at(self._by_row(self.clock.seconds), self._places(steps)), steps.column("seconds")
+        at = np.isin(self.steps, self.evaluations) | self.interrupted
+        at = clocks.at(self._by_row(at.astype(np.float64)), self._places(steps)) > 0
+        evaluated = at | np.concatenate([[False], at[:-1]])  # it may run before the row of its step is logged, or after
+        usual = median(seconds[np.isfinite(seconds)]) if np.isfinite(seconds).any() else 0.0
+        idle = np.diff(moments, prepend=np.nan) - seconds * steps.column("covers")
+        waits = idle[np.isfinite(idle) & ~evaluated].clip(min=usual)
+        of_evaluations = np.fmax(idle, np.append(idle[1:], np.nan))[at].clip(min=usual)
+        longest = np.full(len(steps), longest_gap(waits))
+        if np.isfinite(of_evaluations).sum() >= FEWEST_WAITS:
+            longest[evaluated] = longest_gap(of_evaluations)
+        new = (idle > longest) & (seconds > SLOW_START * usual)
+        return steps.replace(segment=steps.column("segment") + np.cumsum(new)) if new.any() else steps
+
+    def hooks(self, steps: Steps) -> FloatArray:
+        """Return the seconds after each step that its time leaves out, (steps,); NaN where none are logged."""
+        return clocks.at(self._by_row(self._column(HOOKS)), self._places(steps))
+
     def _totals(self) -> ByStep:
+        return self._by_row(self._column(next((name for name in TOTAL_TOKENS if name in self.columns), "")))
+
+    def _column(self, name: str) -> FloatArray:
+        """Return a column by its name, NaN if the table has none."""
+        return self.columns[name][0] if name in self.columns else np.full(len(self.steps), np.nan)
+
+    def _places(self, steps: Steps) -> np.ndarray:
+        """Return what finds the row of each step: its line, or its number in a document."""
+        return steps.column("line" if self.has_lines else "index")
+
+    def _by_row(self, values: FloatArray) -> ByStep:
+        """Return the values of the rows, by line or by number as `_places`."""
         numbers = self.lines if self.has_lines else self.steps
-        name = next((name for name in TOTAL_TOKENS if name in self.columns), None)
-        totals = self.columns[name][0] if name else np.full(len(numbers), np.nan)
         order = np.argsort(numbers, kind="stable")
-        return ByStep(numbers[order], totals[order])
+        return ByStep(numbers[order], values[order])
 
     def marks(self) -> Iterator[TimeMark]:
         """Yield the rows with a clock and a loss."""

@@ -22,7 +22,17 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.terms import RATES
-from tensorprimat.logs import fields, maxtext, metric_columns, prefixes, sliding, torchtitan_tables, work
+from tensorprimat.logs import (
+    arguments,
+    fields,
+    levanter,
+    maxtext,
+    metric_columns,
+    prefixes,
+    sliding,
+    torchtitan_tables,
+    work,
+)
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow
@@ -31,7 +41,6 @@ from tensorprimat.logs.metric_steps import Merged
 from tensorprimat.logs.text import Log, lines_of
 
 LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
-LEVANTER = '{"tracker": "json_logger"'
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 OF_AUTOMODEL = {"tps", "tps_per_gpu", "num_label_tokens"}
 WINDOWED = ("throughput/batches_per_sec", "device/batches_per_sec")  # metrics of Composer and of Lightning's Throughput
@@ -78,7 +87,18 @@ def read(log: Log) -> Reading:
         reading.source = "Weights & Biases"
     if len(first) == 1 and _is_summary(first[0][1]):
         return _summary(first[0][1], reading)
-    return read_columns(log, metric_columns.of_rows(chain(first, table)), reading)
+    texts: dict[str, str] = {}
+    columns = metric_columns.of_rows(levanter.records(chain(first, table), texts))
+    reading = read_columns(log, columns, reading)
+    configure(reading, columns, texts, of="the logger's settings")
+    return reading
+
+
+def configure(reading: Reading, columns: MetricColumns, texts: dict[str, str], *, of: str) -> None:
+    """Take settings, the model and the device from what a trainer handed to a logger. of: see arguments.configure."""
+    arguments.configure(reading, texts, of=of)
+    if levanter.MARKS & columns.names.keys():
+        levanter.configure(reading, texts)
 
 
 def _opening(log: Log) -> tuple[Literal["document", "lines", "csv"], int, str]:
@@ -87,7 +107,7 @@ def _opening(log: Log) -> tuple[Literal["document", "lines", "csv"], int, str]:
     start = text.lstrip("\ufeff \t")[:1]
     if start == "[" or (start == "{" and not _object(text)):
         return "document", line, text
-    is_json = start == "{" or any(LEVANTER in text for _, text in log.head())
+    is_json = start == "{" or any(levanter.RECORD in text for _, text in log.head())
     return "lines" if is_json else "csv", line, text
 
 
@@ -109,13 +129,19 @@ def read_columns(
             reading.source = "NeMo Automodel"
             reading.warnings.append(work.OF_REPLICAS)
         windows = not steps.has("seconds") and any(name.endswith(WINDOWED) for name in columns.names)
-        steps = found.with_tokens(steps)
+        steps = found.with_resumes(found.with_tokens(steps))
+        if found.has_lines:
+            reading.begins += pauses(steps)
         if windows:
             steps, windowed = sliding.without_overlap(steps, late=True)
             reading.warnings += windowed
         if torchtitan_tables.STEP_TIME in columns.names:
             steps, unknown = torchtitan_tables.with_step_times(steps, found.evaluations)
             reading.warnings += unknown
+        if levanter.MARKS & columns.names.keys():
+            reading.source = "Levanter"
+            steps, hooks = levanter.whole_steps(steps, found.hooks(steps))
+            reading.warnings += hooks
         if maxtext.STEP_TIME in columns.names:
             steps, left_out = maxtext.without_waits(steps, dict.fromkeys(found.evaluations.tolist(), "validation"))
             reading.warnings += left_out
@@ -204,7 +230,7 @@ def _plain(name: str) -> str:
 
 def _object(text: str) -> MetricRow | None:
     """Return the values of a JSON line by name; of Levanter's logger, those of the record that the line ends with."""
-    text = text[max(0, text.find(LEVANTER)) :].strip()
+    text = text[max(0, text.find(levanter.RECORD)) :].strip()
     if not (text.startswith("{") and text.endswith("}")) or len(text) > LONGEST_ROW:
         return None
     try:

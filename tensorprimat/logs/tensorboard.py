@@ -18,7 +18,7 @@ from pathlib import Path
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import arguments, event_records, files, maxtext, metric_columns, metrics, torchtitan_tables
+from tensorprimat.logs import event_records, files, maxtext, metric_columns, metrics, torchtitan_tables
 from tensorprimat.logs.fields import iso, with_intervals
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
@@ -75,7 +75,7 @@ def read(log: Log) -> Reading:
     if framework in AVERAGED:
         reading.steps = with_intervals(reading.steps)
     _collect_hparams(log, texts)
-    arguments.configure(reading, texts, of="the event files")
+    metrics.configure(reading, columns, texts, of="the event files")
     return reading
 
 

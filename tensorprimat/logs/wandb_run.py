@@ -18,7 +18,7 @@ from typing import Any
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs import arguments, fields, files, metric_columns, metrics
+from tensorprimat.logs import arguments, fields, files, levanter, metric_columns, metrics
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -27,10 +27,9 @@ HEADER_BYTES = 7  # of the file, and of each fragment
 BLOCK_BYTES = 2**15
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4  # kinds of fragments
 LARGEST_RECORD_BYTES = 2**26
-HISTORY, CONFIG, RUN, ENVIRONMENT = 2, 5, 17, 26  # fields of a record
+HISTORY, SUMMARY, CONFIG, RUN, ENVIRONMENT = 2, 3, 5, 17, 26  # fields of a record
 CONFIG_OF_RUN = 4  # field of a run
 ITEMS, KEY, NESTED_KEY, VALUE = 1, 1, 2, 16  # fields of a history or configuration, and of its items
-MOST_TEXTS = 10_000  # settings
 
 
 def detect(log: Log) -> int:
@@ -49,7 +48,7 @@ def read(log: Log) -> Reading:
     reading.timestamp = fields.iso(moment) if isinstance(moment, float) else None
     columns = metric_columns.of_rows((None, row) for row in chain([first], rows))
     reading = metrics.read_columns(log, columns, reading)
-    arguments.configure(reading, texts, of="the run file's configuration")
+    metrics.configure(reading, columns, texts, of="the run file's configuration")
     return reading
 
 
@@ -61,10 +60,12 @@ def _rows(path: Path, texts: dict[str, str]) -> Iterator[dict[str, float]]:
                 if field == HISTORY:
                     yield {name: float(value) for name, value in _items(message) if isinstance(value, int | float)}
                 elif field == CONFIG:
-                    _add_texts(_items(message), texts)
+                    arguments.add_texts(_items(message), texts)
+                elif field == SUMMARY:
+                    arguments.add_texts((item for item in _items(message) if item[0] in levanter.FACTS), texts)
                 elif field == RUN:
                     for inner, config in _fields(message):
-                        _add_texts(_items(config) if inner == CONFIG_OF_RUN else (), texts)
+                        arguments.add_texts(_items(config) if inner == CONFIG_OF_RUN else (), texts)
                 elif field == ENVIRONMENT:
                     texts["environment"] = texts.get("environment", "") + message.decode("utf-8", "replace")
     except (IndexError, ValueError, OverflowError) as error:
@@ -149,14 +150,3 @@ def _items(message: bytes) -> Iterator[tuple[str, Any]]:
             yield ".".join(keys), json.loads(value)
         except (ValueError, RecursionError):
             continue
-
-
-def _add_texts(items: Any, texts: dict[str, str]) -> None:
-    """Add settings by their last name, those of sections too; the first of a name counts."""
-    waiting = list(items)
-    while waiting and len(texts) < MOST_TEXTS:
-        name, value = waiting.pop(0)
-        if isinstance(value, dict):
-            waiting += value.items()
-        elif isinstance(value, str | int | float) and not isinstance(value, bool):
-            texts.setdefault(str(name).split(".")[-1], str(value))

@@ -67,6 +67,19 @@ def growth_to_next(total: FloatArray, counted: FloatArray, steps: Steps) -> Floa
     return np.asarray(grown)
 
 
+def batch_and_length(samples: FloatArray, tokens: FloatArray) -> dict[str, int]:
+    """Return the global batch and the length of a sequence, by field of TrainingConfig, each where all rows agree.
+
+    samples, tokens: those of one step, NaN where unknown; shape (rows,).
+    """
+    found = {}
+    for name, amounts in {"global_batch_size": samples, "sequence_length": tokens / samples}.items():
+        known = amounts[np.isfinite(amounts)]
+        if len(known) > 1 and (known == known[0]).all() and float(known[0]).is_integer():
+            found[name] = int(known[0])
+    return found
+
+
 def restarts(steps: Steps, totals: Mapping[int, float | None]) -> list[tuple[int, str]]:
     """Return (line, reason) of rows at which the total falls although the number of the step grows."""
     lines = steps.column("line")
