@@ -86,6 +86,12 @@ ROWS: Mapping[str, Sequence[str]] = {
         "Epoch 1 | iter {0} step {0} | loss train: 9.1, val: n/a | iter time: 50{0}.40 ms (step) remaining time: 0:12",
         "{{'devices': 4, 'train': TrainArgs(global_batch_size=16, micro_batch_size=4, max_seq_length=1024)}}",
     ),
+    "xtuner": (
+        "[XTuner][RANK {0}][2026-01-05 08:00:0{0}][INFO] Epoch 1 Step {0}/100 data_time: 0.0{0}1 lr: 6.0e-05 "
+        "time: 0.5{0}2 text_tokens: 4054.0 reduced_consumed_tokens: {0}054 reduced_llm_loss: 9.1 grad_norm: 1.5 "
+        "max_memory: 5.36 GB reserved_memory: 7.05 GB tgs: 8000.{0} e2e_tgs: 7900.0 est_global_batch_tokens: 4054.0 ",
+        "[XTuner][2026-01-05 08:00:00][INFO] grad_accumulation_steps: {0}",
+    ),
     "lightning": (
         "epoch,step,train/time,train_loss,train_step_timing in s\n0,{0},{0}.5,9.1,0.5",
         "Epoch 0:  50%|#####     | {0}/10 [00:0{0}<00:05,  2.00it/s, loss=1.2]",

@@ -191,6 +191,20 @@ def litgpt(job: Job) -> list[str]:
     ]
 
 
+def xtuner(job: Job) -> list[str]:
+    tokens = job.batch * job.length
+    return job.log(
+        lambda number, seconds, clock: (
+            f"[XTuner][RANK 0][{clock}][INFO] Epoch 1 Step {number}/100 data_time: 0.0000 lr: 6.0e-05 "
+            f"time: {seconds:.4f} text_tokens: {tokens / job.gpus} reduced_consumed_tokens: {number * tokens} "
+            f"reduced_llm_loss: {9 - number / 100:.8f} grad_norm: 1.5 tgs: {tokens / job.gpus / seconds:.1f} "
+            f"est_global_batch_tokens: {tokens} "
+        ),
+        banner=["[FSDP Sharding]:   0%|          | 0/3 [00:00<?, ?it/s]"],
+        resumed=["[XTuner][RANK 0][2026-01-05 08:00:00][INFO] Resume from ckpt"],
+    )
+
+
 def nanochat(job: Job) -> list[str]:
     tokens = job.batch * job.length
     return job.log(
@@ -334,6 +348,7 @@ JOBS: dict[str, Callable[[Job], list[str]]] = {
     "torchtitan": torchtitan,
     "maxtext": maxtext,
     "litgpt": litgpt,
+    "xtuner": xtuner,
     "nanochat": nanochat,
     "modded-nanogpt": modded_nanogpt,
     "huggingface": huggingface,
