@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,6 +80,26 @@ def test_ranks_that_share_a_batch_are_named_in_a_warning(read_text: Any) -> None
     result = read_text(text)
     assert result.training_config.num_gpus == 8
     assert any("2 ranks share a batch" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize("totals", [False, True])
+def test_the_trackers_table_gives_the_same_times_and_rates(read_text: Any, totals: bool) -> None:
+    more = {"reduced_consumed_tokens": 4000.0 * 8, "est_global_batch_tokens": 4000.0 * 8} if totals else {}
+    table = [
+        {
+            "lr": 6e-05, "time/data_time": 0.1, "time/step_time": 0.5, "time/train_time": 0.6 * n, "grad_norm": 1.5,
+            "runtime_info/text_tokens": 4000.0, "runtime_info/tgs": 8000.0, "memory/max_memory_GB": 5.5,
+            "loss/reduced_llm_loss": 8 - n / 100, "step": n,
+        }
+        | {f"runtime_info/{name}": value * (n if name.startswith("reduced") else 1) for name, value in more.items()}
+        for n in range(1, STEPS + 1)
+    ]  # fmt: skip
+    result = read_text("".join(json.dumps(values) + "\n" for values in table), num_gpus=8)
+    performance = result.performance_metrics
+    assert (result.provenance.format, result.source) == ("metrics", "XTuner")
+    assert performance.avg_step_time_seconds == pytest.approx(0.6)
+    assert performance.tokens_per_second_per_gpu == pytest.approx(4000 / 0.6)
+    assert (result.steps[0].loss, result.steps[0].memory_allocated_peak_bytes) == (7.99, 5.5 * GIB)
 
 
 def test_rows_of_2025_without_an_epoch_are_read(read_text: Any) -> None:

@@ -32,6 +32,7 @@ from tensorprimat.logs import (
     sliding,
     torchtitan_tables,
     work,
+    xtuner,
 )
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
@@ -142,6 +143,10 @@ def read_columns(
             reading.source = "Levanter"
             steps, hooks = levanter.whole_steps(steps, found.hooks(steps))
             reading.warnings += hooks
+        if columns.names.keys() >= xtuner.MARKS:
+            reading.source = "XTuner"
+            steps, waits = xtuner.with_waits(steps)
+            reading.warnings += waits
         if maxtext.STEP_TIME in columns.names:
             steps, left_out = maxtext.without_waits(steps, dict.fromkeys(found.evaluations.tolist(), "validation"))
             reading.warnings += left_out

@@ -40,6 +40,12 @@ LONGEST_LINE = 2**13
 UNEVEN_RANKS = 0.2  # of a rank's tokens, which differ from rank to rank
 
 
+MARKS = frozenset(("time/step_time", "time/data_time", "runtime_info/tgs"))
+"""Metrics that XTuner hands to its tracker (tracker.jsonl, TensorBoard) in the place of a row."""
+NO_WAIT = "tokens_per_second_per_gpu: XTuner's tgs leaves the wait for data out; here it is part of every step"
+ONE_RANK = "tokens_per_second_per_gpu: the log holds the rows of one rank, whose tokens stand for those of every GPU"
+
+
 class _Row(NamedTuple):
     line: int
     rank: int | None
@@ -52,9 +58,7 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     reading = Reading(steps=Steps({}), source="XTuner")
-    reading.warnings.append(
-        "tokens_per_second_per_gpu: XTuner's tgs leaves the wait for data out; here it is part of every step"
-    )
+    reading.warnings.append(NO_WAIT)
     attempts: list[dict[int, list[_Row]]] = [{}]
     for line, text in log.lines():
         text = text[:LONGEST_LINE]
@@ -83,6 +87,16 @@ def read(log: Log) -> Reading:
     reading.platform = devices.platform_of(reading.gpu_info.get("device_name"))
     reading.steps = _with_tokens(fields.merged((None, _step(rows)) for rows in groups), groups, reading)
     return reading
+
+
+def with_waits(steps: Steps) -> tuple[Steps, list[str]]:
+    """Return the rows of a tracker's table with the wait for data in their times and rates, and warnings about both."""
+    computing, waits = steps.column("seconds"), np.nan_to_num(steps.column("data_wait_seconds"))
+    rates = steps.column("reported_tokens_per_second_per_gpu") * computing / (computing + waits)
+    steps = steps.replace(seconds=computing + waits, reported_tokens_per_second_per_gpu=rates)
+    if steps.has("tokens"):
+        return steps, [NO_WAIT]
+    return steps.replace(relative_work=rates * (computing + waits)), [NO_WAIT, ONE_RANK]
 
 
 def _step(rows: Sequence[_Row]) -> Step:
@@ -123,9 +137,7 @@ def _with_tokens(steps: Steps, groups: Sequence[Sequence[_Row]], reading: Readin
         steps = work.with_tokens(steps, {line: _found(_TOTAL, match["rest"]) for line, match in first.items()})
     own = np.array([float(first[line]["tokens"]) for line in lines])
     if not steps.has("tokens"):
-        reading.warnings.append(
-            "tokens_per_second_per_gpu: the log holds the rows of one rank, whose tokens stand for those of every GPU"
-        )
+        reading.warnings.append(ONE_RANK)
         return steps.replace(relative_work=own)
     batches = np.array([_found(_BATCH, first[line]["rest"]) or np.nan for line in lines])
     tokens = steps.column("tokens")
