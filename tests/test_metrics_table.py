@@ -322,7 +322,9 @@ def test_nemo_rls_history_is_read_by_the_names_of_its_sections(read_text: Any) -
     assert (performance.avg_step_time_seconds, performance.tokens_per_second_per_gpu) == (2, 2500)
 
 
-@pytest.mark.parametrize("other", ["timing_s/testing", "timing/train/checkpointing"])
+@pytest.mark.parametrize(
+    "other", ["timing_s/testing", "timing/train/checkpointing", "throughput/in-loop eval time (s)"]
+)
 def test_a_step_whose_time_includes_a_validation_or_checkpoint_is_not_measured(read_text: Any, other: str) -> None:
     rows = [{"step": n, "step_time_s": 50.0 if n == 9 else 2.0, **({other: 48.0} if n == 9 else {})} for n in range(20)]
     result = read_text(as_csv(rows))

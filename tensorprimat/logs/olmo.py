@@ -5,7 +5,7 @@ What the numbers mean (olmo/train.py, SpeedMonitor; olmo_core/train/callbacks/sp
   steps, per GPU. Windows overlap, so the spread of these rates says little about single steps. OLMo-core's
   `throughput/device/TPS` is the rate of the one step; its `(actual avg)` is a running mean and is not read.
 - OLMo prints no step time, so its rates are the measurement. OLMo-core's `throughput/device/BPS` is one over the time
-  of the step. A step after which a checkpoint is saved includes it, and its block says so.
+  of the step. A step after which a checkpoint or an evaluation follows includes it, and its block says so.
 - The monitor of OLMo begins after the first batch, and again after every checkpoint and evaluation, so neither is in a
   rate; a block without a rate (the first) is not a row.
 - `throughput/total_tokens` counts over all GPUs: its growth is the tokens of a step.
@@ -70,8 +70,8 @@ METRICS: dict[str, tuple[str, float]] = {
     "gpu_memory/GPU reserved mem (GiB)": ("memory_reserved_peak_bytes", float(GIB)),
 }
 """Printed name → field of Step and unit."""
-CHECKPOINT = "checkpoint/save_duration_s"
-"""Of OLMo-core 3: the time of the block's step holds the checkpoint."""
+OTHER_WORK = {"checkpoint/save_duration_s": "checkpoint", "throughput/in-loop eval time (s)": "validation"}
+"""Metrics of OLMo-core of which one is in a block whose step's time holds that work: its speed monitor runs last."""
 BATCHES_PER_SECOND = "throughput/device/BPS"
 """Of OLMo-core, whose batch is an optimizer step: one over the time of the step."""
 TOTALS = ("throughput/total_tokens", "throughput/total tokens")
@@ -164,8 +164,8 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
 def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]) -> None:
     if metric["name"] in TOTALS:  # rounded totals give no tokens of a step
         totals[block["line"]] = (not metric["suffix"] and fields.positive(metric["value"])) or np.nan
-    elif metric["name"] == CHECKPOINT:
-        block["interrupted_by"] = "checkpoint"
+    elif metric["name"] in OTHER_WORK:
+        block["interrupted_by"] = OTHER_WORK[metric["name"]]
     elif metric["name"] == BATCHES_PER_SECOND:
         if (rate := fields.positive(metric["value"])) and half_digit(metric["value"]) <= CLOCK_RESOLUTION * rate:
             block["seconds"] = 1 / rate
