@@ -58,6 +58,14 @@ def test_one_summary_per_rank_is_one_run_of_means(read_text: Any) -> None:
     assert any("no variance" in warning for warning in result.warnings)
 
 
+def test_a_summary_alone_says_that_a_resumed_run_may_be_too_fast(read_text: Any) -> None:
+    document = {"epoch": 3.0, "train_runtime": 836.4, "train_samples_per_second": 1.196, "train_steps_per_second": 0.02}
+    remark = "whether the run was resumed"
+    assert any(remark in warning for warning in read_text(json.dumps(document, indent=4)).warnings)
+    known = HEADER + "\n".join([row(2.5), row(2.0), SUMMARY]) + "\n"
+    assert not any(remark in warning for warning in read_text(known).warnings)
+
+
 def test_losses_without_times_are_kept_with_the_summary(read_text: Any) -> None:
     result = read_text(HEADER + "\n".join([row(2.5), row(float("nan")), row(2.0), SUMMARY]) + "\n")
     assert [step.loss for step in result.steps][::2] == [2.5, 2.0]

@@ -201,6 +201,7 @@ def test_a_summary_with_means_of_the_run_reports_them(read_text: Any) -> None:
     result = read_text(json.dumps({**summary, "_wandb": {"runtime": 500}}), sequence_length=512)
     assert result.performance_metrics.tokens_per_second == pytest.approx(12.5 * 512)
     assert (result.performance_metrics.basis, len(result.steps)) == ("reported_means", 0)
+    assert any("whether the run was resumed" in warning for warning in result.warnings)
 
 
 def test_a_summarys_last_rates_have_a_warning_that_they_are_of_one_moment(read_text: Any) -> None:

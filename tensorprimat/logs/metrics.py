@@ -36,6 +36,7 @@ from tensorprimat.logs import (
 )
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
+from tensorprimat.logs.huggingface.run import MAY_COUNT_OTHERS
 from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow
 from tensorprimat.logs.metric_names import STEPS, UNITLESS_TIMES, field_of, is_lightnings
 from tensorprimat.logs.metric_steps import Merged
@@ -302,6 +303,8 @@ def _summary(row: MetricRow, reading: Reading) -> Reading:
             "steps: a summary has no step times, only means over the whole run, start, evaluations and checkpoints "
             "included; so no variance is known"
         )
+        if "samples_per_second" in columns.totals:
+            reading.warnings.append(f"samples_per_second: {MAY_COUNT_OTHERS}")
         return reading
     names = {
         "seconds": "step_time_seconds",

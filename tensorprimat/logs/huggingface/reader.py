@@ -40,7 +40,15 @@ from tensorprimat.logs.huggingface.content import (
     opens_as_document,
 )
 from tensorprimat.logs.huggingface.rows import Row, is_row
-from tensorprimat.logs.huggingface.run import evidence_of, final_epoch, reported_by, span_of, trained_steps, warning_of
+from tensorprimat.logs.huggingface.run import (
+    MAY_COUNT_OTHERS,
+    evidence_of,
+    final_epoch,
+    reported_by,
+    span_of,
+    trained_steps,
+    warning_of,
+)
 from tensorprimat.logs.huggingface.steps import steps_of
 from tensorprimat.logs.huggingface.writers import of_one_process
 from tensorprimat.logs.text import Log
@@ -94,6 +102,8 @@ def read(log: Log) -> Reading:
             f"steps: the log has no step times, only means over the whole run, start, evaluations{stated} and "
             "checkpoints included; so no variance is known"
         )
+        if not content.rows and not content.bar and not content.resumed_at and "samples_per_second" in reported:
+            reading.warnings.append(f"samples_per_second: {MAY_COUNT_OTHERS}")
     if stamped:
         reading.warnings.append(
             "steps: timed from timestamps of the log's lines, as no row states a time; each time includes everything "

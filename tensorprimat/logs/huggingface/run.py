@@ -30,6 +30,11 @@ NEAR = 0.1  # of the steps since a resume: largest difference between the resume
 UNTIMED = 0.5  # of the time of the missing steps: where the runtime leaves less after the last reading, none ran
 SAME_RUNTIME = 1.2  # times the shortest of the ranks
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
+MAY_COUNT_OTHERS = (
+    "nothing here shows whether the run was resumed or stopped early; if it was, transformers before 5.19 counts steps "
+    "that train_runtime does not hold, and the rate is too high"
+)
+"""Remark on a summary without rows or a bar."""
 REPORTED = {
     SAMPLES_RATE: "samples_per_second",
     "train_tokens_per_second": "tokens_per_second",
