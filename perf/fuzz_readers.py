@@ -113,6 +113,11 @@ ROWS: Mapping[str, Sequence[str]] = {
         "tokens=TokensArgs(sequence_length=4096, micro_batch_size={0}),\niteration: {0} / 9 | tokens_per_sec: 1.5E+05 |"
         " elapsed_time_per_iteration_ms: 20{0}.5",
     ),
+    "lingua": (
+        "0: INFO    26-01-05 18:46:5{0}.5 - 0:00:0{0} - step: {0}  acc: 0  loss:  9.1234  grad: 1.06e+01  "
+        "flops: 1.97e+14  wps: 1.8{0}e+04  iter:  0.89  data: 0.001  lr: 6.00e-07  mem: 59%  pow: 392.9 W",
+        "Running on dp size : {0}",
+    ),
     "composer": (
         "[batch={0}/50]:\n\t Train time/token: {0}000\n\t Train throughput/device/tokens_per_sec: 3276{0}.0\n"
         "\t Train time/secs_per_step: 2.{0}",

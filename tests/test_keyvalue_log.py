@@ -1,4 +1,4 @@
-"""Console rows of `name value` pairs: NeMo Automodel, nanotron, Composer, torchtune, verl, NeMo-RL, mlx-lm."""
+"""Console rows of `name value` pairs: NeMo Automodel, nanotron, Lingua, Composer, torchtune, verl, NeMo-RL, mlx-lm."""
 
 from __future__ import annotations
 
@@ -83,8 +83,16 @@ def mlx(n: int, tokens: int = 4096, seconds: float = 0.5) -> str:
     )
 
 
+def lingua(n: int, wps: float = 18400.0) -> str:
+    return (
+        f"0: INFO    26-01-05 08:{n // 60:02}:{n % 60:02}.509680 - 0:00:{n % 60:02} - step: {n}  acc: 0  loss: "
+        f"{12 - n / 1000:>7}  grad: 1.06e+01  flops: 1.97e+14  wps: {wps:.2e}  iter:  0.8908  data: 0.001  "
+        "lr: 6.00e-07  mem: 59%  pow: 392.956 W"
+    )
+
+
 ROWS: dict[str, Callable[[int], str]] = {
-    row.__name__: row for row in (automodel, nanotron, composer, torchtune, verl, nemo_rl, mlx)
+    row.__name__: row for row in (automodel, nanotron, composer, torchtune, verl, nemo_rl, mlx, lingua)
 }
 each_dialect = pytest.mark.parametrize("name", ROWS)
 
@@ -255,6 +263,19 @@ def test_composers_batches_continue_their_numbers_in_a_later_epoch(read_text: An
     assert len(result.runs) == result.runs[0].segments == 1
 
 
+def test_linguas_rate_is_that_of_a_gpu_over_all_steps_since_the_row_before(read_text: Any) -> None:
+    saved = "0: INFO    26-01-05 08:02:00.6 - 0:02:00 - Saving to: checkpoints/0000000120\n"
+    rows = {n: lingua(n, 9200.0 if n == 130 else 18400.0) + "\n" + saved * (n == 120) for n in range(10, 210, 10)}
+    middle = lingua(205).replace("acc: 0", "acc: 2") + "\n"
+    result = read_text("0: INFO - Running on dp size : 16\n" + "".join(rows.values()) + middle)
+    assert result.performance_metrics.tokens_per_second_per_gpu == 18400
+    assert [step.index for step in result.steps if step.interrupted_by] == [130]
+    assert (result.steps[5].covers, result.steps[5].loss, result.steps[5].reported_tflops_per_gpu) == (10, 11.94, 197)
+    assert result.steps[-1].index == 200
+    assert result.training_config.data_parallel_size == 16
+    assert any("three digits" in warning for warning in result.warnings)
+
+
 def test_torchtune_has_a_rate_per_gpu(read_text: Any) -> None:
     result = read_text(log("torchtune"), num_gpus=8)
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16384.5)
@@ -327,6 +348,7 @@ def test_a_step_number_that_goes_back_is_a_restart(read_text: Any, name: str) ->
         .replace("9.5000", "9.4")
         .replace("0.25", "0.26")
         .replace("2.250", "2.240")
+        .replace("11.9", "11.8")
     )
     result = read_text(log(name, 9) + again)
     assert result.runs[0].segments == 2

@@ -352,6 +352,24 @@ def test_a_second_table_with_columns_in_another_order_is_a_second_segment(read_t
     assert result.steps[-1].seconds == 4.0
 
 
+@pytest.mark.parametrize("shape", ["csv", "json lines"])
+def test_linguas_rates_cover_the_steps_since_the_row_before(read_text: Any, shape: str) -> None:
+    rows = [
+        {
+            "global_step": n, "acc_step": 0, "speed/wps": 10512.25, "speed/FLOPS": 4.1e14, "speed/curr_iter_time": 0.95,
+            "speed/data_load_time": 0.04, "optim/grad_norm": 1.25, "optim/lr": 3e-4, "optim/total_tokens": n * 65536,
+            "memory/max_reserved_gib": 60.5, "loss/out": 9 - n / 1000,
+            "created_at": f"2026-01-05T08:{n // 60:02}:{n % 60:02}.123456+00:00",
+        }
+        for n in range(10, 310, 10)
+    ]  # fmt: skip
+    result = read_text(SHAPES[shape](rows))
+    assert (result.source, result.steps.column("covers").tolist()[1:]) == ("Lingua", [10] * 29)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(10512.25)
+    assert (result.steps[3].tokens, result.steps[3].loss) == (65536, 8.96)
+    assert result.steps[3].memory_reserved_peak_bytes == 60.5 * GIB
+
+
 @each_shape
 def test_windowed_rates_of_composer_count_once_per_window(read_text: Any, shape: str) -> None:
     ended = [0.0]

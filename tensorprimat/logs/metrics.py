@@ -45,6 +45,7 @@ from tensorprimat.logs.text import Log, lines_of
 LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 OF_AUTOMODEL = {"tps", "tps_per_gpu", "num_label_tokens"}
+LINGUA = "speed/wps"  # a mean over the steps since the row before
 WINDOWED = ("throughput/batches_per_sec", "device/batches_per_sec")  # metrics of Composer and of Lightning's Throughput
 
 _OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
@@ -130,6 +131,8 @@ def read_columns(
         if columns.names.keys() >= OF_AUTOMODEL:
             reading.source = "NeMo Automodel"
             reading.warnings.append(work.OF_REPLICAS)
+        if LINGUA in columns.names:
+            reading.source, steps = "Lingua", fields.with_intervals(steps)
         windows = not steps.has("seconds") and any(name.endswith(WINDOWED) for name in columns.names)
         steps = found.with_resumes(found.with_tokens(steps))
         if found.has_lines:
