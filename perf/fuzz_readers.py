@@ -118,6 +118,12 @@ ROWS: Mapping[str, Sequence[str]] = {
         "flops: 1.97e+14  wps: 1.8{0}e+04  iter:  0.89  data: 0.001  lr: 6.00e-07  mem: 59%  pow: 392.9 W",
         "Running on dp size : {0}",
     ),
+    "picotron": (
+        "[default0]:[rank 0] Step: {0}     | Loss: 9.1234 | Global batch size: 524.29K | Tokens/s: 499.3{0}K | "
+        "Tokens/s/GPU:  62.42K | Tokens: {0}.52M | MFU: 42.45% | Memory usage:  60.10GB",
+        "[rank 0] Step: {0}, Loss: 9.1234, Global batch size: 1.05M, Tokens/s: 998.6{0}K, Tokens/s/GPU: 124.83K, "
+        "Tokens: {0}.05M/10.00B, Memory usage: 23.45GB",
+    ),
     "composer": (
         "[batch={0}/50]:\n\t Train time/token: {0}000\n\t Train throughput/device/tokens_per_sec: 3276{0}.0\n"
         "\t Train time/secs_per_step: 2.{0}",

@@ -1,4 +1,4 @@
-"""Console rows of `name value` pairs: NeMo Automodel, nanotron, Lingua, Composer, torchtune, verl, NeMo-RL, mlx-lm."""
+"""Console rows of `name value` pairs, each framework of data/dialects.toml."""
 
 from __future__ import annotations
 
@@ -91,8 +91,15 @@ def lingua(n: int, wps: float = 18400.0) -> str:
     )
 
 
+def picotron(n: int, rate: str = "499.32K", per_gpu: str = " 62.42K") -> str:
+    return (
+        f"[default7]:[rank 7] Step: {n:<5d} | Loss: 9.1234 | Global batch size: 524.29K | Tokens/s: {rate:>7s} | "
+        f"Tokens/s/GPU: {per_gpu:>7s} | Tokens: {n * 0.52429:6.2f}M | MFU: 42.45% | Memory usage:  60.10GB"
+    )
+
+
 ROWS: dict[str, Callable[[int], str]] = {
-    row.__name__: row for row in (automodel, nanotron, composer, torchtune, verl, nemo_rl, mlx, lingua)
+    row.__name__: row for row in (automodel, nanotron, composer, torchtune, verl, nemo_rl, mlx, lingua, picotron)
 }
 each_dialect = pytest.mark.parametrize("name", ROWS)
 
@@ -276,6 +283,30 @@ def test_linguas_rate_is_that_of_a_gpu_over_all_steps_since_the_row_before(read_
     assert any("three digits" in warning for warning in result.warnings)
 
 
+def test_picotrons_step_time_is_its_tokens_by_its_rate_with_the_flops_that_its_mfu_divides_by_a_fixed_peak(
+    read_text: Any,
+) -> None:
+    result = read_text(log("picotron"))
+    performance = result.performance_metrics
+    assert performance.avg_step_time_seconds == pytest.approx(524290 / 499320)
+    assert performance.tokens_per_step == pytest.approx(524288, rel=1e-4)
+    assert result.training_config.num_gpus == 8
+    assert result.steps[3].reported_tflops_per_gpu == pytest.approx(0.4245 * 989.5)
+    assert result.steps[3].memory_reserved_bytes == pytest.approx(60.1e9)
+    assert any("two decimals" in warning for warning in result.warnings)
+
+
+def test_picotrons_rows_of_2024_have_commas(read_text: Any) -> None:
+    row = (
+        "[rank 3] Step: {}, Loss: 9.1234, Global batch size: 1.05M, Tokens/s: 998.64K, Tokens/s/GPU: 124.83K, "
+        "Tokens: {}.05M/100.00M, Memory usage: 23.45GB\n"
+    )
+    result = read_text("".join(row.format(n, n) for n in range(1, 20)))
+    assert result.provenance.format == "picotron"
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.05e6 / 998640)
+    assert (result.training_config.num_gpus, result.steps[0].loss) == (8, 9.1234)
+
+
 def test_torchtune_has_a_rate_per_gpu(read_text: Any) -> None:
     result = read_text(log("torchtune"), num_gpus=8)
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16384.5)
@@ -349,6 +380,7 @@ def test_a_step_number_that_goes_back_is_a_restart(read_text: Any, name: str) ->
         .replace("0.25", "0.26")
         .replace("2.250", "2.240")
         .replace("11.9", "11.8")
+        .replace("9.1234", "9.1233")
     )
     result = read_text(log(name, 9) + again)
     assert result.runs[0].segments == 2
