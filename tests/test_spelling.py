@@ -138,6 +138,12 @@ def test_a_dictionary_whose_number_lost_two_zeros_is_whole(tmp_path):
     assert signs(tmp_path / "a.jsonl", lines) == []
 
 
+def test_a_number_beside_doubles_of_all_digits_that_lost_two_zeros_is_whole(tmp_path):
+    row = "tflops=185.87518037{0:06} step={0} loss=9.79 tgs (tokens/gpu/second)=4185.31 accuracy={1} x=1 "
+    lines = [row.format(n + 111111, "11.55" if n == 3 else f"11.55{n + 11}") for n in range(7)]
+    assert signs(tmp_path / "a.log", lines) == []
+
+
 def test_a_rate_that_the_time_of_its_row_contradicts_is_a_warning(tmp_path):
     lines = table_logs.verl(job_logs.Job())
     before, _, rate = lines[20].rpartition(":")

@@ -51,6 +51,8 @@ _COMMA = re.compile(
 """A number whose comma is not a separator of thousands."""
 _POINT = re.compile(r"\d\.\d")
 _SCIENTIFIC = re.compile(r"(?<![\d.])\d(?:\.\d*)?[eE][-+]?\d+$")
+_ALL_DIGITS = re.compile(r"\d\.\d{12}")
+"""A number with all digits of a double, as repr prints it, of which json and dict make use too."""
 _ANY_DIGIT = str.maketrans("012345678", "9" * 9)
 _EVALUATION = re.compile(r"\b(?:validat|evaluat|eval\b)", re.IGNORECASE)
 """A line of an evaluation, whose numbers are often printed with other decimals than those of the rows."""
@@ -221,7 +223,8 @@ def _of_odd_shape(
     texts = {printed.text for printed in same if printed}
     if odd.decimals and odd.decimals <= usual.decimals and odd.exponent == usual.exponent:
         is_fixed = usual.decimals > 1 and any(text.endswith("0") for text in texts)
-        likely = 2 if lines[where][1].rstrip().endswith("}") else 1  # zeros that repr drops, as json and dict do
+        by_repr = lines[where][1].rstrip().endswith("}") or _ALL_DIGITS.search(lines[where][1])
+        likely = 2 if by_repr else 1  # zeros that are dropped
         printed = _labelled(lines[where], label, odd)
         first = min(place for _, places in listed for place in places)  # where memory still grows
         is_cut = len(texts) == 1 and where != first and printed is not None and printed.text in next(iter(texts))
