@@ -124,6 +124,13 @@ ROWS: Mapping[str, Sequence[str]] = {
         "[rank 0] Step: {0}, Loss: 9.1234, Global batch size: 1.05M, Tokens/s: 998.6{0}K, Tokens/s/GPU: 124.83K, "
         "Tokens: {0}.05M/10.00B, Memory usage: 23.45GB",
     ),
+    "internevo": (
+        "2026-01-05T08:00:0{0}.225+08:00 INFO - pid=6794 : tflops=181.5 step={0} loss=9.12 tgs (tokens/gpu/second)="
+        "409{0}.25 tgs/last_tgs_1=99.0 lr=4e-07 grad_norm={{'0_default': 6.5}} micro_num=4 num_consumed_tokens={0}000 ",
+        "tflops=189.65,step={0},loss=10.149,tgs (tokens/gpu/second)=427{0}.52,lr=1.2e-06,num_consumed_tokens={0}72,\n"
+        "-- Distributed environment is initialized, data parallel size: 4, pipeline parallel size: 1, tensor parallel "
+        "size: 2",
+    ),
     "composer": (
         "[batch={0}/50]:\n\t Train time/token: {0}000\n\t Train throughput/device/tokens_per_sec: 3276{0}.0\n"
         "\t Train time/secs_per_step: 2.{0}",

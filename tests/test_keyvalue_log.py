@@ -98,8 +98,18 @@ def picotron(n: int, rate: str = "499.32K", per_gpu: str = " 62.42K") -> str:
     )
 
 
+def internevo(n: int, tgs: float = 4096.25) -> str:
+    return (
+        f"2026-01-05T08:{4 * n // 60:02}:{4 * n % 60:02}.225+08:00 INFO [training_internlm.py, line 413, in "
+        f"record_current_batch_training_metrics] - pid=6794 : tflops=181.5 step={n} loss=9.1234 tgs "
+        f"(tokens/gpu/second)={tgs} tgs/last_tgs_1=99.0 tgs/tgs_all=98.0 lr=4e-07 loss_scale=65536.0 grad_norm="
+        f"{{'0_default': 6.5, '1_fp32': 0.0}} micro_num=4 num_consumed_tokens={131072 * (n + 1)} fwd_bwd_time=3.87 "
+    )
+
+
 ROWS: dict[str, Callable[[int], str]] = {
-    row.__name__: row for row in (automodel, nanotron, composer, torchtune, verl, nemo_rl, mlx, lingua, picotron)
+    row.__name__: row
+    for row in (automodel, nanotron, lingua, picotron, internevo, composer, torchtune, verl, nemo_rl, mlx)
 }
 each_dialect = pytest.mark.parametrize("name", ROWS)
 
@@ -305,6 +315,41 @@ def test_picotrons_rows_of_2024_have_commas(read_text: Any) -> None:
     assert result.provenance.format == "picotron"
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.05e6 / 998640)
     assert (result.training_config.num_gpus, result.steps[0].loss) == (8, 9.1234)
+
+
+INTERNEVO_START = (
+    "2026-01-05 08:00:00,006 INFO launch.py:354 in launch -- Distributed environment is initialized, data parallel "
+    "size: 4, pipeline parallel size: 1, tensor parallel size: 2\n"
+)
+
+
+def test_internevos_step_time_follows_from_its_tokens_and_its_rate_per_gpu(read_text: Any) -> None:
+    result = read_text(log("internevo", before=INTERNEVO_START))
+    config, performance = result.training_config, result.performance_metrics
+    assert (config.num_gpus, config.tensor_model_parallel_size, config.data_parallel_size) == (8, 2, 4)
+    assert performance.tokens_per_step == 131072
+    assert performance.avg_step_time_seconds == pytest.approx(131072 / 8 / 4096.25)
+    assert (result.steps[3].gradient_norm, result.steps[3].reported_tflops_per_gpu) == (6.5, 181.5)
+    assert not [warning for warning in result.warnings if warning.startswith("audit")]
+
+
+def test_internevo_without_its_configuration_has_a_rate_per_gpu_and_no_step_time(read_text: Any) -> None:
+    performance = read_text(log("internevo")).performance_metrics
+    assert performance.tokens_per_second_per_gpu == pytest.approx(4096.25)
+    assert performance.tokens_per_second is None
+
+
+def test_internlms_rows_of_2023_have_commas(read_text: Any) -> None:
+    row = (
+        "2026-01-05 08:00:{:02},147\tINFO train.py:323 in record_current_batch_training_metrics -- "
+        "tflops=189.65,step={},loss=10.149,tgs (tokens/gpu/second)=4270.52,lr=1.2e-06,grad_norm=51.58,micro_num=4,"
+        "num_consumed_tokens={},inf_nan_skip_batches=0,fwd_bwd_time=3.68\n"
+    )
+    rows = "".join(row.format(round(3.8365 * n), n, 131072 * (n + 1)) for n in range(15))
+    result = read_text(INTERNEVO_START + rows)
+    assert result.provenance.format == "internevo"
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(131072 / 8 / 4270.52)
+    assert (result.steps[0].loss, result.steps[0].gradient_norm) == (10.149, 51.58)
 
 
 def test_torchtune_has_a_rate_per_gpu(read_text: Any) -> None:

@@ -127,6 +127,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
     )
     windowed = dialect.windowed and not any("seconds" in row.values for row in found)
     steps, overlapping = sliding.without_overlap(steps) if windowed else (steps, [])
+    steps = work.with_times(steps, config.get("num_gpus"))
     elapsed = _elapsed(dialect, found, seen, steps)
     steps, uneven = work.weighted(steps, elapsed, labels, config.get("num_gpus"), varies=dialect.varies)
     return Reading(

@@ -52,7 +52,7 @@ def with_tokens(
             counted = clocks.at(done or {}, steps.column(by))
             tokens = growth_to_next(total, counted, steps) if before_step else fields.growth_of(total, steps)
             steps = steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
-    return _with_times(steps)
+    return with_times(steps)
 
 
 def growth_to_next(total: FloatArray, counted: FloatArray, steps: Steps) -> FloatArray:
@@ -156,11 +156,20 @@ def _between_rows(steps: Steps, elapsed: Elapsed | None, rates: FloatArray) -> t
     return np.asarray(gaps / np.maximum(numbers, 1)), error
 
 
-def _with_times(steps: Steps) -> Steps:
-    """Return the rows with the time of a step from its tokens and its rate over all GPUs, where they state no time."""
-    if steps.has("seconds") or not (steps.has("tokens") and steps.has("reported_tokens_per_second")):
+def with_times(steps: Steps, gpus: int | None = None) -> Steps:
+    """Return the rows with the time of a step from its tokens and its rate, where they state no time.
+
+    gpus: number of GPUs, by which a rate per GPU is one over all of them.
+    """
+    if steps.has("seconds") or not steps.has("tokens"):
         return steps
-    seconds = steps.column("tokens") / steps.column("reported_tokens_per_second")
+    if steps.has(RATES[0]):
+        rates = steps.column(RATES[0])
+    elif gpus:
+        rates = gpus * steps.column(RATES[1])
+    else:
+        return steps
+    seconds = steps.column("tokens") / rates
     seconds[~((seconds > 0) & (seconds < fields.LONGEST_STEP_SECONDS))] = np.nan
     return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps
 
