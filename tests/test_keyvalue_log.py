@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from keyvalue_rows import ROWS, automodel, composer, lingua, log, mlx, nanotron, nemo_rl, torchtune, verl
 
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.units import GIB
@@ -25,97 +26,7 @@ NANOTRON_CONFIG = """Config(general=GeneralArgs(project='debug', seed=42),
        parallelism=ParallelismArgs(dp=4, pp=1, tp=2, pp_engine=None, expert_parallel_size=1),
        tokens=TokensArgs(sequence_length=4096, train_steps=50, micro_batch_size=8, batch_accumulation_per_replica=4),
 """
-
-
-def automodel(n: int, tps: float = 131072.0, rest: str = " | num_label_tokens 260000") -> str:
-    rates = f"tps {tps:.2f}({tps / 8:.2f}/gpu)"
-    return (
-        f"2026-01-05 08:00:{n:02} | INFO | root | step {n} | epoch 0 | loss 2.3100 | grad_norm 1.2000 | lr 1.00e-05"
-        f" | mem 40.20 GiB | {rates}{rest}"
-    )
-
-
-def nanotron(n: int) -> str:
-    return (
-        f"01/16/2026 07:32:24 [INFO|DP=0|PP=0|TP=0|ip-10]: iteration: {n} / 50 | consumed_tokens: {4.19 * n:.3g}M"
-        " | time_per_iteration_ms: 1.05K | tokens_per_sec: 499K | tokens_per_sec_per_gpu: 62.4K | grad_norm: 1.1"
-        " | global_batch_size: 524K | lm_loss: 10.9 | lr: 0.0003 | model_tflops_per_gpu: 420 | eta: 0:01:00"
-    )
-
-
-def composer(n: int, seconds: float = 2.0, tokens: int = 65536) -> str:
-    return (
-        f"[batch={n}/50]:\n\t Train time/batch: {n - 1}\n\t Train time/token: {(n - 1) * tokens}\n"
-        f"\t Train throughput/tokens_per_sec: {tokens / seconds:.4f}\n"
-        f"\t Train throughput/device/tokens_per_sec: {tokens / seconds / 8:.4f}\n"
-        "\t Train memory/peak_allocated_mem: 20.1000\n\t Train loss/train/total: 9.5000\n"
-        f"\t Train time/secs_per_step: {seconds:.4f}"
-    )
-
-
-def torchtune(n: int, rate: float = 16384.5) -> str:
-    return (
-        f"Step {n} | loss:1.9000381 lr:2e-05 tokens_per_second_per_gpu:{rate} peak_memory_active:20.25"
-        " peak_memory_alloc:20.125 peak_memory_reserved:24.5 "
-    )
-
-
-def verl(n: int, seconds: float = 25.0) -> str:
-    return (
-        f"(TaskRunner pid=4711) step:{n} - actor/pg_loss:np.float64(-0.25) - perf/max_memory_allocated_gb:50.5"
-        f" - timing_s/gen:12.5 - timing_s/step:{seconds} - perf/total_num_tokens:1000000"
-        f" - perf/time_per_step:{seconds} - perf/throughput:{1e6 / seconds / 8!r}"
-    )
-
-
-def nemo_rl(n: int, seconds: float = 2.0) -> str:
-    return (
-        f"\n========================= Step {n}/100 =========================\n▶ Taking a training step...\n"
-        f"\n📊 Training Results:\n  • Loss: 0.2500\n\n⏱️  Timing:\n  • Total step time: {seconds:.2f}s\n"
-        "  • policy_training: 1.50s (75.0%)\n    - E2E (Tokens/sec/gpu): 4096.00\n    - E2E (Tokens/sec): 32768.00"
-    )
-
-
-def mlx(n: int, tokens: int = 4096, seconds: float = 0.5) -> str:
-    return (
-        f"Iter {n}: Train loss 2.250, Learning Rate 1.000e-05, It/sec {1 / seconds:.3f}, "
-        f"Tokens/sec {tokens / seconds:.3f}, Trained Tokens {n * tokens}, Peak mem 12.345 GB"
-    )
-
-
-def lingua(n: int, wps: float = 18400.0) -> str:
-    return (
-        f"0: INFO    26-01-05 08:{n // 60:02}:{n % 60:02}.509680 - 0:00:{n % 60:02} - step: {n}  acc: 0  loss: "
-        f"{12 - n / 1000:>7}  grad: 1.06e+01  flops: 1.97e+14  wps: {wps:.2e}  iter:  0.8908  data: 0.001  "
-        "lr: 6.00e-07  mem: 59%  pow: 392.956 W"
-    )
-
-
-def picotron(n: int, rate: str = "499.32K", per_gpu: str = " 62.42K") -> str:
-    return (
-        f"[default7]:[rank 7] Step: {n:<5d} | Loss: 9.1234 | Global batch size: 524.29K | Tokens/s: {rate:>7s} | "
-        f"Tokens/s/GPU: {per_gpu:>7s} | Tokens: {n * 0.52429:6.2f}M | MFU: 42.45% | Memory usage:  60.10GB"
-    )
-
-
-def internevo(n: int, tgs: float = 4096.25) -> str:
-    return (
-        f"2026-01-05T08:{4 * n // 60:02}:{4 * n % 60:02}.225+08:00 INFO [training_internlm.py, line 413, in "
-        f"record_current_batch_training_metrics] - pid=6794 : tflops=181.5 step={n} loss=9.1234 tgs "
-        f"(tokens/gpu/second)={tgs} tgs/last_tgs_1=99.0 tgs/tgs_all=98.0 lr=4e-07 loss_scale=65536.0 grad_norm="
-        f"{{'0_default': 6.5, '1_fp32': 0.0}} micro_num=4 num_consumed_tokens={131072 * (n + 1)} fwd_bwd_time=3.87 "
-    )
-
-
-ROWS: dict[str, Callable[[int], str]] = {
-    row.__name__: row
-    for row in (automodel, nanotron, lingua, picotron, internevo, composer, torchtune, verl, nemo_rl, mlx)
-}
 each_dialect = pytest.mark.parametrize("name", ROWS)
-
-
-def log(name: str, count: int = 20, before: str = "") -> str:
-    return before + "".join(ROWS[name](n) + "\n" for n in range(1, count + 1))
 
 
 def test_every_dialect_is_tested_here() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_keyvalue_log import automodel, composer, log, torchtune
+from keyvalue_rows import automodel, composer, log, torchtune
 
 TOKENS = [100_000 + 40_000 * (7 * n % 11) for n in range(40)]
 SECONDS = [1.0 + tokens / 200_000 * (1 + 0.1 * (n % 3)) for n, tokens in enumerate(TOKENS)]
