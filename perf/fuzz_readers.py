@@ -131,6 +131,14 @@ ROWS: Mapping[str, Sequence[str]] = {
         "-- Distributed environment is initialized, data parallel size: 4, pipeline parallel size: 1, tensor parallel "
         "size: 2",
     ),
+    "paddle": (
+        "[2026-01-05 08:00:0{0},139] [    INFO] - loss: 9.12340117, learning_rate: 4.583e-05, global_step: {0}, "
+        "max_memory_reserved: 16.5, interval_runtime: 2.0{0}48, interval_tokens_per_second_per_device: 8000.5, "
+        "interval_steps_per_second: 0.4878, progress_or_epoch: 0.01",
+        "loss: 3.25, learning_rate: 2e-05, global_step: {0}0, interval_runtime: 2.2{0}, interval_samples_per_second: "
+        "3.5, interval_steps_per_second: 4.4{0}, epoch: 0.02\n[2026-01-05 08:00:01,006] [    INFO] - ***** Running "
+        "Evaluation *****\n -   Total train batch size (w. parallel, distributed & accumulation) = 8",
+    ),
     "composer": (
         "[batch={0}/50]:\n\t Train time/token: {0}000\n\t Train throughput/device/tokens_per_sec: 3276{0}.0\n"
         "\t Train time/secs_per_step: 2.{0}",

@@ -85,9 +85,20 @@ def internevo(n: int, tgs: float = 4096.25) -> str:
     )
 
 
+def paddle(n: int, seconds: float = 2.048) -> str:
+    """Return the row of steps 10 n - 9 to 10 n of PaddleFormers."""
+    return (
+        f"[2026-01-05 08:{n // 3:02}:{20 * (n % 3):02},139] [    INFO] - loss: 9.12340117, learning_rate: 4.583e-05, "
+        f"global_step: {n}, current_memory_allocated: 7.5491702556, max_memory_allocated: 12.25, max_memory_reserved: "
+        f"16.5, interval_runtime: {10 * seconds:.4f}, interval_samples_per_second: {32 / seconds:.4f}, "
+        f"interval_tokens_per_second_per_device: {32 * 4096 / seconds / 8:.4f}, interval_hardware_tflops_per_device: "
+        f"400.0, interval_steps_per_second: {1 / seconds:.4f}, progress_or_epoch: 0.01, cpu_used_memory: 0.67"
+    )
+
+
 ROWS: dict[str, Callable[[int], str]] = {
     row.__name__: row
-    for row in (automodel, nanotron, lingua, picotron, internevo, composer, torchtune, verl, nemo_rl, mlx)
+    for row in (automodel, nanotron, lingua, picotron, internevo, paddle, composer, torchtune, verl, nemo_rl, mlx)
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from keyvalue_rows import ROWS, automodel, composer, lingua, log, mlx, nanotron, nemo_rl, torchtune, verl
+from keyvalue_rows import ROWS, automodel, composer, lingua, log, mlx, nanotron, nemo_rl, paddle, torchtune, verl
 
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.units import GIB
@@ -261,6 +261,55 @@ def test_internlms_rows_of_2023_have_commas(read_text: Any) -> None:
     assert result.provenance.format == "internevo"
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(131072 / 8 / 4270.52)
     assert (result.steps[0].loss, result.steps[0].gradient_norm) == (10.149, 51.58)
+
+
+PADDLE_START = """\
+[2026-01-05 08:00:00,791] [   DEBUG] - bf16                          : True
+[2026-01-05 08:00:00,798] [   DEBUG] - tensor_model_parallel_size    : -1
+[2026-01-05 08:00:00,799] [   DEBUG] - dataset_world_size            : 4
+[2026-01-05 08:00:00,800] [   DEBUG] - world_size                    : 8
+[2026-01-05 08:00:00,808] [    INFO] - ***** Running training *****
+[2026-01-05 08:00:00,808] [    INFO] -   Instantaneous batch size per device = 4
+[2026-01-05 08:00:00,808] [    INFO] -   Total train batch size (w. parallel, distributed & accumulation) = 32
+[2026-01-05 08:00:00,808] [    INFO] -   Gradient Accumulation steps = 2
+[2026-01-05 08:00:00,808] [    INFO] -   Total optimization steps = 37,800
+"""
+
+
+def paddle_of(steps: Sequence[int], seconds: float = 2.048) -> list[str]:
+    return [paddle(n // 10, seconds).replace(f"global_step: {n // 10},", f"global_step: {n},") + "\n" for n in steps]
+
+
+def test_paddles_interval_is_the_time_of_all_steps_since_the_row_before(read_text: Any) -> None:
+    result = read_text(PADDLE_START + "".join(paddle_of(range(510, 710, 10))))
+    config, performance = result.training_config, result.performance_metrics
+    assert (config.num_gpus, config.global_batch_size, config.sequence_length) == (8, 32, 4096)
+    assert (config.micro_batch_size, config.max_steps, config.precision) == (4, 37800, "bf16")
+    assert performance.avg_step_time_seconds == pytest.approx(2.048)
+    assert set(result.steps.column("covers").tolist()) == {10}
+    assert performance.tokens_per_second == pytest.approx(32 * 4096 / 2.048)
+    assert result.steps[3].memory_reserved_peak_bytes == 16.5 * GIB
+
+
+def test_paddles_flops_are_of_a_prefix_of_1024(read_text: Any) -> None:
+    assert read_text(log("paddle")).steps[3].reported_tflops_per_gpu == pytest.approx(400 * 2**40 / 1e12)
+
+
+def test_the_time_of_paddles_steps_after_an_evaluation_or_a_checkpoint_includes_it(read_text: Any) -> None:
+    rows = paddle_of(range(10, 210, 10))
+    rows.insert(15, "[2026-01-05 08:05:00,914] [    INFO] - Saving model checkpoint to out/checkpoint-150\n")
+    rows.insert(10, "[2026-01-05 08:03:20,573] [    INFO] - ***** Running Evaluation *****\n")
+    steps = read_text(PADDLE_START + "".join(rows)).steps
+    assert {step.index: step.interrupted_by for step in steps if step.interrupted_by} == {
+        110: "validation",
+        160: "checkpoint",
+    }
+
+
+def test_a_row_of_paddle_whose_rounded_rate_leaves_its_steps_in_doubt_has_no_step_time(read_text: Any) -> None:
+    result = read_text(PADDLE_START + "".join(paddle_of(range(10, 210, 10), 650.0)))
+    assert result.performance_metrics.avg_step_time_seconds is None
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(32 * 4096 / 650 / 8, rel=1e-4)
 
 
 def test_torchtune_has_a_rate_per_gpu(read_text: Any) -> None:

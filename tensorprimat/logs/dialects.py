@@ -20,7 +20,8 @@ class Number:
     spelled: str
     means: str
     """Field of Step (of TrainingConfig for a setting), `total_tokens`, `total_samples`, `total_steps`: all so far,
-    `elapsed`: time of training so far, or `label_tokens`: tokens of the step that enter the loss."""
+    `elapsed`: time of training so far, `label_tokens`: tokens of the step that enter the loss, or `interval_seconds`
+    and `steps_per_second`: time and rate of all steps since the row before."""
     scale: float = 1.0
     """Factor to the field's unit."""
     decimals: int = 0
@@ -87,7 +88,7 @@ class Dialect:
     settings: tuple[Number, ...] = ()
     words: tuple[tuple[str, str], ...] = ()
     """Expression with one group → field of TrainingConfig, as a word or a whole number."""
-    implies: tuple[tuple[str, str, int], ...] = ()
+    implies: tuple[tuple[str, str, int | str], ...] = ()
     """Text, and the field of TrainingConfig with the value that it implies."""
     products: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Field of TrainingConfig → settings whose product it is, where all are known."""

@@ -44,7 +44,8 @@ _CUT = "…"  # follows a last line without line end: no delimiter
 
 _AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
 TOTALS = ("total_tokens", "total_samples", "total_steps")
-NO_COLUMNS = (*TOTALS, "elapsed", "label_tokens")
+NO_COLUMNS = (*TOTALS, "elapsed", "label_tokens", "interval_seconds", "steps_per_second")
+WHOLE_STEPS = 0.05  # most difference between an interval times its rate and a whole number of steps
 
 
 @cache
@@ -129,10 +130,13 @@ def read(log: Log, dialect: Dialect) -> Reading:
     steps, overlapping = sliding.without_overlap(steps) if windowed else (steps, [])
     steps = work.with_times(steps, config.get("num_gpus"))
     elapsed = _elapsed(dialect, found, seen, steps)
+    if not dialect.varies and "sequence_length" not in config:
+        length = work.length_by_rates(steps, config.get("num_gpus"), config.get("global_batch_size"))
+        by_rows |= {"sequence_length": length} if length else {}
     steps, uneven = work.weighted(steps, elapsed, labels, config.get("num_gpus"), varies=dialect.varies)
     return Reading(
         steps=steps,
-        training_config=config,
+        training_config=config | by_rows,
         gpu_info={"device_name": seen.device} if seen.device else {},
         platform=devices.platform_of(seen.device),
         source=dialect.source,
@@ -237,6 +241,8 @@ def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
     for before, number in dialect.numbers_by_opening:
         if before in text and number.means not in values and (value := _value(text, number, dialect)) is not None:
             values[number.means] = value
+    if "interval_seconds" in values and "steps_per_second" in values:
+        _share_out(values)
     if dialect.samples_if and dialect.samples_if in text:
         row.values = {name.replace("_tokens_per_", "_samples_per_"): value for name, value in values.items()}
     if other := _interruption(text, dialect):
@@ -245,6 +251,14 @@ def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
         else:
             row.interrupted_by = row.interrupted_by or other
     _note(text, dialect, seen)
+
+
+def _share_out(values: dict[str, float]) -> None:
+    """Add the time of a step and the steps that a row covers, where the rounding of its rate leaves no doubt."""
+    steps = values["interval_seconds"] * values["steps_per_second"]
+    covers = round(steps)
+    if covers >= 1 and abs(steps - covers) <= WHOLE_STEPS:
+        values.update(seconds=values["interval_seconds"] / covers, covers=covers)
 
 
 def _note(text: str, dialect: Dialect, seen: _Seen) -> None:

@@ -24,6 +24,7 @@ from tensorprimat.logs import changes, fields
 MOST_RESTARTS = 0.02  # of the rows
 PAUSE = 10.0  # times the median gap between rows: it holds more than a step, whatever its tokens
 WORTH_REPORTING = 0.002  # of a mean rate
+WHOLE_LENGTH = 0.25  # tokens; most difference between a length of a sequence that follows from rates and a whole number
 RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
 OF_REPLICAS = (
     "tokens_per_second_per_gpu: NeMo Automodel before 0.7.0 divides by data- and context-parallel ranks only; with "
@@ -78,6 +79,21 @@ def batch_and_length(samples: FloatArray, tokens: FloatArray) -> dict[str, int]:
         if len(known) > 1 and (known == known[0]).all() and float(known[0]).is_integer():
             found[name] = int(known[0])
     return found
+
+
+def length_by_rates(steps: Steps, gpus: int | None, batch: int | None) -> int | None:
+    """Return the tokens of a sequence, where the rate per GPU and the time of every row give the same whole number.
+
+    gpus: number of GPUs; batch: sequences of a step. Rounded rates and times leave a doubt, and give None.
+    """
+    if not (gpus and batch and steps.has("seconds") and steps.has(RATES[1])):
+        return None
+    lengths = steps.column(RATES[1]) * steps.column("seconds") * gpus / batch
+    lengths = lengths[np.isfinite(lengths)]
+    if not len(lengths):
+        return None
+    length = round(float(np.median(lengths)))
+    return length if length >= 1 and bool((np.abs(lengths - length) <= WHOLE_LENGTH).all()) else None
 
 
 def restarts(steps: Steps, totals: Mapping[int, float | None]) -> list[tuple[int, str]]:
