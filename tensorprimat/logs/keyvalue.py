@@ -309,9 +309,9 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
             seen.config[name] = (
                 match[1] == "true" if name == "compile" else int(match[1]) if match[1].isdecimal() else match[1]
             )
-    for mark, name, value in dialect.implies:
+    for mark, name, implied in dialect.implies:
         if mark in text:
-            seen.config.setdefault(name, value)
+            seen.config.setdefault(name, implied)
     _note(text, dialect, seen)
     _draw(text, dialect, seen)
     if dialect.bar_counts_steps and not seen.bar_counts_steps:
