@@ -139,6 +139,13 @@ ROWS: Mapping[str, Sequence[str]] = {
         "3.5, interval_steps_per_second: 4.4{0}, epoch: 0.02\n[2026-01-05 08:00:01,006] [    INFO] - ***** Running "
         "Evaluation *****\n -   Total train batch size (w. parallel, distributed & accumulation) = 8",
     ),
+    "mindformers": (
+        "2026-01-05 08:00:0{0},308 - INFO - {{ Epoch:[  1/  2], step:[    {0}/   19], loss: 10.633, per_step_time: "
+        "175{0}ms, lr: 1e-05, overflow cond: False, loss_scale: 1.0, global_norm: [10.5], train_throughput_per_npu: "
+        "170.738T\n - INFO -    0.6% |██  | 0.5710{0} samples/s/p  0:12:34 }}",
+        "{{ Epoch:[  {0}/  2], step:[    1/    1], loss:[ 9.123/ 9.456], per_step_time: 200{0}ms, lr: [1.e-05], "
+        "overflow cond: False\nglobal_batch_size = per_batch_size * data_parallel = 4 * 8 = 3{0}",
+    ),
     "composer": (
         "[batch={0}/50]:\n\t Train time/token: {0}000\n\t Train throughput/device/tokens_per_sec: 3276{0}.0\n"
         "\t Train time/secs_per_step: 2.{0}",

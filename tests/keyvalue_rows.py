@@ -96,10 +96,21 @@ def paddle(n: int, seconds: float = 2.048) -> str:
     )
 
 
-ROWS: dict[str, Callable[[int], str]] = {
-    row.__name__: row
-    for row in (automodel, nanotron, lingua, picotron, internevo, paddle, composer, torchtune, verl, nemo_rl, mlx)
-}
+def mindformers(n: int, milliseconds: int = 1750) -> str:
+    source = "mindformers[mindformers/core/callback/callback.py:529] - INFO - "
+    return (
+        f"2026-01-05 08:00:{n:02},308 - {source}{{ Epoch:[  1/  2], step:[{n:5}/  100], loss: 11.900, per_step_time: "
+        f"{milliseconds}ms, lr: 9.98e-06, overflow cond: False, loss_scale: 1.0, global_norm: [10.5], "
+        f"train_throughput_per_npu: 170.738T\n2026-01-05 08:00:{n:02},309 - {source}   0.0% |{'█' * 3:<50}| "
+        f"{4000 / milliseconds:.5f} samples/s/p  0:12:34 }}"
+    )
+
+
+FRAMEWORKS = (
+    *(automodel, nanotron, lingua, picotron, internevo, paddle, mindformers),
+    *(composer, torchtune, verl, nemo_rl, mlx),
+)
+ROWS: dict[str, Callable[[int], str]] = {row.__name__: row for row in FRAMEWORKS}
 
 
 def log(name: str, count: int = 20, before: str = "") -> str:

@@ -36,7 +36,7 @@ def test_the_table_of_formats_has_every_format_in_its_order() -> None:
     assert [format.name for format in logs.FORMATS] == [
         *("megatron", "nemo", "torchtitan", "maxtext", "huggingface", "nanogpt", "olmo", "deepspeed", "litgpt"),
         *("xtuner", "lightning", "mlperf", "automodel", "nanotron", "lingua", "picotron", "internevo", "paddle"),
-        *("composer", "torchtune", "verl", "nemo_rl", "mlx"),
+        *("mindformers", "composer", "torchtune", "verl", "nemo_rl", "mlx"),
         *("metrics", "mlflow", "madengine", "tensorboard", "wandb", "excel", "result", "timestamps"),
     ]
     assert all(format.reads and format.looks_for for format in logs.FORMATS)

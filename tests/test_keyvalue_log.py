@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from keyvalue_rows import ROWS, automodel, composer, lingua, log, mlx, nanotron, nemo_rl, paddle, torchtune, verl
+from keyvalue_rows import ROWS, automodel, composer, log, mlx, nanotron, nemo_rl, torchtune, verl
 
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.units import GIB
@@ -189,127 +189,6 @@ def test_composers_batches_continue_their_numbers_in_a_later_epoch(read_text: An
     result = read_text("\n".join(rows) + "\n")
     assert result.steps.column("index").tolist() == list(range(1, 16))
     assert len(result.runs) == result.runs[0].segments == 1
-
-
-def test_linguas_rate_is_that_of_a_gpu_over_all_steps_since_the_row_before(read_text: Any) -> None:
-    saved = "0: INFO    26-01-05 08:02:00.6 - 0:02:00 - Saving to: checkpoints/0000000120\n"
-    rows = {n: lingua(n, 9200.0 if n == 130 else 18400.0) + "\n" + saved * (n == 120) for n in range(10, 210, 10)}
-    middle = lingua(205).replace("acc: 0", "acc: 2") + "\n"
-    result = read_text("0: INFO - Running on dp size : 16\n" + "".join(rows.values()) + middle)
-    assert result.performance_metrics.tokens_per_second_per_gpu == 18400
-    assert [step.index for step in result.steps if step.interrupted_by] == [130]
-    assert (result.steps[5].covers, result.steps[5].loss, result.steps[5].reported_tflops_per_gpu) == (10, 11.94, 197)
-    assert result.steps[-1].index == 200
-    assert result.training_config.data_parallel_size == 16
-    assert any("three digits" in warning for warning in result.warnings)
-
-
-def test_picotrons_step_time_is_its_tokens_by_its_rate_with_the_flops_that_its_mfu_divides_by_a_fixed_peak(
-    read_text: Any,
-) -> None:
-    result = read_text(log("picotron"))
-    performance = result.performance_metrics
-    assert performance.avg_step_time_seconds == pytest.approx(524290 / 499320)
-    assert performance.tokens_per_step == pytest.approx(524288, rel=1e-4)
-    assert result.training_config.num_gpus == 8
-    assert result.steps[3].reported_tflops_per_gpu == pytest.approx(0.4245 * 989.5)
-    assert result.steps[3].memory_reserved_bytes == pytest.approx(60.1e9)
-    assert any("two decimals" in warning for warning in result.warnings)
-
-
-def test_picotrons_rows_of_2024_have_commas(read_text: Any) -> None:
-    row = (
-        "[rank 3] Step: {}, Loss: 9.1234, Global batch size: 1.05M, Tokens/s: 998.64K, Tokens/s/GPU: 124.83K, "
-        "Tokens: {}.05M/100.00M, Memory usage: 23.45GB\n"
-    )
-    result = read_text("".join(row.format(n, n) for n in range(1, 20)))
-    assert result.provenance.format == "picotron"
-    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.05e6 / 998640)
-    assert (result.training_config.num_gpus, result.steps[0].loss) == (8, 9.1234)
-
-
-INTERNEVO_START = (
-    "2026-01-05 08:00:00,006 INFO launch.py:354 in launch -- Distributed environment is initialized, data parallel "
-    "size: 4, pipeline parallel size: 1, tensor parallel size: 2\n"
-)
-
-
-def test_internevos_step_time_follows_from_its_tokens_and_its_rate_per_gpu(read_text: Any) -> None:
-    result = read_text(log("internevo", before=INTERNEVO_START))
-    config, performance = result.training_config, result.performance_metrics
-    assert (config.num_gpus, config.tensor_model_parallel_size, config.data_parallel_size) == (8, 2, 4)
-    assert performance.tokens_per_step == 131072
-    assert performance.avg_step_time_seconds == pytest.approx(131072 / 8 / 4096.25)
-    assert (result.steps[3].gradient_norm, result.steps[3].reported_tflops_per_gpu) == (6.5, 181.5)
-    assert not [warning for warning in result.warnings if warning.startswith("audit")]
-
-
-def test_internevo_without_its_configuration_has_a_rate_per_gpu_and_no_step_time(read_text: Any) -> None:
-    performance = read_text(log("internevo")).performance_metrics
-    assert performance.tokens_per_second_per_gpu == pytest.approx(4096.25)
-    assert performance.tokens_per_second is None
-
-
-def test_internlms_rows_of_2023_have_commas(read_text: Any) -> None:
-    row = (
-        "2026-01-05 08:00:{:02},147\tINFO train.py:323 in record_current_batch_training_metrics -- "
-        "tflops=189.65,step={},loss=10.149,tgs (tokens/gpu/second)=4270.52,lr=1.2e-06,grad_norm=51.58,micro_num=4,"
-        "num_consumed_tokens={},inf_nan_skip_batches=0,fwd_bwd_time=3.68\n"
-    )
-    rows = "".join(row.format(round(3.8365 * n), n, 131072 * (n + 1)) for n in range(15))
-    result = read_text(INTERNEVO_START + rows)
-    assert result.provenance.format == "internevo"
-    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(131072 / 8 / 4270.52)
-    assert (result.steps[0].loss, result.steps[0].gradient_norm) == (10.149, 51.58)
-
-
-PADDLE_START = """\
-[2026-01-05 08:00:00,791] [   DEBUG] - bf16                          : True
-[2026-01-05 08:00:00,798] [   DEBUG] - tensor_model_parallel_size    : -1
-[2026-01-05 08:00:00,799] [   DEBUG] - dataset_world_size            : 4
-[2026-01-05 08:00:00,800] [   DEBUG] - world_size                    : 8
-[2026-01-05 08:00:00,808] [    INFO] - ***** Running training *****
-[2026-01-05 08:00:00,808] [    INFO] -   Instantaneous batch size per device = 4
-[2026-01-05 08:00:00,808] [    INFO] -   Total train batch size (w. parallel, distributed & accumulation) = 32
-[2026-01-05 08:00:00,808] [    INFO] -   Gradient Accumulation steps = 2
-[2026-01-05 08:00:00,808] [    INFO] -   Total optimization steps = 37,800
-"""
-
-
-def paddle_of(steps: Sequence[int], seconds: float = 2.048) -> list[str]:
-    return [paddle(n // 10, seconds).replace(f"global_step: {n // 10},", f"global_step: {n},") + "\n" for n in steps]
-
-
-def test_paddles_interval_is_the_time_of_all_steps_since_the_row_before(read_text: Any) -> None:
-    result = read_text(PADDLE_START + "".join(paddle_of(range(510, 710, 10))))
-    config, performance = result.training_config, result.performance_metrics
-    assert (config.num_gpus, config.global_batch_size, config.sequence_length) == (8, 32, 4096)
-    assert (config.micro_batch_size, config.max_steps, config.precision) == (4, 37800, "bf16")
-    assert performance.avg_step_time_seconds == pytest.approx(2.048)
-    assert set(result.steps.column("covers").tolist()) == {10}
-    assert performance.tokens_per_second == pytest.approx(32 * 4096 / 2.048)
-    assert result.steps[3].memory_reserved_peak_bytes == 16.5 * GIB
-
-
-def test_paddles_flops_are_of_a_prefix_of_1024(read_text: Any) -> None:
-    assert read_text(log("paddle")).steps[3].reported_tflops_per_gpu == pytest.approx(400 * 2**40 / 1e12)
-
-
-def test_the_time_of_paddles_steps_after_an_evaluation_or_a_checkpoint_includes_it(read_text: Any) -> None:
-    rows = paddle_of(range(10, 210, 10))
-    rows.insert(15, "[2026-01-05 08:05:00,914] [    INFO] - Saving model checkpoint to out/checkpoint-150\n")
-    rows.insert(10, "[2026-01-05 08:03:20,573] [    INFO] - ***** Running Evaluation *****\n")
-    steps = read_text(PADDLE_START + "".join(rows)).steps
-    assert {step.index: step.interrupted_by for step in steps if step.interrupted_by} == {
-        110: "validation",
-        160: "checkpoint",
-    }
-
-
-def test_a_row_of_paddle_whose_rounded_rate_leaves_its_steps_in_doubt_has_no_step_time(read_text: Any) -> None:
-    result = read_text(PADDLE_START + "".join(paddle_of(range(10, 210, 10), 650.0)))
-    assert result.performance_metrics.avg_step_time_seconds is None
-    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(32 * 4096 / 650 / 8, rel=1e-4)
 
 
 def test_torchtune_has_a_rate_per_gpu(read_text: Any) -> None:

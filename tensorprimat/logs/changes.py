@@ -115,9 +115,14 @@ def gpus(steps: Steps) -> np.ndarray:
     return np.asarray(total / steps.column("reported_tokens_per_second_per_gpu"))
 
 
-def whole_gpus(steps: Steps) -> int | None:
-    """Return the GPUs by which every row divides its rate over all of them; None where rounding leaves a doubt."""
+def whole_gpus(steps: Steps, batch: int | None = None) -> int | None:
+    """Return the GPUs by which every row divides its rate over all of them; None where rounding leaves a doubt.
+
+    batch: sequences of a step, which with its time are a rate over all GPUs too.
+    """
     ratios = gpus(steps)
+    if batch and not np.isfinite(ratios).any():
+        ratios = batch / steps.column("seconds") / steps.column("reported_samples_per_second_per_gpu")
     ratios = ratios[np.isfinite(ratios)]
     if not len(ratios):
         return None

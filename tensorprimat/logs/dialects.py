@@ -26,6 +26,8 @@ class Number:
     """Factor to the field's unit."""
     decimals: int = 0
     """Decimals that the framework always prints: with fewer, except a single zero, the number was cut. 0: any."""
+    cut_to: float = 0.0
+    """Unit below which the framework cuts the value off, in the field's unit. 0: it rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)

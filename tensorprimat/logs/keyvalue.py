@@ -19,7 +19,7 @@ import numpy as np
 
 from tensorprimat.core import clocks, devices
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
-from tensorprimat.core.quantities import percent
+from tensorprimat.core.quantities import percent, short_seconds
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
@@ -198,6 +198,7 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
                 yield row
             row = _opened(line, match, steps_before, seen)
             last_index = row.index
+            _take(text[match.start() :], dialect, row, seen)
         elif new_epoch and (opened := new_epoch.search(text)):
             steps_before = last_index
             seen.is_of_epoch = opened.groupdict().get("epochs") != "1"
@@ -415,7 +416,7 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
             config.setdefault(product, prod(seen.config[name] for name in factors))
     if dialect.epochs and {"max_steps", dialect.epochs} <= seen.config.keys():
         config["max_steps"] = seen.config["max_steps"] * seen.config[dialect.epochs]
-    if dialect.gpus_of_rates and (gpus := changes.whole_gpus(steps)):
+    if dialect.gpus_of_rates and (gpus := changes.whole_gpus(steps, config.get("global_batch_size"))):
         config.setdefault("num_gpus", gpus)
     return config
 
@@ -433,15 +434,18 @@ def _of_totals(steps: Steps, samples: Mapping[int, float | None], done: Mapping[
 def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:
     """Return the rows without the times or rates that are rounded too coarsely, and warnings about coarse rounding."""
     warnings = []
-    for name, decimals in {number.means: number.decimals for number in dialect.numbers if number.decimals}.items():
+    for number in {number.means: number for number in dialect.numbers if number.decimals or number.cut_to}.values():
+        name = number.means
         known = steps.column(name)[np.isfinite(steps.column(name))] if name in fields.MEASURES else np.empty(0)
-        off = 0.5 * 10.0**-decimals / median(known) if len(known) else 0.0
+        most = number.cut_to or 0.5 * 10.0**-number.decimals
+        off = most / median(known) if len(known) else 0.0
         if off > MOST_ROUNDING:
             steps = _without(steps, name)
         if off > fields.CLOCK_RESOLUTION:
             figure = "step_time" if name == "seconds" else name.removeprefix("reported_")
+            how = f"cut off to {short_seconds(most)}" if number.cut_to else f"printed with {number.decimals} decimals"
             left_out = "; it is left out" if off > MOST_ROUNDING else ""
-            warnings.append(f"{figure}: printed with {decimals} decimals, so it may be {percent(off)} off{left_out}")
+            warnings.append(f"{figure}: {how}, so it may be {percent(off)} off{left_out}")
     return steps, warnings
 
 
