@@ -463,3 +463,25 @@ def test_torchtitans_rates_alone_count_where_they_contradict_the_step_times(read
     result = read_text(as_csv(rows))
     assert result.performance_metrics.avg_step_time_seconds is None
     assert any(warning.startswith("step_time: time_metrics/end_to_end(s)") for warning in result.warnings)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_golden_values_of_megatrons_tests_are_rows_of_single_steps(read_text: Any, listed: bool) -> None:
+    steps = range(0, 105, 5)
+
+    def metric(values: Sequence[Any]) -> dict[str, Any]:
+        by_step = list(values) if listed else dict(zip(map(str, steps), values, strict=True))
+        return {"start_step": 0, "end_step": 100, "step_interval": 5, "values": by_step}
+
+    document = {
+        "lm loss": metric([10.9 - step / 50 for step in steps]),
+        "mem-max-allocated-bytes": metric([3637371904.0] * 21),
+        "iteration-time": metric(["nan", 7.6, *[0.0875 + 0.001 * (n % 2) for n in range(19)]]),
+        "iteration_timing_avg": 0.09,
+    }
+    result = read_text(json.dumps(document, indent=4))
+    assert result.source == "Megatron-LM"
+    assert result.steps.column("index").tolist() == list(steps)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.088, rel=0.005)
+    assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(3.637371904)
+    assert (result.steps[20].loss, result.steps[20].covers) == (8.9, 1)

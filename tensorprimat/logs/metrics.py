@@ -1,6 +1,6 @@
 """Tables of metrics by name: histories of Weights & Biases (CSV, JSON, JSON lines; wandb-summary.json), CSV and JSON
-lines of any trainer (NeMo Automodel's training.jsonl, Lightning's metrics.csv with step times or rates only), and the
-records of Levanter's JSON logger in a console log.
+lines of any trainer (NeMo Automodel's training.jsonl, Lightning's metrics.csv with step times or rates only), the
+golden values of Megatron-LM's tests, and the records of Levanter's JSON logger in a console log.
 
 `metric_names` has the meaning of each name. Where a table has neither a step time nor a rate, its clock (`_timestamp`,
 `_runtime`) times the steps, and the result says so. A summary holds the last row alone: its rates are those of one
@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -44,6 +44,8 @@ from tensorprimat.logs.text import Log, lines_of
 
 LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
+GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
+DOCUMENT_MARKS = ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')
 OF_AUTOMODEL = {"tps", "tps_per_gpu", "num_label_tokens"}
 LINGUA = "speed/wps"  # a mean over the steps since the row before
 WINDOWED = ("throughput/batches_per_sec", "device/batches_per_sec")  # metrics of Composer and of Lightning's Throughput
@@ -54,7 +56,7 @@ _OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
 def detect(log: Log) -> int:
     shape, _, first = _opening(log)
     if shape == "document":
-        may_be = any(mark in text for _, text in log.head() for mark in ('"_step"', '"_runtime"', '"_wandb"'))
+        may_be = any(mark in text for _, text in log.head() for mark in DOCUMENT_MARKS)
         return sum(_is_row(row) or _is_summary(row) for _, row in _document(log)) if may_be else 0
     if shape == "lines":
         found = (_object(text) for _, text in islice(log.head(), 200_000))
@@ -88,6 +90,8 @@ def read(log: Log) -> Reading:
     first = list(islice(table, 50))
     if any(mark in row for _, row in first for mark in WANDB_MARKS):
         reading.source = "Weights & Biases"
+    if any(GOLDEN in row for _, row in first):
+        reading.source = "Megatron-LM"
     if len(first) == 1 and _is_summary(first[0][1]):
         return _summary(first[0][1], reading)
     texts: dict[str, str] = {}
@@ -257,9 +261,24 @@ def _document(log: Log) -> list[tuple[int | None, MetricRow]]:
         document = json.loads(log.text())
     except (ValueError, RecursionError):
         return []
-    entries = document if isinstance(document, list) else [document]
+    entries = document if isinstance(document, list) else _golden_rows(document) or [document]
     rows = [row for row in entries if isinstance(row, dict)]
     return [(None, row) for row in rows] if any(_is_row(row) or _is_summary(row) for row in rows) else []
+
+
+def _golden_rows(document: Any) -> list[MetricRow]:
+    """Return golden values of Megatron-LM's tests, metric by metric, as rows; none for another document."""
+    metrics = document.items() if isinstance(document, dict) else ()
+    golden = {name: metric for name, metric in metrics if isinstance(metric, dict) and GOLDEN in metric}
+    rows = dict[int, dict[str, Any]]()
+    for name, metric in golden.items():
+        values, start, interval = metric.get("values"), metric.get("start_step"), metric[GOLDEN]
+        if isinstance(values, list) and isinstance(start, int) and isinstance(interval, int):
+            values = {str(start + place * interval): value for place, value in enumerate(values)}
+        for step, value in values.items() if isinstance(values, dict) else ():
+            if str(step).isdecimal() and len(str(step)) <= fields.LARGEST_INDEX_DIGITS:
+                rows.setdefault(int(step), {"step": int(step), GOLDEN: interval})[name] = value
+    return [rows[step] for step in sorted(rows)]
 
 
 def _json_lines(log: Log) -> Iterator[tuple[int | None, MetricRow]]:
