@@ -485,3 +485,9 @@ def test_golden_values_of_megatrons_tests_are_rows_of_single_steps(read_text: An
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.088, rel=0.005)
     assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(3.637371904)
     assert (result.steps[20].loss, result.steps[20].covers) == (8.9, 1)
+
+
+@pytest.mark.parametrize("name", ["global_step", "step", "iteration"])
+def test_a_json_list_of_any_trainers_rows_is_a_table(read_text: Any, name: str) -> None:
+    rows = [{name: n, "step_time_s": 1.5 + n % 2 / 100, "loss": 9 - n / 50} for n in range(1, 30)]
+    assert len(read_text(as_document(rows)).steps) == 29

@@ -45,7 +45,7 @@ from tensorprimat.logs.text import Log, lines_of
 LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
-DOCUMENT_MARKS = ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')
+DOCUMENT_MARKS = tuple(f'"{name}"' for name in (*STEPS, "_runtime", "_wandb", GOLDEN))
 OF_AUTOMODEL = {"tps", "tps_per_gpu", "num_label_tokens"}
 LINGUA = "speed/wps"  # a mean over the steps since the row before
 WINDOWED = ("throughput/batches_per_sec", "device/batches_per_sec")  # metrics of Composer and of Lightning's Throughput
