@@ -45,7 +45,8 @@ from tensorprimat.logs.text import Log, lines_of
 LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
-DOCUMENT_MARKS = tuple(f'"{name}"' for name in (*STEPS, "_runtime", "_wandb", GOLDEN))
+DOCUMENT_MARKS = {"[": tuple(f'"{name}"' for name in STEPS), "{": ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')}
+"""First character of a JSON document → names of which a table has one."""
 OF_AUTOMODEL = {"tps", "tps_per_gpu", "num_label_tokens"}
 LINGUA = "speed/wps"  # a mean over the steps since the row before
 WINDOWED = ("throughput/batches_per_sec", "device/batches_per_sec")  # metrics of Composer and of Lightning's Throughput
@@ -56,7 +57,8 @@ _OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
 def detect(log: Log) -> int:
     shape, _, first = _opening(log)
     if shape == "document":
-        may_be = any(mark in text for _, text in log.head() for mark in DOCUMENT_MARKS)
+        marks = DOCUMENT_MARKS[first.lstrip("\ufeff \t")[:1]]
+        may_be = any(mark in text for _, text in log.head() for mark in marks)
         return sum(_is_row(row) or _is_summary(row) for _, row in _document(log)) if may_be else 0
     if shape == "lines":
         found = (_object(text) for _, text in islice(log.head(), 200_000))
