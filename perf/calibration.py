@@ -23,8 +23,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from perf.calibration_counts import FEWEST_SPOKEN, GATE_LIMIT, Count, GateCount, SteadyCount  # noqa: E402
 from perf.calibration_one_run import ALTERNATIVES, one_run  # noqa: E402
-from perf.calibration_page import FEWEST_SPOKEN, GATE_LIMIT, document, misses, percent, sampling_error  # noqa: E402
+from perf.calibration_page import document, misses, percent, sampling_error  # noqa: E402
 from perf.calibration_worlds import COMPARED, GATED, PROCESSES, Floats, World, autocorrelated, simulate  # noqa: E402
 from tensorprimat.analysis import gate, ratios, stats  # noqa: E402  # found through the line above, from any folder
 from tensorprimat.analysis.estimates import rounding_deviation  # noqa: E402
@@ -85,23 +86,6 @@ def log_ratio(world: World, slower: Sequence[float], faster: Sequence[float]) ->
     return stats.difference(stats.of_runs(list(slower), hosts), stats.of_runs(list(faster), hosts))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Count:
-    """Shares of the comparisons of one world."""
-
-    name: str
-    coverage: float
-    """Share of the intervals that contain the true ratio, of the comparisons that have a verdict."""
-    false_alarms: float
-    """Share of all comparisons in which two equal sides are called different."""
-    unsettled: float
-    """Share without a verdict, because step time drifts."""
-    found: float
-    """Share in which a side that is 2 % faster is called faster."""
-    bootstrap_coverage: float
-    """Of the percentile bootstrap over runs, which many tools use."""
-
-
 def compare_sides(world: World, other: World, random: np.random.Generator, count: int, *, name: str = "") -> Count:
     """Return the shares over comparisons of equal sides, and over the same with every step of the second 2 % faster."""
     first, second = measure(world, simulate(world, random, count)), measure(other, simulate(other, random, count))
@@ -140,22 +124,6 @@ def bootstrap_coverage(
 def comparisons(random: np.random.Generator, count: int) -> list[Count]:
     """Return the rows of the first table, one for each pair of sides."""
     return [compare_sides(first, second, random, count, name=name) for name, first, second in COMPARED]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateCount:
-    """Shares of the decisions of a gate that tolerates a slowdown of 3 %."""
-
-    name: str
-    passed_at_limit: float
-    """Share of candidates slower by just the limit that pass."""
-    failed_at_limit: float
-    """Share of candidates slower by just the limit that fail."""
-    failed_equal: float
-    """Share of candidates as fast as the baseline that fail."""
-    passed_equal: float
-    failed_double: float
-    """Share of candidates slower by twice the limit that fail."""
 
 
 def gate_decisions(world: World, other: World, random: np.random.Generator, count: int, *, name: str = "") -> GateCount:
@@ -248,22 +216,6 @@ def assumed_alarms(random: np.random.Generator, count: int) -> float:
         variance = variance + (stats.half_widths_of_series(relative)[0] / stats.student(0.95, math.inf)) ** 2
     distance = np.abs(np.log(first.mean(axis=1) / second.mean(axis=1)))
     return float(np.mean(distance > stats.student(0.95, math.inf) * np.sqrt(variance)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SteadyCount:
-    """The results of find_steady on one kind of series."""
-
-    name: str
-    truth: int | None
-    """True end of the warm-up; None if there is none."""
-    within_two: float
-    too_early: float
-    settled: float
-    dropped: float
-    """Mean share of rows left out."""
-    clean: bool
-    """True for a warm-up under independent noise alone."""
 
 
 def steadiness(random: np.random.Generator, count: int, rows: int = 50) -> list[SteadyCount]:

@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtrit
 
-from perf.calibration_page import FEWEST_SPOKEN
+from perf.calibration_counts import FEWEST_SPOKEN, OneRunCount
 from perf.calibration_worlds import Floats, Process
 from tensorprimat.analysis import stats
 from tensorprimat.analysis.estimates import changed_level
 from tensorprimat.core.warmup import find_warmup
-
-
-@dataclass(frozen=True, kw_only=True)
-class OneRunCount:
-    """The quality of the interval that one run gives for its mean."""
-
-    name: str
-    rows: int
-    shown: float
-    """Share of the runs for which the tool shows an interval."""
-    coverage: float
-    """Share of the intervals that contain the true mean; nan where hardly any run has an interval."""
-    others: tuple[float, ...]
-    """Coverage of the alternatives over the same rows, in the order of ALTERNATIVES."""
 
 
 def _independent(series: Floats) -> Floats:

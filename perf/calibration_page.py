@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from perf.calibration_counts import FEWEST_SPOKEN, GATE_LIMIT, Count, GateCount, OneRunCount, SteadyCount
 from tensorprimat.analysis import stats
-
-if TYPE_CHECKING:
-    from perf.calibration import Count, GateCount, SteadyCount
-    from perf.calibration_one_run import OneRunCount
-
-GATE_LIMIT = 0.03
-FEWEST_SPOKEN = 0.25  # share of comparisons with a verdict below which their coverage is a selection
 
 
 def sampling_error(count: int) -> float:
