@@ -1,4 +1,4 @@
-"""Units as the project uses them: SI in the code, GB and ms only in reports."""
+"""Units as the project uses them: SI, but GB and ms in reports and in the fields and keys that name them."""
 
 from __future__ import annotations
 
