@@ -31,8 +31,8 @@ _HOMES = {
 def load_results(paths: Iterable[str | PathLike[str]]) -> list[Result]:
     """Return the results in files and folders; a file may have any version of the result format.
 
-    Raises tensorprimat.core.errors.InputError for a named file that is no result, or a folder that holds none. A file
-    of a folder that cannot be read is left out with a Python warning.
+    Raises tensorprimat.core.errors.InputError for a named file that is no result, or a folder that holds none. An
+    unreadable file in a folder is left out with a Python warning.
     """
     import warnings
     from pathlib import Path

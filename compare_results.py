@@ -29,7 +29,7 @@ def load_benchmark_results(*paths: str | PathLike[str]) -> list[Loaded]:
     """Return the results in files and folders (default: output/); a file may have any version of the result format.
 
     Each has `.path` and `.result`. Raises tensorprimat.core.errors.InputError for a named file that is no result, or a
-    folder that holds none. A file of a folder that cannot be read is left out with a Python warning.
+    folder that holds none. An unreadable file in a folder is left out with a Python warning.
     """
     import warnings
     from pathlib import Path

@@ -45,9 +45,10 @@ def __getattr__(name: str) -> Any:
 
 
 def load_cells(folder: str | PathLike[str]) -> Any:
-    """Return the cells of a folder that `tprimat passes` or `sweep` wrote as a pandas DataFrame, one row each.
+    """Return the measurements of a folder that `tprimat passes` or `tprimat sweep` wrote, as a pandas DataFrame.
 
-    Columns are the keys of the files. A file that cannot be read is left out with a Python warning.
+    Each row is a cell: the measurement of one configuration. Columns are the keys of the files. A file that cannot be
+    read is left out with a Python warning.
 
     Raises tensorprimat.core.errors.InputError for a folder without cells, MissingPackageError without pandas.
     """

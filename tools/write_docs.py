@@ -216,8 +216,9 @@ MFU_HEAD = """# What MFU to expect
 
 Published training throughput, and the MFU computed from it by the `megatron` convention against the GPU's dense peak at
 the precision used. Some sources also state TFLOP/s. Their MFU is given only if these TFLOP/s agree within 2 % with
-those computed from the token rate, by the convention that the source names or by one of NVIDIA's two. A dash means that
-no MFU is given; the last column says why.
+those computed from the token rate. This check uses the [convention](../concepts/mfu.md#conventions) that the source
+names. If it names none, the check uses `megatron` or `full_attention`, whichever agrees better. A dash means that no
+MFU is given; the last column says why.
 
 Figures of MLPerf Training are derived from its logs and not verified by MLCommons. This page leaves out MLPerf entries
 without an MFU; `tprimat mlperf list` prints all entries. TensorPrimat measured none of these numbers. Written by

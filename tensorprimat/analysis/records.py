@@ -30,7 +30,7 @@ class Estimate:
     runs_for_one_percent: int | None = None
     """Number of runs that would give an interval of about ± 1 %."""
     joint: float | None = None
-    """Confidence with which this interval holds together with the others of the report; None for one on its own."""
+    """Confidence with which all corrected intervals of the report hold together; None if this one is not corrected."""
     within_run: bool = False
     """The interval is of the steps of one run: it does not include run-to-run variation."""
 
@@ -112,17 +112,17 @@ class Ratio:
     """The ratio candidate / baseline of a rate: above 1, the candidate does more per second."""
 
     metric: str
-    """A rate of `analysis.rates.NORMALISED_BY`, or time_to_train: then the rate is runs to the target per second."""
+    """Name of the rate, such as tokens_per_second_per_gpu, or time_to_train: then the rate is 1 / time to train."""
     estimate: Estimate
     verdict: Verdict
     task: TaskFactors | None = None
-    """Of a ratio of times to train, where both sides count samples."""
+    """Factors of a ratio of times to train; None for other ratios, or if a side does not count samples."""
     assumption: str | None = None
     """The assumption of a verdict, printed with it, such as --assume-run-cv 2%."""
     sensitivity: str | None = None
     """Consequence if the assumption is wrong by a factor of two."""
     scope: str | None = None
-    """Limit of the interval, such as other machines if each side was measured on one machine."""
+    """Phrase on other machines if a side was measured on one machine: that they may differ, or how much is assumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class Pair:
     candidate: Side
     fairness: Fairness
     ratio: Ratio | None
-    """None where a side has no rate; its verdict is not_comparable where fairness says so."""
+    """None if a side has no rate. If the sides are not comparable, the ratio has no value, only that verdict."""
     losses: LossParity | None = None
     """None where a side logged no loss."""
 
@@ -185,18 +185,19 @@ class Comparison:
     sides."""
     models: tuple[str, ...]
     sides: tuple[Side, ...]
-    """Every side of every model, in reading order; one alone is reported alone."""
+    """Every side of every model, in the order of the report; one side alone is a valid comparison without pairs."""
     pairs: tuple[Pair, ...]
     mean_ratio: Ratio | None
-    """Geometric mean over the models, if at least two have a comparable pair, all of the same two sides."""
+    """Geometric mean of the models' ratios; None unless at least two models have a comparable pair, and all these
+    pairs have the same two sides and the same rate."""
     warnings: tuple[str, ...]
     generated_at: str
     errors: tuple[str, ...] = ()
     """Impossible figures, each with its side; they are shown above every headline."""
     published: tuple[PublishedComparison, ...] = ()
-    """Published results for the same models, nearest first, if the user requested them."""
+    """Published results for the same models, the most similar first, if the user requested them."""
     published_left_out: Mapping[str, int] = field(default_factory=dict)
-    """Number of farther published results that are left out, per model."""
+    """Number of less similar published results that are left out, per model."""
     choices: MetricChoices = field(default_factory=MetricChoices)
     """Convention, prices and token budget of the sides' metrics."""
 

@@ -86,7 +86,7 @@ class Provenance(Record):
     segments: tuple[SegmentFacts, ...] = ()
     """All trainings of a log that holds several."""
     segment: int | None = None
-    """Number of the segment that --segment selected."""
+    """Number of the segment that --segment selected; 1 is the first."""
     host: str | None = None
     """Name of the machine that ran the training."""
     gpu_ids: tuple[str, ...] = ()

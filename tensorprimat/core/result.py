@@ -334,7 +334,7 @@ class Run(RoundedRecord):
     warmup_steps_dropped: Count = None
     """Optimizer steps left out at its start."""
     segment: int | None = None
-    """Number, from 0, of the measured segment (stretch between restarts); of several, the longest."""
+    """Number of the measured segment (one training between restarts), counted from 0; of several, the longest."""
     segments: int = 1
     """Number of segments of its log that have the settings of this result."""
     avg_step_time_seconds: Figure = None
@@ -373,7 +373,7 @@ class Result(Record):
     timestamp: str | None = None
     """Time of the training (ISO 8601); for a log, the log's own date."""
     methodology: str | None = None
-    """Name of the methodology that the run followed: agreed, max, identical or classic."""
+    """Name of the methodology (a predefined configuration) that the run followed: agreed, max, identical or classic."""
     complete: bool = True
     """False if a run ended early."""
     gpu_info: GpuInfo

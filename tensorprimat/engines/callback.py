@@ -43,7 +43,7 @@ READ_AT_ONCE = 64  # step ends that are read together: read one by one, each wou
 class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not there for the type checker
     """A Lightning callback on rank 0 that measures step time, loss, learning rate, memory and power of a training.
 
-    It does not slow the training down, unless `sync` is set.
+    It does not wait for the GPU between the first and the last step, unless `sync` is set.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def read(
 
     Args:
         path: Log or result file; `-` is standard input.
-        facts: Facts that override the log, as flags do.
+        facts: Values that replace those of the log (`tensorprimat.core.stated.UserFacts`).
         format: Name of a log format, instead of detection.
         segment: Number of the training to read, in a log with several.
         cited: Put the lines that state settings into provenance.citations.

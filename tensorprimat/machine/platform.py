@@ -58,7 +58,7 @@ class Machine:
         return self.gpu_ids[: spec.num_gpus]
 
     def facts_of_a_measurement(self) -> dict[str, Any]:
-        """Return machine, versions and time by their keys in the files of cells and preflights."""
+        """Return machine, versions and time, under the keys that the files of passes, sweep and preflight use."""
         return {
             "platform": self.platform,
             "device_name": self.gpu_info.device_name,

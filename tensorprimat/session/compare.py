@@ -32,8 +32,8 @@ def compare_sides(
     """Return the comparison that `tprimat compare` reports, computed from the same inputs.
 
     Each argument is one side: a `Result`, or the path of a result file, of a folder or of a training log. The first is
-    the baseline. A dictionary names its sides, and a list in it pools repeated runs into one side. One folder alone, or
-    any arguments with `by`, are separated into sides by a property instead.
+    the baseline. A dictionary names its sides, and a list in it pools repeated runs into one side. If there is only one
+    path, or if `by` is set, the results are instead divided into sides by a property (default: platform).
 
     Args:
         sides: Results, paths, or dictionaries of side name to one or several of them.
