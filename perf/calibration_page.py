@@ -127,11 +127,12 @@ so the interval always contains 1.
 
 With few rows, the end of a gradual warm-up is uncertain. Of all decay times that fit about as well as the best, the
 tool assumes the one with the largest remaining drift, so it often gives no verdict. If all rows together show a decay,
-and more than a quarter of them are dropped as warm-up, the remaining drift counts even if it is not significant in the
-other rows: these are too few to show it.
+and more than a quarter of them are dropped as warm-up, too few rows may remain to show the rest of the decay. This
+rest then counts as drift even if it is not significant in the remaining rows.
 
-Share of the simulated reports with at least one wrong verdict; all sides are equally fast, except in the gate. Several
-verdicts are corrected together (Holm). Repeated readings are corrected by their number:
+The next list states the share of the simulated reports with at least one wrong verdict. All sides are equally fast,
+except in the gate. Several verdicts of one report are corrected together (Holm), and repeated readings of a report are
+corrected by their number.
 
 {chr(10).join(f"- {name}: {percent(share)}." for name, share in alarms.items())}
 
