@@ -100,11 +100,9 @@ def test_an_mfu_in_fp8_names_the_parts_that_stay_in_bf16():
     body, rest, whole = 41.876, 3.152 + 6.442, 51.470
     peak = whole / (body / 1978.9 + rest / 989.4)
     mfu = metric("mfu", result(config={"precision": "fp8"}))
-    printed = (
-        f"by parts {100 * mfu.value * 1978.9 / peak:.1f} % of {peak:,.0f} TFLOP/s (layers' matrices fp8, output head"
-    )
-    assert printed in mfu.remark
-    assert "by parts" not in metric("mfu").remark
+    share = f"{100 * mfu.value * 1978.9 / peak:.1f} % of the mixed peak of {peak:,.0f} TFLOP/s"
+    assert f"; {share} (layers' matrices fp8, output head" in mfu.remark
+    assert "mixed peak" not in metric("mfu").remark
 
 
 def test_an_mfu_of_packed_sequences_states_its_value_without_attention():

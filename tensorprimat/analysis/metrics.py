@@ -104,8 +104,8 @@ def _of_parts(result: Result, gpu: Gpu | None, convention: str, mfu: float, peak
         return ""
     parts = flops.peak_of_parts(shape, length, layers=peak, others=wide.value, convention=convention)
     return (
-        f"; by parts {percent(mfu * peak / parts)} of {count(parts)} TFLOP/s (layers' matrices {ran}, output head and "
-        f"attention bf16 at {wide.value:,g})"
+        f"; {percent(mfu * peak / parts)} of the mixed peak of {count(parts)} TFLOP/s (layers' matrices {ran}, output "
+        f"head and attention bf16 at {wide.value:,g})"
     )
 
 
