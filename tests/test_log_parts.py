@@ -34,19 +34,23 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="one process rea
 def test_the_stretches_of_a_log_together_hold_every_line_once(tmp_path_factory, text, cuts, block):
     path = tmp_path_factory.mktemp("log") / "a.log"
     path.write_text(text)
-    starts = [0, *cuts]
+    cuts = [cut for cut in cuts if cut <= len(text)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "BLOCK_BYTES", block)
-        found = [b"".join(files.blocks_within(path, *ends)) for ends in zip(starts, [*cuts, sys.maxsize], strict=True)]
+        patch.setattr(files, "LOOK_BYTES", block)
+        starts = [0, *files.line_starts(path, cuts)]
+        spans = zip(starts, [*starts[1:], sys.maxsize], strict=True)
+        found = [b"".join(files.blocks_between(path, *span, block)) for span in spans]
     assert b"".join(found).decode() == text
     spoken = [part for part in found if part]
     assert all(part.endswith(b"\n") for part in spoken[:-1])
+    begun = [0, *(place + 1 for place, sign in enumerate(text) if sign == "\n"), len(text)]
+    assert starts[1:] == [next((place for place in begun if place >= cut), len(text)) for cut in cuts]
 
 
 def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
     path = tmp_path / "a.log"
     path.write_bytes(b"\xef\xbb\xbfone\ntwo\n")
-    assert b"".join(files.blocks_within(path, 0, 5)) == b"one\n"
+    assert b"".join(files.blocks_between(path, 0, 4)) == b"one\n"
 
 
 def log_with_everything(path: Path, *, iterations: int = 700) -> Path:

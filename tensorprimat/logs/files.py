@@ -121,11 +121,6 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     return envelopes.unwrapped(whole) if envelopes.is_enveloped(head) else whole
 
 
-def blocks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
-    """Yield as `blocks` does, for the lines of a plain file that begin at bytes from `start` to before `stop`."""
-    return _whole_lines(_chunks_within(path, start, stop))
-
-
 def blocks_between(path: Path, start: int, stop: int, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """Yield as `blocks` does, for the bytes from `start` to before `stop`; both begin a line or end the text."""
     for _, block in blocks_of_spans(path, [(start, stop)], size):
@@ -139,7 +134,7 @@ def blocks_of_spans(
 
     A log whose rows take several lines may have a hundred thousand spans.
     """
-    if not _has_its_own_bytes(path):
+    if not has_its_own_bytes(path):
         yield from _unpacked_spans(path, spans, size)
         return
     with _opened(path) as file:
@@ -166,7 +161,7 @@ def _unpacked_spans(path: Path, spans: Sequence[tuple[int, int]], size: int) -> 
                 break
 
 
-def _has_its_own_bytes(path: Path) -> bool:
+def has_its_own_bytes(path: Path) -> bool:
     """Return True if byte n of the text is byte n of the file."""
     head = opening(path)
     return not _is_transformed(head) and not head.startswith(codecs.BOM_UTF8)
@@ -190,7 +185,7 @@ def offsets_of_lines(path: Path, lines: Sequence[int]) -> list[int]:
     offsets: list[int] = []
     number, at = 1, 0  # of the line that the chunk begins with or inside
     with _opened(path) as file:
-        own = _has_its_own_bytes(path)
+        own = has_its_own_bytes(path)
         chunks = iter(lambda: file.read(BLOCK_BYTES), b"") if own else blocks(path)
         for chunk in chunks:
             while len(offsets) < len(lines) and lines[len(offsets)] <= number and at == 0:
@@ -203,6 +198,18 @@ def offsets_of_lines(path: Path, lines: Sequence[int]) -> list[int]:
             number += count
             at += len(chunk)
     return [*offsets, *[at] * (len(lines) + 1 - len(offsets))]
+
+
+def line_starts(path: Path, places: Sequence[int]) -> list[int]:
+    """Return where the first line begins at or after each byte; the end of the file if none does. places: not 0."""
+    found: list[int] = []
+    with _opened(path) as file:
+        for place in places:
+            at = file.seek(place - 1)  # a line begins at `place` itself if a line end precedes it
+            while (chunk := file.read(LOOK_BYTES)) and b"\n" not in chunk:
+                at += len(chunk)
+            found.append(at + chunk.find(b"\n") + 1)
+    return found
 
 
 def is_plain(path: Path) -> bool:
@@ -259,29 +266,6 @@ def line_ends(block: bytes) -> NDArray[np.bool_]:
 def count_line_ends(block: bytes) -> int:
     """Return the number of lines that end in a block; several times as fast as bytes.count."""
     return int(np.count_nonzero(line_ends(block)))
-
-
-def _chunks_within(path: Path, start: int, stop: int) -> Iterator[bytes]:
-    with _opened(path) as file:
-        at = file.seek(max(0, start - 1))  # a line may begin at `start` itself: if a line end precedes it
-        inside = start == 0
-        while chunk := file.read(_whole(file, BLOCK_BYTES)):
-            begin, after = 0, at + len(chunk)
-            if not inside:
-                begin = chunk.find(b"\n") + 1
-                if at + (begin or len(chunk)) >= stop:
-                    return
-                inside = begin > 0
-            elif at == 0 and chunk.startswith(codecs.BOM_UTF8):
-                begin = len(codecs.BOM_UTF8)
-            if inside and after >= stop:
-                end = chunk.find(b"\n", max(begin, stop - 1 - at)) + 1
-                yield chunk[begin : end or len(chunk)]
-                if end:
-                    return
-            elif inside:
-                yield chunk[begin:]
-            at = after
 
 
 def _is_transformed(head: bytes) -> bool:

@@ -36,7 +36,7 @@ StretchOutcome = TypeVar("StretchOutcome")
 
 
 class Stretch(NamedTuple):
-    """The lines of a plain text that begin at bytes from `start` to before `stop`."""
+    """Whole lines of a text, from byte `start` to before byte `stop`."""
 
     start: int
     stop: int
@@ -55,14 +55,14 @@ def _processes() -> int:
 def stretches(log: Log, *, first_bytes: int) -> list[Stretch]:
     """Return the stretches of a log that together are all of it; none where it is better read as a whole.
 
-    first_bytes: of the first one.
+    first_bytes: of the first one, about.
     """
     rest = log.size_bytes - first_bytes
     alone = sys.platform != "linux" or usable_cores() == 1 or multiprocessing.parent_process() is not None
-    if alone or rest < WORTH_PROCESSES_BYTES or log.is_binary or not files.is_plain(log.path):
+    if alone or rest < WORTH_PROCESSES_BYTES or log.is_binary or not files.has_its_own_bytes(log.path):
         return []
     rounds = -(-rest // (STRETCH_BYTES * _processes()))  # as many stretches as keep every processor busy to the end
-    starts = [0, *range(first_bytes, log.size_bytes, -(-rest // (rounds * _processes())))]
+    starts = [0, *files.line_starts(log.path, range(first_bytes, log.size_bytes, -(-rest // (rounds * _processes()))))]
     return [Stretch(*ends) for ends in zip(starts, [*starts[1:], sys.maxsize], strict=True)]  # it may still grow
 
 

@@ -86,7 +86,7 @@ def read(log: Log) -> Reading:
 def _blocks(log: Log, stretches: list[parallel.Stretch], scan: _Scan) -> Iterator[bytes]:
     """Yield the blocks that this process reads; where parts of a log are read, set the scan's line numbers."""
     if not log.parts:
-        yield from files.blocks_within(log.path, *stretches[0]) if stretches else log.blocks()
+        yield from files.blocks_between(log.path, *stretches[0]) if stretches else log.blocks()
         return
     for number, block in log.numbered_blocks():
         scan.table.next_line = number
@@ -132,7 +132,7 @@ class _Scanned(NamedTuple):
 
 def _states_step_times(path: Path, stretch: parallel.Stretch) -> bool:
     """Return True if the text has lines of step times; the first of them is close to the first iteration."""
-    for block in files.blocks_within(path, *stretch):
+    for block in files.blocks_between(path, *stretch):
         if megatron_bridge.NEEDLE in block:
             return True
         if NEEDLE in block:
@@ -142,7 +142,7 @@ def _states_step_times(path: Path, stretch: parallel.Stretch) -> bool:
 
 def _scanned(path: Path, stretch: parallel.Stretch, *, step_times: bool, is_keyed: bool) -> _Scanned:
     scan = _Scan(step_times=step_times)
-    for block in files.blocks_within(path, *stretch):
+    for block in files.blocks_between(path, *stretch):
         scan.add(keyed.respelled(block) if is_keyed else block)
     return _Scanned(scan.table.excerpt(), scan.step_times, scan.events)
 
