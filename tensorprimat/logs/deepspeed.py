@@ -21,7 +21,7 @@ from typing import Any
 
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.quantities import counted
-from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.fields import WHOLE, iso, merged, positive, seconds, whole
@@ -115,8 +115,7 @@ class _Content:
     arguments: dict[str, Any] = field(default_factory=dict)
     from_command: bool = False
     """The sequence length is an argument of the launcher's command."""
-    model: str | None = None
-    began: float | None = None
+    reading: Reading = field(default_factory=lambda: Reading(source="DeepSpeed log"))
 
 
 def detect(log: Log) -> int:
@@ -133,14 +132,11 @@ def _row(text: str) -> tuple[str, re.Match[str]] | None:
 
 def read(log: Log) -> Reading:
     content = _content(log)
-    config = {**content.arguments, **content.settings}
+    reading = content.reading
+    reading.training_config = config = {**content.arguments, **content.settings}
     parts = [config.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps", "num_gpus")]
     if "global_batch_size" not in config and all(parts):
         config["global_batch_size"] = parts[0] * parts[1] * parts[2]  # type: ignore[operator]  # DeepSpeed's definition
-    reading = Reading(steps=Steps({}), training_config=config, source="DeepSpeed log")
-    if content.model:
-        reading.model["name"] = content.model
-    reading.timestamp = iso(content.began)
     reading.steps = merged((None, step) for step in _steps(content, config.get("global_batch_size")))
     if content.timer and not content.chat and not content.pipeline and config.get("global_batch_size"):
         reading.timer = "reported_samples_per_second"
@@ -189,7 +185,7 @@ def _content(log: Log) -> _Content:
     learning_rate: dict[int, float] = {}
     for line, text in log.lines():
         time = date_in(text[:100])
-        content.began = time if content.began is None else content.began
+        content.reading.timestamp = content.reading.timestamp or iso(time)
         if row := _row(text):
             kind, match = row
             if kind == "timer":
@@ -260,8 +256,8 @@ def _configure(content: _Content, text: str) -> None:
             if word in ARGUMENTS:
                 _keep(content.arguments, ARGUMENTS[word], value)
                 content.from_command = content.from_command or ARGUMENTS[word][0] == "sequence_length"
-            elif word == "--model_name_or_path" and not content.model:
-                content.model = model_name(value)
+            elif word == "--model_name_or_path" and (name := model_name(value)):
+                content.reading.model.setdefault("name", name)
     elif match := _LENGTH.search(text):  # dumps of arguments: Megatron-DeepSpeed's dots, argparse's Namespace
         content.settings.setdefault("sequence_length", int(match[1]))
 

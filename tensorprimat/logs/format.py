@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from tensorprimat.core import devices
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.provenance import SegmentFacts
 from tensorprimat.core.result import Platform, Result
@@ -25,9 +26,12 @@ __all__ = ["Format", "Reading", "UserFacts"]
 
 @dataclass(kw_only=True)
 class Reading:
-    """The content of one log. Each dictionary holds only those fields of its record that the log states."""
+    """The content of one log. Each dictionary holds only those fields of its record that the log states.
 
-    steps: Steps
+    A reader fills it while it reads; one that needs more for that adds fields in a class of its own.
+    """
+
+    steps: Steps = field(default_factory=lambda: Steps({}))
     training_config: dict[str, Any] = field(default_factory=dict)
     """Fields of core.result.TrainingConfig."""
     gpu_info: dict[str, Any] = field(default_factory=dict)
@@ -39,6 +43,7 @@ class Reading:
     run_facts: list[dict[str, Any]] = field(default_factory=list)
     """Fields of core.result.Run that the log states of each run, in their order."""
     platform: Platform | None = None
+    """The platform, where the log shows it by anything else than the name of the device."""
     source: str | None = None
     """Program that wrote the log, as reports name it: "Primus (Megatron backend)", "NeMo 2" …"""
     timestamp: str | None = None
@@ -64,6 +69,11 @@ class Reading:
     """Amounts that all rows share and no setting names; they must agree among segments of one benchmark."""
     segments: tuple[SegmentFacts, ...] = ()
     """The trainings of the log, where it holds several; `segments.joined` fills it."""
+
+    def note_device(self, text: str) -> None:
+        """Take the device that a text names, unless one is known."""
+        if "device_name" not in self.gpu_info and (name := devices.find_name(text)):
+            self.gpu_info["device_name"] = name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import clocks, devices
+from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
 from tensorprimat.core.quantities import percent, short_seconds
 from tensorprimat.core.result import TrainingConfig
@@ -72,11 +72,10 @@ class _Row:
 
 
 @dataclass(kw_only=True)
-class _Seen:
+class _Seen(Reading):
     config: dict[str, Any] = field(default_factory=dict)
+    """Settings that the lines state, those of which others follow among them."""
     notes: dict[str, None] = field(default_factory=dict)
-    device: str | None = None
-    began: float | None = None
     drawn: dict[int, float] = field(default_factory=dict)
     """Number of the step → seconds, by a progress bar."""
     total: float | None = None
@@ -85,8 +84,6 @@ class _Seen:
     """The number of planned steps in rows is that of one epoch, and there are several."""
     resumed: bool = False
     """A bar that begins above step 0 was drawn since the last row."""
-    begins: list[tuple[int, str]] = field(default_factory=list)
-    """(line, reason) of rows that follow such a bar."""
     drawings: list[DrawnBar] = field(default_factory=list)
     """Drawings of a bar that may time the steps."""
     bar_counts_steps: bool = False
@@ -109,7 +106,7 @@ def detect(log: Log, dialect: Dialect) -> int:
 
 
 def read(log: Log, dialect: Dialect) -> Reading:
-    seen = _Seen()
+    seen = _Seen(source=dialect.source)
     found = list(_rows(log, dialect, seen))
     if not found and seen.drawings:
         return _of_bar(dialect, seen)
@@ -134,32 +131,22 @@ def read(log: Log, dialect: Dialect) -> Reading:
         length = work.length_by_rates(steps, config.get("num_gpus"), config.get("global_batch_size"))
         by_rows |= {"sequence_length": length} if length else {}
     steps, uneven = work.weighted(steps, elapsed, labels, config.get("num_gpus"), varies=dialect.varies)
-    return Reading(
-        steps=steps,
-        training_config=config | by_rows,
-        gpu_info={"device_name": seen.device} if seen.device else {},
-        platform=devices.platform_of(seen.device),
-        source=dialect.source,
-        evidence=Evidence(clocks=_clocks(dialect, seen), elapsed=elapsed, announced=seen.announced),
-        begins=sorted(
-            [
-                *seen.begins,
-                *work.restarts(steps, totals),
-                *changes.of_level(labels, steps, "the label tokens of a step"),
-            ]
-        ),
-        by_rows=frozenset(by_rows) | ({"num_gpus"} - seen.config.keys()),
-        facts={} if labelled is None else {"label_tokens_per_step": labelled},
-        timestamp=fields.iso(seen.began),
-        warnings=[*dialect.notes, *rounded, *divided, *overlapping, *seen.notes, *uneven],
-    )
+    seen.steps, seen.training_config = steps, config | by_rows
+    seen.evidence = Evidence(clocks=_clocks(dialect, seen), elapsed=elapsed, announced=seen.announced)
+    of_labels = changes.of_level(labels, steps, "the label tokens of a step")
+    seen.begins = sorted([*seen.begins, *work.restarts(steps, totals), *of_labels])
+    seen.by_rows = frozenset(by_rows) | ({"num_gpus"} - seen.config.keys())
+    if labelled is not None:
+        seen.facts["label_tokens_per_step"] = labelled
+    seen.warnings = [*dialect.notes, *rounded, *divided, *overlapping, *seen.notes, *uneven]
+    return seen
 
 
 def _rows(log: Log, dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
     """Yield the rows that carry a time or a rate (of a sliding window: or a total), in the order of the log."""
     lines = _lines(log, re.compile(dialect.row))
     for row in _blocks(lines, dialect, seen) if dialect.block else _single_lines(lines, dialect, seen):
-        seen.began = row.ended_at if seen.began is None else seen.began
+        seen.timestamp = seen.timestamp or fields.iso(row.ended_at)
         seen.has_rows = True
         yield row
 
@@ -319,8 +306,7 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
         seen.bar_counts_steps = re.search(dialect.bar_counts_steps, text) is not None
     if dialect.total and (match := re.search(dialect.total, text)):
         seen.total = fields.positive(match[1])
-    if seen.device is None:
-        seen.device = devices.find_name(text)
+    seen.note_device(text)
 
 
 def _draw(text: str, dialect: Dialect, seen: _Seen) -> None:
@@ -345,26 +331,22 @@ def _drawing(text: str, dialect: Dialect) -> DrawnBar | None:
 
 def _of_bar(dialect: Dialect, seen: _Seen) -> Reading:
     """Return the steps of a log without rows, timed by its progress bar."""
-    reading = Reading(steps=Steps({}), source=dialect.source, timing="timestamps")
-    reading.training_config = _configuration(dialect, seen, reading.steps)
-    if seen.device:
-        reading.gpu_info["device_name"] = seen.device
-        reading.platform = devices.platform_of(seen.device)
+    seen.timing, seen.training_config = "timestamps", _configuration(dialect, seen, seen.steps)
     counts_steps = seen.bar_counts_steps or any(drawing.step > drawing.of for drawing in seen.drawings)
     if not counts_steps:
-        reading.warnings.append(
+        seen.warnings.append(
             "steps: a progress bar does not state whether it counts optimizer steps, and this log does not either"
         )
-        return reading
+        return seen
     steps = fields.merged_columns(timed_steps(list(marks_of(seen.drawings))))
     if not steps.has("seconds"):
-        reading.warnings.append("steps: the clock of the progress bar has whole seconds, too coarse for so short a run")
-        return reading
-    reading.steps = steps
-    reading.warnings.append(
+        seen.warnings.append("steps: the clock of the progress bar has whole seconds, too coarse for so short a run")
+        return seen
+    seen.steps = steps
+    seen.warnings.append(
         "steps: timed by the progress bar, whose clock has whole seconds; each time includes everything the loop did"
     )
-    return reading
+    return seen
 
 
 def _step(row: _Row) -> Step:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tensorprimat.core.steps import Steps
 from tensorprimat.logs import metrics, trained
 from tensorprimat.logs.fields import clock_seconds
 from tensorprimat.logs.format import Reading
@@ -41,7 +40,7 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     if is_lightnings(metrics.header_of(log)):
         return metrics.read(log)
-    reading = Reading(steps=Steps({}), source="Lightning")
+    reading = Reading(source="Lightning")
     _report_bars(log, reading)
     return reading
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tensorprimat.core import devices
 from tensorprimat.core.settings import PRECISIONS
-from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metrics import cells_of
@@ -46,7 +44,7 @@ def detect(log: Log) -> int:
 
 
 def read(log: Log) -> Reading:
-    reading = Reading(steps=Steps({}), source="madengine")
+    reading = Reading(source="madengine")
     count, row, models = 0, None, set[str]()
     for run in _rows(log):
         count += 1
@@ -130,4 +128,3 @@ def _configure(row: dict[str, str], reading: Reading) -> None:
     reading.host = row.get("machine_name") or None
     if row["gpu_architecture"]:
         reading.gpu_info["device_name"] = row["gpu_architecture"]
-    reading.platform = devices.platform_of(row["gpu_architecture"])

@@ -76,16 +76,14 @@ PLATFORMS: dict[str, Platform] = {"cuda": "nvd", "rocm": "amd"}
 
 
 @dataclass(kw_only=True)
-class _Seen:
+class _Seen(Reading):
+    source: str = "MaxText"
     settings: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    gpu_info: dict[str, Any] = field(default_factory=dict)
-    platform: Platform | None = None
     devices: int | None = None
     drained: dict[int, str] = field(default_factory=dict)
     """Step after whose dispatch the loop waited for the device → why."""
     ramp_up_rows: int = 0
-    by_primus: bool = False
 
 
 def detect(log: Log) -> int:
@@ -95,37 +93,32 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     seen = _Seen()
     printed = fields.merged(_rows(log, seen))
-    steps, left_out = without_waits(printed, seen.drained)
-    reading = Reading(
-        steps=steps,
-        training_config=_configuration(seen),
-        gpu_info=seen.gpu_info,
-        model={"name": name} if (name := seen.settings.get("model_name")) else {},
-        platform=seen.platform or ("amd" if seen.by_primus else None),
-        source="Primus (MaxText backend)" if seen.by_primus else "MaxText",
-        warnings=left_out,
-    )
+    seen.steps, seen.warnings = steps, _ = without_waits(printed, seen.drained)
+    seen.training_config = _configuration(seen)
+    if name := seen.settings.get("model_name"):
+        seen.model["name"] = name
     tokens = steps.column("tokens")[np.isfinite(steps.column("tokens"))]
-    batch, length = (reading.training_config.get(name) for name in ("global_batch_size", "sequence_length"))
+    batch, length = (seen.training_config.get(name) for name in ("global_batch_size", "sequence_length"))
     full = batch * length if batch and length else tokens.max(initial=0.0)
     if len(tokens) and tokens.mean() < (1 - TOLD_PADDING) * full:
-        reading.warnings.append(
+        seen.warnings.append(
             "tokens_per_second: the tokens of a step are total_weights, so padding is left out; MaxText's own "
             "Tokens/s/device counts it, and is kept under reported"
         )
     if seen.ramp_up_rows:
-        reading.warnings.append(
+        seen.warnings.append(
             f"steps: {seen.ramp_up_rows} of {len(steps)} rows belong to the batch ramp-up; "
             "tprimat extract --warmup-steps leaves them out"
         )
-    return reading
+    return seen
 
 
 def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
     for line, origin, text in log.lines_by_rank():
         if row := _ROW.search(text):
             seen.ramp_up_rows += _RAMP_UP in text
-            seen.by_primus |= origin.primus
+            if origin.primus:
+                seen.platform, seen.source = seen.platform or "amd", "Primus (MaxText backend)"
             yield origin.rank, _step(line, row)
         elif _NOTABLE.search(text):
             _notice(text, seen)

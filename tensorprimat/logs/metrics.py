@@ -20,7 +20,6 @@ import numpy as np
 
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.steps import Steps
 from tensorprimat.core.terms import RATES
 from tensorprimat.logs import (
     arguments,
@@ -80,7 +79,7 @@ def rows_in_head(log: Log) -> int:
 
 
 def read(log: Log) -> Reading:
-    reading = Reading(steps=Steps({}), source="Table of metrics")
+    reading = Reading(source="Table of metrics")
     shape, line, text = _opening(log)
     if shape == "csv":
         if any(_plain(name) in WANDB_MARKS for name in cells_of(text)):

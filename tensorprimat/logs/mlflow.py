@@ -15,7 +15,6 @@ from itertools import chain, islice
 from pathlib import Path
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, files, metric_columns, mlflow_database
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
@@ -55,7 +54,7 @@ def detect(log: Log) -> int:
 
 
 def read(log: Log) -> Reading:
-    reading = Reading(steps=Steps({}), source="MLflow")
+    reading = Reading(source="MLflow")
     found, parameters = _of_database(log.path) if log.is_binary else _of_folder(log.path)
     known = [name for name in found if field_of(name) or name in OTHERWISE or name.removeprefix("train/") in TOTALS]
     evaluations = [name for name in found if name.startswith(EVALUATION)]

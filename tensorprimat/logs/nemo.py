@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import devices
 from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields, trained
@@ -100,28 +99,23 @@ def _is_row(text: str) -> bool:
 
 
 def read(log: Log) -> Reading:
-    config: dict[str, Any] = {"framework": "nemo"}
-    gpu_info: dict[str, Any] = {}
+    reading = Reading(training_config={"framework": "nemo"}, source="NeMo 2")
     consumed: dict[int, float] = {}
     drawn: dict[int, float] = {}
     counts: dict[str, Any] = {}
-    lines = _lines(log, config, gpu_info, counts)
+    lines = _lines(log, reading, counts)
     printed = (
         (rank, step)
         for line, rank, text in _last_drawings(lines)
         if (step := _step_of_bar(line, bar, drawn, consumed) if (bar := _bar(text)) else _step_of(line, text, consumed))
     )
     steps = fields.with_intervals(fields.merged(printed))
-    clock = Elapsed(name="the progress bar", seconds=drawn, resolution=1.0) if drawn else None
-    return Reading(
-        steps=_with_samples(_with_first_interval(steps), consumed, by="index" if drawn else "line"),
-        training_config={**config, **_batch(steps), **trained.config_of(counts)},
-        gpu_info=gpu_info,
-        platform=devices.platform_of(gpu_info.get("device_name")),
-        source="NeMo" if drawn else "NeMo 2",
-        evidence=Evidence(elapsed=clock),
-        warnings=[THREE_DIGITS] if drawn else [],
-    )
+    reading.steps = _with_samples(_with_first_interval(steps), consumed, by="index" if drawn else "line")
+    reading.training_config |= {**_batch(steps), **trained.config_of(counts)}
+    if drawn:
+        reading.source, reading.warnings = "NeMo", [THREE_DIGITS]
+        reading.evidence = Evidence(elapsed=Elapsed(name="the progress bar", seconds=drawn, resolution=1.0))
+    return reading
 
 
 def _last_drawings(lines: Iterator[tuple[int, int | None, str]]) -> Iterator[tuple[int, int | None, str]]:
@@ -151,15 +145,13 @@ def _step_of_bar(line: int, bar: re.Match[str], drawn: dict[int, float], consume
     )
 
 
-def _lines(
-    log: Log, config: dict[str, Any], gpu_info: dict[str, Any], counts: dict[str, Any]
-) -> Iterator[tuple[int, int | None, str]]:
+def _lines(log: Log, reading: Reading, counts: dict[str, Any]) -> Iterator[tuple[int, int | None, str]]:
     """Yield lines that may be rows, and note the facts that the others state."""
     for line, origin, text in log.lines_by_rank():
         if "iteration" in text or BAR_TIMING in text:
             yield line, origin.rank, text[:LONGEST_NOTE]
         elif _NOTABLE.search(text):
-            _notice(text, config, gpu_info)
+            _notice(text, reading)
         else:
             trained.note(text, counts)
 
@@ -215,7 +207,8 @@ def _batch(steps: Steps) -> dict[str, Any]:
     return {"global_batch_size": int(samples[0])} if len(samples) == 1 and float(samples[0]).is_integer() else {}
 
 
-def _notice(text: str, config: dict[str, Any], gpu_info: dict[str, Any]) -> None:
+def _notice(text: str, reading: Reading) -> None:
+    config = reading.training_config
     if match := _PROCESSES.search(text):
         config["num_gpus"] = int(match[1])
     elif match := _GROUPS.search(text):
@@ -229,5 +222,5 @@ def _notice(text: str, config: dict[str, Any], gpu_info: dict[str, Any]) -> None
             target = "sequence_length" if argument["name"] == "seq_length" else argument["name"]
             if value := fields.whole(argument["value"]):
                 config.setdefault(target, value)
-    elif (name := devices.find_name(text)) and "device_name" not in gpu_info:
-        gpu_info["device_name"] = name
+    else:
+        reading.note_device(text)

@@ -104,7 +104,7 @@ def detect(log: Log) -> int:
 
 
 def read(log: Log) -> Reading:
-    reading = Reading(steps=Steps({}), training_config={"framework": "olmo"}, source="OLMo")
+    reading = Reading(training_config={"framework": "olmo"}, source="OLMo")
     totals: dict[int, float] = {}
     steps = fields.merged((None, step) for step in _rows(log, reading, totals))
     single = reading.training_config.pop("single", None)  # OLMo-core times one step, however seldom it prints one
@@ -114,7 +114,6 @@ def read(log: Log) -> Reading:
     if single and (gpus := changes.whole_gpus(steps)):
         reading.training_config.setdefault("num_gpus", gpus)
     reading.steps = steps
-    reading.platform = devices.platform_of(reading.gpu_info.get("device_name"))
     for name in ("batch_tokens", "micro_batch_tokens"):
         reading.training_config.pop(name, None)
     if reading.training_config.pop("window", None) and len(steps) > 1:

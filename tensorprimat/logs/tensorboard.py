@@ -17,7 +17,6 @@ from pathlib import Path
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
-from tensorprimat.core.steps import Steps
 from tensorprimat.logs import event_records, files, maxtext, metric_columns, metrics, torchtitan_tables
 from tensorprimat.logs.fields import iso, with_intervals
 from tensorprimat.logs.format import Reading
@@ -68,7 +67,7 @@ def read(log: Log) -> Reading:
     if len(paths) > 1:
         scalars.sort()
     framework = next((name for tag, name in FRAMEWORKS.items() if tag in scalars.tags), None)
-    reading = Reading(steps=Steps({}), source=f"{framework} TensorBoard events" if framework else "TensorBoard events")
+    reading = Reading(source=f"{framework} TensorBoard events" if framework else "TensorBoard events")
     reading.timestamp = iso(scalars.times[0]) if scalars.times else None
     columns = metric_columns.of_scalars(scalars, is_dated=True)
     reading = metrics.read_columns(log, columns, reading, clock="the clock of the event writer")

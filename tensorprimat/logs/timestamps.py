@@ -15,7 +15,6 @@ import numpy as np
 from tensorprimat.core.clocks import resolution_of
 from tensorprimat.core.quantities import count
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields, prefixes
 from tensorprimat.logs.clocks import (
     CLOCK_SHARE,
@@ -154,7 +153,7 @@ def _validation_in(lowered: str) -> bool:
 
 
 def read(log: Log) -> Reading:
-    reading = Reading(steps=Steps({}), timing="timestamps", source="Training log without step times")
+    reading = Reading(timing="timestamps", source="Training log without step times")
     marks = _with_true_resolution(list(_marks(log, reading)))
     steps = timed_steps(marks)
     resolution = max((mark.moment.resolution for mark in marks), default=0.0)

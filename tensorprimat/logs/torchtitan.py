@@ -23,10 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import devices
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.quantities import percent
-from tensorprimat.core.result import Platform
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
@@ -122,11 +120,9 @@ _NOTABLE = re.compile(
 
 
 @dataclass(kw_only=True)
-class _Seen:
-    config: dict[str, Any] = field(default_factory=dict)
+class _Seen(Reading):
+    source: str = "torchtitan"
     arguments: dict[str, Any] = field(default_factory=dict)
-    gpu_info: dict[str, Any] = field(default_factory=dict)
-    model: dict[str, Any] = field(default_factory=dict)
     tokens_per_step: int | None = None
     validations: set[int] = field(default_factory=set)
     announced: dict[int, str] = field(default_factory=dict)
@@ -134,9 +130,6 @@ class _Seen:
     starts: list[int] = field(default_factory=list)
     has_rows: bool = False
     """Rows were read: later statements are of another training, which may fail before its first row."""
-    timestamp: float | None = None
-    platform: Platform | None = None
-    source: str = "torchtitan"
 
 
 def detect(log: Log) -> int:
@@ -150,38 +143,26 @@ def _may_be_row(text: str) -> bool:
 def read(log: Log) -> Reading:
     seen = _Seen()
     steps = fields.merged(_rows(log, seen))
-    config = {**seen.arguments, **seen.config}
+    seen.training_config = config = {**seen.arguments, **seen.training_config}
     if (tokens := seen.tokens_per_step) and (length := config.get("sequence_length")) and tokens % length == 0:
         config.setdefault("global_batch_size", tokens // length)
     config["framework"] = "torchtitan"
     batch, length, gpus = (config.get(name) for name in ("global_batch_size", "sequence_length", "num_gpus"))
     tokens = seen.tokens_per_step or (batch * length if batch and length else None)
-    coarse: list[str] = []
-    if tokens and gpus and steps.has("reported_tokens_per_second_per_gpu"):
-        steps, coarse = _timed(steps, tokens / gpus)
+    if len(steps) and not (steps.has("reported_tflops_per_gpu") or steps.has("reported_mfu")):
+        seen.warnings.append(
+            "steps: no row has the tflops or mfu that torchtitan prints after the rate, so the lines seem cut there; "
+            "the last number of a row may lack digits; read the original log"
+        )  # every version prints TFLOP/s or MFU after the rate
+    if tokens and gpus:
+        seen.timer = "reported_tokens_per_second_per_gpu"
+        if steps.has(seen.timer):
+            steps, coarse = _timed(steps, tokens / gpus)
+            seen.warnings += coarse
     starts = {segment: first - 1 for segment, first in enumerate(seen.starts)}
-    return Reading(
-        steps=fields.with_intervals(steps, starts=starts, extra_boundaries=seen.validations),
-        training_config=config,
-        gpu_info=seen.gpu_info,
-        model=seen.model,
-        platform=devices.platform_of(seen.gpu_info.get("device_name")) or seen.platform,
-        source=seen.source,
-        timer="reported_tokens_per_second_per_gpu" if tokens and gpus else None,
-        timestamp=fields.iso(seen.timestamp),
-        warnings=[*_truncated_after_rate(steps), *coarse],
-        evidence=Evidence(announced=seen.announced),
-    )
-
-
-def _truncated_after_rate(steps: Steps) -> list[str]:
-    """Return a warning where every row ends with its rate: every version prints TFLOP/s or MFU after it."""
-    if not len(steps) or steps.has("reported_tflops_per_gpu") or steps.has("reported_mfu"):
-        return []
-    return [
-        "steps: no row has the tflops or mfu that torchtitan prints after the rate, so the lines seem cut there; the "
-        "last number of a row may lack digits; read the original log"
-    ]
+    seen.steps = fields.with_intervals(steps, starts=starts, extra_boundaries=seen.validations)
+    seen.evidence = Evidence(announced=seen.announced)
+    return seen
 
 
 def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
@@ -257,14 +238,14 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
     if not _NOTABLE.search(text):
         return
     if seen.timestamp is None:
-        seen.timestamp = date_in(text) if "[titan]" in text else None
+        seen.timestamp = fields.iso(date_in(text)) if "[titan]" in text else None
     if (match := _START.search(text)) and origin.rank in (None, 0):
         seen.starts.append(int(match[1]))
     if _TRAINER.search(text):
         _notice_trainer(text, seen)
     elif match := _MESH.search(text):
-        if not (seen.has_rows and "num_gpus" in seen.config):
-            _notice_mesh(match, seen.config)
+        if not (seen.has_rows and "num_gpus" in seen.training_config):
+            _notice_mesh(match, seen.training_config)
     elif match := _CAPACITY.search(text):
         seen.gpu_info["device_name"] = match["device"]
         if memory := fields.positive(match["gib"], GIB / GB):
@@ -273,7 +254,7 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
         seen.model = {"name": match["name"], "parameters": fields.whole(match["parameters"])}
     for pattern, name, value in MARKS:
         if match := pattern.search(text):
-            seen.config[name] = match[1] if value is None else value
+            seen.training_config[name] = match[1] if value is None else value
     for match in _ARGUMENT.finditer(text):
         if (target := ARGUMENTS.get(match["name"])) and (stated := fields.whole(match["value"])):
             seen.arguments[target] = stated
@@ -285,9 +266,9 @@ def _notice_primus(origin: Origin, step: Step, seen: _Seen) -> None:
     """Note that Primus runs torchtitan with one process for each GPU, and on AMD GPUs only."""
     seen.platform, seen.source = "amd", "Primus (torchtitan backend)"
     if origin.world_size:
-        seen.config.setdefault("num_gpus", origin.world_size)
+        seen.training_config.setdefault("num_gpus", origin.world_size)
     if seen.timestamp is None:
-        seen.timestamp = step.ended_at
+        seen.timestamp = fields.iso(step.ended_at)
 
 
 def _notice_trainer(text: str, seen: _Seen) -> None:
@@ -295,8 +276,8 @@ def _notice_trainer(text: str, seen: _Seen) -> None:
         if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             if name == "tokens_per_step":
                 seen.tokens_per_step = seen.tokens_per_step if seen.has_rows and seen.tokens_per_step else value
-            elif name not in seen.config or not seen.has_rows:
-                seen.config[name] = value
+            elif name not in seen.training_config or not seen.has_rows:
+                seen.training_config[name] = value
 
 
 def _notice_mesh(match: re.Match[str], config: dict[str, Any]) -> None:

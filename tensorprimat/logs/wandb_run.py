@@ -17,7 +17,6 @@ from typing import Any
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.steps import Steps
 from tensorprimat.logs import arguments, fields, files, levanter, metric_columns, metrics
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
@@ -37,7 +36,7 @@ def detect(log: Log) -> int:
 
 
 def read(log: Log) -> Reading:
-    reading = Reading(steps=Steps({}), source="Weights & Biases")
+    reading = Reading(source="Weights & Biases")
     texts: dict[str, str] = {}
     rows = _rows(log.path, texts)
     first = next(rows, None)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorprimat.core import devices
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
@@ -57,7 +56,7 @@ def detect(log: Log) -> int:
 
 
 def read(log: Log) -> Reading:
-    reading = Reading(steps=Steps({}), source="XTuner")
+    reading = Reading(source="XTuner")
     reading.warnings.append(NO_WAIT)
     attempts: list[dict[int, list[_Row]]] = [{}]
     for line, text in log.lines():
@@ -72,8 +71,8 @@ def read(log: Log) -> Reading:
             rows.append(_Row(line, rank, match))
         elif found := _ACCUMULATION.search(text):
             reading.training_config.setdefault("gradient_accumulation_steps", int(found[1]))
-        elif "device_name" not in reading.gpu_info and (device := devices.find_name(text)):
-            reading.gpu_info["device_name"] = device
+        else:
+            reading.note_device(text)
     ranks = {row.rank for attempt in attempts for rows in attempt.values() for row in rows}
     gpus = len(ranks) if len(ranks) > 1 and ranks == set(range(len(ranks))) else None
     groups = [rows for attempt in attempts for rows in attempt.values() if gpus is None or len(rows) == gpus]
@@ -84,7 +83,6 @@ def read(log: Log) -> Reading:
     elif len(ranks) > 1:
         groups = [rows[:1] for rows in groups]
     reading.training_config["max_steps"] = int(groups[0][0].match["last"])
-    reading.platform = devices.platform_of(reading.gpu_info.get("device_name"))
     reading.steps = _with_tokens(fields.merged((None, _step(rows)) for rows in groups), groups, reading)
     return reading
 

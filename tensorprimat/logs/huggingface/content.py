@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tensorprimat.core import devices
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import date_in
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.rows import (
     ALLOCATED_PEAKS,
     AXOLOTL_RATE,
@@ -105,10 +105,10 @@ class Content:
     """The same of its first drawing that shows a step."""
     resumed_at: int = 0
     """Steps of the checkpoint from which the training went on, as the log states them."""
-    config: dict[str, Any] = field(default_factory=dict)
-    gpu_info: dict[str, Any] = field(default_factory=dict)
-    model: dict[str, Any] = field(default_factory=dict)
-    timestamp: float | None = None
+    reading: Reading = field(
+        default_factory=lambda: Reading(training_config={"framework": "transformers"}, source="Hugging Face Trainer")
+    )
+    """The settings, and later all else."""
     logging_steps: int | None = None
     """Optimizer steps of a row, as the log states it."""
 
@@ -176,7 +176,7 @@ def of_document(log: Log) -> Content | None:
         return None
     for name, target in (("max_steps", "max_steps"), ("train_batch_size", "micro_batch_size")):
         if isinstance(value := document.get(name), int) and value > 0:
-            content.config[target] = value
+            content.reading.training_config[target] = value
     return content
 
 
@@ -278,7 +278,7 @@ def _note_bar(bar: re.Match[str], content: Content) -> None:
     the row is the row's, if steps are so long that each is drawn. The training bar is the first one without a name, or
     with the name Train; others (evaluations) count to another total.
     """
-    if int(bar["total"]) != content.config.setdefault("max_steps", int(bar["total"])):
+    if int(bar["total"]) != content.reading.training_config.setdefault("max_steps", int(bar["total"])):
         return
     step, elapsed = int(bar["step"]), fields.clock_seconds(bar["elapsed"])
     before, content.bar = content.bar, (step, elapsed)
@@ -296,8 +296,10 @@ def _note_bar(bar: re.Match[str], content: Content) -> None:
 
 
 def _notice(text: str, content: Content) -> None:
-    if content.timestamp is None:
-        content.timestamp = date_in(text)
+    config, model = content.reading.training_config, content.reading.model
+    content.reading.note_device(text)
+    if content.reading.timestamp is None:
+        content.reading.timestamp = fields.iso(date_in(text))
     if (match := _LOGGING_STEPS.search(text)) and (steps := fields.whole(match[1])):
         content.logging_steps = steps
     if _STARTED in text:
@@ -305,18 +307,16 @@ def _notice(text: str, content: Content) -> None:
     elif match := _RESUMED.search(text):
         content.resumed_at = fields.whole(match[1]) or 0
     for pattern, name in _SETTINGS:
-        if name in content.config and content.rows:
+        if name in config and content.rows:
             continue  # after rows another training may start, and fail
         if (match := pattern.search(text)) and (value := fields.whole(match[1])):
-            content.config[name] = value
+            config[name] = value
     if (match := _TRAINED_BY_PROCESS.search(text.rstrip())) and (trained := fields.whole(match[1])):
-        content.model.setdefault("trainable_parameters_per_process", trained)
-    for pattern in () if "trainable_parameters" in content.model else _TRAINED:
+        model.setdefault("trainable_parameters_per_process", trained)
+    for pattern in () if "trainable_parameters" in model else _TRAINED:
         if (
             (match := pattern.search(text))
             and (trained := fields.whole(match[1]))
             and (every := fields.whole(match[2]))
         ):
-            content.model |= {"trainable_parameters": trained, "parameters": every} if trained <= every else {}
-    if "device_name" not in content.gpu_info and (device := devices.find_name(text)):
-        content.gpu_info["device_name"] = device
+            model |= {"trainable_parameters": trained, "parameters": every} if trained <= every else {}

@@ -22,13 +22,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import devices
 from tensorprimat.core.quantities import fixed
-from tensorprimat.logs import fields, work
+from tensorprimat.logs import work
 from tensorprimat.logs.dates import stamps_of
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.content import (
@@ -65,25 +63,16 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     content = (of_document(log) if opens_as_document(log) else None) or of_text(log)
     content.rows, processes = of_one_process(content.rows)
-    config, span = _configuration(content.config), span_of(content)
+    reading, span = content.reading, span_of(content)
+    _configure(reading)
     reported, total = reported_by(content, span), trained_steps(content, span)
     evidence = evidence_of(content, span, total)
     stamped = not reported and _with_stamps(log, content.rows, content.logging_steps)
     steps = steps_of(content.rows, total, final_epoch(content), content.logging_steps if stamped else None)
     if not steps.has("relative_work") and steps.has("seconds"):
-        steps, _ = work.weighted(steps, None, None, config.get("num_gpus"), varies=True)
-    reading = Reading(
-        steps=steps,
-        evidence=evidence,
-        timing="timestamps" if stamped else "reported",
-        training_config={"framework": "transformers", **config},
-        gpu_info=content.gpu_info,
-        model=content.model,
-        reported=reported,
-        platform=devices.platform_of(content.gpu_info.get("device_name")),
-        source="Hugging Face Trainer",
-        timestamp=fields.iso(content.timestamp),
-    )
+        steps, _ = work.weighted(steps, None, None, reading.training_config.get("num_gpus"), varies=True)
+    reading.steps, reading.reported, reading.evidence = steps, reported, evidence
+    reading.timing = "timestamps" if stamped else "reported"
     if processes > 1:
         reading.warnings.append(
             f"steps: the rows of {processes} processes alternate in the file, each with its own clock; only those of "
@@ -122,16 +111,15 @@ def read(log: Log) -> Reading:
     return reading
 
 
-def _configuration(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with the global batch that follows from them (ms-swift prints its parts alone)."""
-    config = dict(settings)
+def _configure(reading: Reading) -> None:
+    """Add the global batch that follows from other settings (ms-swift prints its parts alone)."""
+    config = reading.training_config
     processes = config.pop("world_size", None)
     if processes and processes > 1:  # a single process may drive several GPUs
         config.setdefault("num_gpus", processes)
     parts = [config.get("micro_batch_size"), config.get("gradient_accumulation_steps"), processes]
     if all(parts):
         config.setdefault("global_batch_size", math.prod(part for part in parts if part))
-    return config
 
 
 def _with_stamps(log: Log, rows: Sequence[Row], logging_steps: int | None) -> bool | None:

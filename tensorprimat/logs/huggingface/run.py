@@ -125,7 +125,7 @@ def _end(content: Content, first: ClockReading, last: ClockReading) -> int | Non
 
 
 def _planned(content: Content) -> int | None:
-    planned = content.config.get("max_steps")
+    planned = content.reading.training_config.get("max_steps")
     return planned if isinstance(planned, int) else None
 
 

@@ -180,7 +180,7 @@ def _reading(
             "steps: counted from 1, because no line names its iteration; each may be the mean of a log interval"
         )
     elif not fields:
-        return Reading(steps=Steps({}))
+        return Reading()
     elif step_times and "reported_tflops_per_gpu" not in fields:
         fields["reported_tflops_per_gpu"] = step_times.rates_of(fields["line"], fields["seconds"])
     content = [fields[name] for name in _CONTENT if name in fields]

@@ -61,7 +61,7 @@ def read(log: Log) -> Reading:
         config["learning_rate"] = learning_rate
     if any(run.started is not None for run in content.runs):
         config["warmup_steps"] = 0  # warm-up is over at run_start
-    reading = Reading(steps=Steps({}), training_config=config, source="MLPerf training log")
+    reading = Reading(training_config=config, source="MLPerf training log")
     if benchmark := _benchmark(settings):
         reading.model["name"] = benchmark
     _describe_task(reading, settings)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from tensorprimat.core.clocks import LogClock
 from tensorprimat.core.settings import PRECISION_OF_DTYPE, PRECISIONS
@@ -13,6 +12,7 @@ from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import MONTHS, date_in
 from tensorprimat.logs.fields import WHOLE
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.nanogpt.clocks import TotalTime
 
 CONFIGURATION: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -72,12 +72,9 @@ NOTABLE = re.compile(
 
 
 @dataclass(kw_only=True)
-class LineFacts:
-    """Facts that the lines between the rows state."""
+class LineFacts(Reading):
+    """The reading, with facts of the lines between the rows that only the reader needs."""
 
-    config: dict[str, Any] = field(default_factory=dict)
-    gpu_info: dict[str, Any] = field(default_factory=dict)
-    model: dict[str, Any] = field(default_factory=dict)
     gpus: set[str] = field(default_factory=set)
     """Numbers of the devices that nvidia-smi listed."""
     gpus_in_use: set[str] = field(default_factory=set)
@@ -86,7 +83,6 @@ class LineFacts:
     batch_grows: bool = False
     """True if the batch follows a schedule, so that no step's tokens are known."""
     peaks: dict[str, float] = field(default_factory=dict)
-    timestamp: float | None = None
     warmed_up: bool = False
     """The log declares a warm-up before the clock starts."""
     clock: LogClock | None = None
@@ -96,7 +92,7 @@ class LineFacts:
 def plan(row: re.Match[str], seen: LineFacts) -> None:
     """Note the planned number of steps if a row states it: `step 12/6200`."""
     if planned := fields.whole(row.groupdict().get("last")):
-        seen.config["max_steps"] = planned
+        seen.training_config["max_steps"] = planned
 
 
 def notice(text: str, seen: LineFacts) -> None:
@@ -114,9 +110,9 @@ def notice(text: str, seen: LineFacts) -> None:
     if match := _PRECISION.match(text):
         precision = PRECISION_OF_DTYPE.get(match[1], match[1].lower())
         if precision in PRECISIONS:
-            seen.config["precision"] = precision
+            seen.training_config["precision"] = precision
     if _FP8.search(text):
-        seen.config["precision"] = "fp8"
+        seen.training_config["precision"] = "fp8"
     if match := _DEVICE.search(text):
         seen.gpu_info["device_name"] = match[1] or match[2] or match[4]
         seen.gpus |= {match[3]} - {None}
@@ -128,9 +124,10 @@ def notice(text: str, seen: LineFacts) -> None:
             if peak := fields.positive(size, MIB):
                 seen.peaks[name] = peak
     elif seen.timestamp is None and _DATE.match(text):
-        seen.timestamp = date_in(text)
+        seen.timestamp = fields.iso(date_in(text))
     elif (match := _SMI_DATE.match(text)) and match[1] in MONTHS:
-        seen.timestamp = date_in(f"{match[4]}-{MONTHS.index(match[1]) + 1:02}-{int(match[2]):02} {match[3]}")
+        date = f"{match[4]}-{MONTHS.index(match[1]) + 1:02}-{int(match[2]):02} {match[3]}"
+        seen.timestamp = fields.iso(date_in(date))
 
 
 def _set(name: str, value: int, seen: LineFacts) -> None:
@@ -139,4 +136,4 @@ def _set(name: str, value: int, seen: LineFacts) -> None:
     elif name == "parameters":
         seen.model["parameters"] = value
     else:
-        seen.config[name] = value
+        seen.training_config[name] = value

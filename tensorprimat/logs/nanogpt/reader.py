@@ -27,7 +27,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from tensorprimat.core import devices
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps
@@ -66,7 +65,7 @@ def read(log: Log) -> Reading:
         seen.tokens_per_step = None
     if seen.tokens_per_step:
         steps = steps.replace(tokens=float(seen.tokens_per_step))
-    config, length = seen.config, seen.config.get("sequence_length")
+    config, length = seen.training_config, seen.training_config.get("sequence_length")
     if "warmup_steps" in config:
         config["warmup_steps"] = _cold_steps(steps)
     if seen.tokens_per_step and length and seen.tokens_per_step % length == 0:
@@ -78,18 +77,12 @@ def read(log: Log) -> Reading:
     of_rank, of_ranks = config.pop("tokens_of_rank", None), config.pop("tokens_of_ranks", None)
     if of_rank and of_ranks and of_ranks % of_rank == 0:
         config.setdefault("num_gpus", of_ranks // of_rank)
-    project = projects.most
-    return Reading(
-        steps=steps,
-        training_config={**config, "framework": project} if project else config,
-        gpu_info=seen.gpu_info,
-        model=seen.model,
-        platform=devices.platform_of(seen.gpu_info.get("device_name")),
-        source=project,
-        timestamp=fields.iso(seen.timestamp),
-        evidence=Evidence(clocks=(seen.clock,) if seen.clock else ()),
-        begins=projects.begins(),
-    )
+    seen.steps, seen.source, seen.begins = steps, projects.most, projects.begins()
+    if seen.source:
+        config["framework"] = seen.source
+    if seen.clock:
+        seen.evidence = Evidence(clocks=(seen.clock,))
+    return seen
 
 
 def _cold_steps(steps: Steps) -> int:
@@ -132,7 +125,7 @@ def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
     if clock.total is not None:
         seen.clock = clock.total
         if seen.warmed_up:
-            seen.config["warmup_steps"] = 0
+            seen.training_config["warmup_steps"] = 0
     yield from (("modded-nanogpt", step) for step in clock.steps())
 
 
