@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorprimat.core import regular
-from tensorprimat.core.errors import InputError
+from tensorprimat.logs import files
 
 CHUNK_BYTES = 2**22
 LARGEST_RECORD_BYTES = 2**26  # a larger one is skipped: it is a graph or a picture, never a scalar
@@ -36,27 +35,24 @@ def records(path: Path) -> Iterator[bytes]:
 
     Raises InputError for a file that cannot be read.
     """
-    try:
-        with regular.opened(path) as file:
-            size, at = os.fstat(file.fileno()).st_size, 0
-            while at < size:
+    with files.opened(path) as file:
+        size, at = os.fstat(file.fileno()).st_size, 0
+        while at < size:
+            file.seek(at)
+            chunk = file.read(CHUNK_BYTES)
+            places, used, frames = _frames(chunk, size - at)
+            if not places and frames > len(chunk):
+                if frames > LARGEST_RECORD_BYTES:
+                    at += frames
+                    continue
                 file.seek(at)
-                chunk = file.read(CHUNK_BYTES)
-                places, used, frames = _frames(chunk, size - at)
-                if not places and frames > len(chunk):
-                    if frames > LARGEST_RECORD_BYTES:
-                        at += frames
-                        continue
-                    file.seek(at)
-                    chunk = file.read(frames)
-                    places, used, _ = _frames(chunk, size - at)
-                whole = _whole(chunk, places)
-                yield from (chunk[start:stop] for start, stop in places[:whole])
-                if whole < len(places) or not places:
-                    return
-                at += used
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", path=path) from error
+                chunk = file.read(frames)
+                places, used, _ = _frames(chunk, size - at)
+            whole = _whole(chunk, places)
+            yield from (chunk[start:stop] for start, stop in places[:whole])
+            if whole < len(places) or not places:
+                return
+            at += used
 
 
 def _frames(chunk: bytes, rest: int) -> tuple[list[tuple[int, int]], int, int]:

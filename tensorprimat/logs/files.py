@@ -78,7 +78,7 @@ def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:
     """Return the first bytes as they are on disk; empty for a folder."""
     if stat.S_ISDIR(status(path).st_mode):
         return b""
-    with _opened(path) as file:
+    with opened(path) as file:
         return file.read(size)
 
 
@@ -137,7 +137,7 @@ def blocks_of_spans(
     if not has_its_own_bytes(path):
         yield from _unpacked_spans(path, spans, size)
         return
-    with _opened(path) as file:
+    with opened(path) as file:
         for place, (start, stop) in enumerate(spans):
             for block in _whole_lines(_chunks_between(file, start, stop, size)):
                 yield place, block
@@ -184,7 +184,7 @@ def offsets_of_lines(path: Path, lines: Sequence[int]) -> list[int]:
     """
     offsets: list[int] = []
     number, at = 1, 0  # of the line that the chunk begins with or inside
-    with _opened(path) as file:
+    with opened(path) as file:
         own = has_its_own_bytes(path)
         chunks = iter(lambda: file.read(BLOCK_BYTES), b"") if own else blocks(path)
         for chunk in chunks:
@@ -203,7 +203,7 @@ def offsets_of_lines(path: Path, lines: Sequence[int]) -> list[int]:
 def line_starts(path: Path, places: Sequence[int]) -> list[int]:
     """Return where the first line begins at or after each byte; the end of the file if none does. places: not 0."""
     found: list[int] = []
-    with _opened(path) as file:
+    with opened(path) as file:
         for place in places:
             at = file.seek(place - 1)  # a line begins at `place` itself if a line end precedes it
             while (chunk := file.read(LOOK_BYTES)) and b"\n" not in chunk:
@@ -243,7 +243,7 @@ def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def tail(path: Path, size: int) -> bytes:
     """Return about the last `size` bytes of the text, in UTF-8; of a plain file only these are read."""
-    with _opened(path) as file:
+    with opened(path) as file:
         if not _is_transformed(file.read(SNIFF_BYTES)):
             file.seek(max(0, path.stat().st_size - size))
             return file.read()
@@ -281,7 +281,8 @@ def _is_transformed(head: bytes) -> bool:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading. Raises InputError where it cannot be read, then or later."""
     try:
         with regular.opened(path) as file:
             yield file
@@ -328,7 +329,7 @@ def _unmarked_utf16(head: bytes) -> str | None:
 
 
 def _unpacked_chunks(path: Path, size: int) -> Iterator[bytes]:
-    with _opened(path) as file:
+    with opened(path) as file:
         kind = packed.kind_of(file.read(packed.MAGIC_BYTES))
         file.seek(0)
         if kind is not None:

@@ -15,7 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import arguments, fields, files, levanter, metric_columns, metrics
 from tensorprimat.logs.format import Reading
@@ -76,31 +75,28 @@ def records(path: Path) -> Iterator[bytes]:
 
     Raises InputError for a file that cannot be read.
     """
-    try:
-        with regular.opened(path) as file:
-            block, at, record = file.read(BLOCK_BYTES), HEADER_BYTES, bytearray()
-            while True:
-                if len(block) - at < HEADER_BYTES:  # the rest of a block is filled with zeros
-                    block, at = file.read(BLOCK_BYTES), 0
-                    if not block:
-                        return
-                    continue
-                checksum, kind = int.from_bytes(block[at : at + 4], "little"), block[at + 6]
-                start = at + HEADER_BYTES
-                at = start + int.from_bytes(block[at + 4 : at + 6], "little")
-                if kind not in (WHOLE, FIRST, MIDDLE, LAST) or at > len(block):
+    with files.opened(path) as file:
+        block, at, record = file.read(BLOCK_BYTES), HEADER_BYTES, bytearray()
+        while True:
+            if len(block) - at < HEADER_BYTES:  # the rest of a block is filled with zeros
+                block, at = file.read(BLOCK_BYTES), 0
+                if not block:
                     return
-                if zlib.crc32(block[start:at], zlib.crc32(bytes([kind]))) != checksum:
-                    return
-                if kind in (WHOLE, FIRST):
-                    record.clear()
-                record += block[start:at]
-                if len(record) > LARGEST_RECORD_BYTES:
-                    return
-                if kind in (WHOLE, LAST):
-                    yield bytes(record)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", path=path) from error
+                continue
+            checksum, kind = int.from_bytes(block[at : at + 4], "little"), block[at + 6]
+            start = at + HEADER_BYTES
+            at = start + int.from_bytes(block[at + 4 : at + 6], "little")
+            if kind not in (WHOLE, FIRST, MIDDLE, LAST) or at > len(block):
+                return
+            if zlib.crc32(block[start:at], zlib.crc32(bytes([kind]))) != checksum:
+                return
+            if kind in (WHOLE, FIRST):
+                record.clear()
+            record += block[start:at]
+            if len(record) > LARGEST_RECORD_BYTES:
+                return
+            if kind in (WHOLE, LAST):
+                yield bytes(record)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
