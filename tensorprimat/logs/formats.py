@@ -44,7 +44,7 @@ def _of_dialect(dialect: Dialect) -> Format:
         looks_for=dialect.looks_for,
         needles=_bytes(dialect.marks + dialect.bar_marks),
         starts=_bytes(dialect.starts),
-        settings=_bytes(text for text, _ in dialect.settings_by_opening if len(text) >= LEAST_OPENING),
+        settings=_bytes(one.before for one in dialect.settings if len(one.before) >= LEAST_OPENING),
         together=dialect.together,
         detect=partial(_late("keyvalue", "detect"), dialect=dialect),
         read=partial(_late("keyvalue", "read"), dialect=dialect),

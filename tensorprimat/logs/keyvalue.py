@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from dataclasses import fields as fields_of
 from functools import cache
 from math import inf, isfinite, log, prod
@@ -118,11 +118,12 @@ def read(log: Log, dialect: Dialect) -> Reading:
     labels = clocks.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
     labelled = changes.level_of(labels)
     config = _configuration(dialect, seen, steps)
-    by_rows = {name: value for name, value in _of_totals(steps, samples, done).items() if name not in config}
+    lines = steps.column("line")
+    batches = work.growth_to_next(clocks.at(samples, lines), clocks.at(done, lines), steps)
+    of_totals = work.batch_and_length(batches, steps.column("tokens"))
+    by_rows = {name: value for name, value in of_totals.items() if name not in config}
     config |= by_rows
-    steps, divided = (
-        _per_gpu(steps, config, dialect.rate_of_replicas_before) if dialect.rate_of_replicas_before else (steps, [])
-    )
+    steps, divided = _per_gpu(steps, config, dialect.rate_of_replicas_before)
     windowed = dialect.windowed and not any("seconds" in row.values for row in found)
     steps, overlapping = sliding.without_overlap(steps) if windowed else (steps, [])
     steps = work.with_times(steps, config.get("num_gpus"))
@@ -132,7 +133,10 @@ def read(log: Log, dialect: Dialect) -> Reading:
         by_rows |= {"sequence_length": length} if length else {}
     steps, uneven = work.weighted(steps, elapsed, labels, config.get("num_gpus"), varies=dialect.varies)
     seen.steps, seen.training_config = steps, config | by_rows
-    seen.evidence = Evidence(clocks=_clocks(dialect, seen), elapsed=elapsed, announced=seen.announced)
+    seen.evidence = Evidence(elapsed=elapsed, announced=seen.announced)
+    if seen.total is not None:
+        clock = LogClock(name=dialect.clock, seconds=seen.total, resolution=dialect.clock_resolution, is_certain=False)
+        seen.evidence = replace(seen.evidence, clocks=(clock,))
     of_labels = changes.of_level(labels, steps, "the label tokens of a step")
     seen.begins = sorted([*seen.begins, *work.restarts(steps, totals), *of_labels])
     seen.by_rows = frozenset(by_rows) | ({"num_gpus"} - seen.config.keys())
@@ -144,7 +148,8 @@ def read(log: Log, dialect: Dialect) -> Reading:
 
 def _rows(log: Log, dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
     """Yield the rows that carry a time or a rate (of a sliding window: or a total), in the order of the log."""
-    lines = _lines(log, re.compile(dialect.row))
+    in_order = log.with_cuts(log.lines_of_one_rank(re.compile(dialect.row).search))
+    lines = ((line, text[:LONGEST_ROW] + _CUT * is_cut) for line, text, is_cut in in_order)
     for row in _blocks(lines, dialect, seen) if dialect.block else _single_lines(lines, dialect, seen):
         seen.timestamp = seen.timestamp or fields.iso(row.ended_at)
         seen.has_rows = True
@@ -206,12 +211,6 @@ def _opened(line: int, match: re.Match[str], steps_before: int, seen: _Seen) -> 
     return _Row(line=line, index=index, ended_at=date_in(match.string[: match.start()]))
 
 
-def _lines(log: Log, first: re.Pattern[str]) -> Iterator[tuple[int, str]]:
-    """Yield the lines of the rank that prints rows; a last line without its end is marked as cut."""
-    for line, text, is_cut in log.with_cuts(log.lines_of_one_rank(first.search)):
-        yield line, text[:LONGEST_ROW] + _CUT * is_cut
-
-
 def _index(match: re.Match[str], seen: _Seen) -> int:
     """Return the step's number over all epochs, where the row states its epoch and the steps of one."""
     groups = match.groupdict()
@@ -226,8 +225,12 @@ def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
     if "np." in text or "tensor(" in text:
         text = _WRAPPED.sub(r"\1", text)
     values = row.values
-    for before, number in dialect.numbers_by_opening:
-        if before in text and number.means not in values and (value := _value(text, number, dialect)) is not None:
+    for number in dialect.numbers:
+        if (
+            number.before in text
+            and number.means not in values
+            and (value := _value(text, number, dialect)) is not None
+        ):
             values[number.means] = value
     if "interval_seconds" in values and "steps_per_second" in values:
         _share_out(values)
@@ -287,8 +290,8 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
     text = text[:LONGEST_SETTING]
     if text.startswith(DIED) and not seen.has_rows:
         seen.config.clear()
-    for before, number in dialect.settings_by_opening:
-        if before not in text or number.means in seen.config:
+    for number in dialect.settings:
+        if number.before not in text or number.means in seen.config:
             continue
         if (value := _value(text, number, dialect)) and value > 0 and isfinite(value) and value.is_integer():
             seen.config[number.means] = int(value)
@@ -355,12 +358,6 @@ def _step(row: _Row) -> Step:
     return Step(index=row.index, ended_at=row.ended_at, interrupted_by=row.interrupted_by, line=row.line, **values)
 
 
-def _clocks(dialect: Dialect, seen: _Seen) -> tuple[LogClock, ...]:
-    if seen.total is None:
-        return ()
-    return (LogClock(name=dialect.clock, seconds=seen.total, resolution=dialect.clock_resolution, is_certain=False),)
-
-
 def _elapsed(dialect: Dialect, found: list[_Row], seen: _Seen, steps: Steps) -> Elapsed | None:
     """Return the clock of the rows, or the progress bar; None where a number goes back or names several rows."""
     numbers = [row.index for row in found]
@@ -403,16 +400,6 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
     return config
 
 
-def _of_totals(steps: Steps, samples: Mapping[int, float | None], done: Mapping[int, float | None]) -> dict[str, int]:
-    """Return the global batch and the length of a sequence from totals of samples and tokens, where all rows agree.
-
-    samples, done: line → samples and steps so far.
-    """
-    lines = steps.column("line")
-    batches = work.growth_to_next(clocks.at(samples, lines), clocks.at(done, lines), steps)
-    return work.batch_and_length(batches, steps.column("tokens"))
-
-
 def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:
     """Return the rows without the times or rates that are rounded too coarsely, and warnings about coarse rounding."""
     warnings = []
@@ -443,6 +430,8 @@ def _per_gpu(steps: Steps, config: dict[str, Any], corrected: tuple[int, ...]) -
     It is known if the log states it, or by the rates: since the version `corrected` they are divided by all GPUs,
     before it by the replicas, whose number gives that of the GPUs with the tensor- and pipeline-parallel sizes.
     """
+    if not corrected:
+        return steps, []
     name, divisor = "reported_tokens_per_second_per_gpu", changes.whole_gpus(steps)
     sizes = (config.get("tensor_model_parallel_size"), config.get("pipeline_model_parallel_size"))
     version = tuple(map(int, config["framework_version"].split("."))) if "framework_version" in config else ()
