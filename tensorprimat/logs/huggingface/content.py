@@ -13,25 +13,11 @@ from tensorprimat.core.units import GIB
 from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.huggingface.rows import (
-    ALLOCATED_PEAKS,
-    AXOLOTL_RATE,
-    LOSS,
-    RESERVED_PEAKS,
-    RUNTIME,
-    SAMPLES_RATE,
-    TOKENS_SEEN,
-    TRAINED_TOKENS,
-    Row,
-    clock_of,
-    first_of,
-    is_callback_row,
-    is_row,
-    position_of,
-)
+from tensorprimat.logs.huggingface import rows
+from tensorprimat.logs.huggingface.rows import LOSS, Row, is_row, position_of
 from tensorprimat.logs.text import Log
 
-SUMMARY_KEYS = (SAMPLES_RATE, "train_steps_per_second")
+SUMMARY_KEYS = (rows.SAMPLES_RATE, "train_steps_per_second")
 FIRST_LINES = 10  # a document begins at the top of its file, after blank lines
 LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
 HISTORY = '"log_history": ['
@@ -122,12 +108,12 @@ def _is_repeated(row: Mapping[str, str], content: Content) -> bool:
 
 
 def is_summary(row: Mapping[str, Any]) -> bool:
-    return RUNTIME in row and any(name in row for name in SUMMARY_KEYS)
+    return rows.RUNTIME in row and any(name in row for name in SUMMARY_KEYS)
 
 
 def _is_of_the_same_step(row: Mapping[str, str], last: Mapping[str, str]) -> bool:
     """Return True for two rows of which one restates the other."""
-    if is_callback_row(row) == is_callback_row(last):
+    if rows.is_callback_row(row) == rows.is_callback_row(last):
         return False
     pairs = [(fields.number(row.get(name)), fields.number(last.get(name))) for name in (LOSS, "epoch")]
     return all(
@@ -234,14 +220,14 @@ def of_text(log: Log) -> Content:
 def _take(row: Mapping[str, str], line: int | None, content: Content) -> None:
     if is_row(row):
         if content.rows and _is_of_the_same_step(row, content.last):
-            if not is_callback_row(row):  # the callback printed it with fewer digits
+            if not rows.is_callback_row(row):  # the callback printed it with fewer digits
                 kept = content.rows[-1]
                 content.rows[-1] = replace(_row(row, line, content), interrupted_by=kept.interrupted_by, step=kept.step)
                 content.last = row
         elif not _is_repeated(row, content):
             content.rows.append(_row(row, line, content))
             content.interrupted_by, content.evaluation_seconds, content.last = "", 0.0, row
-            content.counts_trained_tokens |= AXOLOTL_RATE in row
+            content.counts_trained_tokens |= rows.AXOLOTL_RATE in row
     elif is_summary(row):
         content.summaries.append(row)
     elif any(name.startswith("eval_") for name in row):
@@ -255,17 +241,17 @@ def _row(row: Mapping[str, str], line: int | None, content: Content) -> Row:
     return Row(
         line=line,
         step=position_of(row),
-        clock=clock_of(row),
+        clock=rows.clock_of(row),
         interrupted_by=content.interrupted_by,
         evaluation_seconds=content.evaluation_seconds,
         loss=fields.number(row.get(LOSS)),
-        learning_rate=fields.positive(first_of(row, ("learning_rate", "lr"))),
+        learning_rate=fields.positive(rows.first_of(row, ("learning_rate", "lr"))),
         gradient_norm=fields.number(row.get("grad_norm")),
-        allocated_peak=fields.positive(first_of(row, ALLOCATED_PEAKS), GIB),
-        reserved_peak=fields.positive(first_of(row, RESERVED_PEAKS), GIB),
-        rate=fields.positive(first_of(row, ("tokens_per_gpu_per_sec", AXOLOTL_RATE))),
-        tokens=fields.number(first_of(row, TOKENS_SEEN)),
-        trained_tokens=fields.number(row.get(TRAINED_TOKENS)),
+        allocated_peak=fields.positive(rows.first_of(row, rows.ALLOCATED_PEAKS), GIB),
+        reserved_peak=fields.positive(rows.first_of(row, rows.RESERVED_PEAKS), GIB),
+        rate=fields.positive(rows.first_of(row, ("tokens_per_gpu_per_sec", rows.AXOLOTL_RATE))),
+        tokens=fields.number(rows.first_of(row, rows.TOKENS_SEEN)),
+        trained_tokens=fields.number(row.get(rows.TRAINED_TOKENS)),
         epoch=fields.positive(row.get("epoch")),
     )
 

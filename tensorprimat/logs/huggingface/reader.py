@@ -29,6 +29,7 @@ from tensorprimat.core.quantities import fixed
 from tensorprimat.logs import work
 from tensorprimat.logs.dates import stamps_of
 from tensorprimat.logs.format import Reading
+from tensorprimat.logs.huggingface import run
 from tensorprimat.logs.huggingface.content import (
     count_in_document,
     dictionaries_in,
@@ -38,15 +39,6 @@ from tensorprimat.logs.huggingface.content import (
     opens_as_document,
 )
 from tensorprimat.logs.huggingface.rows import Row, is_row
-from tensorprimat.logs.huggingface.run import (
-    MAY_COUNT_OTHERS,
-    evidence_of,
-    final_epoch,
-    reported_by,
-    span_of,
-    trained_steps,
-    warning_of,
-)
 from tensorprimat.logs.huggingface.steps import steps_of
 from tensorprimat.logs.huggingface.writers import of_one_process
 from tensorprimat.logs.text import Log
@@ -63,12 +55,12 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     content = (of_document(log) if opens_as_document(log) else None) or of_text(log)
     content.rows, processes = of_one_process(content.rows)
-    reading, span = content.reading, span_of(content)
+    reading, span = content.reading, run.span_of(content)
     _configure(reading)
-    reported, total = reported_by(content, span), trained_steps(content, span)
-    evidence = evidence_of(content, span, total)
+    reported, total = run.reported_by(content, span), run.trained_steps(content, span)
+    evidence = run.evidence_of(content, span, total)
     stamped = not reported and _with_stamps(log, content.rows, content.logging_steps)
-    steps = steps_of(content.rows, total, final_epoch(content), content.logging_steps if stamped else None)
+    steps = steps_of(content.rows, total, run.final_epoch(content), content.logging_steps if stamped else None)
     if not steps.has("relative_work") and steps.has("seconds"):
         steps, _ = work.weighted(steps, None, None, reading.training_config.get("num_gpus"), varies=True)
     reading.steps, reading.reported, reading.evidence = steps, reported, evidence
@@ -78,7 +70,7 @@ def read(log: Log) -> Reading:
             f"steps: the rows of {processes} processes alternate in the file, each with its own clock; only those of "
             "the process with most rows are read; let one rank write the log"
         )
-    if counts_others := warning_of(content, span, timed=steps.has("seconds")):
+    if counts_others := run.warning_of(content, span, timed=steps.has("seconds")):
         reading.warnings.append(counts_others)
     if content.counts_trained_tokens:
         reading.warnings.append(
@@ -92,7 +84,7 @@ def read(log: Log) -> Reading:
             "checkpoints included; so no variance is known"
         )
         if not content.rows and not content.bar and not content.resumed_at and "samples_per_second" in reported:
-            reading.warnings.append(f"samples_per_second: {MAY_COUNT_OTHERS}")
+            reading.warnings.append(f"samples_per_second: {run.MAY_COUNT_OTHERS}")
     if stamped:
         reading.warnings.append(
             "steps: timed from timestamps of the log's lines, as no row states a time; each time includes everything "

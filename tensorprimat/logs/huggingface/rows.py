@@ -100,17 +100,12 @@ def clock_of(row: Mapping[str, str]) -> tuple[float, float] | None:
             pace = speed**power
             clock, half = step * pace, half_digit(row[name]) / speed
             if abs(clock - elapsed) > 1 + clock * half:  # a resumed run counts its speed from where it resumed
-                steps = _only_whole(between=((elapsed - 0.5) / pace, (elapsed + 1) / pace))
-                clock = steps * pace if steps and steps < step else math.inf
+                steps = math.ceil((elapsed - 0.5) / pace)
+                is_only = steps == math.floor((elapsed + 1) / pace)  # whole number that fits
+                clock = steps * pace if is_only and 0 < steps < step else math.inf
             # Whole seconds are rounded since ms-swift 4, and were cut off before.
             return (clock, clock * half) if clock * half <= COARSEST_PRODUCT else (elapsed + 0.25, 0.75)
     return None
-
-
-def _only_whole(*, between: tuple[float, float]) -> int | None:
-    """Return the only whole number between two numbers, or None."""
-    low, high = math.ceil(between[0]), math.floor(between[1])
-    return low if low == high else None
 
 
 def _clock_of_tokens(row: Mapping[str, str]) -> tuple[float, float] | None:

@@ -43,10 +43,10 @@ REPORTED = {
 """Key of the summary → field of Reported."""
 
 
-def _summary(content: Content) -> Mapping[str, str] | None:
-    """Return the summary of the middle rank, by its runtime."""
+def _summary(content: Content) -> Mapping[str, str]:
+    """Return the summary of the middle rank, by its runtime; empty without any."""
     by_runtime = sorted(content.summaries, key=lambda summary: fields.positive(summary.get(RUNTIME)) or 0.0)
-    return by_runtime[(len(by_runtime) - 1) // 2] if by_runtime else None
+    return by_runtime[(len(by_runtime) - 1) // 2] if by_runtime else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +112,9 @@ def _end(content: Content, first: ClockReading, last: ClockReading) -> int | Non
     The last reading is not that of the last step if the runtime leaves time for the other steps of the schedule.
     """
     summary = _summary(content)
-    if summary is not None and (step := position_of(summary)):
+    if step := position_of(summary):
         return step
-    planned, runtime = _planned(content), fields.positive(summary.get(RUNTIME)) if summary is not None else None
+    planned, runtime = _planned(content), fields.positive(summary.get(RUNTIME))
     if not last.steps or not planned or runtime is None or planned <= last.steps:
         return last.steps or None
     steps, seconds = last.steps - first.steps, last.seconds - first.seconds
@@ -132,9 +132,8 @@ def _planned(content: Content) -> int | None:
 def _counted(content: Content) -> tuple[float, float]:
     """Return the fewest and the most steps that the summary's rate can count in its runtime; zeros if it has none."""
     summary = _summary(content)
-    rate = fields.positive(summary.get("train_steps_per_second")) if summary is not None else None
-    runtime = fields.positive(summary.get(RUNTIME)) if summary is not None else None
-    if summary is None or not rate or not runtime:
+    rate, runtime = fields.positive(summary.get("train_steps_per_second")), fields.positive(summary.get(RUNTIME))
+    if not rate or not runtime:
         return 0.0, 0.0
     half = max(half_digit(summary["train_steps_per_second"]), ROUNDED_RATE / 2)
     return (rate - half) * runtime - 0.5, (rate + half) * runtime + 0.5
@@ -145,8 +144,8 @@ def _share_of_losses(content: Content) -> float | None:
 
     Rows that end long before the training leave its later, smaller losses unknown.
     """
-    summary, losses = _summary(content), [row.loss for row in content.rows if row.loss and row.loss > 0]
-    mean = fields.positive(summary.get("train_loss")) if summary is not None else None
+    losses = [row.loss for row in content.rows if row.loss and row.loss > 0]
+    mean = fields.positive(_summary(content).get("train_loss"))
     end, last = final_epoch(content), content.rows[-1].epoch if content.rows else None
     if not (mean and end and last) or len(losses) < FEWEST_CLOCKED or last < COVERED * end:
         return None
@@ -188,17 +187,16 @@ def trained_steps(content: Content, span: Span) -> float | None:
 
 
 def final_epoch(content: Content) -> float | None:
-    summary = _summary(content)
-    return fields.positive(summary.get("epoch")) if summary is not None else None
+    return fields.positive(_summary(content).get("epoch"))
 
 
 def evidence_of(content: Content, span: Span, total: float | None) -> Evidence:
     """Return train_runtime for the audit. The time after the last row with a clock belongs to no row."""
     summary = _summary(content)
-    runtime = fields.positive(summary.get(RUNTIME)) if summary is not None else None
+    runtime = fields.positive(summary.get(RUNTIME))
     clocked = [row for row in content.rows if row.clock is not None]
     numbered = [row.step for row in content.rows if row.step is not None]
-    if not runtime or not total or summary is None or len(clocked) < FEWEST_CLOCKED or len(content.summaries) > 1:
+    if not runtime or not total or len(clocked) < FEWEST_CLOCKED or len(content.summaries) > 1:
         return Evidence()  # several ranks have several clocks
     readings = [row.clock[0] for row in clocked if row.clock is not None]
     if numbered != sorted(numbered) or readings != sorted(readings):
@@ -235,7 +233,7 @@ def reported_by(content: Content, span: Span) -> dict[str, Any]:
     Rates of the summary that count other steps are reduced to the share of the steps that its runtime holds.
     """
     reported: dict[str, Any] = {}
-    if (summary := _summary(content)) is not None:
+    if summary := _summary(content):
         share = _timed_share(content, span)
         for name, target in REPORTED.items():
             of_time = target == "runtime_seconds"

@@ -20,8 +20,6 @@ class Spelling:
     mark: str
     """Text in every row: a line without it is skipped in a twentieth of the time."""
     pattern: re.Pattern[str]
-    unit: float = MILLISECOND
-    """Unit of the time on the row, in seconds."""
     holds_evaluation: bool = False
     """True if the time of the row contains an evaluation or checkpoint announced since the previous row."""
 
@@ -107,7 +105,7 @@ def step(line: int, spelling: Spelling, match: re.Match[str], interrupted_by: st
         groups |= {name: found[1] for name, pattern in _OF_ROW if (found := pattern.search(match.string))}
     return Step(
         index=int(groups["step"]),
-        seconds=fields.seconds(groups["time"], spelling.unit),
+        seconds=fields.seconds(groups["time"], MILLISECOND),
         loss=fields.number(groups["loss"]),
         learning_rate=fields.positive(groups.get("lr")),
         gradient_norm=fields.number(groups.get("norm")),
