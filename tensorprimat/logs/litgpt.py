@@ -53,13 +53,9 @@ LONGEST_ROW = 2**12  # characters of a line in which a row is looked for, from i
 LONGEST_LINE = 2**14  # characters of a line in which arguments are looked for
 
 WHOLE_NUMBERS = {
-    "global_batch_size": "global_batch_size",
-    "micro_batch_size": "micro_batch_size",
+    **{name: name for name in ("global_batch_size", "micro_batch_size")},
     "max_seq_length": "sequence_length",
-    "max_steps": "max_steps",
-    "devices": "devices",
-    "num_nodes": "num_nodes",
-    "seed": "seed",
+    **{name: name for name in ("max_steps", "devices", "num_nodes", "seed")},
 }
 """Argument that LitGPT prints when it starts → field of TrainingConfig (devices: of one node)."""
 

@@ -22,16 +22,11 @@ from tensorprimat.logs.text import without_colours
 
 CONFIGURATION = {
     "seq_length": "sequence_length",
-    "sequence_length": "sequence_length",
-    "global_batch_size": "global_batch_size",
-    "micro_batch_size": "micro_batch_size",
+    **{name: name for name in ("sequence_length", "global_batch_size", "micro_batch_size")},
     "train_iters": "max_steps",
     "world_size": "num_gpus",
     "nnodes": "num_nodes",
-    **{name: name for name in PARALLEL_SIZES},
-    "virtual_pipeline_model_parallel_size": "virtual_pipeline_model_parallel_size",
-    "data_parallel_size": "data_parallel_size",
-    "seed": "seed",
+    **{name: name for name in (*PARALLEL_SIZES, "virtual_pipeline_model_parallel_size", "data_parallel_size", "seed")},
     "padded_vocab_size": "padded_vocabulary_size",
 }
 """Whole numbers: Megatron's name → field of TrainingConfig."""
@@ -52,27 +47,14 @@ BRIDGE_SUMMARY = "[model] Non-default values (vs Mcore "
 _HINTS = tuple(
     hint.encode()
     for hint in (
-        *(
-            BRIDGE_SUMMARY,
-            " ...",
-            "train_micro_batch_size_per_gpu ..",
-            "world size",
-            "padded vocab",
-            "memory (MB)",
-            "memory (GB)",
-            ".yaml",
-            ".yml",
-        ),
+        *(BRIDGE_SUMMARY, " ...", "train_micro_batch_size_per_gpu ..", "world size", "padded vocab"),
+        *("memory (MB)", "memory (GB)", ".yaml", ".yml", "--lr", "--fp16", "--bf16"),
         *("ROCm", "RCCL", "rocm", "hipblas", "HIP", "CUDA", "cudnn", "nvcr.io", "NVIDIA", "Tesla", "MI1", "MI2", "MI3"),
         *("PyTorch", "torch=", "torch:", "torch version"),
         *sorted({key.replace("_", "-") for key in SPELLED_OUT if "_" in key}),
-        *(f"{key}:" for key in sorted(SPELLED_OUT)),
-        *(f'{key}":' for key in sorted(SPELLED_OUT)),
+        *(f"{key}{end}" for end in (":", '":') for key in sorted(SPELLED_OUT)),
         *shapes.HINTS,
         *sorted({hint.replace("_", "-") for hint in shapes.HINTS if "_" in hint}),
-        "--lr",
-        "--fp16",
-        "--bf16",
     )
 )
 """Texts of which a line must contain one to be examined: plain searches are a hundred times faster than expressions."""

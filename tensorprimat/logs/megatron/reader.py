@@ -44,14 +44,10 @@ _CONTENT = ("seconds", "loss", "learning_rate", "gradient_norm")
 def detect(log: Log) -> int:
     lines = [text for _, text in log.head()]
     rows = sum("elapsed time per iteration" in text and _ROW.search(text) is not None for text in lines)
-    rows = rows or sum(_is_keyed(text) for text in lines)
+    rows = rows or sum(keyed.NEEDLE in text and keyed.ROW.search(text) is not None for text in lines)
     return rows or sum(
         "GPU utilization: " in text and megatron_bridge.LINE.search(text.encode()) is not None for text in lines
     )
-
-
-def _is_keyed(text: str) -> bool:
-    return keyed.NEEDLE in text and keyed.ROW.search(text) is not None
 
 
 def _has_keyed_rows(log: Log) -> bool:
@@ -193,7 +189,9 @@ def _reading(
     begins = _begins(fields, [line for line, kind in events if kind == "resume"])
     _take_interval(fields, segment, [event for event in events if event[1] != "resume"])
     _take_work(fields, config, warnings)
-    _take_world(fields, config)
+    world = fields.pop("world_size", np.empty(0))  # of Primus' `rank-N/M`
+    if np.isfinite(world).any():
+        config["num_gpus"] = int(world[np.isfinite(world)][-1])
     _take_allocator(fields, facts)
     if "planned" in fields:
         config["max_steps"] = int(fields["planned"][-1])
@@ -201,15 +199,16 @@ def _reading(
         warnings.append(
             f"steps: {len(broken)} iteration lines without a readable time are left out, the first is line {broken[0]}"
         )
-    gpu_info, timestamp = _gpu_info(fields, facts), _timestamp(fields)
+    dates = fields.get("ended_at", np.empty(0))
+    ended_at = dates[np.isfinite(dates)]
     return Reading(
+        gpu_info=_gpu_info(fields, facts),
         steps=_steps(fields, segment),
         training_config=config,
-        gpu_info=gpu_info,
         model=model,
         platform="amd" if facts.is_rocm or table.primus else "nvd" if facts.is_cuda else None,
         source="Primus (Megatron backend)" if table.primus else "Megatron-Bridge" if step_times else "Megatron",
-        timestamp=timestamp,
+        timestamp=iso(float(ended_at[0])) if len(ended_at) else None,
         warnings=warnings,
         begins=begins,
         evidence=Evidence(announced={line: kind for line, kind in events if kind != "resume"}),
@@ -268,13 +267,6 @@ def _take_work(fields: dict[str, FloatArray], config: dict[str, Any], warnings: 
             fields["tokens"] = length * fields.get("samples", float(config["global_batch_size"]))
 
 
-def _take_world(fields: dict[str, FloatArray], config: dict[str, Any]) -> None:
-    """Take the number of GPUs from Primus' `rank-N/M`."""
-    world = fields.pop("world_size", None)
-    if world is not None and np.isfinite(world).any():
-        config["num_gpus"] = int(world[np.isfinite(world)][-1])
-
-
 def _take_allocator(fields: dict[str, FloatArray], facts: Facts) -> None:
     """Put the allocator sizes that Megatron prints once, after an early iteration, on the row of that iteration."""
     names = (
@@ -325,14 +317,7 @@ def _gpu_info(fields: dict[str, FloatArray], facts: Facts) -> dict[str, Any]:
         info["device_name"] = facts.device
     if facts.pytorch_version:
         info["pytorch_version"] = facts.pytorch_version
-    total = fields.get("memory_total_bytes")
-    if total is not None and np.isfinite(total).any():
+    total = fields.get("memory_total_bytes", np.empty(0))
+    if np.isfinite(total).any():
         info["total_memory_gb"] = float(total[np.isfinite(total)][-1]) / GB
     return info
-
-
-def _timestamp(fields: dict[str, FloatArray]) -> str | None:
-    """Return the time at which the first iteration ended, by the log's own clock, in ISO format; None without dates."""
-    dates = fields.get("ended_at")
-    known = dates[np.isfinite(dates)] if dates is not None else np.empty(0)
-    return iso(float(known[0])) if len(known) else None

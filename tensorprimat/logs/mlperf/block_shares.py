@@ -12,9 +12,11 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from tensorprimat.logs.mlperf.run import MlperfEvents, MlperfRow
 
+TIME = attrgetter("time")
 SAME_STEP = 0.5  # relative; time per step that a block's rows leave may differ from the mean by less
 
 
@@ -95,13 +97,14 @@ def blocks_of(run: MlperfEvents) -> Iterator[BlockRows]:
     """Yield each block with its rows, assigned by their counts: a row may be written after the end of its block."""
     done, late = 0.0, _counted_late(run)
     rows = sorted(_counting(run), key=_position)
-    means = sorted((row for row in run.rows if row.of_block and row.step_seconds), key=_time)
+    means = sorted((row for row in run.rows if row.of_block and row.step_seconds), key=TIME)
     for block in run.blocks:
         if "step" in block.first and run.batch:
             done = block.first["step"] * run.batch
         samples = run.samples_in(block) if block.stopped is not None else None
         end = math.inf if samples is None else done + samples
-        inside = _between(means, block.started, -math.inf if block.stopped is None else block.stopped)
+        stopped = -math.inf if block.stopped is None else block.stopped
+        inside = means[bisect_left(means, block.started, key=TIME) : bisect_right(means, stopped, key=TIME)]
         yield BlockRows(
             first=done,
             samples=samples,
@@ -111,16 +114,8 @@ def blocks_of(run: MlperfEvents) -> Iterator[BlockRows]:
         done += samples or 0.0
 
 
-def _between(rows: Sequence[MlperfRow], start: float, stop: float) -> Sequence[MlperfRow]:
-    return rows[bisect_left(rows, start, key=_time) : bisect_right(rows, stop, key=_time)]
-
-
 def _position(row: MlperfRow) -> float:
     return row.position or 0.0
-
-
-def _time(row: MlperfRow) -> float:
-    return row.time
 
 
 def _counted_late(run: MlperfEvents) -> float:

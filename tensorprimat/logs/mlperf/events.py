@@ -31,11 +31,9 @@ TOKENS_KEY = "global_valid_toks"
 MOST_GIBIBYTES = 1e5  # no device has so much: a larger number counts bytes
 
 CONFIGURATION = {
-    "global_batch_size": "global_batch_size",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    **{name: name for name in ("global_batch_size", "gradient_accumulation_steps")},
     "max_sequence_length": "sequence_length",
-    "max_steps": "max_steps",
-    "micro_batch_size": "micro_batch_size",
+    **{name: name for name in ("max_steps", "micro_batch_size")},
     "tensor_parallelism": "tensor_model_parallel_size",
     "pipeline_parallelism": "pipeline_model_parallel_size",
     "context_parallelism": "context_parallel_size",
@@ -131,8 +129,11 @@ def collect(events: Iterable[Event]) -> MlperfContent:
         elif event.key == "block_start":
             before = run.blocks[-1].last.get("samples_count") if run.blocks else None
             run.blocks.append(Block(started=event.time, first=_counts(event), before=before))
-        elif event.key == "block_stop" and (block := _open_block(run)):
-            block.stopped, block.last, block.line = event.time, _counts(event), event.line
+        elif event.key == "block_stop":
+            if not run.blocks and run.started is not None:  # some logs mark no start: it is that of the run
+                run.blocks.append(Block(started=run.started, first={}))
+            if run.blocks and (block := run.blocks[-1]).stopped is None:
+                block.stopped, block.last, block.line = event.time, _counts(event), event.line
         elif event.key == "eval_start":
             run.evaluation_lines.append(event.line)
             run.evaluations.append((event.time, None))
@@ -158,13 +159,6 @@ def collect(events: Iterable[Event]) -> MlperfContent:
             content.settings.setdefault(event.key, event.value)
     content.ranks = _ranks(starts)
     return content
-
-
-def _open_block(run: MlperfEvents) -> Block | None:
-    """Return the block that a block_stop closes: the last one, or one from run_start on, where some logs mark none."""
-    if not run.blocks and run.started is not None:
-        run.blocks.append(Block(started=run.started, first={}))
-    return run.blocks[-1] if run.blocks and run.blocks[-1].stopped is None else None
 
 
 def _ranks(starts: Counter[tuple[object, ...]]) -> int:

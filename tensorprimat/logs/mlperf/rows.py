@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -37,7 +38,8 @@ def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
     shown = (_by_their_blocks(run) if _rates_include_evaluation(run) else run.rows) or list(_block_rows(run))
     if run.stopped is not None:  # the rest of an epoch, or a mean of all rows, may follow it
         shown = [row for row in shown if row.line < run.stop_line] or shown
-    rows = _measured_rows(shown)
+    step_by_step = [row for row in shown if not row.of_block]  # rows that measure: no two cover the same steps
+    rows = step_by_step or [row for row in shown if row.step_seconds is not None] or shown
     partial = partial_rows(run)
     covers, index = _covers(run, rows, partial)
     shares = {
@@ -69,12 +71,6 @@ def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
             line=row.line,
         )
         before = row if share.covers else before
-
-
-def _measured_rows(shown: Sequence[MlperfRow]) -> Sequence[MlperfRow]:
-    """Return the rows that measure, no two of which cover the same steps."""
-    step_by_step = [row for row in shown if not row.of_block]
-    return step_by_step or [row for row in shown if row.step_seconds is not None] or shown
 
 
 def _rates_include_evaluation(run: MlperfEvents) -> bool:
@@ -113,7 +109,8 @@ class _Stretch(NamedTuple):
 
 def _stretches_of_rows(run: MlperfEvents) -> list[_Stretch | None]:
     """Return the training of each row: its block, or the part since the row before where a block holds several rows."""
-    blocks = [_block_of(run, row) for row in run.rows]
+    began_before = [bisect_left(run.blocks, row.time, key=attrgetter("started")) for row in run.rows]
+    blocks = [run.blocks[number - 1] if number else None for number in began_before]
     several = {id(block) for block, following in pairwise(blocks) if block is following}
     found = list[_Stretch | None]()
     for row, before, block, previous in zip(run.rows, (None, *run.rows), blocks, (None, *blocks), strict=False):
@@ -128,12 +125,6 @@ def _stretches_of_rows(run: MlperfEvents) -> list[_Stretch | None]:
             seconds = _training_seconds(run, block) if block.stopped is not None else 0.0
         found.append(_Stretch(samples, seconds) if samples and samples > 0 else None)
     return found
-
-
-def _block_of(run: MlperfEvents, row: MlperfRow) -> Block | None:
-    """Return the block in which a row was written: the last one that began before it."""
-    number = bisect_left(run.blocks, row.time, key=lambda block: block.started)
-    return run.blocks[number - 1] if number else None
 
 
 def _block_rows(run: MlperfEvents) -> Iterator[MlperfRow]:
