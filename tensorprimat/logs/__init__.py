@@ -14,7 +14,7 @@ from tensorprimat.core.errors import ContradictionError, InputError, InternalErr
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FLAGS
-from tensorprimat.logs import assemble, failures, files, line_widths, spelling
+from tensorprimat.logs import assemble, failures, fields, files, line_widths, spelling
 from tensorprimat.logs.detection import Detection, detect, named
 from tensorprimat.logs.format import Format, UserFacts
 from tensorprimat.logs.formats import FORMATS
@@ -112,8 +112,12 @@ def _read_as(
     informative = [result for result in results if assemble.has_content(result)]
     if not informative:
         raise _refusal(log, (format,), results[0])
-    whole = map(_without_overridden, informative)
-    audited = [assemble.audited(_with_odd_rows(log, result), log.name) for result in whole]
+    audited = []
+    for result in map(_without_overridden, informative):
+        odd_rows = [] if result.provenance.engine != LOGS else spelling.problems(log, result.steps)
+        if odd_rows:
+            result = result.changed(warnings=(*result.warnings, *odd_rows))
+        audited.append(assemble.audited(result, log.name))
     return [assemble.with_digest(result, format, hashing) for result in audited]
 
 
@@ -159,12 +163,6 @@ def _without_overridden(result: Result) -> Result:
     return result.changed(provenance=result.provenance.changed(citations=left))
 
 
-def _with_odd_rows(log: Log, result: Result) -> Result:
-    """Return the result with a warning for each sign of rows that were joined or cut inside a number."""
-    found = [] if result.provenance.engine != LOGS else spelling.problems(log, result.steps)
-    return result.changed(warnings=(*result.warnings, *found)) if found else result
-
-
 def _chosen(log: Log, name: str | None) -> Iterator[tuple[Format, list[str]]]:
     """Yield the formats to read a log with, each with warnings about that choice: the detected one, then others that
     find as many rows.
@@ -203,10 +201,6 @@ _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| {0,8}[\d.]{1,12}[kMG]?/[\d.]{1,12}
 _BREAKDOWN = re.compile(r"\btime \(ms\) \| (?:fwd|bwd|step|optimizer_)\w*: ")  # DeepSpeed's wall_clock_breakdown
 BAR_BYTES = 2**14  # of the end of a log, which hold a bar's last drawing
 FEWEST_TIMED = 3  # rows; fewer might have lacked a time because the first never counts
-_PACES = (
-    "seconds",
-    *(f"reported_{what}_per_second{per}" for what in ("tokens", "samples") for per in ("", "_per_gpu")),
-)
 NO_TIME = "step times are unknown"  # part of the warning of a reader that found rows without times
 
 
@@ -224,7 +218,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         untimed = next((text for text in read.warnings if text.startswith("steps: ") and NO_TIME in text), None)
         if untimed is not None:
             return NotALogError(f"{rows}: {untimed.removeprefix('steps: ')}", path=log.name)
-        if len(read.steps) >= FEWEST_TIMED and not any(map(read.steps.has, _PACES)):
+        if len(read.steps) >= FEWEST_TIMED and not any(map(read.steps.has, fields.MEASURES)):
             remedy = "read another log of this training that does, such as its console log or its final summary"
             return NotALogError(f"{rows}: no row states a time or a rate", path=log.name, remedy=remedy)
         needed = "(the first never counts, and a row needs a time or a rate)"

@@ -72,6 +72,7 @@ def _result(
     config = stated.with_parallelism(stated.believed(TrainingConfig, reading.training_config, warnings))
     gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)
     platform = devices.platform_of(gpu_info.device_name) or reading.platform
+    lines = citations.of_settings(log, format, measured[0]) if cited else {}
     if gpu_info.software_stack is None and platform:
         gpu_info = gpu_info.changed(software_stack=STACK_OF_PLATFORM[platform])
     return Result(
@@ -92,7 +93,7 @@ def _result(
             sources=(_source(log, format),),
             segments=reading.segments,
             segment=number,
-            citations=_citations(log, format, measured[0]) if cited else {},
+            citations={name: f"{log.called or log.path.name}:{line}" for name, line in lines.items()},
             host=reading.host,
             tool_version=__version__,
             assumed=dict(reading.assumed),
@@ -101,11 +102,6 @@ def _result(
         steps=stated.with_work(reading.steps, config),
         evidence=reading.evidence,
     )
-
-
-def _citations(log: Log, format: Format, segment: Segment) -> dict[str, str]:
-    name = log.called or log.path.name
-    return {field: f"{name}:{line}" for field, line in citations.of_settings(log, format, segment).items()}
 
 
 def has_content(result: Result) -> bool:

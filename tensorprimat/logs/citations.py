@@ -63,7 +63,8 @@ def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str
     """
     if log.is_folder or log.is_binary:
         return {}
-    facts = {(record, field): value for record in RECORDS for field, value in _facts(segment.reading, record).items()}
+    stated = ((record, fact) for record in RECORDS for fact in getattr(segment.reading, record).items())
+    facts = {(record, field): value for record, (field, value) in stated if value is not None and value != {}}
     rows = segment.reading.steps.column("line")
     first_row = int(rows[rows > 0].min(initial=2**62))
     start = segment.parts[0].start if segment.parts else 0
@@ -90,11 +91,6 @@ def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str
             break
     at_line = sorted((at, record, field) for (record, field), at in found.items())
     return {f"model.{field}" if record == "model" else field: int(lines.number[at]) for at, record, field in at_line}
-
-
-def _facts(reading: Reading, record: str) -> dict[str, object]:
-    values: dict[str, object] = getattr(reading, record)
-    return {name: value for name, value in values.items() if value is not None and value != {}}
 
 
 def _place(

@@ -25,12 +25,6 @@ STAMP_CHARACTERS = 100  # of a line that may hold its time stamp
 OWN_STAMP_CHARACTERS = 48  # of a line after the prefixes of launchers
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-_WITHOUT_YEAR = re.compile(  # glog, absl
-    r"^[IWE](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{1,9})"
-)
-_BY_MONTH = re.compile(  # syslog, journald
-    rf"^(?P<month>{'|'.join(MONTHS)}) (?P<day>[ \d]\d) (?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{{1,9}}))?"
-)
 _STAMPS = (
     re.compile(
         r"(?P<year>\d{4})-?(?P<month>\d\d)-?(?P<day>\d\d)[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
@@ -39,8 +33,12 @@ _STAMPS = (
     re.compile(
         r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
     ),
-    _WITHOUT_YEAR,
-    _BY_MONTH,
+    re.compile(  # glog, absl
+        r"^[IWE](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{1,9})"
+    ),
+    re.compile(  # syslog, journald
+        rf"^(?P<month>{'|'.join(MONTHS)}) (?P<day>[ \d]\d) (?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{{1,9}}))?"
+    ),
 )
 _UNKNOWN_YEAR = "1972"  # a leap year: every day of a stamp without a year exists
 

@@ -40,9 +40,7 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     if is_lightnings(metrics.header_of(log)):
         return metrics.read(log)
-    reading = Reading(source="Lightning")
-    _report_bars(log, reading)
-    return reading
+    return _of_bars(log)
 
 
 def _bar(text: str) -> re.Match[str] | None:
@@ -52,11 +50,12 @@ def _bar(text: str) -> re.Match[str] | None:
     return _BAR.search(text[:LONGEST_ROW])
 
 
-def _report_bars(log: Log, reading: Reading) -> None:
-    """Report the mean over all epochs but the first, which includes start-up; of a single epoch its mean."""
+def _of_bars(log: Log) -> Reading:
+    """Return the mean over all epochs but the first, which includes start-up; of a single epoch its mean."""
     first_drawing: dict[int, re.Match[str]] = {}
     last_drawing: dict[int, re.Match[str]] = {}
     counts: dict[str, Any] = {}
+    reading = Reading(source="Lightning")
     for _, text in log.lines():
         if match := _bar(text):
             epoch = int(match["epoch"])
@@ -82,6 +81,7 @@ def _report_bars(log: Log, reading: Reading) -> None:
             f"step_time: mean over the {batches} batches of a progress bar; it includes validation, is rounded, and is "
             "the time of a step only without gradient accumulation"
         )
+    return reading
 
 
 def _progress(match: re.Match[str]) -> ClockReading:

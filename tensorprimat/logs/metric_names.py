@@ -13,8 +13,6 @@ from tensorprimat.core.units import GIB
 
 SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/", "performance/")
 
-TIME_SO_FAR = ("train/time", "train|time")
-"""Names of the seconds of training since its start, by Lightning's ThroughputMonitor."""
 EVALUATION = ("eval/", "eval_", "val/", "validation", "val_loss", "valid/", "valid_loss", "test/", "test_loss")
 """Prefixes of names of an evaluation's metrics."""
 UNITLESS_TIMES = ("step_time",)
@@ -69,8 +67,8 @@ ARGUMENTS = {
 }
 """Arguments that trainers hand to a logger → field of TrainingConfig. `max_length` is not among them: the Trainer hands
 over the model's own, a default of text generation."""
-LIGHTNING = (*TIME_SO_FAR, "train_step_timing in s")
-"""Names of which a metrics.csv of Lightning or NeMo has one."""
+LIGHTNING = ("train/time", "train|time", "train_step_timing in s")
+"""Names of which a metrics.csv of Lightning or NeMo has one; the first two are seconds since the start."""
 
 
 def is_lightnings(names: Collection[str]) -> bool:

@@ -20,7 +20,6 @@ import numpy as np
 
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.terms import RATES
 from tensorprimat.logs import (
     arguments,
     fields,
@@ -58,10 +57,10 @@ def detect(log: Log) -> int:
     if shape == "document":
         marks = DOCUMENT_MARKS[first.lstrip("\ufeff \t")[:1]]
         may_be = any(mark in text for _, text in log.head() for mark in marks)
-        return sum(_is_row(row) or _is_summary(row) for _, row in _document(log)) if may_be else 0
+        return sum(_names_a_table(row) or _is_summary(row) for _, row in _document(log)) if may_be else 0
     if shape == "lines":
         found = (_object(text) for _, text in islice(log.head(), 200_000))
-        return sum(1 for row in found if row is not None and (_is_row(row) or _is_summary(row)))
+        return sum(1 for row in found if row is not None and (_names_a_table(row) or _is_summary(row)))
     names = cells_of(first)
     return rows_in_head(log) if _names_a_table(names) and not is_lightnings(names) else 0
 
@@ -87,7 +86,8 @@ def read(log: Log) -> Reading:
         if is_lightnings(cells_of(text)):
             reading.source = "Lightning"
         return read_columns(log, _of_csv(log, line, cells_of(text), reading), reading)
-    table = iter(_document(log)) if shape == "document" else _json_lines(log)
+    of_lines = ((number, row) for number, text in log.lines() if (row := _object(text)) is not None)
+    table = iter(_document(log)) if shape == "document" else of_lines
     first = list(islice(table, 50))
     if any(mark in row for _, row in first for mark in WANDB_MARKS):
         reading.source = "Weights & Biases"
@@ -131,7 +131,7 @@ def read_columns(
     in_milliseconds = unitless and found.milliseconds()
     if in_milliseconds:
         steps = steps.replace(seconds=steps.column("seconds") / 1000)
-    if steps.has("seconds") or any(steps.has(name) for name in RATES):
+    if any(map(steps.has, fields.MEASURES)):
         elapsed = found.elapsed()
         if columns.names.keys() >= OF_AUTOMODEL:
             reading.source = "NeMo Automodel"
@@ -228,10 +228,6 @@ def _names_a_table(names: Iterable[str]) -> bool:
     return any(field in fields.MEASURES for field in found) or (is_wandbs and "loss" in found)
 
 
-def _is_row(row: MetricRow) -> bool:
-    return _names_a_table(row)
-
-
 def _is_summary(row: MetricRow) -> bool:
     return "_wandb" in row or ("_runtime" in row and "_step" in row)
 
@@ -264,7 +260,7 @@ def _document(log: Log) -> list[tuple[int | None, MetricRow]]:
         return []
     entries = document if isinstance(document, list) else _golden_rows(document) or [document]
     rows = [row for row in entries if isinstance(row, dict)]
-    return [(None, row) for row in rows] if any(_is_row(row) or _is_summary(row) for row in rows) else []
+    return [(None, row) for row in rows] if any(_names_a_table(row) or _is_summary(row) for row in rows) else []
 
 
 def _golden_rows(document: Any) -> list[MetricRow]:
@@ -280,11 +276,6 @@ def _golden_rows(document: Any) -> list[MetricRow]:
             if str(step).isdecimal() and len(str(step)) <= fields.LARGEST_INDEX_DIGITS:
                 rows.setdefault(int(step), {"step": int(step), GOLDEN: interval})[name] = value
     return [rows[step] for step in sorted(rows)]
-
-
-def _json_lines(log: Log) -> Iterator[tuple[int | None, MetricRow]]:
-    """Yield (line, values by name) of the lines that are JSON objects."""
-    return ((line, row) for line, text in log.lines() if (row := _object(text)) is not None)
 
 
 def _csv(names: Sequence[str], lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, MetricRow]]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from tensorprimat.core import devices
 from tensorprimat.core.result import ModelShape
-from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import changes, fields, work
 from tensorprimat.logs.clocks import date_in
@@ -109,8 +109,9 @@ def read(log: Log) -> Reading:
     steps = fields.merged((None, step) for step in _rows(log, reading, totals))
     single = reading.training_config.pop("single", None)  # OLMo-core times one step, however seldom it prints one
     steps = work.with_tokens(steps if single else fields.with_intervals(steps), totals)
-    if single:
-        steps = _with_all_tokens(steps)
+    tokens = steps.column("tokens")[np.isfinite(steps.column("tokens"))]
+    if single and len(tokens) > 1 and (tokens == tokens[0]).all():
+        steps = steps.replace(tokens=float(tokens[0]))  # later totals are rounded
     if single and (gpus := changes.whole_gpus(steps)):
         reading.training_config.setdefault("num_gpus", gpus)
     reading.steps = steps
@@ -122,13 +123,6 @@ def read(log: Log) -> Reading:
             "they vary less than single steps"
         )
     return reading
-
-
-def _with_all_tokens(steps: Steps) -> Steps:
-    """Return the rows with the tokens of a step that all rows with an exact total share; later totals are rounded."""
-    tokens = steps.column("tokens")
-    known = tokens[np.isfinite(tokens)]
-    return steps.replace(tokens=float(known[0])) if len(known) > 1 and (known == known[0]).all() else steps
 
 
 def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step]:

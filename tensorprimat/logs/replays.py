@@ -46,7 +46,9 @@ def of(log: Log, steps: Steps, *, by_stamps: bool = False) -> list[RepeatedText]
     if len(rows) < LEAST_ROWS:
         return []
     lines = array("q")
-    text_of = _bare if not by_stamps and _is_prefixed(log, int(rows[0])) else bytes
+    row = next((text for line, text in log.bare_lines() if line == rows[0]), "")
+    is_prefixed = not by_stamps and prefixes.strip(row) != row  # by a launcher or collector
+    text_of = _bare if is_prefixed else bytes
     for _, block in log.numbered_blocks():
         lines.extend(hash(text_of(line).rstrip()) for line in block.removesuffix(b"\n").split(b"\n"))
         if len(lines) > MOST_LINES:
@@ -74,12 +76,6 @@ def of(log: Log, steps: Steps, *, by_stamps: bool = False) -> list[RepeatedText]
 
 def _bare(line: bytes) -> bytes:
     return prefixes.strip(line.decode("utf-8", "replace")).encode()
-
-
-def _is_prefixed(log: Log, row: int) -> bool:
-    """Return True if a launcher or collector put something before the line of a row."""
-    line = next((text for number, text in log.bare_lines() if number == row), "")
-    return prefixes.strip(line) != line
 
 
 def without(log: Log, found: Sequence[RepeatedText]) -> tuple[Part, ...]:

@@ -62,7 +62,8 @@ def cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_r
 
     by_rows = stated([], ()).keys()  # facts that the rows alone give
     known = stated([part(1, min(stretches[0][0], first_row) - 1)] if stretches[0][0] > 1 else [], by_rows)
-    if not _changed(known, stated(parts, by_rows)) and not _repeated(stretches, first_row):
+    several = any(second[0] < first_row for _, second in pairwise(stretches))  # of settings stated twice one is taken
+    if not _changed(known, stated(parts, by_rows)) and not several:
         return
     for one in parts[:MOST_STRETCHES]:
         settings = stated([one], by_rows)
@@ -70,11 +71,6 @@ def cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_r
             name, (before, after) = next(iter(changed.items()))
             yield Cut(one.first_line, f"{name} is stated again, as {after} instead of {before}")
         known = {**known, **settings}
-
-
-def _repeated(stretches: Sequence[tuple[int, int]], first_row: int) -> bool:
-    """Return True if several stretches come before the first row: of settings stated twice a reader takes one."""
-    return any(second[0] < first_row for _, second in pairwise(stretches))
 
 
 def _changed(known: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -48,7 +48,8 @@ def look(item: Item, stated: Sequence[Statement] = (), *, alone: bool = False) -
         result = logs.read(item.path)
         if stated:
             result = amended(result, stated, words_of_file(item.path) | words_of(result), alone=alone)
-        return SurveyedFile(item=item, result=paths.with_facts(result, _parts(item)))
+        parts = (item.root.absolute().name, *item.path.relative_to(item.root).parts)  # from the folder that was named
+        return SurveyedFile(item=item, result=paths.with_facts(result, parts))
     except NoFormatError:
         return SurveyedFile(item=item)
     except InputError as error:
@@ -116,8 +117,3 @@ def _is_other_data(path: Path) -> bool:
         return log.size_bytes == 0 or (log.is_binary and logs.detect(log) is None)
     except TensorPrimatError:
         return False
-
-
-def _parts(item: Item) -> tuple[str, ...]:
-    """Return the names of the item's folders and its own, from the folder that the user named."""
-    return (item.root.absolute().name, *item.path.relative_to(item.root).parts)

@@ -149,11 +149,12 @@ class Log:
 
     def numbered_blocks(self, size: int = files.BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
         """Yield as `blocks` does, each with the number of its first line. size: of a block, about."""
+        placed = files.blocks_of_spans(self.path, self._spans, size)
         if not self.parts:
             self.blocks()  # raises InputError for a file that is not text
-            yield from _numbered(1, files.blocks(self.path, size))
+            placed = ((-1, block) for block in files.blocks(self.path, size))
         number, before = 1, -1
-        for place, block in files.blocks_of_spans(self.path, self._spans, size) if self.parts else ():
+        for place, block in placed:
             number, before = (number if place == before else self.parts[place].first_line), place
             yield number, block
             number += files.count_line_ends(block)
@@ -221,9 +222,3 @@ def lines_of(number: int, block: bytes) -> Iterator[tuple[int, str]]:
         else:
             yield number, without_colours(line)
         number += 1
-
-
-def _numbered(number: int, blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-    for block in blocks:
-        yield number, block
-        number += files.count_line_ends(block)

@@ -115,7 +115,9 @@ def _row(text: str, known: _Known) -> _Row | None:
 def _places(text: str) -> _Places | None:
     lowered = text.replace("\u0130", "i").lower()  # the only letter that becomes two
     step = max(_STEP.finditer(lowered), key=_certainty_of_step, default=None)
-    if step is None or (loss := _LOSS.search(lowered)) is None or _validation_in(lowered):
+    if step is None or (loss := _LOSS.search(lowered)) is None:
+        return None
+    if (other := _other_work(lowered)) and other["validation"]:
         return None
     rank, own = prefixes.places(text)
     stamp = stamp_places(text, own)
@@ -145,11 +147,6 @@ def _other_work(lowered: str) -> re.Match[str] | None:
     if "val" in lowered or "test" in lowered or "sav" in lowered or "checkpoint" in lowered:
         return _OTHER.search(lowered)
     return None
-
-
-def _validation_in(lowered: str) -> bool:
-    other = _other_work(lowered)
-    return other is not None and other["validation"] is not None
 
 
 def read(log: Log) -> Reading:
