@@ -28,7 +28,7 @@ from tensorprimat.logs import (
     metric_columns,
     prefixes,
     sliding,
-    torchtitan_tables,
+    torchtitan,
     work,
     xtuner,
 )
@@ -145,8 +145,8 @@ def read_columns(
         if windows:
             steps, windowed = sliding.without_overlap(steps, late=True)
             reading.warnings += windowed
-        if torchtitan_tables.STEP_TIME in columns.names:
-            steps, unknown = torchtitan_tables.with_step_times(steps, found.evaluations)
+        if torchtitan.STEP_TIME in columns.names:
+            steps, unknown = torchtitan.with_step_times(steps, found.evaluations)
             reading.warnings += unknown
         if levanter.MARKS & columns.names.keys():
             reading.source = "Levanter"

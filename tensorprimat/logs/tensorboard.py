@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
-from tensorprimat.logs import event_records, files, maxtext, metric_columns, metrics, torchtitan_tables
+from tensorprimat.logs import event_records, files, maxtext, metric_columns, metrics, torchtitan
 from tensorprimat.logs.fields import iso, with_intervals
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
@@ -34,7 +34,7 @@ MOST_ENTRIES = 20_000  # of a folder, while looking for event files
 FRAMEWORKS = {
     "iteration-time": "Megatron-LM",
     "train_step_timing in s": "NeMo",
-    torchtitan_tables.STEP_TIME: "torchtitan",
+    torchtitan.STEP_TIME: "torchtitan",
     maxtext.STEP_TIME: "MaxText",
 }
 """Tag of the step time → the framework that writes it."""
