@@ -236,7 +236,7 @@ def steadiness(random: np.random.Generator, count: int, rows: int = 50) -> list[
         ("ramp of 10 steps from +200 %", ramp(10, 2.0), 0.0, 0.0, 10),
         ("ramp of 10 steps from +50 %, φ = 0.6", ramp(10, 0.5), 0.6, 0.0, 10),
         ("ramp of 10 steps from +50 %, outliers as above", ramp(10, 0.5), 0.0, 0.05, 10),
-        ("10 steps at −5 % (clocks still cool)", np.where(place < 10, 0.95, 1.0), 0.0, 0.0, 10),
+        ("10 steps at −5 % (GPU still cool, clock higher)", np.where(place < 10, 0.95, 1.0), 0.0, 0.0, 10),
         ("never settles: drifts by 5 %", 1 + 0.05 * place / rows, 0.0, 0.0, None),
         ("never settles: +5 % after 70 % of the steps", np.where(place < 0.7 * rows, 1.0, 1.05), 0.0, 0.0, None),
     )

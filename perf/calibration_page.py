@@ -159,13 +159,13 @@ get either decision: about 2.5 % pass and 2.5 % fail.
 ## One run, its own mean
 
 The interval of a single run covers the noise of its steps only; another run may differ by more. Neighbouring rows are
-averaged to about 22 batches or more. The interval averages Student's t over all autocorrelations φ of the batches, each
-weighted by how well it fits them (`stats.of_one_run`). The tool shows no interval in three cases: fewer than {
+averaged in batches, so that a run has about 22 batches or more. The interval averages Student's t over all
+autocorrelations φ of the batches, each weighted by how well it fits them (`stats.of_one_run`). The tool shows no
+interval in three cases: fewer than {
         fewest
-    } measured
-rows; step time keeps drifting; or the rows detected as warm-up differ from the measured ones by less than 10 % in step
-time, because the GPU's clock may have changed. The last three columns are the coverage of other methods on the same
-rows.
+    } measured rows; step time keeps drifting; or the rows detected as warm-up differ
+from the measured ones by less than 10 % in step time, because the GPU's clock may have changed. The last three columns
+are the coverage of other methods on the same rows.
 
 {
         table(
