@@ -80,11 +80,11 @@ class Fairness:
     conditions: tuple[str, ...] = ()
     """Settings that must match but are not stated by both sides; every claim names them with "if"."""
     metric: str | None = None
-    """The rate that a ratio may be of; None where there is none."""
+    """Name of the rate in which the sides can be compared; None if there is none."""
     remedy: str | None = None
     """The one thing that would make the sides comparable."""
     errors: tuple[str, ...] = ()
-    """Impossible figures, on which no verdict is based."""
+    """Sentences on impossible figures; a pair that has any is not comparable."""
 
     @property
     def level(self) -> Level:
@@ -122,7 +122,8 @@ class Ratio:
     sensitivity: str | None = None
     """Consequence if the assumption is wrong by a factor of two."""
     scope: str | None = None
-    """Phrase on other machines if a side was measured on one machine: that they may differ, or how much is assumed."""
+    """Phrase if a side was measured on one machine only: that other machines may differ, or by how much machines are
+    assumed to vary. None otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +194,7 @@ class Comparison:
     warnings: tuple[str, ...]
     generated_at: str
     errors: tuple[str, ...] = ()
-    """Impossible figures, each with its side; they are shown above every headline."""
+    """Sentences on impossible figures, each with its device or side; they are shown above every headline."""
     published: tuple[PublishedComparison, ...] = ()
     """Published results for the same models, the most similar first, if the user requested them."""
     published_left_out: Mapping[str, int] = field(default_factory=dict)

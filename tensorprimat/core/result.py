@@ -193,8 +193,9 @@ class Model(Record):
     trainable_parameters_per_process: Count = None
     """Trainable parameters that one process counts: its share under FSDP and ZeRO-3, otherwise all."""
     training_flops_per_token: Count = None
-    """FLOPs of one token by the convention megatron at the sequence length of the training; only if `shape` cannot
-    express the model. Counts active experts, and of attention the pairs inside windows and chunks."""
+    """Training FLOPs of one token as `--flops megatron` counts them, at the sequence length of the training; only if
+    `shape` cannot express the model. Of the experts, those that a token uses count; of attention, the pairs of tokens
+    inside its windows and chunks."""
 
 
 class Reported(RoundedRecord):
@@ -266,7 +267,8 @@ class PerformanceMetrics(RoundedRecord):
     tokens_per_step: Figure = None
     """Tokens of one optimizer step, mean over the measured steps; if they differ, a warning names the range."""
     basis: Literal["step_times", "reported_rates", "reported_means"] | None = None
-    """Basis of the rates: step times, rates that the framework printed, or means of a run without known steps."""
+    """Basis of the rates: step times, rates that the framework printed, or means of the whole run, where the file holds
+    no steps."""
     reported: Reported = Field(default_factory=Reported)
 
 
