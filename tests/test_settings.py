@@ -28,6 +28,15 @@ def test_every_setting_with_an_option_is_a_field_of_the_users_choice_and_of_the_
     assert chosen <= set(RunSpec.model_fields)
 
 
+@pytest.mark.parametrize("name", sorted({setting.name for setting in settings.WITH_OPTION} - set(prepare.RESOLVED)))
+def test_the_value_of_a_flag_reaches_the_run(name):
+    option = settings.option(name)
+    value = option.choices[-1] if option.choices else option.default + 1
+    chosen = RunSettings(**{"steps": 3, "warmup_steps": 1, "seed": 1, "preset": "tiny", name: value})
+    spec = prepare.spec_of("llama", chosen, engine=ENGINES["torch"], machine=detect(cpu=True))
+    assert getattr(spec, name) == value
+
+
 def test_parallel_sizes_name_every_engine_that_has_them():
     having = [engine.name for engine in ENGINES.values() if engine.tensor_parallel]
     for name in settings.MODEL_PARALLEL:

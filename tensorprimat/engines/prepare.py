@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 GPUS_OF_A_NODE = 8  # the presets' global batch is that of the methodologies, which are for eight GPUs
 CHECKPOINTING = {"none": "none", "selective": "every second layer", "full": "full"}
 """--activation-checkpointing → RunSpec.recompute."""
-AS_CHOSEN = (
-    "steps", "warmup_steps", "num_nodes", "strategy", "attention_backend", "master_weights", "fp8_recipe", "seed",
-)  # fmt: skip
-"""Fields of a RunSpec whose value is always that of the flag, or the flag's default."""
+RESOLVED = ("preset", "methodology", *settings_of_runs.OF_A_METHODOLOGY, "num_gpus", "recompute", "compile")
+"""Settings whose value also depends on the methodology, the preset, the engine or the machine."""
+AS_CHOSEN = tuple(setting.name for setting in settings_of_runs.WITH_OPTION if setting.name not in RESOLVED)
+"""All other settings with an option: the value in a RunSpec is that of the flag, or the flag's default."""
 LEAST_BYTES_PER_PARAMETER = 8  # weights, gradients and both moments of AdamW, in 16 bits each: no engine needs less
 
 
