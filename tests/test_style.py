@@ -141,18 +141,28 @@ def test_no_file_grows_beyond_its_limit():
     assert all(lengths.get(name, 0) > MOST_LINES for name in LONG_FILES), "drop the exception that is not needed"
 
 
-DIGITS = re.compile(r"[+,]*\.\d+[fge%]$")
+DIGITS = re.compile(r"\.(\d+|\{\})[fge%]?$")
+IN_BRACES_OR_PERCENT = re.compile(r"\{\w*:[^{}]*\.\d+[fge%]\}|%[+\d]*\.\d+[fge]")
+TO_SECONDS_SINCE_EPOCH = "format(time, '.6f')"
+"""Call that a reader parses again: no reader of a report sees the number."""
+AXES = ("{x:,.12g}",)
+"""Formats of numbers on axes, which matplotlib takes as text."""
 
 
 def formats_with_digits(text: str) -> list[int]:
-    """Return the lines of f-strings that choose the digits of a number themselves."""
-    specs = (node.format_spec for node in nodes(text) if isinstance(node, ast.FormattedValue))
-    return [
-        spec.lineno
-        for spec in specs
-        if isinstance(spec, ast.JoinedStr)
-        and DIGITS.search("".join(str(part.value) for part in spec.values if isinstance(part, ast.Constant)))
-    ]
+    """Return the lines that choose the digits of a number themselves: in an f-string, by `format`, or by `%`."""
+    return [node.lineno for node in nodes(text) if chooses_digits(node)]
+
+
+def chooses_digits(node: ast.AST) -> bool:
+    if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.format_spec.values]
+        return DIGITS.search("".join(map(str, parts))) is not None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "format":
+        return ast.unparse(node) != TO_SECONDS_SINCE_EPOCH
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in AXES:
+        return IN_BRACES_OR_PERCENT.search(node.value) is not None
+    return False
 
 
 def test_only_quantities_chooses_how_many_digits_a_number_has():
@@ -168,4 +178,6 @@ def test_only_quantities_chooses_how_many_digits_a_number_has():
 
 def test_a_format_with_digits_is_found_and_one_without_is_not():
     assert formats_with_digits('f"{x:.3f} {y:,.0f}"') == [1, 1]
+    for other in ('f"{x:,.{decimals}f}"', 'format(x, ".3f")', '"{:.3f}".format(x)', '"%.3f" % x'):
+        assert formats_with_digits(other) == [1], other
     assert not formats_with_digits('f"{x:>8} {y:,} {z:g} {name!r}"')

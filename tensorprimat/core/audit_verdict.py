@@ -14,7 +14,7 @@ from tensorprimat.core.audit import AFTER_LAST_ROW, AuditFinding
 from tensorprimat.core.audit_rows import CHECKPOINT, EVALUATION, START_UP, WARNED
 from tensorprimat.core.clocks import DATES
 from tensorprimat.core.provenance import Audit
-from tensorprimat.core.quantities import count, percent, short_seconds
+from tensorprimat.core.quantities import count, fixed, percent, short_seconds
 from tensorprimat.core.result import Result
 
 REFUSED = 0.20
@@ -85,7 +85,7 @@ def different_seconds(one: float, other: float) -> tuple[str, str]:
     (('110.2 s', '110.4 s'), ('100 s', '110 s'))
     """
     for decimals in range(4):
-        texts = (f"{one:,.{decimals}f} s", f"{other:,.{decimals}f} s")
+        texts = (f"{fixed(one, decimals)} s", f"{fixed(other, decimals)} s")
         if texts[0] != texts[1] and (decimals or min(abs(one), abs(other)) >= 10):
             return texts
     return short_seconds(one), short_seconds(other)

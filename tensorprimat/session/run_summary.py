@@ -172,7 +172,7 @@ def _step_time(result: Result) -> str:
 
 
 def _with_unit(value: float | None, unit: str, decimals: int) -> str:
-    return UNMEASURED if value is None else f"{value:,.{decimals}f} {unit}"
+    return UNMEASURED if value is None else f"{quantities.fixed(value, decimals)} {unit}"
 
 
 def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
