@@ -15,6 +15,7 @@ from test_extract import extract, primus  # noqa: F401  # fixtures
 from tensorprimat.core.provenance import Provenance, Source
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.store import load
 from tensorprimat.core.summary import pool, summarise, terms_of
 from tensorprimat.session.explain import explain, one_liner
 
@@ -83,6 +84,30 @@ def test_every_figure_is_explained_by_the_terms_that_it_was_computed_from(sectio
         assert term.value == value, name
         printed = explain(result, f"reported.{name}" if section == "reported" else name)
         assert f"  = {term.formula}\n  = {term.put_in}" in printed
+
+
+def evaluated(put_in: str) -> float:
+    """Return the number that an expression such as "8 sequences × 128 tokens / 2.5 s" gives."""
+    first, *others = re.findall(r"([×/]?)\s*(\d[\d,.]*(?:e[+-]?\d+)?)", put_in)
+    value = float(first[1].replace(",", ""))
+    for sign, number in others:
+        factor = float(number.replace(",", ""))
+        value = value * factor if sign == "×" else value / factor
+    return value
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "samples_per_second_per_gpu",
+        "steps_per_second", "cv_step_time",
+    ],
+)  # fmt: skip
+def test_the_numbers_that_explain_a_figure_give_its_value(primus: Path, field: str) -> None:
+    assert extract(primus, "--output-dir", str(primus.parent / "results")) == 0
+    (path,) = (primus.parent / "results").glob("benchmark_*.json")
+    term = terms_of(load(path))["performance_metrics"][field]
+    assert evaluated(term.put_in) == pytest.approx(term.value, rel=1e-5), term.put_in
 
 
 def test_the_result_names_the_line_of_each_setting_also_of_standard_input(
