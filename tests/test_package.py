@@ -33,6 +33,15 @@ def test_importing_the_package_imports_neither_torch_nor_numpy():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.parametrize("module", ["tensorprimat", "benchmark_utils"])
+def test_the_callback_without_lightning_names_the_extra_to_install(module):
+    code = f"import sys; sys.modules['lightning'] = None; from {module} import BenchmarkCallback"
+    refused = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    last = refused.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: BenchmarkCallback needs the package lightning")
+    assert last.endswith("pip install 'tensorprimat[torch]'")
+
+
 def test_an_unknown_name_is_refused_as_python_does():
     with pytest.raises(AttributeError, match="has no attribute 'benchmark'"):
         _ = tensorprimat.benchmark

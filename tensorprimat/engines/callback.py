@@ -17,7 +17,12 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.callbacks import Callback
+try:
+    from lightning.pytorch.callbacks import Callback
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"BenchmarkCallback needs the package {error.name}, which is not installed; pip install 'tensorprimat[torch]'"
+    ) from error
 
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
