@@ -37,8 +37,20 @@ OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+
+
+def _number(value: Any) -> float:
+    """Return an operand or a result of arithmetic as a float, which overflows at once.
+
+    As a whole number, 10**10**10 would fill the memory, and as text "a" * 10**9 would. A complex result is no number.
+    """
+    if isinstance(value, str):
+        raise TypeError("text in arithmetic")
+    return float(value)
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "abs": abs, "min": min, "max": max, "round": round,
+    "abs": abs, "min": min, "max": max, "round": lambda value, *digits: round(_number(value), *digits),
     "sqrt": math.sqrt, "log": math.log, "log2": math.log2, "log10": math.log10, "exp": math.exp,
 }  # fmt: skip
 CONSTANTS = {"true": True, "false": False, "True": True, "False": False, "None": None}
@@ -101,18 +113,18 @@ class Expression:
         """Return the value for one row; None if a column is unmeasured or the arithmetic has no result."""
         try:
             found = self._value(self._tree, row)
+            return None if isinstance(found, int | float) and not math.isfinite(found) else found
         except (ArithmeticError, ValueError, TypeError):
             return None
-        return None if isinstance(found, complex) or (isinstance(found, float) and not math.isfinite(found)) else found
 
     def _value(self, node: ast.AST, row: Mapping[str, Any]) -> Any:
         match node:
             case ast.Constant(value=value):
-                return _as_number(value)
+                return value
             case ast.Name(id=name):
-                return CONSTANTS[name] if name in CONSTANTS else _as_number(row.get(name))
+                return CONSTANTS[name] if name in CONSTANTS else row.get(name)
             case ast.BinOp(left=left, op=op, right=right):
-                return OPERATORS[type(op)](_number(self._value(left, row)), _number(self._value(right, row)))
+                return _number(OPERATORS[type(op)](_number(self._value(left, row)), _number(self._value(right, row))))
             case ast.UnaryOp(op=op, operand=operand):
                 return OPERATORS[type(op)](self._value(operand, row))
             case ast.BoolOp(op=ast.And(), values=values):
@@ -136,15 +148,3 @@ class Expression:
                 return False
             before = after
         return True
-
-
-def _as_number(value: Any) -> Any:
-    """Return a whole number as a float: 10**10**10 then overflows at once instead of filling the memory."""
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _number(value: Any) -> Any:
-    """Refuse text in arithmetic: "a" * 10**9 would need a gigabyte."""
-    if isinstance(value, str):
-        raise TypeError("text in arithmetic")
-    return value
