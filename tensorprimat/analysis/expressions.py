@@ -13,6 +13,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from tensorprimat.core.errors import UsageError
@@ -81,6 +82,7 @@ class Expression:
     def _check(self, node: ast.AST, *, depth: int) -> None:
         if depth > DEEPEST:
             raise self._error(f"nested deeper than {DEEPEST}")
+        parts = ast.iter_child_nodes(node)
         match node:
             case ast.Constant(value=bool() | int() | float() | str() | None):
                 return
@@ -88,24 +90,14 @@ class Expression:
                 if name not in CONSTANTS:
                     self.names.add(name)
                 return
-            case ast.BinOp(left=left, op=op, right=right):
-                parts: list[ast.AST] = [left, right]
-                operators: list[ast.AST] = [op]
-            case ast.UnaryOp(op=op, operand=operand):
-                parts, operators = [operand], [op]
-            case ast.BoolOp(values=values):
-                parts, operators = [*values], []
-            case ast.Compare(left=left, ops=ops, comparators=comparators):
-                parts, operators = [left, *comparators], [*ops]
-            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
-                parts, operators = [*arguments], []
-            case ast.Call(func=ast.Name(id=name), keywords=[]):
-                raise self._error(f"there is no function {name}")
-            case _:
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+                if name not in FUNCTIONS:
+                    raise self._error(f"there is no function {name}")
+                parts = iter(arguments)
+            case ast.BinOp() | ast.UnaryOp() | ast.BoolOp() | ast.Compare() | ast.And() | ast.Or():
+                pass
+            case _ if type(node) not in OPERATORS:
                 raise self._error(f"{type(node).__name__.lower()} is not allowed")
-        for one in operators:
-            if type(one) not in OPERATORS:
-                raise self._error(f"{type(one).__name__.lower()} is not allowed")
         for part in parts:
             self._check(part, depth=depth + 1)
 
@@ -132,19 +124,9 @@ class Expression:
             case ast.BoolOp(values=values):
                 return any(self._value(one, row) for one in values)
             case ast.Compare(left=left, ops=ops, comparators=comparators):
-                return self._compared(left, ops, comparators, row)
+                sides = pairwise(self._value(one, row) for one in (left, *comparators))
+                return all(OPERATORS[type(op)](*two) for op, two in zip(ops, sides, strict=True))
             case ast.Call(func=ast.Name(id=name), args=arguments):
                 return FUNCTIONS[name](*(self._value(one, row) for one in arguments))
             case _:
                 raise AssertionError(f"{type(node).__name__} passed the check")
-
-    def _compared(
-        self, left: ast.AST, ops: list[ast.cmpop], comparators: list[ast.expr], row: Mapping[str, Any]
-    ) -> bool:
-        before = self._value(left, row)
-        for op, comparator in zip(ops, comparators, strict=True):
-            after = self._value(comparator, row)
-            if not OPERATORS[type(op)](before, after):
-                return False
-            before = after
-        return True
