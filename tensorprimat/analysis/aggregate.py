@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -44,7 +45,8 @@ def with_columns(rows: Sequence[MicroRow], added: Sequence[str]) -> list[MicroRo
             raise UsageError(f"--add {text!r}: write it as name=expression, such as throughput=1000/mean_time_ms")
         if name.strip() in columns_of(rows):
             raise UsageError(f"--add {text!r}: cells have a column {name.strip()} already; give it another name")
-        expression = _known(Expression(formula, flag="--add"), result, "--add")
+        expression = Expression(formula, flag="--add")
+        _refuse_unknown(expression.names, result, "--add")
         result = [{**row, name.strip(): expression.value(row)} for row in result]
     return result
 
@@ -59,10 +61,11 @@ def filtered(rows: Sequence[MicroRow], conditions: Sequence[str]) -> list[MicroR
         equal = _EQUAL.fullmatch(text.strip())
         if equal and equal["word"] not in columns_of(result):
             name, operand = equal[1], equal["text"] or equal["word"]
-            _column(name, result, "--filter")
+            _refuse_unknown([name], result, "--filter")
             kept = [row for row in result if _is(row.get(name), operand.strip())]
         else:
-            condition = _known(Expression(text, flag="--filter"), result, "--filter")
+            condition = Expression(text, flag="--filter")
+            _refuse_unknown(condition.names, result, "--filter")
             kept = [row for row in result if condition.value(row)]
         if not kept:
             raise UsageError(f"--filter {text!r}: none of {len(result)} cells is left")
@@ -81,24 +84,18 @@ def _is(value: Any, text: str) -> bool:
     return str(value).lower() == bare.lower()
 
 
-def _known(expression: Expression, rows: Sequence[MicroRow], flag: str) -> Expression:
-    for name in sorted(expression.names):
-        _column(name, rows, flag)
-    return expression
-
-
-def _column(name: str, rows: Sequence[MicroRow], flag: str) -> str:
+def _refuse_unknown(names: Iterable[str], rows: Sequence[MicroRow], flag: str) -> None:
+    """Raise UsageError naming the flag for a column that no row has."""
     known = columns_of(rows)
-    if name not in known:
-        raise UsageError(f"{flag} {name}: no cell has such a column; columns: {', '.join(known)}")
-    return name
+    for name in sorted(names):
+        if name not in known:
+            raise UsageError(f"{flag} {name}: no cell has such a column; columns: {', '.join(known)}")
 
 
 def order(rows: Sequence[MicroRow], key: str) -> Callable[[Any], Any]:
     """Return the sort key for values of a column: numbers by value, model sizes by parameters, words alphabetically."""
-    sizes: dict[Any, float] = {}
-    if key == "model_size":
-        sizes = {row.get(key): row.get("num_parameters") or row.get("d_model") or 0 for row in rows}
+    sized = rows if key == "model_size" else ()
+    sizes = {row.get(key): row.get("num_parameters") or row.get("d_model") or 0 for row in sized}
 
     def place(value: Any) -> Any:
         if value in sizes:
@@ -120,15 +117,21 @@ def sort(rows: Sequence[MicroRow]) -> list[MicroRow]:
     return sorted(rows, key=lambda row: tuple(places[key](row.get(key)) for key in keys))
 
 
+def grouped(rows: Sequence[MicroRow], key: Callable[[MicroRow], Any]) -> dict[Any, list[MicroRow]]:
+    """Return the rows by their key, in the order of its first appearance."""
+    groups: dict[Any, list[MicroRow]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
 def with_distinct_labels(rows: Sequence[MicroRow]) -> list[MicroRow]:
     """Return the rows with their dimensions in `model_size` where several shapes have one label.
 
     "small" of widths 768 and 256 becomes "small 768x12x12" and "small 256x4x4": width, layers and heads.
     """
-    shapes: dict[Any, set[tuple[Any, ...]]] = {}
-    for row in rows:
-        shapes.setdefault(row.get("model_size"), set()).add(tuple(row.get(key) for key in SHAPE))
-    several = {label for label, of_label in shapes.items() if len(of_label) > 1}
+    shapes = {tuple(row.get(key) for key in ("model_size", *SHAPE)) for row in rows}
+    several = {label for label, number in Counter(label for label, *_ in shapes).items() if number > 1}
     return [
         {**row, "model_size": f"{row.get('model_size')} {'x'.join(str(row.get(key)) for key in SHAPE)}"}
         if row.get("model_size") in several
@@ -172,9 +175,7 @@ def chosen_pivots(cells: Sequence[MicroRow], **chosen: str | None) -> list[Pivot
 
 def pivots(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str) -> list[Pivot]:
     """Return a table per pass; a mean over several passes has no meaning. Raises the errors of `pivot`."""
-    of_pass: dict[str, list[MicroRow]] = {}
-    for row in all_rows:
-        of_pass.setdefault(_pass_of(row), []).append(row)
+    of_pass = grouped(all_rows, _pass_of)
     if len(of_pass) < 2 or {"pass", "forward_only"} & {rows, columns}:
         return [pivot(all_rows, rows=rows, columns=columns, values=values)]
     return [
@@ -194,13 +195,11 @@ def pivot(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str)
     Raises UsageError naming the flag for a column that no cell has, or values that are not numbers.
     """
     for flag, name in (("--rows", rows), ("--columns", columns), ("--values", values)):
-        _column(name, all_rows, flag)
+        _refuse_unknown([name], all_rows, flag)
     if not any(is_figure(row.get(values)) for row in all_rows):
         raise UsageError(f"--values {values}: no cell has a number there")
     row_values, column_values = values_of(all_rows, rows), values_of(all_rows, columns)
-    groups: dict[tuple[Any, Any], list[MicroRow]] = {}
-    for row in all_rows:
-        groups.setdefault((row.get(rows), row.get(columns)), []).append(row)
+    groups = grouped(all_rows, lambda row: (row.get(rows), row.get(columns)))
     return Pivot(
         rows=rows,
         columns=columns,
@@ -250,16 +249,16 @@ class PassPair:
 
 def pass_pairs(rows: Sequence[MicroRow]) -> list[PassPair]:
     """Return the configurations timed both ways. Cells that include the optimizer step are in no pair."""
-    alone: dict[tuple[Any, ...], MicroRow] = {}
-    both: dict[tuple[Any, ...], MicroRow] = {}
-    for row in rows:
-        if not is_figure(row.get("mean_time_ms")) or row["mean_time_ms"] <= 0:
-            continue
-        name = _pass_of(row)
-        side = {"forward": alone, "forward-backward": both}.get(name)
-        if side is not None:
-            side[tuple(row.get(key) for key in CONFIGURATION)] = row
+    timed = grouped([row for row in rows if _positive(row.get("mean_time_ms"))], _pass_of)
+    alone, both = (
+        {tuple(row.get(key) for key in CONFIGURATION): row for row in timed.get(name, ())}
+        for name in ("forward", "forward-backward")
+    )
     return [_pair(row, both[key]) for key, row in alone.items() if key in both]
+
+
+def _positive(value: Any) -> TypeGuard[float]:
+    return is_figure(value) and value > 0
 
 
 def _pair(alone: MicroRow, both: MicroRow) -> PassPair:
@@ -270,8 +269,8 @@ def _pair(alone: MicroRow, both: MicroRow) -> PassPair:
     """
     forward, together = alone["mean_time_ms"], both["mean_time_ms"]
     timed, deviation = both.get("backward_time_ms"), both.get("backward_std_ms")
-    if is_figure(timed) and float(timed or 0) > 0:
-        backward, method = float(timed or 0), "Backward is timed directly, inside the forward-backward trials"
+    if _positive(timed):
+        backward, method = float(timed), "Backward is timed directly, inside the forward-backward trials"
     else:
         backward, deviation = together - forward, None
         of_each = [row.get("trial_times_ms") for row in (alone, both)]
@@ -314,10 +313,8 @@ def scalings(rows: Sequence[MicroRow], axis: str) -> list[SizeScaling]:
         axis
     ]
     fixed = [key for key in (*CONFIGURATION, "pass", "forward_only") if key != axis and key not in varied]
-    groups: dict[tuple[Any, ...], list[MicroRow]] = {}
-    for row in rows:
-        if all(is_figure(row.get(key)) and row[key] > 0 for key in (axis, "mean_time_ms")):
-            groups.setdefault(tuple(row.get(key) for key in fixed), []).append(row)
+    timed = [row for row in rows if _positive(row.get(axis)) and _positive(row.get("mean_time_ms"))]
+    groups = grouped(timed, lambda row: tuple(row.get(key) for key in fixed))
     fitted = {kind: group for kind, group in groups.items() if len({row[axis] for row in group}) > 1}
     named = [key for place, key in enumerate(fixed) if len({kind[place] for kind in fitted}) > 1]
     return [_scaling(axis, group, named) for group in fitted.values()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
@@ -68,13 +68,11 @@ def load_rows(folder: Path) -> tuple[list[MicroRow], list[str]]:
 def _wrong_value(row: MicroRow) -> str | None:
     """Return the first value of a row that a table cannot hold, or None."""
     for key, value in row.items():
-        scalar = value is None or isinstance(value, str | bool | int | float)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
             return f"{key} is a number that cannot be a measurement"
-        if key in _NUMBERS and value is not None and not is_number:
+        if key in _NUMBERS and value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             return f"{key} is {type(value).__name__}, not a number"
-        if key in MicroResult.model_fields and key not in _LISTS and not scalar:
+        if key in MicroResult.model_fields and key not in _LISTS and isinstance(value, list | dict):
             return f"{key} is {type(value).__name__}, not a single value"
     return None
 
@@ -83,6 +81,6 @@ def _is_row(document: Any) -> bool:
     return isinstance(document, dict) and "model_size" in document and "mean_time_ms" in document
 
 
-def is_figure(value: Any) -> bool:
+def is_figure(value: Any) -> TypeGuard[float]:
     """Return True if a value of a row is a finite number; False for booleans."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from tensorprimat.analysis.aggregate import (
@@ -11,6 +13,7 @@ from tensorprimat.analysis.aggregate import (
     PassPair,
     Pivot,
     SizeScaling,
+    grouped,
     pass_pairs,
     values_of,
     with_distinct_labels,
@@ -18,6 +21,7 @@ from tensorprimat.analysis.aggregate import (
 from tensorprimat.core import quantities
 from tensorprimat.core.cell_rows import MicroRow, is_figure
 from tensorprimat.core.safe_text import markdown as safe
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.units import TERA
 from tensorprimat.reports import markdown
 from tensorprimat.reports.micro_tables import milliseconds, one_decimal, two_decimals
@@ -119,10 +123,7 @@ def _plain(value: Any) -> float | int | str | None:
 def pass_table(pairs: Sequence[PassPair]) -> Table:
     """Return the table of forward only against forward and backward."""
     columns: dict[str, Callable[[PassPair], TableCell]] = {
-        "Model": lambda pair: _of_row(pair, "model_size"),
-        "Context": lambda pair: _of_row(pair, "context_length"),
-        "Batch": lambda pair: _of_row(pair, "batch_size"),
-        "Precision": lambda pair: _of_row(pair, "precision"),
+        **{TITLES[key]: partial(_of_row, key) for key in ("model_size", "context_length", "batch_size", "precision")},
         "Forward, ms": lambda pair: TableCell(text=milliseconds(pair.forward_ms)),
         "Forward + backward, ms": lambda pair: TableCell(text=milliseconds(pair.forward_backward_ms)),
         "Backward, ms": lambda pair: TableCell(text=milliseconds(pair.backward_ms)),
@@ -135,7 +136,7 @@ def pass_table(pairs: Sequence[PassPair]) -> Table:
     return table_of("passes", title, pairs, columns, words=("Model", "Precision"), note=note)
 
 
-def _of_row(pair: PassPair, key: str) -> TableCell:
+def _of_row(key: str, pair: PassPair) -> TableCell:
     return TableCell(text=shown(key, pair.row.get(key)))
 
 
@@ -151,15 +152,14 @@ def pivot_table(content: Pivot) -> Table:
             *(Column(title=shown(content.columns, value), numeric=True) for value in content.column_values),
         ),
         rows=tuple(
-            (TableCell(text=shown(content.rows, value)), *(_mean(content.values, mean) for mean in means))
+            (
+                TableCell(text=shown(content.rows, value)),
+                *(TableCell(text=shown(content.values, mean), value=mean) for mean in means),
+            )
             for value, means in zip(content.row_values, content.means, strict=True)
         ),
         note=note if content.most_cells > 1 else None,
     )
-
-
-def _mean(key: str, mean: float | str | None) -> TableCell:
-    return TableCell(text=mean if isinstance(mean, str) else shown(key, mean), value=mean)
 
 
 def scaling_table(found: Sequence[SizeScaling]) -> Table:
@@ -191,9 +191,7 @@ def tables(
                 "--filter selects some."
             )
         elif len(values) > 1:
-            of_value: dict[Any, list[MicroRow]] = {}
-            for row in rows:
-                of_value.setdefault(row.get(key), []).append(row)
+            of_value = grouped(rows, methodcaller("get", key))
             found += [complete(of_value[value], added=added, title=f"{name} {shown(key, value)}") for value in values]
     if pairs := pass_pairs(rows):
         found.append(pass_table(pairs))
@@ -247,8 +245,6 @@ p { color: #666; }
 def render_html(content: Sequence[Table], *, heading: str) -> str:
     """Return the document as one page without scripts and external files."""
     from jinja2 import Environment
-
-    from tensorprimat.core.safe_text import one_line
 
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.filters["line"] = one_line
