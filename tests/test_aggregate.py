@@ -231,6 +231,7 @@ def test_filters_keep_the_cells_that_meet_them(conditions, left):
         (["--filter", "nothing=1"], "--filter nothing: no cell has such a column; columns: model_size,"),
         (["--add", "x=nothing+1"], "--add nothing: no cell has such a column"),
         (["--add", "mean_time_ms=1"], "--add 'mean_time_ms=1': cells have a column mean_time_ms already"),
+        (["--add", "x=1", "--add", "x=2"], "--add 'x=2': cells have a column x already; give it another name"),
         (["--add", "1000/mean_time_ms"], "write it as name=expression"),
         (["--rows", "nothing"], "--rows nothing: no cell has such a column"),
         (["--values", "device"], "--values device: no cell has a number there"),

@@ -43,7 +43,7 @@ def with_columns(rows: Sequence[MicroRow], added: Sequence[str]) -> list[MicroRo
         name, equals, formula = text.partition("=")
         if not equals or not _NAME.fullmatch(name.strip()):
             raise UsageError(f"--add {text!r}: write it as name=expression, such as throughput=1000/mean_time_ms")
-        if name.strip() in columns_of(rows):
+        if name.strip() in columns_of(result):
             raise UsageError(f"--add {text!r}: cells have a column {name.strip()} already; give it another name")
         expression = Expression(formula, flag="--add")
         _refuse_unknown(expression.names, result, "--add")
