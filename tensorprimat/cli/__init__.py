@@ -31,7 +31,7 @@ from tensorprimat.reports import harmless
 
 COMMANDS = {
     "run": "run every model on this machine, or read its logs",
-    "pretrain": "train one model with NeMo, measured (pretrain_*.py)",
+    "pretrain": "train one model with NeMo and measure it (pretrain_*.py)",
     "convert": "convert a Hugging Face checkpoint to a NeMo checkpoint",
     "extract": "turn a log into a result file",
     "compare": "compare results: verdict, plot and report",

@@ -31,7 +31,7 @@ def command(
     ] = None,
     results: Annotated[list[Path] | None, takes("RESULT", "Also show these training results on the roofline.")] = None,
 ) -> int:
-    """Make tables of a folder of measurements (cells): all cells, by size, by context, pass against pass, and pivots.
+    """Make tables of a folder of measurements (cells): all cells, by size, by context, passes compared, and pivots.
 
     Without an output file, the tables go to stdout as Markdown. A pivot table shows means of --values (default
     mean_time_ms) by --rows (default context_length) and --columns (default model_size). Expressions can use the columns

@@ -26,7 +26,8 @@ def command(
     ),
     **typed_facts: Any,
 ) -> int:
-    """Survey folders of old training data: text logs, TensorBoard events, Excel profiles, results.
+    """Survey folders of old training data: text logs, TensorBoard events, TraceLens profiles (Excel),
+    results.
 
     Files are recognised by content, not by name. The table shows format, model, GPU, steps and tokens/s per GPU; a
     model or precision taken from the path is marked with *. The column from_path of --json and --csv lists all settings

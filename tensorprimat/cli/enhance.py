@@ -43,10 +43,10 @@ def command(
 ) -> int:
     """Compare efficiency and cost of benchmark results: MFU, memory, energy, cost and time to train.
 
-    The report of `tprimat compare` with the sections on derived metrics, sides grouped by platform. Every figure
-    states its basis: MFU its FLOPs convention and dense peak, power its origin (measured or nameplate), a price its
-    provider and date. A figure that cannot be known (unknown GPU, precision or model shape) is empty, with the reason.
-    Prices change: set yours with --price.
+    Writes the report of `tprimat compare` with further sections on derived metrics; results are grouped by platform.
+    Every figure states its basis: MFU its FLOPs convention and dense peak, power its origin (measured or nameplate), a
+    price its provider and date. A figure that cannot be known (unknown GPU, precision or model shape) is empty, with
+    the reason. Prices change: set yours with --price.
 
     Writes enhanced_report.html and .md, enhanced_plot.png and .svg, and enhanced_metrics.json and .csv into DIR.
 

@@ -27,7 +27,8 @@ def command(
         list[Path] | None, takes("RESULT", "Result file or folder to compare with; may be repeated.")
     ] = None,
     against: Annotated[
-        str | None, takes("mlperf:ENTRY", "Compare with a row of tprimat mlperf list instead (or published:ROW).")
+        str | None,
+        takes("mlperf:ENTRY", "Baseline from tprimat mlperf list, in place of --baseline (or published:ROW)."),
     ] = None,
     max_slowdown: Annotated[str, takes("PERCENT", "Largest tolerated slowdown against the baseline.")] = "3%",
     max_memory_increase: Annotated[
@@ -41,8 +42,8 @@ def command(
         str | None,
         takes(
             "LEVEL",
-            "Lowest level that may pass: same_work (also if a side leaves a setting unstated), same_work_per_token, "
-            "same_task.",
+            "Least that both sides must have in common to pass: same_work (also if a side does not state a setting), "
+            "same_work_per_token, same_task.",
         ),
     ] = None,
     assume_host_cv: Annotated[str | None, takes("PERCENT", "Assume that machines vary by this much.")] = None,
@@ -51,10 +52,10 @@ def command(
 ) -> int:
     """Judge a candidate against a baseline, model by model, and print Markdown for a pull-request comment.
 
-    A check fails only if the whole interval is beyond the limit, and passes only if the whole interval is within it;
-    otherwise it is undecided. For the slowdown, the output then says how many runs would decide. Each side needs at
-    least two runs; single runs need --assume-run-cv, but their peak memory is compared without an interval. Only the
-    same work, stated by both sides, can pass, unless --accept names a lower level.
+    A check fails only if the whole confidence interval is beyond the limit, and passes only if the whole interval is
+    within it; otherwise it is undecided. For an undecided slowdown, the output states how many runs would decide. Each
+    side needs at least two runs; single runs need --assume-run-cv, but their peak memory is compared without an
+    interval. A candidate can pass only if both sides state that they did the same work; --accept accepts less.
     Flags state facts that a file lacks, for one side as baseline=VALUE or candidate=VALUE; the output lists them.
 
     \b

@@ -62,10 +62,11 @@ def command(
         refuse_file("--output-dir", output_dir, "name a .csv, .png or .svg file, or a folder")
     loaded, problems = results_of(results or [DEFAULT_FOLDER], model=model)
     say_each(problems)
-    all_series, left_out = history(loaded, metric=metric)
-    if left_out:
-        number = counted(len(left_out), "result")
-        print(f"{number} left out: unfinished, repeated, or without this metric", file=sys.stderr)
+    all_series, notes = history(loaded, metric=metric)
+    if left_out := [note for note in notes if ": left out" in note]:
+        number = counted(len(left_out), "file")
+        why = "a copy of another, unfinished, profiled, or without this metric"
+        print(f"{number} not shown: {why}", file=sys.stderr)
     folder = file.parent if file else writable_folder("--output-dir", output_dir)
     files: dict[str, str | bytes] = {"history.csv": render_csv(all_series)}
     if not no_plot and (file is None or file.suffix.lower() in PICTURES):

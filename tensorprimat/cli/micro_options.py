@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SIZES = "small, medium, large, xl, 2.7B; llama, qwen, mistral; llama-tiny …"
 OWN_SHAPE = "A shape of your own; may be repeated."
 PASSES = "forward, forward-backward, train, or all of them."
-AUTOCAST = "fp32 weights with mixed precision, or weights in --precision too."
+AUTOCAST = "Mixed precision with fp32 weights (--autocast), or weights in --precision too (--pure)."
 DEVICE = "auto, cpu, cuda or cuda:N (cuda is also ROCm's name)."
 TOKENS = "Tokens: .npy of uint16 or int32, memory-mapped."
 FP32_ON_A_CPU = "bf16 on a GPU, fp32 on a CPU"
@@ -32,7 +32,7 @@ SHAPE = (
     option("num_heads", int | None, "N", "Attention heads.", show_default="12"),
     option("vocab_size", int | None, "N", "Vocabulary.", show_default="10000, or that of --model-size"),
     option("shape", list[str] | None, "NAME=D_MODEL/D_FF/LAYERS/HEADS", OWN_SHAPE),
-    option("label", str | None, "NAME", "Name of the shape (model_size)."),
+    option("label", str | None, "NAME", "Name of the shape in the column model_size."),
 )
 WORK = (
     option(

@@ -57,7 +57,7 @@ def command(
     list --published also shows the rows of the vendors' published tables. gate --against takes a name from either list.
 
     \b
-    import   read a checkout of mlcommons/training_results_vX.Y into a library
+    import   read a checkout of mlcommons/training_results_vX.Y into a library, a file for --library
     list     one row per system and benchmark
     show     all data of the entries whose name contains NAME, each run with its file and SHA-256
     compare  two GPUs: time to train on one task, split into rate, samples, evaluation and set-up;

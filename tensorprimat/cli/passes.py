@@ -25,16 +25,16 @@ def command(
     output: Annotated[Path, takes("DIR|FILE", f"Folder for JSON, CSV and Markdown{TO_FILE}")] = Path(
         "results/profiling_benchmarking_separate.csv"
     ),
-    json: Annotated[bool, switch("--json", "Cells as a JSON array on stdout instead of the table.")] = False,
+    json: Annotated[bool, switch("--json", "Print the cells as a JSON array instead of the table.")] = False,
     **chosen: Any,
 ) -> int:
     """Time forward, backward and optimizer step of a model on one device, separately and together.
 
     Sizes are small, medium, large, xl and 2.7B (vocabulary 10,000), the real shapes llama, qwen and mistral, or any
-    shape by its numbers. Options named NAMES or NUMBERS take several values, separated by commas. The forward pass
-    keeps what the backward pass needs, as in training. Each measured interval (trial) begins and ends with the device
-    idle; the parts of a step are timed inside it. Out of memory becomes a row of the table and does not end the
-    command.
+    shape by its numbers. Options named NAMES or NUMBERS take several values, separated by commas; each
+    combination of values is a cell, one row of the table. The forward pass keeps what the backward pass needs, as in
+    training. Each measured interval (trial) begins and ends with the device idle; the parts of a step are timed inside
+    it. Out of memory becomes a row of the table and does not end the command.
 
     On a terminal the table is coloured; otherwise it is Markdown.
 

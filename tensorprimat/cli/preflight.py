@@ -32,7 +32,7 @@ def command(
         str | None,
         takes(
             "PERCENT",
-            "Fail if a GPU reaches less than this share of the median GPU (one GPU: of the best published product).",
+            "Fail if a GPU reaches less than this share of the median GPU (one GPU: of the best published rate).",
         ),
     ] = None,
     executor: Annotated[str | None, takes("HOW", EXECUTOR, offers=known.preflight_executors)] = None,
@@ -49,12 +49,12 @@ def command(
 
     It measures matrix products by precision and size, memory bandwidth, transfers between host and device, launch
     latency, and, where torchrun starts several processes, all-reduce, all-gather and reduce-scatter by message size.
-    Matrix products and memory are compared with the catalogue's peak, products also with the best published ones. The
-    output names a GPU that is well below the others or the catalogue. With several nodes, each node has a row, the
-    slowest first, and --fail-below names the slow GPUs. The result is kept per machine: sweeps estimate their time from
-    it, and training results are compared with it. The figures are shown but not kept if another process uses a GPU, if
-    other processes use a quarter of the usable cores' time and the load average exceeds their number, or if a frequency
-    or power cap changes meanwhile.
+    The rates of matrix products and memory are compared with the catalogue's peaks, those of matrix products also with
+    the best published measurement. The output names a GPU that is well below the others or the catalogue. With several
+    nodes, each node has a row, the slowest first, and --fail-below names the slow GPUs. The result is kept per machine:
+    sweeps estimate their time from it, and training results are compared with it. The figures are shown but not kept if
+    another process uses a GPU, if the machine is busy (other processes use a quarter of the usable cores' time, and the
+    load average exceeds the number of cores), or if a frequency or power cap changes meanwhile.
 
     \b
     Examples:

@@ -25,7 +25,7 @@ DEFAULT_FOLDER = Path("output")
 MODEL = "Model: llama, qwen, mistral, all, or a Hugging Face config.json (torch engine)."
 ENGINE = "Engine: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
 OUTPUT = f"Folder for results{TO_FILE}"
-EXECUTOR = "Executor that starts the ranks, by NeMo-Run: local, slurm, skypilot, kubernetes or docker."
+EXECUTOR = "NeMo-Run executor that starts the ranks: local, slurm, skypilot, kubernetes or docker."
 AB = "Run two configurations in turn and compare them: give --ab twice, each time with the flags of one."
 TARGET_CI = "Add runs until the half-width of the interval (with --ab: of the ratio) is below this, such as 1%."
 PRESET = f"{settings.option('preset').help} For a log: {facts.PRESET[0].lower()}{facts.PRESET[1:]}"
@@ -96,7 +96,7 @@ def command(
 
     \b
     Exit codes:
-      0  results were written (models without a log are named; they are no failure if another model has one)
+      0  results were written; if logs are read, for every model that has one (the others are named)
       1  a run failed or was interrupted; finished measurements are kept
       2  a flag is wrong, or there is nothing to run or read
     """

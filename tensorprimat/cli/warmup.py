@@ -52,7 +52,7 @@ def command(
     \b
     Exit codes:
       0  measured
-      1  a cell failed, ran out of memory or was interrupted; finished measurements are kept
+      1  a measurement failed, ran out of memory or was interrupted; finished measurements are kept
       2  a flag is wrong, or flags contradict each other
     """
     from tensorprimat.core import micro_result as cell_files
