@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -226,6 +227,42 @@ def test_two_profiles_are_shown_side_by_side(old, capsys):
     assert line.split()[-1] == "2.00x"
     _, out, _ = analyze(capsys, "amd-logs", "--json")
     assert {row["name"]: row["ratio"] for row in json.loads(out)["profile_comparison"]}["idle"] == 2.0
+
+
+@pytest.mark.parametrize(("columns", "left_out"), [(64, "Warnings, Precision, Format, GPU, Model"), (200, None)])
+def test_a_terminal_shows_the_columns_that_fit_and_breaks_no_path(old, capsys, monkeypatch, columns, left_out):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    named = "llama3_1_8b_pretrain_fp8/log.txt"
+    (old / "data").mkdir()
+    for folder in ("amd-logs", "nvi-logs"):
+        (old / folder).rename(old / "data" / folder)
+    _, out, _ = analyze(capsys, "data")
+    first, heading, *rest = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", out).splitlines()
+    assert first == "Files in data"
+    assert all(len(line) <= columns for line in (heading, *rest[:3]))
+    assert any(line.startswith(f"nvi-logs/{named} ") for line in rest)
+    assert ("Model" in heading) is (left_out is None)
+    assert (f"A wider terminal and --csv also have: {left_out}." in " ".join(" ".join(rest).split())) is (
+        left_out is not None
+    )
+
+
+def test_a_terminal_of_80_columns_keeps_the_names_of_the_rows_of_two_profiles(old, capsys, monkeypatch):
+    openpyxl = pytest.importorskip("openpyxl")
+    for name in ("h100_qwen_rank0", "mi300x_qwen_rank0"):
+        book = openpyxl.Workbook()
+        book.active.title = "gpu_timeline"
+        for row in (("type", "time ms"), ("total_time", 100.0), ("exposed_comm_time", 25.0)):
+            book.active.append(row)
+        book.save(old / f"amd-logs/{name}.xlsx")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    _, out, _ = analyze(capsys, str(old / "amd-logs"))
+    lines = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", out).splitlines()
+    [heading] = [line for line in lines if line.startswith("Part ")]
+    assert "h100_qwen_rank0.xlsx" in heading
+    assert any(line.startswith("exposed communication ") for line in lines)
 
 
 def test_thousands_of_files_are_all_listed(old, capsys):

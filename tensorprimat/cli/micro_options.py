@@ -11,8 +11,6 @@ from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import Command, option, with_options
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from tensorprimat.core.micro_result import CellSpec, MicroResult
     from tensorprimat.reports.tables import Table
 
@@ -105,7 +103,6 @@ LEFT_OUT_FIRST = (
     "CV, %", "Peak memory", "Catalogue peak, TFLOP/s", "Typical, TFLOP/s",
 )  # fmt: skip
 """Columns that a narrow terminal does without, one after another until the table fits; files have them."""
-UNBOUNDED = 10_000  # columns of a terminal on which every table fits
 
 
 def resolved_device(device: str) -> str:
@@ -125,28 +122,15 @@ def show(content: Table) -> None:
         print(markdown.table(content))
         return
     from tensorprimat.reports import harmless
-    from tensorprimat.reports.console import listed
+    from tensorprimat.reports.console import listed, without_some
 
     console = harmless.console(highlight=False)
-    fitting, left_out = _fitting(content, console)
+    fitting, left_out = without_some(content, LEFT_OUT_FIRST, console)
     console.print(listed(content) if fitting is None else fitting)
     if left_out:
         console.print(f"A wider terminal and files also have: {'; '.join(left_out)}.", style="dim", markup=False)
     if content.note:
         console.print(content.note, style="dim", markup=False)
-
-
-def _fitting(content: Table, console: Console) -> tuple[RenderableType | None, list[str]]:
-    """Return the table with the columns that fit the terminal, and those left out; None where nothing fits."""
-    from tensorprimat.reports.console import table, without
-
-    boundless = console.options.update(width=UNBOUNDED)
-    present = [title for title in LEFT_OUT_FIRST if title in (column.title for column in content.columns)]
-    for count in range(len(present) + 1):
-        shown = table(without(content, *present[:count]))
-        if console.measure(shown, options=boundless).maximum <= console.width:
-            return shown, present[:count]
-    return None, []
 
 
 def say(text: str) -> None:

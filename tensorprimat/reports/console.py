@@ -290,6 +290,23 @@ def without(content: Table, *titles: str) -> Table:
     )
 
 
+UNBOUNDED = 10_000  # columns of a terminal on which every table fits
+
+
+def without_some(content: Table, first: Sequence[str], screen: Console) -> tuple[RenderableType | None, list[str]]:
+    """Return the table with the columns that fit the terminal, and those left out; None where nothing fits.
+
+    first: titles of the columns that are left out, one after another, until the table fits.
+    """
+    boundless = screen.options.update(width=UNBOUNDED)
+    present = [title for title in first if title in (column.title for column in content.columns)]
+    for count in range(len(present) + 1):
+        shown = table(without(content, *present[:count]))
+        if screen.measure(shown, options=boundless).maximum <= screen.width:
+            return shown, present[:count]
+    return None, []
+
+
 def _slim(results: Table) -> Table:
     """Return the results for a terminal: with one interval, that of the main figure."""
     step_time = [column.title for column in results.columns].index("Step time")

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -26,6 +27,7 @@ MOST_PROBLEMS = 50  # lines of a screen; --json has them all
 MOST_PARTS = 100  # rows of a profile; --json has them all
 MOST_WARNINGS = 20
 PLAIN_WIDTH = 1000  # columns of a table that no terminal bounds
+LEFT_OUT_FIRST = ("Warnings", "Precision", "Format", "GPU", "Model")  # columns that a narrow terminal does without
 
 SurveyValue = str | float | int | None
 
@@ -106,13 +108,16 @@ def show(found: Sequence[SurveyedFile], foreign: int) -> None:
         screen = harmless.console(highlight=False, markup=False, emoji=False, width=PLAIN_WIDTH)
     results = [finding for finding in found if finding.result is not None]
     if results:
-        screen.print(console.table(_table(results)))
+        if screen.is_terminal:
+            _show_fitting(screen, results)
+        else:
+            screen.print(console.table(_table(results)))
         if any(finding.result.provenance.named_by_path for finding in results if finding.result):
             screen.print(Text("* named by the path, not by the file", style="dim"))
     _show_warnings(screen, found)
     for content in _profile_tables(found):
         screen.print(Text(f"\n{one_line(content.title)}", style="bold"))
-        screen.print(console.table(content))
+        screen.print(console.fitting(content, width=screen.width))
         if content.note:
             screen.print(Text(content.note, style="dim"))
     problems = [finding for finding in found if finding.problem is not None]
@@ -127,6 +132,32 @@ def show(found: Sequence[SurveyedFile], foreign: int) -> None:
         screen.print(Text(f"\n{files} no training data", style="dim"))
 
 
+def _show_fitting(screen: Console, results: Sequence[SurveyedFile]) -> None:
+    """Print the table of files with the columns that fit the terminal, paths from the folder that they share."""
+    folder = _common_folder([finding.path for finding in results])
+    content = _table(results, folder)
+    shown, left_out = console.without_some(content, LEFT_OUT_FIRST, screen)
+    if folder != Path():
+        screen.print(Text(f"Files in {one_line(folder)}", style="dim"), soft_wrap=True)
+    screen.print(console.listed(content) if shown is None else shown)
+    if left_out:
+        screen.print(Text(f"A wider terminal and --csv also have: {', '.join(left_out)}.", style="dim"))
+
+
+def _common_folder(paths: Sequence[Path]) -> Path:
+    """Return the deepest folder that holds all paths, or the empty path where they share none.
+
+    >>> str(_common_folder([Path("logs/a/1.log"), Path("logs/b/1.log")]))
+    'logs'
+    """
+    shared = [set(path.parents) for path in paths]
+    return max(set.intersection(*shared), key=lambda folder: len(folder.parts), default=Path())
+
+
+def _inside(folder: Path, path: Path) -> Path:
+    return path.relative_to(folder) if folder != Path() else path
+
+
 def _show_warnings(screen: Console, found: Sequence[SurveyedFile]) -> None:
     """Print each warning once, the most frequent first, with the number of files that have it."""
     counts = Counter(warning for finding in found for warning in _warnings(finding))
@@ -139,22 +170,23 @@ def _show_warnings(screen: Console, found: Sequence[SurveyedFile]) -> None:
         screen.print(Text(f"  … and {len(counts) - MOST_WARNINGS} more; --json lists them by file"))
 
 
-def _table(findings: Sequence[SurveyedFile]) -> Table:
+def _table(findings: Sequence[SurveyedFile], folder: Path = Path()) -> Table:
+    """Return a row for each result. folder: the paths are relative to it."""
     titles = ("File", "Format", "Model", "Precision", "GPU", "Steps", "tokens/s/GPU", "Warnings")
     return Table(
         key="files",
         title="Files",
         columns=headed(titles, words=titles[:5]),
-        rows=tuple(_row(finding, finding.result) for finding in findings if finding.result is not None),
+        rows=tuple(_row(finding, finding.result, folder) for finding in findings if finding.result is not None),
     )
 
 
-def _row(finding: SurveyedFile, result: Result) -> tuple[TableCell, ...]:
+def _row(finding: SurveyedFile, result: Result, folder: Path) -> tuple[TableCell, ...]:
     config, performance = result.training_config, result.performance_metrics
     from_path = result.provenance.named_by_path
     gpus = f"{config.num_gpus} × " if config.num_gpus and result.gpu_info.device_name else ""
     return (
-        text(str(finding.path)),
+        text(str(_inside(folder, finding.path))),
         text(finding.format if result.complete else f"{finding.format}, incomplete"),
         text(_marked(result.model.name, "model.name" in from_path)),
         text(_marked(config.precision, "precision" in from_path)),
@@ -196,11 +228,13 @@ def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile
         for column in columns:
             cells.append(_time_and_share(*column[name]) if name in column else text(None))
         rows.append((*cells, *([figure(ratios.get(name), quantities.times)] if pair else [])))
-    titles = ["", *(one_line(finding.path) for finding, _ in profiles), *(["second / first"] if pair else [])]
+    folder = _common_folder([finding.path for finding, _ in profiles])
+    names_of_files = [one_line(_inside(folder, finding.path)) for finding, _ in profiles]
+    titles = ["Part", *names_of_files, *(["second / first"] if pair else [])]
     return Table(
         key="profiles",
-        title="Profiles: one profiled stretch, mean over ranks",
-        columns=headed(titles, words=("",)),
+        title="Profiles: times of the profiled steps, mean over ranks",
+        columns=headed(titles, words=("Part",)),
         rows=tuple(rows),
         note=_not_shown(len(names) - MOST_PARTS, "categories of kernels"),
     )
