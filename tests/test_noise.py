@@ -86,6 +86,18 @@ def test_noise_is_a_warning_on_screen_and_in_the_result(folder, engine, monkeypa
     assert "after run 1 other processes use 60 %" in capsys.readouterr().out
 
 
+def test_a_warning_of_every_run_is_printed_once_at_the_end_with_a_count(folder, engine, monkeypatch, capsys):  # noqa: F811, ARG001
+    loads = iter(range(10, 30))
+    monkeypatch.setattr(noise, "look", lambda _ids=(): replace(BUSY, load=float(next(loads))))
+    assert run("--model", "llama", "--runs", "3", *QUICK) == 0
+    result = store.load(folder / "output" / "benchmark_cpu_llama.json")
+    kept = [warning for warning in result.warnings if warning.startswith("noise: ")]
+    assert len(kept) == 6
+    _, _, end = capsys.readouterr().out.partition("BENCHMARK COMPLETE")
+    printed = [line for line in end.splitlines() if line.startswith("warning: noise: ")]
+    assert printed == [f"warning: {kept[0]} (5 more like this)"]
+
+
 def test_only_the_gpus_of_the_run_are_looked_at(folder, engine, monkeypatch):  # noqa: F811, ARG001
     looked = []
     machine = replace(benchmark.detect(), gpu_ids=("a", "b", "c"))

@@ -27,7 +27,7 @@ from tensorprimat.engines.primus import engine as primus
 from tensorprimat.engines.primus import spec as primus_spec
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect
-from tensorprimat.reports import formatting
+from tensorprimat.reports import formatting, notices
 from tensorprimat.reports.console import print_summary
 from tensorprimat.session import as_rank, run_summary, runs
 from tensorprimat.session.alternate import AbSide, check_pair, ratio_of, run_in_turn, sides_of
@@ -152,7 +152,7 @@ def _show_end(screen: Screen, outcome: ModelOutcome) -> None:
     state = "COMPLETE" if result.complete and outcome.error is None else "INCOMPLETE"
     title = f"BENCHMARK {state} - {run_summary.what_ran(result)}"
     screen.block(title, [*run_summary.end_rows(result), ("Saved", str(outcome.path))])
-    for warning in result.warnings:
+    for warning in notices.first_of_each_kind(result.warnings):
         screen.warn(warning)
 
 

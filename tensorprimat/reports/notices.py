@@ -45,21 +45,21 @@ def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
         else:
             subjects.setdefault((warning, ""), [])
     return tuple(
-        f"{whose}: {_titled(subject)}: {'; '.join(_without_repetitions(sentences))}" if subject else whose
+        f"{whose}: {_titled(subject)}: {'; '.join(first_of_each_kind(sentences))}" if subject else whose
         for (whose, subject), sentences in subjects.items()
     )
 
 
-def _without_repetitions(sentences: Sequence[str]) -> list[str]:
+def first_of_each_kind(sentences: Sequence[str]) -> list[str]:
     """Return the first sentence of each kind, with the number of others that differ from it in numbers alone.
 
-    >>> _without_repetitions(["before run 1 load 5.4", "after run 1 load 7.3", "run 2 drifts"])
+    >>> first_of_each_kind(["before run 1 load 5.4", "after run 1 load 7.3", "run 2 drifts"])
     ['before run 1 load 5.4 (1 more like this)', 'run 2 drifts']
     """
     kinds: dict[str, list[str]] = {}
     for sentence in dict.fromkeys(sentences):
         kind = re.sub(r"\d[\d.,]*", "#", sentence)
-        kinds.setdefault(re.sub(r"^after run", "before run", kind), []).append(sentence)
+        kinds.setdefault(re.sub(r"^(\w+: )?after run", r"\1before run", kind), []).append(sentence)
     return [first + (f" ({len(others)} more like this)" if others else "") for first, *others in kinds.values()]
 
 
