@@ -68,15 +68,28 @@ def test_the_measured_number_of_gpus_is_not_a_projection(tmp_path, capsys):
 def test_a_projection_states_that_its_exponents_are_of_another_task(tmp_path, capsys):
     own = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
     other = store.write(plausible.result("mi300x", runs=2), tmp_path / "other.json")
-    for file, shown in ((own, "llama2_70b_lora did (samples"), (other, "did, a different task from llama (samples")):
+    for file, shown in (
+        (own, "llama2_70b_lora did (samples"),
+        (other, ", although the result is of another task, llama, with"),
+    ):
         assert main(["project", "--from", str(file), "--gpus", "16"]) == 0
         assert shown in capsys.readouterr().out
 
 
 def test_a_projection_from_one_gpu_names_one_gpu(tmp_path, capsys):
-    file = store.write(plausible.result("cpu", runs=2), tmp_path / "one.json")
+    eight = plausible.result("mi300x", runs=2)
+    one = eight.changed(training_config=eight.training_config.changed(num_gpus=1))
+    file = store.write(one, tmp_path / "one.json")
     assert main(["project", "--from", str(file), "--gpus", "8"]) == 0
-    assert "tokens/s/GPU on 1 GPU, " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert " tokens/s/GPU on 8 GPUs (90 % interval " in printed
+    assert " on 1 GPU. This assumes" in printed
+
+
+def test_a_result_of_a_cpu_is_not_projected_by_the_scaling_of_gpus(tmp_path, capsys):
+    file = store.write(plausible.result("cpu", runs=2), tmp_path / "cpu.json")
+    assert main(["project", "--from", str(file), "--gpus", "8"]) == 2
+    assert "a result of a CPU cannot be projected" in capsys.readouterr().err
 
 
 def test_the_left_out_points_are_listed_with_their_misses(capsys):

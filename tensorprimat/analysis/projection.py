@@ -172,11 +172,11 @@ def validate(found: Sequence[ScalingGroup]) -> Validation:
 def verdict(validation: Validation) -> str:
     """Return a clause that says how well the left-out points are predicted."""
     if not validation.points:
-        return "no point can be predicted from other GPUs"
+        return "no point can be predicted from other GPU models"
     few = f"; at least {FEWEST_POINTS} points are needed" if len(validation.points) < FEWEST_POINTS else ""
     return (
         f"its {confidence_level(CONFIDENCE)} intervals contain {percent(validation.coverage, 0)} of "
-        f"{len(validation.points)} points predicted from other GPUs, "
+        f"{len(validation.points)} measured points, each predicted from other GPU models; "
         f"median error {percent(validation.median_error, 1)}{few}"
     )
 
@@ -187,7 +187,7 @@ def project(
     """Return the rate of a result on `gpus` GPUs, if it scales as the entries of a benchmark did.
 
     path: file of the result, for messages. gpu: name that the GPU of the result must have; None for any. Raises
-    UsageError naming the flag, and InputError for a result without the figures that a projection starts from.
+    UsageError naming the flag, and InputError for a result of a CPU or one without the figures that a projection needs.
     """
     if gpus < 1:
         raise UsageError("--gpus: must be a number of GPUs to project to")
@@ -195,6 +195,8 @@ def project(
     if not count or not rate:
         raise InputError("does not state both the number of GPUs and tokens/s/GPU, which a projection needs", path=path)
     device = result.gpu_info.device_name or "unknown GPU"
+    if result.platform == "cpu":
+        raise InputError("a result of a CPU cannot be projected, because only the scaling of GPUs is known", path=path)
     if gpu is not None and catalogue.find_gpu(gpu) != catalogue.find_gpu(device):
         raise UsageError(f"--gpu {gpu}: the result is of {device}; only this GPU can be projected")
     exponent, validation = exponent_for(found, benchmark, gpus / count)

@@ -17,7 +17,7 @@ _LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "precision", "t
 CONFIGURED = "from a configuration file of the submission; its logs do not state the precision"
 _RIGHT = {
     "minutes", "GPUs", "batch", "tokens/s/GPU", "runs", "seconds", "training", "evaluation", "samples", "samples/s",
-    "efficiency",
+    "efficiency", "measured samples/s", "predicted samples/s",
 }  # fmt: skip
 
 

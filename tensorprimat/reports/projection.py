@@ -10,6 +10,9 @@ from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports.mlperf import table
 
 _COLUMNS = ("from", "GPUs", "measured", "predicted", "interval", "missed")
+_TITLES = (
+    "from", "GPUs", "measured samples/s", "predicted samples/s", f"{confidence_level(CONFIDENCE)} interval", "missed",
+)  # fmt: skip
 
 
 def document(found: Projection) -> dict[str, Any]:
@@ -25,16 +28,17 @@ def document(found: Projection) -> dict[str, Any]:
 
 def sentence(found: Projection) -> str:
     """Return the projection with its basis."""
-    expected = f"{count(found.tokens_per_second_per_gpu)} ({count(found.low)} to {count(found.high)})"
-    task = f", a different task from {one_line(found.other_task)}" if found.other_task else ""
+    expected = f"{count(found.tokens_per_second_per_gpu)} tokens/s/GPU on {counted(found.gpus, 'GPU')}"
+    interval = f"{confidence_level(CONFIDENCE)} interval {count(found.low)} to {count(found.high)}"
+    measured = f"{count(found.measured)} on {counted(found.measured_gpus, 'GPU')}"
+    task = f", although the result is of another task, {one_line(found.other_task)}" if found.other_task else ""
     exponent = found.exponent
-    measured_on = counted(found.measured_gpus, "GPU")
-    law = f"samples/s × GPUs^{fixed(exponent.mean, 3)} ± {fixed(exponent.half_width, 3)}"
+    law = f"samples/s grow as GPUs^{fixed(exponent.mean, 3)} ± {fixed(exponent.half_width, 3)}"
     return (
-        f"{one_line(found.gpu)}: {count(found.measured)} tokens/s/GPU on {measured_on}, {expected} on "
-        f"{found.gpus}, {confidence_level(CONFIDENCE)} interval, if it scales as {exponent.groups} submissions of "
-        f"{found.benchmark} did{task} ({law}); {verdict(found.validation)}. "
-        "This assumes a global batch and a network like theirs, and does not include the scatter of the result itself."
+        f"{one_line(found.gpu)}: {expected} ({interval}), projected from the measured {measured}. "
+        f"This assumes that it scales as {exponent.groups} submissions of {found.benchmark} did ({law}){task}, with a "
+        "global batch and a network like theirs; the scatter of the result itself is not included. "
+        f"Check of the projection: {verdict(found.validation)}."
     )
 
 
@@ -49,7 +53,7 @@ def validation_document(benchmark: str, found: Validation) -> dict[str, Any]:
 
 def validation_text(benchmark: str, found: Validation) -> str:
     """Return the left-out points of a benchmark as a table, and the conclusion from them."""
-    rows = table(_COLUMNS, [_row(point) for point in found.points]) if found.points else ""
+    rows = table(_TITLES, [_row(point) for point in found.points]) if found.points else ""
     shown = "reliable" if found.works else "not reliable"
     return f"{rows}{one_line(benchmark)}: projection is {shown}: {verdict(found)}."
 
