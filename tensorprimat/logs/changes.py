@@ -33,7 +33,7 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
         for row in np.flatnonzero(np.diff(samples) < 0).tolist():
             yield row + 1, f"the global batch falls from {count(samples[row])} to {count(samples[row + 1])}"
     for row in _shifts(gpus(steps)):
-        yield row, "the number of GPUs changes, by which the rates differ"
+        yield row, "the number of GPUs that the rates imply changes"
     if not steps.has("samples"):
         for row, is_restart in _other_tokens(steps.column("tokens")):
             if is_restart:

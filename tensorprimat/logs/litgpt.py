@@ -245,8 +245,8 @@ def _report_tokens(
     else:
         reading.reported["tokens_per_second"] = tokens * (1 - before / iterations[-1]) / duration
         reading.warnings.append(
-            f"tokens_per_second: the training resumed after iteration {before}; of the summary's tokens only those of "
-            f"the {iterations[-1] - before} iterations since then count, which its time holds"
+            f"tokens_per_second: the training resumed after iteration {before}; the summary's time covers only the "
+            f"{iterations[-1] - before} iterations since then, so only their tokens count"
         )
 
 

@@ -102,8 +102,8 @@ def read(log: Log) -> Reading:
     full = batch * length if batch and length else tokens.max(initial=0.0)
     if len(tokens) and tokens.mean() < (1 - TOLD_PADDING) * full:
         seen.warnings.append(
-            "tokens_per_second: the tokens of a step are total_weights, so padding is left out; MaxText's own "
-            "Tokens/s/device counts it, and is kept under reported"
+            "tokens_per_second: computed from MaxText's total_weights, which do not count padding; MaxText's own "
+            "Tokens/s/device counts it, and is kept as the reported rate"
         )
     if seen.ramp_up_rows:
         seen.warnings.append(
@@ -162,8 +162,8 @@ def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list
     if not untimed:
         return steps.replace(**columns), []
     return steps.replace(**columns), [
-        f"steps: the time of {untimed} of {len(steps)} rows is left out: JAX had no earlier step to wait for "
-        "(the first or second row, or two after an evaluation or checkpoint), so it is not a step time"
+        f"steps: the time of {untimed} of {len(steps)} rows is left out; it is not a step time, because JAX did not "
+        "wait for a step there (first or second row, or one of the two after an evaluation or checkpoint)"
     ]
 
 

@@ -314,8 +314,8 @@ def _summary(row: MetricRow, reading: Reading) -> Reading:
     reading.reported.update(columns.totals)
     if "samples_per_second" in reading.reported or "tokens_per_second" in reading.reported:
         reading.warnings.append(
-            "steps: a summary has no step times, only means over the whole run, start, evaluations and checkpoints "
-            "included; so no variance is known"
+            "steps: a summary has no step times, only means over the whole run with its start, evaluations and "
+            "checkpoints; so no variance is known"
         )
         if "samples_per_second" in columns.totals:
             reading.warnings.append(f"samples_per_second: {MAY_COUNT_OTHERS}")

@@ -231,14 +231,14 @@ def _segment_warnings(found: Sequence[Segment], measured: Sequence[Segment], *, 
         )
     if measured[0].alone:
         yield (
-            f"segments: number {measured[0].number} does not state all settings and runs at another speed than the "
-            "training before it, so no settings are taken from that one; state the missing ones by flag"
+            f"segments: training {measured[0].number} of the log does not state all settings and runs at another speed "
+            "than the training before it, so no settings are taken from that one; state the missing ones by flag"
         )
     inheriting = [str(segment.number) for segment in measured if segment.inherits]
     if inheriting:
         yield (
-            f"segments: number {', '.join(inheriting)} does not state all settings; the missing ones are those of the "
-            "training before it"
+            f"segments: training {', '.join(inheriting)} of the log does not state all settings; the missing ones are "
+            "taken from the training before it"
         )
 
 

@@ -113,8 +113,9 @@ def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
     near = [(line, text) for line, text in lines if first <= line <= last]
     if odd := odd_number(near, len(cited), cited):
         yield (
-            f"steps: line {odd.line} holds {odd.text!r}, which is spelled unlike the same number in the other rows, so "
-            "rows may be joined or cut there and a figure may be wrong; look at the line, and read the original log"
+            f"steps: the number in {odd.text!r} on line {odd.line} has another form than in the other rows (digits, "
+            "exponent), so rows may be joined or cut there, and a figure may be wrong; check the line, or read the "
+            "original log"
         )
     if width := cut_width(lines, set(cited.tolist())):
         yield (

@@ -128,7 +128,8 @@ def weighted(
     seconds, error = _between_rows(steps, elapsed, rates)
     if seconds is not None and error <= UNEVEN:
         how = f"are weighted by {elapsed.name if elapsed else 'the timestamps of the rows'}"
-        how += f", whose rounding leaves about {percent(error)} in the mean" if error >= WORTH_REPORTING else ""
+        if error >= WORTH_REPORTING:
+            how += f", whose rounding gives the mean a standard error of about {percent(error)}"
         return steps.replace(relative_work=rates * seconds), [_warning(how)]
     if labels is not None and np.isfinite(labels).all():
         how = "are weighted by the tokens that enter the loss, as if these were the same share of every step"

@@ -80,8 +80,8 @@ def read(log: Log) -> Reading:
         evaluations = sum(row.evaluation_seconds for row in content.rows) + content.evaluation_seconds
         stated = f" (eval_runtime adds up to {fixed(evaluations, 1)} s)" if evaluations else ""
         reading.warnings.append(
-            f"steps: the log has no step times, only means over the whole run, start, evaluations{stated} and "
-            "checkpoints included; so no variance is known"
+            f"steps: the log has no step times, only means over the whole run with its start, evaluations{stated} and "
+            "checkpoints; so no variance is known"
         )
         if not content.rows and not content.bar and not content.resumed_at and "samples_per_second" in reported:
             reading.warnings.append(f"samples_per_second: {run.MAY_COUNT_OTHERS}")

@@ -230,9 +230,9 @@ def evidence_of(runs: Sequence[MlperfEvents], steps: Sequence[Step]) -> Evidence
         if closed and own < math.inf:
             inside = sum(_training_seconds(run, block) for block in run.blocks)
             spent.append(("start-up", run.blocks[0].started - run.started))
-            spent.append(("inside blocks but in no row", _plausible(inside - own, inside)))
+            spent.append(("training inside blocks outside the logged rows", _plausible(inside - own, inside)))
             outside = run.stopped - run.blocks[0].started - inside - spent[0][1]
-            spent.append(("between and after blocks", outside))
+            spent.append(("time between and after blocks", outside))
         clocks.append(
             LogClock(
                 name="run_start to run_stop",

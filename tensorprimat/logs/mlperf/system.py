@@ -195,7 +195,7 @@ def _take_launch(reading: Reading, launched: LaunchLines) -> None:
         return
     if len(launched.world_sizes) > 1:
         stated = " and ".join(map(str, sorted(launched.world_sizes)))
-        reading.warnings.append(f"num_gpus: the launcher states {stated} processes, so it is unknown; give --num-gpus")
+        reading.warnings.append(f"num_gpus: unknown, because the launcher states {stated} processes; give --num-gpus")
     elif launched.world_sizes:
         (config["num_gpus"],) = launched.world_sizes
         reading.assumed["num_gpus"] = "WORLD_SIZE of the launcher, one GPU for each process"
