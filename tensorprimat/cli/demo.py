@@ -49,7 +49,8 @@ def command(
     from tensorprimat.core.atomic import write_atomically
     from tensorprimat.core.mlperf_library import DERIVED, bundled
     from tensorprimat.core.store import Loaded
-    from tensorprimat.reports.console import print_summary
+    from tensorprimat.reports import harmless
+    from tensorprimat.reports.console import paragraph, print_summary
     from tensorprimat.reports.mlperf_comparison import sentence
     from tensorprimat.reports.plots.canvas import can_draw
     from tensorprimat.reports.plots.mlperf import task
@@ -65,10 +66,15 @@ def command(
     )
     if can_draw():
         write_atomically(folder / PICTURE, task(whole, 0.95)["png"])
-    print_summary(comparison)
-    print(f"Time to the same quality target, mean over several submitters: {sentence(whole, 0.95)}")
-    print(*(f"warning: {one_line(warning.text)}" for warning in whole.warnings), sep="\n")
-    print(f"Both sides are {DERIVED.format(round='v5.1')}.")
+    screen = harmless.console(highlight=False)
+    print_summary(comparison, screen)
+    below = (
+        f"Time to the same quality target, mean over several submitters: {sentence(whole, 0.95)}",
+        *(f"warning: {one_line(warning.text)}" for warning in whole.warnings),
+        f"Both sides are {DERIVED.format(round='v5.1')}.",
+    )
+    for one in below:
+        screen.print(paragraph(one, width=screen.width))
     page = resolved(folder / "comparison_report.html")
     print(f"Page: {page}")
     if not no_open:
