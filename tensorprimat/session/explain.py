@@ -49,7 +49,8 @@ def overview(result: Result) -> list[tuple[str, str]]:
         if performance.cv_step_time is not None:
             parts.append(f"CV {quantities.percent(performance.cv_step_time)}")
         if performance.total_steps:
-            parts.append(f"{performance.measured_steps} of {performance.total_steps} steps measured")
+            measured = f"{performance.measured_steps:,} of {performance.total_steps:,} steps measured"
+            parts.append(measured)
         rows.append(("step time", ", ".join(parts)))
     reason = audit_verdict.reason(result.audit)
     off_the_clock = f" ({reason})" if reason else ""

@@ -41,8 +41,8 @@ def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
     of_training = [of_result(one) for one in trained]
     points = [*of_cells(cells), *(point for point in of_training if point is not None)]
     left_out = problems + [
-        f"{one.path}: not on the roofline; it needs a known shape, sequence length, micro batch, precision and rate, "
-        "and the bytes of experts, latent attention and recomputed activations are not known"
+        f"{one.path}: not on the roofline, which needs a known shape, sequence length, micro batch, precision and "
+        "rate, and has no byte counts for experts, latent attention and recomputed activations"
         for one, point in zip(loaded, of_training, strict=True)
         if point is None
     ]
