@@ -133,7 +133,7 @@ def test_a_gpu_number_is_refused_under_torchrun(two_gpus, tmp_path, capsys, monk
 def test_a_gpu_below_the_catalogue_is_named():
     (row, *_) = made().matmul
     (printed,) = preflight.warnings_about(made(matmul=(row.model_copy(update={"best_flops_per_second": 3e14}),)))
-    assert printed.startswith("bf16: the best product reaches 30 % of the catalogue's peak")
+    assert printed.startswith("bf16: the best matrix product reaches 30 % of the catalogue's peak")
 
 
 def test_a_sound_machine_is_not_warned_about():

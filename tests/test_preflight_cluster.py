@@ -101,10 +101,10 @@ def alone(rate):
 
 def test_one_gpu_is_compared_with_the_best_published_product():
     [printed] = alone(4e14).below(0.9)
-    assert printed == "node1: the GPU reaches 50.0 % of the best published bf16 product, less than 90 %"
+    assert printed == "node1: the GPU reaches 50.0 % of the best published bf16 rate, less than 90 %"
     assert alone(7.9e14).below(0.9) == ()
     [printed] = alone(7.9e14).changed(matmul=()).below(0.9)
-    assert printed == "node1: no bf16 product was measured that could be compared with the published one"
+    assert printed == "node1: no measured bf16 rate can be compared with the published one"
 
 
 @pytest.mark.parametrize("executor", [(), ("--executor", "slurm", "--partition", "cpu")])

@@ -70,8 +70,7 @@ def test_advice_that_differs_in_numbers_only_is_shown_once():
     )]  # fmt: skip
     (printed,) = reports.warnings(wide)
     assert (
-        printed
-        == "scatter: CV 30.1 % over 4 trials [tiny, context 16, batch 1, train, fp32; worst of 3 out of 3 cells]"
+        printed == "scatter: CV 30.1 % over 4 trials [3 of 3 cells; the worst: tiny, context 16, batch 1, train, fp32]"
     )
 
 

@@ -186,12 +186,12 @@ class Preflight(Record):
     def _below_published(self, share: float) -> tuple[str, ...]:
         rows = [row for row in self.matmul if row.precision == COMPARED and row.achieved_flops_per_second]
         if not rows:
-            return (f"{self.host}: no {COMPARED} product was measured that could be compared with the published one",)
+            return (f"{self.host}: no measured {COMPARED} rate can be compared with the published one",)
         reached = max(row.best_flops_per_second / (row.achieved_flops_per_second or 1) for row in rows)
         if reached >= share:
             return ()
         return (
-            f"{self.host}: the {self.unit} reaches {percent(reached, 1)} of the best published {COMPARED} product, "
+            f"{self.host}: the {self.unit} reaches {percent(reached, 1)} of the best published {COMPARED} rate, "
             f"less than {100 * share:g} %",
         )
 

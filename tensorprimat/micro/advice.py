@@ -123,8 +123,8 @@ def spilling(cells: Sequence[MicroResult]) -> dict[int, str]:
         if rate and peak and total and max(alike) > SPILLING * rate and peak > FULL * total:
             found[place] = (
                 f"memory: {fixed(max(alike) / rate, 1)} times slower than its FLOPs explain, with "
-                f"{percent(peak / total, 0)} of the memory in use: memory is spilling; "
-                f"--batch-size {max(1, cell.batch_size // 2)}, or --fit"
+                f"{percent(peak / total, 0)} of the memory in use: memory is spilling; use "
+                f"--batch-size {max(1, cell.batch_size // 2)} or --fit"
             )
     return found
 

@@ -239,7 +239,7 @@ def warnings_about(found: Preflight) -> list[str]:
         if row.peak_flops_per_second and row.best_flops_per_second < BELOW_CATALOGUE * row.peak_flops_per_second:
             share = percent(row.best_flops_per_second / row.peak_flops_per_second, 0)
             warnings.append(
-                f"{precision}: the best product reaches {share} of the catalogue's peak; possible causes: a defective "
-                "GPU, a power limit, other work on the GPU"
+                f"{precision}: the best matrix product reaches {share} of the catalogue's peak; possible causes: a "
+                "defective GPU, a power limit, other work on the GPU"
             )
     return warnings

@@ -61,7 +61,7 @@ def open_tokens(path: Path, *, vocabulary_size: int, least: int) -> NDArray[np.u
         remedy = "--data takes one that numpy.save wrote, of uint16 or int32 (tokens without a header: numpy.fromfile)"
         raise InputError("not a .npy file of numbers", path=path, remedy=remedy) from error
     if not isinstance(tokens, np.ndarray):
-        raise InputError("an archive of arrays, not one", path=path, remedy="--data takes a .npy file")
+        raise InputError("an archive of arrays, not a single array", path=path, remedy="--data takes a .npy file")
     if tokens.dtype not in DTYPES:
         raise InputError(f"tokens of type {tokens.dtype}", path=path, remedy="--data takes uint16 or int32")
     if tokens.ndim != 1:

@@ -181,7 +181,7 @@ def _worst(alike: Mapping[str, Sequence[MicroResult]], cells: int) -> str:
     if cells == 1 or (len(alike) == len(of) == 1 and of[0].title in sentence):
         return sentence
     if len(alike) > 1:
-        return f"{sentence} [{of[0].title}; worst of {sum(map(len, alike.values()))} out of {cells} cells]"
+        return f"{sentence} [{sum(map(len, alike.values()))} of {cells} cells; the worst: {of[0].title}]"
     which = "every cell" if len(of) == cells else f"{len(of)} cells" if len(of) > 2 else "; ".join(c.title for c in of)
     return f"{sentence} [{which}]"
 
