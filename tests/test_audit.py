@@ -101,7 +101,7 @@ def test_rows_of_more_steps_than_the_log_counts_refuse_the_log():
 
 def test_dates_that_agree_with_the_step_times_need_no_explanation():
     outcome = audited(result(rows([1.0] * 20, [1.001 * n for n in range(1, 21)])), "run.log")
-    assert outcome.audit.clock == "the dates of the rows"
+    assert outcome.audit.clock == "the timestamps of the rows"
     assert outcome.audit.ratio == pytest.approx(1.001)
     assert outcome.audit.explained_by == ()
 
@@ -120,7 +120,7 @@ def test_a_night_between_two_rows_hides_no_contradiction():
 
 
 def test_an_excess_that_all_rows_share_is_a_longer_step_time_and_not_a_pause():
-    with pytest.raises(ContradictionError, match="by the dates of the rows"):
+    with pytest.raises(ContradictionError, match="by the timestamps of the rows"):
         audited(result(rows([1.0] * 20, [1.5001 * n for n in range(1, 21)])), "run.log")
 
 
@@ -128,13 +128,13 @@ def test_dates_of_a_copy_of_the_log_are_not_a_clock():
     outcome = audited(result(rows([10.0] * 60, [float(n // 7) for n in range(60)])), "run.log")
     assert outcome.audit is None
     assert outcome.warnings[0].startswith(
-        "audit: the steps took 590 s, but their lines carry dates within 8 s: a program that copied the"
+        "audit: the steps took 590 s, but the timestamps of their lines span only 8 s: a program that copied the"
     )
 
 
 def test_dates_that_leave_no_time_for_the_rows_are_a_warning_because_lines_may_have_been_copied():
     outcome = audited(result(rows([10.0] * 20, [float(n) for n in range(1, 21)])), "run.log")
-    assert outcome.warnings[0].startswith("audit: 19 steps take 190 s at the measured pace, but 19 s by the dates")
+    assert outcome.warnings[0].startswith("audit: 19 steps take 190 s at the measured pace, but 19 s by the timestamps")
 
 
 @pytest.mark.parametrize("seconds", [2.0, 11.0])
@@ -209,7 +209,7 @@ def test_the_audit_is_in_the_result_of_a_real_log(shared: Path) -> None:
     assert outcome.clock == "run_start to run_stop"
     assert outcome.clock_seconds == pytest.approx(4026.5, abs=0.1)
     assert outcome.ratio == pytest.approx(1.0114, abs=1e-3)
-    assert any("inside blocks but in no row 45 s" in sentence for sentence in outcome.explained_by)
+    assert any("training inside blocks outside the logged rows 45 s" in sentence for sentence in outcome.explained_by)
 
 
 def test_a_headline_that_differs_from_the_clock_states_the_reason_and_a_contradiction_comes_first(capsys):
@@ -287,8 +287,8 @@ def test_a_contradiction_states_the_time_that_the_clock_leaves_to_the_steps():
     dates = np.cumsum([0.9 + (10.0 if n == 50 else 0.0) for n in range(101)]).tolist()
     outcome = audited(result(rows([1.0] * 101, dates), announced={505: "validation"}), "run.log")
     assert outcome.warnings[0] == (
-        "audit: 100 steps take 100 s at the measured pace, but 90 s by the dates of the rows, not counting evaluation "
-        "9.9 s: 8.9 s (9 %) are unexplained"
+        "audit: 100 steps take 100 s at the measured pace, but 90 s by the timestamps of the rows, not counting "
+        "evaluation 9.9 s: 8.9 s (9 %) are unexplained"
     )
 
 
@@ -299,7 +299,7 @@ def test_two_times_that_round_to_one_number_are_reported_with_more_digits():
 
 def test_what_was_subtracted_from_the_clock_does_not_explain_a_gap():
     subtracted = Audit(
-        clock="the dates of the rows", ratio=1.2, explained_by=("evaluation 60 s, subtracted from the clock",)
+        clock="the timestamps of the rows", ratio=1.2, explained_by=("evaluation 60 s, subtracted from the clock",)
     )
     assert audit_verdict.reason(subtracted).endswith("clock: unexplained")
     counted = subtracted.changed(explained_by=("checkpoint 30 s", *subtracted.explained_by))

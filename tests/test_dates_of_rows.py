@@ -71,7 +71,7 @@ def read(path: Path, row: Row, seconds: float, gaps: Sequence[float]) -> Result:
 def test_stamps_that_agree_with_the_rows_are_the_clock_of_the_audit(tmp_path, row):
     result = read(tmp_path / "run.log", row, 2.0, [2.0] * 40)
     assert result.audit is not None
-    assert (result.audit.clock, result.audit.explained_by) == ("the dates of the rows", ())
+    assert (result.audit.clock, result.audit.explained_by) == ("the timestamps of the rows", ())
     assert result.audit.ratio == pytest.approx(1, abs=0.03)
     assert not any(warning.startswith("audit") for warning in result.warnings)
 
@@ -87,12 +87,12 @@ def test_a_pause_between_two_stamps_is_named_with_its_seconds(tmp_path, row):
 def test_stamps_that_leave_a_tenth_unexplained_are_the_first_warning(tmp_path, row):
     result = read(tmp_path / "run.log", row, 2.0, [2.3] * 80)
     assert result.warnings[0].startswith("audit: 79 steps take 158 s at the measured pace, but 18")
-    assert "by the dates of the rows" in result.warnings[0]
+    assert "by the timestamps of the rows" in result.warnings[0]
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_stamps_that_contradict_the_rows_refuse_the_log(tmp_path, row):
-    with pytest.raises(ContradictionError, match=r"at the measured pace, but .* by the dates of the rows"):
+    with pytest.raises(ContradictionError, match=r"at the measured pace, but .* by the timestamps of the rows"):
         read(tmp_path / "run.log", row, 2.0, [3.0] * 80)
 
 

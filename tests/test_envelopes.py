@@ -232,7 +232,7 @@ def test_rows_without_dates_are_checked_against_the_dates_of_the_collector(
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.005)
     if result.provenance.timing == "reported":
         assert result.audit is not None
-        assert result.audit.clock == "the dates of the rows"
+        assert result.audit.clock == "the timestamps of the rows"
         assert result.audit.ratio == pytest.approx(1, abs=0.01)
 
 
@@ -240,7 +240,7 @@ def test_rows_without_dates_are_checked_against_the_dates_of_the_collector(
 def test_the_dates_of_a_collector_refuse_rows_that_leave_out_a_third_of_the_time(
     tmp_path: Path, collector: str
 ) -> None:
-    with pytest.raises(ContradictionError, match="by the dates of the rows"):
+    with pytest.raises(ContradictionError, match="by the timestamps of the rows"):
         logs.read(written(tmp_path, dated(WITHOUT_A_DATE["litgpt"], collector, gap=3.0)))
 
 

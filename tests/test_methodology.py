@@ -324,7 +324,7 @@ def test_max_and_agreed_with_equal_rows_are_reported_as_equal():
     mi300x = of_values("mi300x", "agreed", precision="fp8", micro_batch_size=2)
     (pair,) = compare([h100, mi300x]).pairs
     assert pair.fairness.verdict == "same_work"
-    assert "methodology names differ (max against agreed), and both sides hold every value of agreed" in (
+    assert "methodology names differ (max against agreed), but both sides use every value of agreed" in (
         pair.fairness.sentence
     )
     other = of_values("mi300x", "agreed", precision="fp8", micro_batch_size=4)
@@ -335,7 +335,7 @@ def test_max_and_agreed_with_equal_rows_are_reported_as_equal():
 def test_equal_values_under_two_names_are_compared():
     (pair,) = compare([of_values("h100", "max"), of_values("mi300x", "classic")]).pairs
     assert pair.fairness.verdict == "identical"
-    assert "max against classic), and every value that they set is equal" in pair.fairness.sentence
+    assert "max against classic), but every value that they set is equal" in pair.fairness.sentence
     (pair,) = compare([of_values("h100", "max"), of_values("mi300x", "classic", context_parallel_size=None)]).pairs
     assert pair.fairness.verdict == "not_comparable", "what is not stated is not equal"
 

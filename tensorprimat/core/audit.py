@@ -116,7 +116,7 @@ def unchecked(result: Result) -> str | None:
     if not unknown:
         return None
     return (
-        "the rates are not checked against the dates of the rows, because the time of a step is unknown; give "
+        "the rates are not checked against the timestamps of the rows, because the time of a step is unknown; give "
         f"{', '.join(unknown)}"
     )
 

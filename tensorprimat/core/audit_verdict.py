@@ -109,8 +109,8 @@ def refusals(found: Sequence[AuditFinding]) -> list[str]:
 def _contradiction(finding: AuditFinding) -> str:
     if finding.is_copied:
         return (
-            f"the steps took {short_seconds(finding.expected)}, but their lines carry dates within "
-            f"{short_seconds(finding.seconds)}: a program that copied the log probably added them, so the figures are "
+            f"the steps took {short_seconds(finding.expected)}, but the timestamps of their lines span only "
+            f"{short_seconds(finding.seconds)}: a program that copied the log probably added these, so the figures are "
             "not checked against them"
         )
     if finding.rows_steps > finding.steps * (1 + WARNED):

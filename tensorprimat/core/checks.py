@@ -122,7 +122,7 @@ def _work_of_rows(result: Result) -> list[str]:
     return [
         f"tokens_per_step: the rows hold {count(tokens)} tokens a step, but the settings allow {most:,} "
         f"({config.global_batch_size} sequences of {config.sequence_length}); settings and rows may be of different "
-        "jobs. The figures are those of the rows; --global-batch-size and --sequence-length state the settings"
+        "jobs. The figures are those of the rows; correct the settings with --global-batch-size and --sequence-length"
     ]
 
 

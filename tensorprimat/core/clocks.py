@@ -9,7 +9,7 @@ import numpy as np
 
 FINEST = 1e-3  # seconds; dates with more than three decimals count as milliseconds
 LOOKED_AT = 1000  # gaps that are tested before all of them: they rule out most wrong resolutions
-DATES = "the dates of the rows"  # name of this clock in messages
+DATES = "the timestamps of the rows"  # name of this clock in messages
 
 
 def resolution_of(moments: np.ndarray) -> float:

@@ -140,6 +140,6 @@ def reconciled(pair: Sequence[Result]) -> str | None:
     named = f"The methodology names differ ({one.methodology} against {other.methodology})"
     values = [[getattr(result.training_config, key) for key in OF_A_METHODOLOGY] for result in pair]
     if None not in values[0] and values[0] == values[1]:
-        return f"{named}, and every value that they set is equal"
+        return f"{named}, but every value that they set is equal"
     common = held(one) & held(other)
-    return f"{named}, and both sides hold every value of {sorted(common)[0]}" if common else None
+    return f"{named}, but both sides use every value of {sorted(common)[0]}" if common else None

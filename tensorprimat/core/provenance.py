@@ -13,7 +13,7 @@ class Audit(RoundedRecord):
     """Comparison of a result's rate with the log's own clock: see core.audit."""
 
     clock: str | None = None
-    """Clock of the log that was used: run_start to run_stop, train_runtime, the dates of the rows …"""
+    """Clock of the log that was used: run_start to run_stop, train_runtime, the timestamps of the rows …"""
     work: Figure = None
     """Work between the two readings of the clock, in `work_unit`."""
     work_unit: Literal["tokens", "samples", "steps"] = "steps"

@@ -313,7 +313,7 @@ def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, fac
             shown = count(logged[0]) if len(logged) == 1 else f"{count(logged[0])} to {count(logged[-1])}"
             what = f"--global-batch-size {batch:,}" if notes.overrides else "the log's own count"
             notes.warnings.append(
-                f"global_batch_size: {what} is used; the rows of the log count {shown} sequences, {batch:,} are stated"
+                f"global_batch_size: {batch:,} is stated, but the log's rows count {shown} sequences; {what} is used"
             )
             if notes.overrides:
                 steps = steps.replace(samples=float(batch))
