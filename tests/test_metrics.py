@@ -100,8 +100,11 @@ def test_an_mfu_in_fp8_names_the_parts_that_stay_in_bf16():
     body, rest, whole = 41.876, 3.152 + 6.442, 51.470
     peak = whole / (body / 1978.9 + rest / 989.4)
     mfu = metric("mfu", result(config={"precision": "fp8"}))
-    share = f"{100 * mfu.value * 1978.9 / peak:.1f} % of the mixed peak of {peak:,.0f} TFLOP/s"
-    assert f"; {share} (layers' matrices fp8, output head" in mfu.remark
+    printed = (
+        f"{100 * mfu.value * 1978.9 / peak:.1f} % of a mixed peak of {peak:,.0f} TFLOP/s (layers' matrices at "
+        "the fp8 peak, output head and attention at the bf16 peak of 989.4)"
+    )
+    assert printed in mfu.remark
     assert "mixed peak" not in metric("mfu").remark
 
 
@@ -110,7 +113,7 @@ def test_an_mfu_of_packed_sequences_states_its_value_without_attention():
     packed = result(config={"packing": True})
     mfu = metric("mfu", packed)
     least = mfu.value * (1 - 6.442 / 51.470)
-    assert f"one document: at least {100 * least:.1f} % if attention stays within documents" in mfu.remark
+    assert f"one document; if attention stays within documents, MFU is at least {100 * least:.1f} %" in mfu.remark
     assert "document" not in metric("mfu").remark
     assert "document" not in metric("mfu", packed, convention="6n").remark
 

@@ -77,7 +77,7 @@ def in_pairs(one):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "machine"), [((1, 1), "machine"), ((4, 4), "set of 4 nodes"), ((1, 4), "machine or set of nodes")]
+    ("nodes", "machine"), [((1, 1), "machine"), ((4, 4), "set of 4 nodes"), ((1, 4), "machine or node set")]
 )
 def test_the_scope_names_a_machine_or_a_set_of_nodes(nodes, machine):
     sides = [

@@ -158,8 +158,8 @@ def _unpaired(groups: Mapping[str, Sequence[Group]], group_pairs: Mapping[str, S
     for model, of_model in groups.items():
         paired = {id(group) for pair in group_pairs[model] for group in pair.groups}
         alone += [
-            f"{group.label}: not compared, because another side of its group did work more similar to that of "
-            "the other group; to compare this side, name the sides: tprimat compare NAME=PATH NAME=PATH"
+            f"{group.label}: not compared, because each side is compared with the one whose work is most similar, and "
+            "that is another; to compare this side, name the sides: tprimat compare NAME=PATH NAME=PATH"
             for group in of_model
             if paired and id(group) not in paired
         ]

@@ -250,7 +250,7 @@ def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -
     if kind is None:
         return Check(
             model=model, what="memory", status="undecided", change=None, low=None, high=None, limit=limit,
-            sentence="no kind of device memory was measured on both sides",
+            sentence="the sides have no device memory figure of the same kind",
         )  # fmt: skip
     what = f"peak {kind.replace('_', ' ')}"
     below, above = ([peak for run in group.runs if (peak := _peak(run, kind))] for group in pair.groups)

@@ -104,8 +104,8 @@ def _of_parts(result: Result, gpu: Gpu | None, convention: str, mfu: float, peak
         return ""
     parts = flops.peak_of_parts(shape, length, layers=peak, others=wide.value, convention=convention)
     return (
-        f"; {percent(mfu * peak / parts)} of the mixed peak of {count(parts)} TFLOP/s (layers' matrices {ran}, output "
-        f"head and attention bf16 at {wide.value:,g})"
+        f"; {percent(mfu * peak / parts)} of a mixed peak of {count(parts)} TFLOP/s (layers' matrices at the "
+        f"{ran} peak, output head and attention at the bf16 peak of {wide.value:,g})"
     )
 
 
@@ -123,7 +123,7 @@ def _of_packing(result: Result, convention: str, mfu: float) -> str:
         return ""
     charged = flops.charged_per_token(result, convention)
     least = f"at least {percent(mfu * (1 - attention / charged))}" if attention and charged else "lower"
-    return f"; each packed sequence counts as one document: {least} if attention stays within documents"
+    return f"; a packed sequence is counted as one document; if attention stays within documents, MFU is {least}"
 
 
 def _stated(result: Result) -> str:

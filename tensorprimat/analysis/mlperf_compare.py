@@ -220,10 +220,10 @@ def _precisions(first: TaskSide, second: TaskSide) -> str | None:
             f"{name.upper()} in {number} of {len(each.scored)} entries{' (configuration files)' if configured else ''}"
             for (name, configured), number in counts.items()
         ]
-        silent = ["not stated"] if not stated else ["not stated in the others"] * (counts.total() < len(each.scored))
+        silent = [] if counts.total() == len(each.scored) else ["unknown in the others" if stated else "unknown"]
         name = f"{each.gpu} {each.round}" if first.gpu == second.gpu else each.gpu
-        parts.append(f"{name} {', '.join([*stated, *silent])}")
-    return f"precision: {'; '.join(parts)}; any difference is part of the ratio"
+        parts.append(f"{name}: {', '.join([*stated, *silent])}")
+    return f"precision: {'; '.join(parts)}; the ratio includes any difference of precision"
 
 
 def _hashes(one: TaskSide) -> dict[str, str]:

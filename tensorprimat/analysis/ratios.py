@@ -186,17 +186,17 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
     if pair.log is None:
         return found
     low, high = pair.log.interval(level)
-    looks = f", as look {look_of(pair)} at this comparison while runs are added" if look_of(pair) > 1 else ""
     corrected = [f"as one of {family} comparisons (Holm)"] if family > 1 else []
-    if corrected or looks:
-        rests_on += f", widened {' '.join(corrected)}{looks}"
+    corrected += [f"because runs were added and this is look {look_of(pair)} at them"] if look_of(pair) > 1 else []
+    if corrected:
+        rests_on += f", widened {' and '.join(corrected)}"
     estimate = replace(
         found.estimate,
         value=math.exp(pair.log.log),
         low=low,
         high=high,
         confidence=level,
-        joint=assumed.confidence if corrected or looks else None,
+        joint=assumed.confidence if corrected else None,
         rests_on=rests_on,
         no_interval_because=None,
     )
@@ -239,9 +239,7 @@ def scope(pair: GroupPair, assumed: StatedScatter) -> str | None:
     if assumed.host_cv:
         return f"assumed: machines vary by {100 * assumed.host_cv:g} %"
     nodes = {group.result.training_config.num_nodes or 1 for group in single}
-    machine = (
-        "machine" if nodes == {1} else f"set of {min(nodes)} nodes" if len(nodes) == 1 else "machine or set of nodes"
-    )
+    machine = "machine" if nodes == {1} else f"set of {min(nodes)} nodes" if len(nodes) == 1 else "machine or node set"
     whose = " per side" if len(single) > 1 else f" of {single[0].label}"
     if in_pairs(*pair.groups) is not None:
         whose = ""

@@ -39,13 +39,13 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
     parts = comparison.parts
     batches = " against ".join("/".join(map(str, side.batches)) or "?" for side in (first, second))
     scaling = (
-        f"; scaling factors of MLPerf's rules: {times(parts['scaling'], 3)}"
+        f", the scaling factors of MLPerf's rules by {times(parts['scaling'], 3)}"
         if abs(parts["scaling"] - 1) >= 0.0005
         else ""
     )
     return (
         f"{opening}. {names[0]} has {times(parts['rate'], 2)} the samples/s and needs {times(parts['samples'], 2)} the "
-        f"samples (batch {batches}); factor of evaluation and set-up: "
+        f"samples (batch {batches}). Evaluation and set-up change the ratio of times by "
         f"{times(parts['evaluation_and_set_up'], 3)}{scaling}."
     )
 
@@ -224,7 +224,7 @@ def _scaling(one: Scaling) -> str:
         for point in one.points
     ]
     titles = ("GPUs", "minutes", "batch", "samples/s", "efficiency", "entry")
-    measure = "efficiency: samples/s per GPU, relative to the fewest GPUs"
+    measure = "efficiency: samples/s per GPU, relative to their mean at the fewest GPUs"
     heading = f"{one.gpu}, {one.benchmark}, {one.round}: strong scaling ({measure})\n"
     return heading + table(titles, lines) + _law_sentence(one)
 
@@ -238,7 +238,7 @@ def _law_sentence(one: Scaling) -> str:
     elif len(counts) <= FEWEST_COUNTS:
         end = "Three numbers of GPUs are too few to tell whether scaling stops"
     else:
-        end = f"No stop of scaling is detected up to {max(counts)} GPUs"
+        end = f"No sign that scaling stops up to {max(counts)} GPUs"
     return (
         f"{law_text(one.rate)}; points scatter by {percent(one.rate.scatter, 1)} around it. Minutes are proportional "
         f"to GPUs^{fixed(one.minutes.exponent, 3)} (±{fixed(one.minutes.half_width, 3)}). {end}.\n"

@@ -33,7 +33,7 @@ def table(rows: Sequence[PublishedComparison], left_out: int = 0) -> Table:
         columns=headed(titles, words=("GPU", "Level", "What differs", "Source")),
         rows=tuple(_published_row(row) for row in rows),
         note="Published figures use the timing of their source and have no interval; the ratio is the measured figure "
-        "over the published one. Nearest first: comparable, same GPU, same number of GPUs."
+        "over the published one. Comparable rows come first, then the same GPU, then the same number of GPUs."
         + _starred(rows)
         + _omitted(left_out),
     )
@@ -41,7 +41,8 @@ def table(rows: Sequence[PublishedComparison], left_out: int = 0) -> Table:
 
 def _starred(rows: Sequence[PublishedComparison]) -> str:
     conditions = dict.fromkeys(one for row in rows for against in row.against for one in against.fairness.conditions)
-    return f" * only if {' and '.join(conditions)} match, which one side does not state." if conditions else ""
+    named = " and ".join(conditions)
+    return f" * only if both sides agree in {named}, which one side does not state." if conditions else ""
 
 
 def _omitted(left_out: int) -> str:
