@@ -115,7 +115,7 @@ def test_a_rate_that_no_batch_turns_into_a_time_is_said_to_be_unchecked(tmp_path
     without = [line for line in trainer(32.25) if "batch size" not in line]
     result = read(tmp_path, *without)
     assert result.audit is None
-    assert any("not checked against the dates" in one and "--global-batch-size" in one for one in result.warnings)
+    assert any("not checked against the timestamps" in one and "--global-batch-size" in one for one in result.warnings)
     stated = logs.read(tmp_path / "run.log", facts=UserFacts(global_batch_size=32))
     assert stated.audit.ratio == pytest.approx(1.0, abs=0.02)
     assert not any("not checked" in warning for warning in stated.warnings)
