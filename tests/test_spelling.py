@@ -125,6 +125,15 @@ def test_a_share_of_none_among_shares_of_eight_digits_is_whole(tmp_path):
     assert not signs(tmp_path / "logging.jsonl", lines)
 
 
+def test_a_line_before_the_rows_may_write_a_number_without_decimals(tmp_path):
+    """Cisco's llama31_8b of MLPerf v5.1 writes "step": 0 with its warm-up time, and "step": 32.0 in the rows."""
+    lines = ['stats {"value": {"warmup_time": 149.75}, "lineno": 168, "step": 0}', *maxtext()]
+    lines[1:] = [f'{line}, "lineno": 312, "step": {32 * number}.0}}' for number, line in enumerate(lines[1:], start=1)]
+    assert signs(tmp_path / "a.log", lines) == []
+    lines[9] = lines[9].replace(".0}", "}")
+    assert "line 10" in signs(tmp_path / "a.log", lines)[0]
+
+
 def test_a_validation_with_other_decimals_than_the_steps_is_whole(tmp_path):
     row = "[titan] 2026-05-12 23:{0:02}:26,394 - INFO - {1}step: {0:2}  loss: {2}  memory: 9.5GiB(76%)  tps: 7,599"
     lines = [row.format(index, "", f"{12 - index / 7:8.5f}") + "  tflops: 27.00  mfu: 9.50%" for index in range(1, 50)]

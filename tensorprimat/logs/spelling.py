@@ -108,7 +108,8 @@ def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
     cited = _cited(steps)
     if len(cited) < LEAST_ROWS:
         return
-    first, last = max(int(cited[0]) - MOST_LINES_OF_A_ROW, 1), int(cited[-1])
+    lines_of_a_row = min(int(np.median(np.diff(cited))), MOST_LINES_OF_A_ROW)
+    first, last = int(cited[0]) - lines_of_a_row + 1, int(cited[-1])
     lines = [(line, text) for line, text in log.lines() if len(text) <= LONGEST_ROW]
     near = [(line, text) for line, text in lines if first <= line <= last]
     if odd := odd_number(near, len(cited), cited):
