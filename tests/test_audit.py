@@ -11,7 +11,7 @@ from job_logs import Job, megatron
 
 from tensorprimat import logs
 from tensorprimat.core import audit_verdict
-from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
+from tensorprimat.core.clocks import DATES, Elapsed, Evidence, LogClock
 from tensorprimat.core.errors import ContradictionError
 from tensorprimat.core.provenance import Audit
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
@@ -202,6 +202,11 @@ def test_pooled_runs_add_up_their_work_and_clocks():
     pooled = pool(runs).audit
     assert (pooled.work, pooled.clock_seconds, pooled.ratio) == (16000.0, 55.0, pytest.approx(55 / 40))
     assert pooled.explained_by == ("run 1: start-up 10 s", "run 2: start-up 5 s")
+
+
+def test_an_older_file_names_the_clock_of_timestamps_as_a_new_one_does():
+    older = Audit.model_validate({"clock": "the dates of the rows", "work": 10, "clock_seconds": 5.0})
+    assert older == Audit(clock=DATES, work=10, clock_seconds=5.0)
 
 
 def test_the_audit_is_in_the_result_of_a_real_log(shared: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from tensorprimat.core.clocks import DATES
 from tensorprimat.core.records import Count, Figure, Record, RoundedRecord
 
 
@@ -26,6 +27,12 @@ class Audit(RoundedRecord):
     """Causes of the difference, each with its seconds: "start-up 212 s"."""
     unexplained_seconds: Figure = None
     """Seconds without an explanation, beyond rounding; negative where the clock counts less than the rows."""
+
+    @field_validator("clock")
+    @classmethod
+    def _present_name(cls, clock: str | None) -> str | None:
+        """Return the present name of the clock: files from before 2026-11-25 have another one for timestamps."""
+        return DATES if clock == "the dates of the rows" else clock
 
 
 class Source(Record):
