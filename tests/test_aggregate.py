@@ -1,5 +1,6 @@
 """Tests of tprimat aggregate: a folder of cells as tables, pivots, user-defined columns, and a data frame."""
 
+import itertools
 import json
 
 import pytest
@@ -339,6 +340,25 @@ def test_ticks_of_the_scaling_plot_are_numbers_in_millions():
 
     canvas.picture(draw)
     assert seen == ["128.6 M", "423.2 M"]
+
+
+def test_the_legend_of_many_curves_is_inside_the_picture_and_the_title_counts_them():
+    settings = itertools.product((128, 256, 512), range(1, 9), ("bf16", "fp32"))
+    rows = [
+        {
+            **ROWS[0], "context_length": context, "batch_size": batch, "precision": precision,
+            "mean_time_ms": 9.0 + number, "autocast": precision == "bf16",
+            "device_name": f"NVIDIA H{batch}00 with a long name of its system",
+        }
+        for number, (context, batch, precision) in enumerate(settings)
+    ]  # fmt: skip
+    figure = canvas.laid_out(cell_plots.scaling(aggregate.scalings(rows, "context_length")))
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    legend, whole = axes.get_legend().get_window_extent(), figure.bbox
+    assert 0 <= legend.x0 < legend.x1 <= whole.x1
+    assert 0 <= legend.y0 < legend.y1 <= whole.y1
+    assert axes.get_title() == "Time against context length (12 of 16 curves; the table has all)"
 
 
 @pytest.mark.parametrize(("name", "most"), [("LARGEST_FOLDER_BYTES", 1000), ("MOST_ROWS", 4)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +11,20 @@ from tensorprimat.analysis.roofline import Ceiling, RooflinePoint
 from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.quantities import count, fixed, rate, significant
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.reports.plots.canvas import COLOURS, FAINT, INK, LINE_STYLES, MARKERS, Fill, plain_log_ticks
+from tensorprimat.reports.plots.canvas import (
+    COLOURS,
+    FAINT,
+    INK,
+    LINE_STYLES,
+    MARKERS,
+    WIDTH_INCHES,
+    Fill,
+    plain_log_ticks,
+)
 
 MOST_CURVES = 12  # more cannot be distinguished; the table has them all
+PANEL_INCHES = 5.0
+LABEL_CHARACTERS = 56  # of a line in the legend, which then leaves the curves two thirds of the width
 AXES = {"num_parameters": "parameters", "context_length": "context length, tokens"}
 
 
@@ -21,10 +33,13 @@ def scaling(found: Sequence[SizeScaling]) -> Fill:
 
     def draw(figure: Any) -> None:
         present = [axis for axis in AXES if any(one.axis == axis for one in found)]
-        for axes, axis in zip(figure.subplots(1, len(present), squeeze=False)[0], present, strict=True):
-            curves = [one for one in found if one.axis == axis][:MOST_CURVES]
+        figure.set_size_inches(WIDTH_INCHES, PANEL_INCHES * len(present))
+        for axes, axis in zip(figure.subplots(len(present), 1, squeeze=False)[:, 0], present, strict=True):
+            every = [one for one in found if one.axis == axis]
+            curves = every[:MOST_CURVES]
+            shared = _shared_words(curves)
             for number, one in enumerate(curves):
-                _curve(axes, one, number)
+                _curve(axes, one, number, without=shared)
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.set_xticks(sorted({x for one in curves for x, _ in one.points}), minor=False)
@@ -36,13 +51,11 @@ def scaling(found: Sequence[SizeScaling]) -> Fill:
                 axis_of.set_major_formatter(_short)
             axes.set_xlabel(AXES[axis])
             axes.set_ylabel("milliseconds per step")
-            axes.set_title(f"Time against {AXES[axis].partition(',')[0]}")
+            some = f" ({len(curves)} of {len(every)} curves; the table has all)" if len(curves) < len(every) else ""
+            axes.set_title(f"Time against {AXES[axis].partition(',')[0]}{some}", pad=18 if shared else None)
+            axes.text(0, 1.02, ", ".join(shared), transform=axes.transAxes, fontsize=7.5, color=FAINT)
             axes.grid(which="major")
-            axes.legend(  # below: curves fill the whole of the axes
-                loc="upper center",
-                bbox_to_anchor=(0.5, -0.12),
-                ncols=2 if len(curves) > 1 else 1,
-            )
+            axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7.5)  # curves fill the whole of the axes
 
     return draw
 
@@ -55,10 +68,18 @@ def _short(value: float, _position: int | None = None) -> str:
     return count(value) if value >= 1000 else significant(value, 3)
 
 
-def _curve(axes: Any, one: SizeScaling, number: int) -> None:
+def _shared_words(curves: Sequence[SizeScaling]) -> list[str]:
+    """Return the parts that the labels of all curves have, in their order; none for a single curve."""
+    every = [one.label.split(", ") for one in curves]
+    return [part for part in every[0] if all(part in parts for parts in every)] if len(every) > 1 else []
+
+
+def _curve(axes: Any, one: SizeScaling, number: int, *, without: Sequence[str]) -> None:
     colour = COLOURS[number % len(COLOURS)]
     xs, ys = zip(*one.points, strict=True)
-    label = one.label if one.exponent is None else f"{one.label}: exponent {fixed(one.exponent, 2)}"
+    label = ", ".join(part for part in one.label.split(", ") if part not in without) or one.label
+    label += "" if one.exponent is None else f": exponent {fixed(one.exponent, 2)}"
+    label = textwrap.fill(label, LABEL_CHARACTERS, break_on_hyphens=False)
     axes.plot(xs, ys, color=colour, marker=MARKERS[number % len(MARKERS)], linestyle="none", ms=5, label=label)
     if one.exponent is not None and one.factor is not None:
         ends = (min(xs), max(xs))
