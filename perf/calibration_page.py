@@ -164,8 +164,8 @@ autocorrelations φ of the batches, each weighted by how well it fits them (`sta
 interval in three cases: fewer than {
         fewest
     } measured rows; step time keeps drifting; or the rows detected as warm-up differ
-from the measured ones by less than 10 % in step time, because the GPU's clock may have changed. The last three columns
-are the coverage of other methods on the same rows.
+from the measured ones by less than 10 % in step time: so small a change may come from the GPU's clock. The last three
+columns are the coverage of other methods on the same rows.
 
 {
         table(

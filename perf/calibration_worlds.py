@@ -99,7 +99,7 @@ COMPARED: tuple[Sides, ...] = (
         replace(PLAIN, name="… steps autocorrelated, φ = 0.9", phi=0.9),
         replace(PLAIN, name="… slow wander of 2 % (φ = 0.9) within the runs", wander=0.02),
         replace(PLAIN, name="… clock flips of 5 % within the runs", flips=0.05),
-        replace(PLAIN, name="… a warm-up ramp of 10 steps before", ramp=10),
+        replace(PLAIN, name="… after a warm-up ramp of 10 steps", ramp=10),
         replace(PLAIN, name="… 5 % of the steps take 50 % longer", outliers=0.05),
         SHORT,
         TWO_RUNS,

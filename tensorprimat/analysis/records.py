@@ -30,7 +30,8 @@ class Estimate:
     runs_for_one_percent: int | None = None
     """Number of runs that would give an interval of about ± 1 %."""
     joint: float | None = None
-    """Confidence with which all corrected intervals of the report hold together; None if this one is not corrected."""
+    """Confidence with which all intervals of the report hold together, after the correction for several comparisons or
+    looks; None if this interval is not corrected."""
     within_run: bool = False
     """The interval is of the steps of one run: it does not include run-to-run variation."""
 
@@ -182,8 +183,8 @@ class Comparison:
     """Everything that reports show."""
 
     by: str
-    """Property that separates the sides: platform, engine, precision, preset or gpu; argument if the user named the
-    sides."""
+    """Property that separates the sides: platform, engine, precision, preset or gpu; "argument" if each argument
+    is a side."""
     models: tuple[str, ...]
     sides: tuple[Side, ...]
     """Every side of every model, in the order of the report; one side alone is a valid comparison without pairs."""

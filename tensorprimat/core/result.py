@@ -194,8 +194,8 @@ class Model(Record):
     """Trainable parameters that one process counts: its share under FSDP and ZeRO-3, otherwise all."""
     training_flops_per_token: Count = None
     """Training FLOPs of one token as `--flops megatron` counts them, at the sequence length of the training; only if
-    `shape` cannot express the model. Of the experts, those that a token uses count; of attention, the pairs of tokens
-    inside its windows and chunks."""
+    `shape` cannot express the model. It counts only the experts that a token uses, and only the pairs of tokens
+    within the windows and chunks of attention."""
 
 
 class Reported(RoundedRecord):
