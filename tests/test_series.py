@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 
 import pytest
 from test_store import result
@@ -27,6 +29,20 @@ def test_a_series_file_is_named_after_its_content_and_its_hash_is_in_the_json(tm
     assert stated["series_file"] == f"series_{stated['series_sha256'][:16]}.npz"
     assert series.is_whole(file, stated["series_sha256"])
     assert store.load(path).steps == result(rows=5).steps
+
+
+def test_the_content_of_a_series_file_in_a_cycle_of_objects_is_freed_without_a_message():
+    code = """
+import gc
+from tensorprimat.core import series
+from tensorprimat.core.steps import Step, Steps
+cycle = [series.to_bytes(Steps.of([Step(index=1, seconds=0.5)]))]
+cycle.append(cycle)
+del cycle
+gc.collect()
+"""
+    freed = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, check=False)
+    assert (freed.returncode, freed.stderr) == (0, "")
 
 
 def test_an_extract_of_another_log_never_changes_the_content_of_an_older_file(tmp_path):

@@ -14,7 +14,7 @@ from tensorprimat.core import processes
 WRITTEN_AT_ONCE_BYTES = 2**20  # one write of 20 MB took up to ten times as long as 20 of 1 MB (Linux 6.18, ext4)
 
 
-def write_atomically(path: Path, content: str | bytes | memoryview | Callable[[IO[bytes]], None]) -> None:
+def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], None]) -> None:
     """Write a whole file or nothing: temporary file in the same folder, fsync, rename. Raises OSError.
 
     content: the file's content, or a function that writes it where it is too large for memory. A device or a pipe
@@ -51,7 +51,7 @@ def unwritable(folder: Path) -> str | None:
     return None if os.access(folder, os.W_OK | os.X_OK) else "no permission to write"
 
 
-def _fill(file: IO[bytes], content: str | bytes | memoryview | Callable[[IO[bytes]], None]) -> None:
+def _fill(file: IO[bytes], content: str | bytes | Callable[[IO[bytes]], None]) -> None:
     if callable(content):
         content(file)
         return

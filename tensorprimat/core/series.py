@@ -36,13 +36,13 @@ _BROKEN = (
 """Errors of numpy and zipfile for a file whose bytes were changed."""
 
 
-def to_bytes(steps: Steps) -> memoryview:
+def to_bytes(steps: Steps) -> bytes:
     """Return the content of the series file of some steps; equal steps give equal bytes."""
     columns = {name: steps.column(name) for name in steps.seen}
     masks = {NAN_PREFIX + name: mask for name in steps.seen if (mask := steps.logged_nan(name)).any()}
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **columns, **masks)
-    return file.getbuffer()
+    return file.getvalue()  # a view of it in a cycle of objects makes Python 3.13 and later print an error
 
 
 def file_name(sha256: str) -> str:
@@ -88,7 +88,7 @@ def read(path: Path, name: str, *, sha256: str | None) -> Steps:
         raise InputError(f"its step series {name} cannot be read: {first}", path=path, remedy=REMEDY) from error
 
 
-def sha256_of(content: bytes | memoryview) -> str:
+def sha256_of(content: bytes) -> str:
     """Return the hash that the JSON keeps."""
     return hashlib.sha256(content).hexdigest()
 

@@ -194,7 +194,7 @@ class _Content(NamedTuple):
     """The content of the files of one result, made once for `history` and for the latest."""
 
     document: str
-    series: memoryview | None
+    series: bytes | None
     """Bytes of the series file of a very long result; None for other results."""
     series_sha256: str
 
