@@ -39,7 +39,8 @@ test-browser: $(READY)  ## drive the HTML report in a real Chromium (part of `ma
 test-package: $(READY)  ## build the wheel, install it into an empty environment, and run every command from there
 	TENSORPRIMAT_TEST_WHEEL=1 $(PY) -m pytest tests/test_wheel.py
 
-test-pythons: $(READY)  ## the same in every other Python from 3.10 on that is installed here
+test-pythons: $(READY)  ## the same in every other Python from 3.10 on that is installed here, or that apt can bring (as root)
+	@tools/install_python.sh || [ $$? = 3 ]  # 3: it cannot be had here, and the script says why
 	TENSORPRIMAT_TEST_WHEEL="$$(tools/pythons.sh)" $(PY) -m pytest tests/test_wheel.py
 
 lint: $(READY)        ## ruff, mypy and shellcheck
@@ -77,4 +78,4 @@ $(DOCS)/.ready: requirements-docs.txt
 	@touch $@
 
 clean:          ## remove the environments and caches; output/ stays
-	rm -rf $(VENV) $(NEMO) $(DOCS) build/docs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(NEMO) $(DOCS) build/docs build/python3.14 .pytest_cache .mypy_cache .ruff_cache .hypothesis
