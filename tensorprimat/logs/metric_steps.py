@@ -114,7 +114,7 @@ class Merged(NamedTuple):
         Its number is the next one, but its clock is far ahead of the step before, and it took far longer than others:
         kernels were compiled, caches were empty. After an evaluation, a pause is far longer than after others.
         """
-        moments, seconds = clocks.at(self._by_row(self.clock.seconds), self._places(steps)), steps.column("seconds")
+        moments, seconds = self.moments(steps), steps.column("seconds")
         at = np.isin(self.steps, self.evaluations) | self.interrupted
         at = clocks.at(self._by_row(at.astype(np.float64)), self._places(steps)) > 0
         evaluated = at | np.concatenate([[False], at[:-1]])  # it may run before the row of its step is logged, or after
@@ -127,6 +127,10 @@ class Merged(NamedTuple):
             longest[evaluated] = longest_gap(of_evaluations)
         new = (idle > longest) & (seconds > SLOW_START * usual)
         return steps.replace(segment=steps.column("segment") + np.cumsum(new)) if new.any() else steps
+
+    def moments(self, steps: Steps) -> FloatArray:
+        """Return when the row of each step was logged, in seconds, (steps,); NaN where unknown."""
+        return clocks.at(self._by_row(self.clock.seconds), self._places(steps))
 
     def hooks(self, steps: Steps) -> FloatArray:
         """Return the seconds after each step that its time leaves out, (steps,); NaN where none are logged."""

@@ -22,6 +22,7 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import (
     arguments,
+    automodel_tables,
     fields,
     levanter,
     maxtext,
@@ -45,7 +46,6 @@ WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
 DOCUMENT_MARKS = {"[": tuple(f'"{name}"' for name in STEPS), "{": ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')}
 """First character of a JSON document → names of which a table has one."""
-OF_AUTOMODEL = {"tps", "tps_per_gpu", "num_label_tokens"}
 LINGUA = "speed/wps"  # a mean over the steps since the row before
 WINDOWED = ("throughput/batches_per_sec", "device/batches_per_sec")  # metrics of Composer and of Lightning's Throughput
 
@@ -133,7 +133,8 @@ def read_columns(
         steps = steps.replace(seconds=steps.column("seconds") / 1000)
     if any(map(steps.has, fields.MEASURES)):
         elapsed = found.elapsed()
-        if columns.names.keys() >= OF_AUTOMODEL:
+        is_automodels = columns.names.keys() >= automodel_tables.MARKS
+        if is_automodels:
             reading.source = "NeMo Automodel"
             reading.warnings.append(work.OF_REPLICAS)
         if LINGUA in columns.names:
@@ -142,6 +143,9 @@ def read_columns(
         steps = found.with_resumes(found.with_tokens(steps))
         if found.has_lines:
             reading.begins += pauses(steps)
+        if is_automodels:
+            steps, unseen = automodel_tables.with_interruptions(log, steps, found.moments(steps), found.evaluations)
+            reading.warnings += unseen
         if windows:
             steps, windowed = sliding.without_overlap(steps, late=True)
             reading.warnings += windowed

@@ -1,0 +1,97 @@
+"""NeMo Automodel's training.jsonl, with the validations and checkpoints that its folder shows.
+
+The time of a step (its tokens over its rate) runs from the end of the step before, so that of the first step after a
+validation or the saving of a checkpoint includes it. training.jsonl holds neither; the folder does: validation.jsonl
+(validation_NAME.jsonl for each of several sets) with the step and moment of each, and a folder epoch_N_step_N for each
+checkpoint that was kept (recipes/llm/train_ft.py and base_recipe.py, August 2026).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from tensorprimat.core.steady import find_outliers
+from tensorprimat.core.steps import INTERRUPTIONS, Steps
+from tensorprimat.logs import files
+from tensorprimat.logs.clocks import moment_in
+from tensorprimat.logs.text import Log
+
+MARKS = {"tps", "tps_per_gpu", "num_label_tokens"}
+"""Names that only its rows have together."""
+MOST_ENTRIES = 10_000  # of the folder
+LONGEST_ROW = 2**14  # characters; a row of a validation has a few hundred
+UNSEEN = (
+    "steps: NeMo Automodel counts a validation and the saving of a checkpoint to the step after it; this table states "
+    "neither, and its folder has no validation.jsonl and no checkpoint; read training.jsonl in the folder where the "
+    "training wrote it"
+)
+
+_CHECKPOINT = re.compile(r"epoch_\d{1,9}_step_(?P<step>\d{1,15})")
+_VALIDATION = re.compile(r"validation(?:_.{1,100})?\.jsonl")
+
+
+def with_interruptions(
+    log: Log, steps: Steps, moments: np.ndarray, evaluations: Iterable[int]
+) -> tuple[Steps, list[str]]:
+    """Return the rows with the first one after each validation and checkpoint marked; a warning if slow rows remain
+    whose reason nothing shows.
+
+    moments: when each row was logged, in seconds since 1970, (rows,); NaN where unknown. They tell a validation of one
+    attempt from that of another, because a training that resumes appends to its files. evaluations: steps at which the
+    table itself, as W&B keeps it, holds a validation.
+    """
+    index, interrupted = steps.column("index"), steps.column("interrupted_by").copy()
+    is_known = False
+    for step in evaluations:
+        is_known = True
+        _mark(interrupted, _after_step(index, step), "validation")
+    for name in [] if log.called or log.is_folder or log.is_binary else _names(log.path.parent):
+        if match := _CHECKPOINT.fullmatch(name):
+            is_known = True
+            _mark(interrupted, _after_step(index, int(match["step"])), "checkpoint")
+        elif _VALIDATION.fullmatch(name):
+            is_known = True
+            for step, moment in _validations(log.path.parent / name):
+                rows = _after_step(index, step)
+                if moment is not None and np.isfinite(moments).all():
+                    rows = np.intersect1d(rows, np.flatnonzero(moments > moment)[:1])
+                _mark(interrupted, rows, "validation")
+    steps = steps.replace(interrupted_by=interrupted)
+    return steps, [] if is_known or not len(find_outliers(steps.column("seconds"))) else [UNSEEN]
+
+
+def _mark(interrupted: np.ndarray, rows: np.ndarray, kind: str) -> None:
+    interrupted[rows] = INTERRUPTIONS.index(kind)
+
+
+def _after_step(index: np.ndarray, step: int) -> np.ndarray:
+    """Return the rows that follow the one of a step, or the place of a missing one; of a resumed training several."""
+    before = np.concatenate([index[:1] - 1, index[:-1]])
+    return np.flatnonzero((before <= step) & (step < index))
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names in a folder, at most MOST_ENTRIES; none if it cannot be read."""
+    try:
+        return sorted(path.name for path in islice(folder.iterdir(), MOST_ENTRIES))
+    except OSError:
+        return []
+
+
+def _validations(path: Path) -> Iterator[tuple[int, float | None]]:
+    """Yield (step, moment in seconds since 1970 or None) of each validation in a file."""
+    for block in files.blocks(path):
+        for text in block.decode("utf-8", "replace").splitlines():
+            try:
+                row = json.loads(text) if len(text) <= LONGEST_ROW else None
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict) and isinstance(step := row.get("step"), int):
+                moment = moment_in(str(row.get("timestamp")))
+                yield step, None if moment is None else moment.seconds

@@ -1,0 +1,89 @@
+"""NeMo Automodel's training.jsonl: its time of a step, which includes the validation or checkpoint before it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core.result import Result
+from tensorprimat.core.stated import UserFacts
+
+TOKENS, STEP, OTHER_WORK = 262144, 2.0, 8.0
+
+
+def stamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds") + "Z"
+
+
+def write(
+    folder: Path, *, first: int = 1, last: int = 60, every: int = 10, hour: int = 8, ranks: int = 8, saves: bool = False
+) -> list[dict[str, Any]]:
+    """Write the rows of one training behind those in training.jsonl, and other work after every tenth step, as Automodel does.
+
+    ranks: divisor of tps_per_gpu. saves: the other work is the saving of a checkpoint.
+    """
+    now, waited, rows = datetime(2026, 1, 5, hour), 0.0, []
+    for step in range(first, last + 1):
+        seconds = STEP * (1 + 0.001 * (step % 3 - 1) + 1e-5 * hour) + waited
+        now, waited = now + timedelta(seconds=seconds), 0.0
+        rates = {"tps": TOKENS / seconds, "tps_per_gpu": TOKENS / seconds / ranks}
+        row = {"step": step, "epoch": 0, "timestamp": stamp(now), "loss": 3 - step / 100, "grad_norm": 1.2, "lr": 1e-5}
+        rows.append({**row, "mem": 40.25, **rates, "num_tokens_per_step": TOKENS, "num_label_tokens": 260000})
+        if every and step % every == 0:
+            waited = OTHER_WORK
+            if saves:
+                (folder / f"epoch_0_step_{step}").mkdir()
+                continue
+            validation = {**row, "timestamp": stamp(now + timedelta(seconds=waited)), "val_loss": 2.5, "mem": 40.1}
+            with (folder / "validation.jsonl").open("a") as file:
+                file.write(json.dumps(validation) + "\n")
+    with (folder / "training.jsonl").open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    return rows
+
+
+def read(folder: Path, **facts: Any) -> Result:
+    return logs.read(folder / "training.jsonl", facts=UserFacts(**facts))
+
+
+@pytest.mark.parametrize(("saves", "kind"), [(False, "validation"), (True, "checkpoint")])
+def test_a_step_that_holds_a_validation_or_a_checkpoint_is_not_measured(tmp_path: Path, saves: bool, kind: str) -> None:
+    write(tmp_path, saves=saves)
+    result = read(tmp_path, num_gpus=8)
+    assert [step.index for step in result.steps if step.interrupted_by == kind] == [11, 21, 31, 41, 51]
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(STEP, rel=1e-3)
+
+
+def test_a_validation_of_another_attempt_interrupts_no_step_of_this_one(tmp_path: Path) -> None:
+    write(tmp_path, last=25)
+    write(tmp_path, first=5, last=60, every=0, hour=9)
+    interrupted = [(step.segment, step.index) for step in read(tmp_path).steps if step.interrupted_by]
+    assert interrupted == [(0, 11), (0, 21)]
+
+
+def test_slow_steps_of_a_table_that_lies_alone_have_a_warning_with_the_possible_reason(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "validation.jsonl").unlink()
+    assert any("its folder has no validation.jsonl" in warning for warning in read(tmp_path).warnings)
+    even = tmp_path / "even"
+    even.mkdir()
+    write(even, every=0)
+    assert not any("validation.jsonl" in warning for warning in read(even).warnings)
+
+
+def test_a_validation_in_the_history_of_wandb_interrupts_the_step_after_it(tmp_path: Path) -> None:
+    rows = write(tmp_path)
+    for row in rows:
+        if row["step"] % 10 == 0:
+            row["val_loss"] = 2.5
+    history = tmp_path / "run" / "history.jsonl"
+    history.parent.mkdir()
+    history.write_text("".join(json.dumps({**row, "_step": row["step"]}) + "\n" for row in rows))
+    result = logs.read(history)
+    assert [step.index for step in result.steps if step.interrupted_by] == [11, 21, 31, 41, 51]
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(STEP, rel=1e-3)
