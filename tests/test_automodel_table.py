@@ -23,7 +23,7 @@ def stamp(moment: datetime) -> str:
 def write(
     folder: Path, *, first: int = 1, last: int = 60, every: int = 10, hour: int = 8, ranks: int = 8, saves: bool = False
 ) -> list[dict[str, Any]]:
-    """Write the rows of one training behind those in training.jsonl, and other work after every tenth step, as Automodel does.
+    """Write the rows of one training behind those in training.jsonl, with other work after every tenth step.
 
     ranks: divisor of tps_per_gpu. saves: the other work is the saving of a checkpoint.
     """
@@ -87,3 +87,12 @@ def test_a_validation_in_the_history_of_wandb_interrupts_the_step_after_it(tmp_p
     result = logs.read(history)
     assert [step.index for step in result.steps if step.interrupted_by] == [11, 21, 31, 41, 51]
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(STEP, rel=1e-3)
+
+
+def test_the_stated_number_of_gpus_is_not_to_be_replaced_by_that_of_the_replicas(tmp_path: Path) -> None:
+    write(tmp_path, every=0, ranks=4)
+    result = read(tmp_path, num_gpus=8)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(TOKENS / STEP / 8, rel=1e-3)
+    (warning,) = (text for text in result.warnings if text.startswith("tokens_per_second_per_gpu: computed"))
+    assert "divided by 4" in warning
+    assert "--num-gpus 4" not in warning

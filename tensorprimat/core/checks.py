@@ -95,6 +95,13 @@ def _disagreements(result: Result) -> list[str]:
         reported = getattr(performance.reported, name.removeprefix("avg_"))
         if not computed or not reported or abs(reported / computed - 1) <= DISAGREEMENT:
             continue
+        if name == "tokens_per_second_per_gpu" and (divisor := _other_divisor(result)):
+            warnings.append(
+                f"{name}: computed {digits_of(computed)} by --num-gpus {config.num_gpus}, but the framework reported "
+                f"{digits_of(reported)}, which is its rate over all GPUs divided by {divisor}; frameworks that divide "
+                "by data-parallel ranks leave tensor- and pipeline-parallel GPUs out"
+            )
+            continue
         values = {flag: size for flag, size in sizes.items() if flag in flags}
         remedy = reconcile(computed, reported, values)
         warnings.append(
@@ -107,6 +114,21 @@ def _disagreements(result: Result) -> list[str]:
             )
         )
     return [*warnings, *_work_of_rows(result)]
+
+
+def _other_divisor(result: Result) -> int | None:
+    """Return the whole number by which the framework divided its rate over all GPUs, where only that number differs.
+
+    None unless the number of GPUs was stated by flag: what the log says itself is checked like any other setting.
+    """
+    performance = result.performance_metrics
+    total, per_gpu = performance.reported.tokens_per_second, performance.reported.tokens_per_second_per_gpu
+    computed = performance.tokens_per_second
+    if "num_gpus" not in result.provenance.assumed or not (total and per_gpu and computed):
+        return None
+    divisor = round(total / per_gpu)
+    is_whole = divisor >= 1 and abs(total / per_gpu / divisor - 1) <= DISAGREEMENT
+    return divisor if is_whole and abs(total / computed - 1) <= DISAGREEMENT else None
 
 
 def _work_of_rows(result: Result) -> list[str]:
