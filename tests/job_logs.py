@@ -23,6 +23,8 @@ class Job:
     resumed: bool = False
     banner: bool = True
     hour: int = 8
+    wait: float = 0.0
+    """Seconds between two steps that no row counts; the dates do."""
 
     def tflops(self, seconds: float) -> float:
         """Return TFLOP/s of a GPU in a step of so many seconds."""
@@ -38,7 +40,7 @@ class Job:
         now = datetime(2026, 1, 5, self.hour, tzinfo=timezone.utc)
         for number in range(self.first, self.last + 1):
             took = self.startup if number == self.first else self.seconds * (1 + 0.001 * (number % 3 - 1))
-            now += timedelta(seconds=took)
+            now += timedelta(seconds=took + (self.wait if number > self.first else 0.0))
             yield number, took, now
 
     def log(
@@ -336,7 +338,13 @@ def mlperf(job: Job) -> list[str]:
     say("block_start")
     warm = replace(job, startup=job.seconds)  # its warm-up lies before run_start
     for done, (_, seconds, _) in enumerate(warm.steps(), start=1):
-        say("tracked_stats", {"train_step_time": seconds}, seconds, step=done - 1.0, samples_count=done * job.batch)
+        say(
+            "tracked_stats",
+            {"train_step_time": seconds},
+            seconds + job.wait,
+            step=done - 1.0,
+            samples_count=done * job.batch,
+        )
     say("run_stop", None, 0.1, status="success")
     return lines
 

@@ -309,3 +309,21 @@ def test_what_was_subtracted_from_the_clock_does_not_explain_a_gap():
     assert audit_verdict.reason(subtracted).endswith("clock: unexplained")
     counted = subtracted.changed(explained_by=("checkpoint 30 s", *subtracted.explained_by))
     assert audit_verdict.reason(counted).endswith("clock: checkpoint 30 s")
+
+
+def test_every_measured_segment_is_compared_with_its_dates():
+    resumed = [100.0 + 1.3 * n for n in range(1, 16)]
+    steps = rows([1.0] * 35, [*np.arange(1.0, 21.0).tolist(), *resumed])
+    outcome = audited(result(steps.replace(segment=np.repeat([0, 1], [20, 15]))), "run.log")
+    assert "14 steps take 14 s at the measured pace, but 18 s by the dates" in outcome.warnings[0]
+
+
+def test_few_dates_only_warn_and_three_say_nothing():
+    assert "but 9.6 s by the dates" in audited(result(rows([2.0] * 4, [3.2 * n for n in range(4)])), "a").warnings[0]
+    outcome = audited(result(rows([2.0] * 3, [3.2 * n for n in range(3)])), "a")
+    assert not any(warning.startswith("audit") for warning in outcome.warnings)
+
+
+def test_dates_that_go_back_often_are_no_clock():
+    dates = [1.5 * n - (100.0 if n % 5 == 0 else 0.0) for n in range(40)]
+    assert audited(result(rows([1.0] * 40, dates)), "run.log").audit is None

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -27,7 +28,9 @@ from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray
 
 NAMED_SHARE = 0.002  # of the clock; a reason for less is not named
-FEWEST_ROWS = 8  # with dates; with fewer, one slow print or pause decides
+FEWEST_ROWS = 8  # with dates; with fewer, one slow print or pause may decide, and they refuse nothing
+FEWEST_DATED = 4  # rows with dates: the median of three gaps is not the longest
+MOST_BACK = 0.02  # of the gaps between rows: more that are negative are no clock that was set back
 LEAST_SECONDS = 1.0  # time between two readings that printing and stopping may take
 IN_LUMPS = 0.4  # of the steps' time: if rows that follow one another closely hold less, most rows share one date
 STEADY = 0.2  # of the median gap: the middle half of all gaps lies within it
@@ -93,13 +96,17 @@ def findings(result: Result, selections: Sequence[Selection]) -> list[AuditFindi
     own = own_seconds(steps, config.num_gpus)
     found = []
     for selection in selections:
-        rows = rows_of(steps, selection, own, result.evidence)
-        if rows is None:
-            continue
-        of_run = [clock for clock in result.evidence.clocks if clock.run == selection.run]
-        found += [finding for clock in of_run if (finding := _against_clock(rows, clock))]
-        if dated := _against_dates(rows):
-            found.append(dated)
+        stated = result.evidence.elapsed
+        known = [*([stated] if stated else []), result.evidence.dates]
+        for segment, elapsed in product(selection.measured_segments, known):
+            rows = rows_of(steps, selection, own, result.evidence, segment=segment, elapsed=elapsed)
+            if rows is None:
+                continue
+            if segment == selection.segment and elapsed is known[0]:
+                of_run = [clock for clock in result.evidence.clocks if clock.run == selection.run]
+                found += [finding for clock in of_run if (finding := _against_clock(rows, clock))]
+            if dated := _against_dates(rows):
+                found.append(dated)
     return sorted(found, key=lambda finding: not finding.is_certain)
 
 
@@ -161,30 +168,37 @@ def _against_clock(rows: AuditRows, clock: LogClock) -> AuditFinding | None:
 
 
 def _against_dates(rows: AuditRows) -> AuditFinding | None:
-    """Compare rows with their dates, from the first dated row to the last; None for too few, or dates that go back."""
+    """Compare rows with their dates, from the first dated row to the last, without the few gaps at which a clock was
+    set back.
+
+    None for too few rows, and for dates that go back more often.
+    """
     dated = np.flatnonzero(np.isfinite(rows.ended_at))
-    if len(dated) < FEWEST_ROWS or (np.diff(rows.ended_at[dated]) < 0).any():
+    gaps, resolution = np.diff(rows.ended_at[dated]), rows.resolution
+    forward = gaps >= 0
+    if len(dated) < FEWEST_DATED or (~forward).sum() > max(1.0, MOST_BACK * len(gaps)):
         return None
+    distances = np.diff(np.cumsum(rows.distance)[dated])
     first, last = int(dated[0]), int(dated[-1])
     after = slice(first + 1, last + 1)
-    seconds = float(rows.ended_at[last] - rows.ended_at[first])
-    expected = rows.pace * float(rows.distance[after].sum())
+    seconds = float(gaps[forward].sum())
+    expected = rows.pace * float(distances[forward].sum())
     if seconds <= 0:
         return None
-    gaps, resolution = np.diff(rows.ended_at[dated]), rows.resolution
-    own = rows.pace * median(rows.work[after])
+    steps = float(np.diff(np.cumsum(rows.steps)[dated])[forward].sum())
+    own, gaps = rows.pace * median(rows.work[after]), gaps[forward]
     close = gaps[gaps <= 2 * max(own, resolution)]
     in_lumps = not _is_steady(gaps, resolution) and close.sum() < IN_LUMPS * expected
     return AuditFinding(
         clock=rows.dates,
-        steps=float(rows.steps[after].sum()),
-        rows_steps=float(rows.steps[after].sum()),
+        steps=steps,
+        rows_steps=steps,
         seconds=seconds,
         expected=expected,
         explained=_summed([*rows.unusual(start=first + 1), *([] if in_lumps else rows.pauses())], seconds),
         taken_out=(),
         slack=max(float(gaps.max()) if in_lumps else 0.0, 2 * resolution),
-        is_certain=rows.dates == DATES,
+        is_certain=rows.dates == DATES and len(dated) >= FEWEST_ROWS,
         is_copied=bool(in_lumps and seconds < expected / 2),
     )
 

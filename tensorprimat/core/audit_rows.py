@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorprimat.core import clocks
-from tensorprimat.core.clocks import DATES, Evidence
+from tensorprimat.core.clocks import DATES, Elapsed, Evidence
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import LONGEST, median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
@@ -123,10 +123,23 @@ class AuditRows:
         return [(name, seconds) for name, seconds in found if seconds]
 
 
-def rows_of(steps: Steps, selection: Selection, own: FloatArray, evidence: Evidence) -> AuditRows | None:
-    """Return the rows of the measured segment, or None where no measured row has a time. own: see own_seconds."""
+def rows_of(
+    steps: Steps,
+    selection: Selection,
+    own: FloatArray,
+    evidence: Evidence,
+    *,
+    segment: int | None = None,
+    elapsed: Elapsed | None = None,
+) -> AuditRows | None:
+    """Return the rows of a measured segment, or None where no measured row has a time.
+
+    own: see own_seconds; segment: its number, by default that of the longest; elapsed: the clock that times the rows,
+    by default their dates.
+    """
+    segment = selection.segment if segment is None else segment
     covers, of_run, of_selection = steps.column("covers"), _stretch(selection.of_run), _stretch(selection.rows)
-    selected = (steps.column("segment")[of_run] == selection.segment) & (covers[of_run] > 0)
+    selected = (steps.column("segment")[of_run] == segment) & (covers[of_run] > 0)
     inside = selection.of_run if selected.all() else selection.of_run[selected]
     picked = _stretch(inside)
     weight = _weights(steps)
@@ -137,8 +150,8 @@ def rows_of(steps: Steps, selection: Selection, own: FloatArray, evidence: Evide
         return None
     index, counted = steps.column("index")[picked], covers[picked].astype(np.float64)
     ended_at = steps.column("ended_at")[picked]
-    if elapsed := evidence.elapsed:
-        ended_at = clocks.at(elapsed.seconds, index)
+    if elapsed:
+        ended_at = elapsed.of(steps)[picked]
     distance = np.maximum(np.diff(index, prepend=index[0] - counted[0]), counted)
     rows = AuditRows(
         index=index,
@@ -151,10 +164,17 @@ def rows_of(steps: Steps, selection: Selection, own: FloatArray, evidence: Evide
         resolution=elapsed.resolution if elapsed else clocks.resolution_of(ended_at[np.isfinite(ended_at)]),
         interrupted=steps.column("interrupted_by")[picked],
         announced=_announced(steps.column("line")[picked], index, evidence),
-        measured_from=int(np.searchsorted(inside, selection.rows[0])) if len(selection.rows) else 0,
+        measured_from=_first_measured(inside, selection),
         pace=float(measured[timed].sum()) / amount,
     )
     return rows.grouped(-(-len(inside) // LONGEST)) if len(inside) > LONGEST else rows
+
+
+def _first_measured(inside: np.ndarray, selection: Selection) -> int:
+    """Return the position of the first measured row among those of a segment; 0 where none is measured."""
+    if len(selection.measured_segments) > 1:
+        return int(np.isin(inside, selection.rows).argmax())
+    return int(np.searchsorted(inside, selection.rows[0])) if len(selection.rows) else 0
 
 
 def own_seconds(steps: Steps, gpus: int | None) -> FloatArray:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
+
+from tensorprimat.core.steps import FloatArray, Steps
 
 FINEST = 1e-3  # seconds; dates with more than three decimals count as milliseconds
 LOOKED_AT = 1000  # gaps that are tested before all of them: they rule out most wrong resolutions
@@ -62,9 +65,17 @@ class Elapsed:
     name: str
     """Name of the clock in messages: "_runtime"."""
     seconds: Mapping[int, float]
-    """Step number → the clock at the end of its row, in seconds."""
+    """Number of the step, or line of the row → the clock at the end of the row, in seconds."""
     resolution: float
     """Resolution of one clock reading, in seconds."""
+    by: Literal["index", "line"] = "index"
+    """Column of the steps that finds a reading; by their lines, rows of several segments keep theirs apart."""
+    of_calls: bool = False
+    """True for the moments at which a logger was called, of which dates inside the rows are another spelling."""
+
+    def of(self, steps: Steps) -> FloatArray:
+        """Return the reading at the end of each row, NaN where unknown; (rows,)."""
+        return at(self.seconds, steps.column(self.by))
 
 
 class ByStep(Mapping[int, float]):
@@ -111,4 +122,23 @@ class Evidence:
     evaluated_after: frozenset[int] = frozenset()
     """Numbers of the steps after which a table, which has no such lines, holds the metrics of an evaluation."""
     elapsed: Elapsed | None = None
-    """Clock that the rows state, which is used for the audit instead of their dates."""
+    """Clock that the rows state, which the audit uses like their dates."""
+    dates: Elapsed | None = None
+    """Dates of the rows that lack the year; others are in the steps."""
+
+
+def together(clocks: Sequence[Elapsed | None]) -> Elapsed | None:
+    """Return the clocks of several segments as one; None unless all are the same, read by the lines of their rows."""
+    known = [clock for clock in clocks if clock is not None]
+    if not known or len(known) < len(clocks) or {clock.by for clock in known} != {"line"}:
+        return None
+    if len({(clock.name, clock.of_calls) for clock in known}) > 1:
+        return None
+    lines = np.concatenate([np.fromiter(clock.seconds.keys(), np.int64) for clock in known])
+    seconds = np.concatenate([np.fromiter(clock.seconds.values(), np.float64) for clock in known])
+    order = np.argsort(lines, kind="stable")
+    return replace(
+        known[0],
+        seconds=ByStep(lines[order], seconds[order]),
+        resolution=max(clock.resolution for clock in known),
+    )

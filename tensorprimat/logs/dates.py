@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensorprimat.core.audit import FEWEST_ROWS
+from tensorprimat.core.audit import FEWEST_DATED
 from tensorprimat.core.clocks import DATES, Elapsed
 from tensorprimat.logs.clocks import Moment, written_at
 from tensorprimat.logs.format import Reading
@@ -25,13 +25,13 @@ def with_dates(log: Log, reading: Reading) -> Reading:
 
     Stamps without a year become a clock of the audit alone.
     """
-    steps = reading.steps
-    known = steps.has("ended_at") or reading.evidence.elapsed is not None or reading.timing == "timestamps"
+    steps, stated = reading.steps, reading.evidence.elapsed
+    known = steps.has("ended_at") or (stated is not None and stated.of_calls) or reading.timing == "timestamps"
     if known or log.is_folder or log.is_binary:
         return reading
     lines = np.sort(steps.column("line"))
     places = lines[np.diff(lines, prepend=0) > 0]
-    if len(places) < FEWEST_ROWS or lines[0] <= 0:
+    if len(places) < FEWEST_DATED or lines[0] <= 0:
         return reading
     if not any(moment for _, moment in stamps_of(log, places[:LOOKED_AT].tolist())):
         return reading
@@ -40,15 +40,13 @@ def with_dates(log: Log, reading: Reading) -> Reading:
     seconds = np.array([np.nan if moment is None else moment.seconds for moment in moments])
     if all(moment.has_year for moment in found.values()):
         return replace(reading, steps=steps.replace(ended_at=seconds))
-    index = steps.column("index").tolist()
-    if len(set(index)) < len(index):
-        return reading
     clock = Elapsed(
         name=DATES,
-        seconds=dict(zip(index, seconds.tolist(), strict=True)),
+        seconds={line: moment.seconds for line, moment in found.items()},
         resolution=max(moment.resolution for moment in found.values()),
+        by="line",
     )
-    return replace(reading, evidence=replace(reading.evidence, elapsed=clock))
+    return replace(reading, evidence=replace(reading.evidence, dates=clock))
 
 
 def stamps_of(log: Log, lines: list[int]) -> Iterator[tuple[int, Moment | None]]:

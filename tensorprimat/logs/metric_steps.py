@@ -85,15 +85,25 @@ class Merged(NamedTuple):
         """Return True if every row has a line."""
         return bool(self.lines.min(initial=0) >= 0)
 
+    @property
+    def has_clock(self) -> bool:
+        """Return True if rows have a moment of the logger's calls."""
+        return not self.is_dated and bool(np.isfinite(self.clock.seconds).any())
+
     def elapsed(self) -> Elapsed | None:
-        """Return the clock of the logger's calls; None where the number of a step goes back or names several rows."""
+        """Return the clock of the logger's calls; None where the rows of a document have no lines and the number of a
+        step goes back.
+        """
         known = ~np.isnan(self.clock.seconds)
-        if self.is_dated or not known.any() or not (np.diff(self.steps) > 0).all():
+        numbers = self.lines if self.has_lines else self.steps
+        if not self.has_clock or not (np.diff(numbers) > 0).all():
             return None
         return Elapsed(
             name="the clock of the logged rows",
-            seconds=ByStep(self.steps[known], self.clock.seconds[known]),
+            seconds=ByStep(numbers[known], self.clock.seconds[known]),
             resolution=float(self.clock.resolutions.max()),
+            by="line" if self.has_lines else "index",
+            of_calls=True,
         )
 
     def with_tokens(self, steps: Steps) -> Steps:

@@ -133,6 +133,11 @@ def read_columns(
         steps = steps.replace(seconds=steps.column("seconds") / 1000)
     if any(map(steps.has, fields.MEASURES)):
         elapsed = found.elapsed()
+        if elapsed is None and found.has_clock:
+            reading.warnings.append(
+                "steps: not checked against the clock of the rows, because numbers of steps go back in a document; "
+                "export the history as JSON lines or CSV"
+            )
         is_automodels = columns.names.keys() >= automodel_tables.MARKS
         if is_automodels:
             reading.source = "NeMo Automodel"

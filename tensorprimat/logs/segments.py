@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.provenance import SegmentFacts
@@ -196,7 +197,10 @@ def _evidence_of(measured: Sequence[Segment]) -> Evidence:
         return with_rows[0].reading.evidence
     announced = {line: kind for segment in measured for line, kind in segment.reading.evidence.announced.items()}
     evaluated = (segment.reading.evidence.evaluated_after for segment in measured)
-    return Evidence(announced=announced, evaluated_after=frozenset[int]().union(*evaluated))
+    elapsed = [segment.reading.evidence.elapsed for segment in with_rows]
+    return Evidence(
+        announced=announced, evaluated_after=frozenset[int]().union(*evaluated), elapsed=clocks.together(elapsed)
+    )
 
 
 def _facts_of(found: Sequence[Segment], measured: Sequence[Segment]) -> tuple[SegmentFacts, ...]:

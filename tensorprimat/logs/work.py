@@ -153,7 +153,7 @@ def _between_rows(steps: Steps, elapsed: Elapsed | None, rates: FloatArray) -> t
     without a clock; and the relative standard deviation that the rounding of the clock leaves in the mean rate.
     """
     index = steps.column("index")
-    moments = clocks.at(elapsed.seconds, index) if elapsed else steps.column("ended_at")
+    moments = elapsed.of(steps) if elapsed else steps.column("ended_at")
     known = moments[np.isfinite(moments)]
     if len(known) < len(moments) / 2 or not len(known):
         return None, 0.0
