@@ -27,11 +27,15 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 _STAMPS = (
     re.compile(
-        r"(?P<year>\d{4})-?(?P<month>\d\d)-?(?P<day>\d\d)[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+        r"(?P<year>\d{4})[-/]?(?P<month>\d\d)[-/]?(?P<day>\d\d)[ T]"
+        r"(?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
         r"(?P<zone>[+-]\d\d:?\d\d(?!\d))?"
     ),
     re.compile(
         r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+    ),
+    re.compile(  # Meta Lingua: 26-01-05 08:00:00.509680 - 0:00:20 - step: 1
+        r"(?<![\d-])(?P<year>\d\d)-(?P<month>\d\d)-(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{6}) - "
     ),
     re.compile(  # glog, absl
         r"^[IWE](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{1,9})"
@@ -113,6 +117,8 @@ def moment_at(text: str, places: StampPlaces) -> Moment | None:
 
 def _moment(parts: Mapping[str, str | None]) -> Moment | None:
     year, month, day = parts.get("year"), parts["month"] or "", parts["day"] or ""
+    if year and len(year) == 2:
+        year = f"20{year}"
     if month.isalpha():
         month, day = f"{MONTHS.index(month) + 1:02}", day.replace(" ", "0")
     seconds = utc_seconds(year or _UNKNOWN_YEAR, month, day, parts["time"] or "")
