@@ -102,7 +102,8 @@ class AuditRows:
     def pauses(self) -> list[Reason]:
         """Return the time between the dates of neighbouring rows that the later row does not count.
 
-        An excess that most rows share is not a pause: it says that the time of a row is not the time of its steps.
+        An excess that most rows share is not a pause: it says that the time of a row is not the time of its steps. The
+        gap that a row counts as its interruption may lie before the row above it: that one was written late.
         """
         if not np.isfinite(self.ended_at).any():
             return []
@@ -110,6 +111,10 @@ class AuditRows:
         with np.errstate(divide="ignore", invalid="ignore"):
             own = self.own * self.distance / self.work
             excess = gap - own
+            late = np.flatnonzero((self.interrupted != 0) & (excess < 0) & (np.append(0.0, excess[:-1]) > 0))
+            moved = np.minimum(-excess[late], excess[late - 1])
+            excess[late] += moved
+            excess[late - 1] -= moved
             known = np.isfinite(excess)
             if not known.any():
                 return []
