@@ -65,6 +65,7 @@ def torchtitan_row(n: int, v: float) -> str:
 
 def maxtext_row(n: int, v: float) -> str:
     rates = "TFLOP/s/device: 1.5, Tokens/s/device: 9.5"
+    v = 0.001 if n == 1 else v  # a dispatch
     return f"completed step: {n}, seconds: {v:.3f}, {rates}, total_weights: 4096, loss: 9.125"
 
 

@@ -90,6 +90,53 @@ def test_the_time_of_the_second_row_is_ignored(read_text: Any, seconds: float) -
     assert performance.measured_time_seconds == pytest.approx(0.5 * performance.measured_steps)
 
 
+@pytest.mark.parametrize(("second", "third", "known"), [(0.3, 0.72, False), (0.3, 1.0, True), (0.02, 0.9, True)])
+def test_the_time_of_a_third_row_that_is_short_by_the_second_is_ignored(
+    read_text: Any, second: float, third: float, known: bool
+) -> None:
+    result = read_text(log(row(0, 40), row(1, second), row(2, third), row(3, 1.0), row(4, 1.0)))
+    assert (result.steps[2].seconds is not None) == known
+    assert any("by which the third is short" in warning for warning in result.warnings) != known
+
+
+def of_a_device(steps: int, *, every: int, evaluation: float, dispatch: float = 0.02) -> list[str]:
+    """Return the rows of steps of one second with an evaluation after every few, dated as MaxText prints them.
+
+    A step is dispatched while the one before runs; its row is printed in the next iteration, when it is done. An
+    evaluation waits for the device.
+    """
+    lines: list[str] = []
+    now = last = free = 0.0
+    done, waiting = [], -1
+
+    def say(text: str) -> None:
+        lines.append(f"I1124 02:{int(now // 60):02}:{now % 60:09.6f} 140637 metric_logger.py:265] {text}")
+
+    for number in range(steps):
+        now += 30.0 if number == 0 else dispatch
+        free = max(free, now) + 1.0
+        done.append((free, now - last))
+        last = now
+        if number % every == 0 and waiting >= 0:
+            now = max(now, done[waiting][0])
+            say(row(waiting, done[waiting][1]))
+            waiting = -1
+            now = free = max(now, free) + evaluation
+            say(f"eval metrics after step: {number}, loss=8.100, total_weights=8192.0")
+        if waiting >= 0:
+            now = max(now, done[waiting][0])
+            say(row(waiting, done[waiting][1]))
+        waiting = number
+    return lines
+
+
+@pytest.mark.parametrize(("every", "evaluation"), [(7, 1.0), (7, 3.0), (5, 1.0), (3, 3.0), (20, 20.0)])
+def test_an_evaluation_that_delays_the_row_before_it_counts_once(read_text: Any, every: int, evaluation: float) -> None:
+    result = read_text(log(*of_a_device(61, every=every, evaluation=evaluation)))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.0)
+    assert not [warning for warning in result.warnings if warning.startswith("audit")]
+
+
 @pytest.mark.parametrize(
     ("announced", "what"),
     [
@@ -126,8 +173,8 @@ def test_an_evaluation_after_every_fifth_step_contradicts_no_date(read_text: Any
 
 def test_the_rows_of_a_batch_ramp_up_have_times_but_no_rates(read_text: Any) -> None:
     ramp = [
-        f"[Rampup Batch Size Phase], completed step: {n}, seconds: 0.250, total_weights: 4096, loss: 9.5"
-        for n in range(3)
+        f"[Rampup Batch Size Phase], completed step: {n}, seconds: {seconds:.3f}, total_weights: 4096, loss: 9.5"
+        for n, seconds in enumerate((0.25, 0.01, 0.25))
     ]
     result = read_text(log(*ramp, row(3), row(4), row(5)))
     assert (result.steps[2].seconds, result.steps[2].tokens) == (0.25, 4096)

@@ -9,7 +9,9 @@ only while two steps are in flight. It is not a step time
   5.7 s, and every rate on it is computed from that;
 - two rows after an evaluation or a checkpoint, for the same reason: both wait until the device is idle. The row right
   after holds the evaluation or the saving itself. The time of both together is that of two steps and the other work, so
-  the second one gets their mean and covers two steps, which are not measured.
+  the second one gets their mean and covers two steps, which are not measured;
+- on the third row, if the second states more than OVERLAP of a step and the third is short: the device worked during
+  the second, so the third lacks the time that the second took longer than a usual dispatch.
 
 The rule does not look at how fast a row seems: a second row has no time here, whatever it says. Its loss stays. Only a
 first row has a time if it is long enough for a compilation.
@@ -26,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core.quantities import counted, percent
 from tensorprimat.core.result import Platform
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
@@ -41,6 +44,7 @@ _FIELD = re.compile(rf", ([\w/ ]{{1,60}}): ({NUMBER})(?=,|\s)|, (?P<last>[\w ]{{
 TOLD_PADDING = 0.01  # of the tokens of a step; less is not worth a warning
 STEP_TIME = "perf/step_time_seconds"
 """Name of `seconds` in TensorBoard and Weights & Biases."""
+OVERLAP = 0.05  # of the median step; a usual dispatch takes less
 DISPATCH = 0.1  # of the median step; a first row that is shorter holds no compilation
 _RAMP_UP = "[Rampup Batch Size Phase]"
 _DRAINED = re.compile(
@@ -151,20 +155,32 @@ def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list
     nothing = second | np.isin(index - 2, list(drained))
     seconds = steps.column("seconds")
     later = seconds[~(begins | nothing) & np.isfinite(seconds)]
+    short = np.zeros(len(steps), np.bool_)
     if len(later):
         nothing |= begins & (seconds < DISPATCH * median(later))
+        before = second & (seconds > OVERLAP * median(later))
+        third = np.concatenate([[False], before[:-1]]) & (np.diff(index, prepend=index[0]) == 1) & ~(nothing | begins)
+        short = third & (seconds < (1 - OVERLAP / 2) * median(later))
     columns = {name: np.where(nothing, np.nan, steps.column(name)) for name in _TIMED if steps.has(name)}
     if drained:
         waited = (INTERRUPTIONS.index(drained.get(number - 1, "")) for number in index.tolist())
         interrupted = np.fromiter(waited, np.int8, len(steps))
         columns |= _joined(seconds, nothing, interrupted, columns.get("seconds", seconds))
-    untimed = int((nothing & np.isfinite(seconds)).sum())
-    if not untimed:
-        return steps.replace(**columns), []
-    return steps.replace(**columns), [
-        f"steps: the time of {untimed} of {len(steps)} rows is left out; it is not a step time, because JAX did not "
-        "wait for a step there (first or second row, or one of the two after an evaluation or checkpoint)"
-    ]
+    for name in columns.keys() & set(_TIMED):
+        columns[name] = np.where(short, np.nan, columns[name])
+    untimed, shortened = (int((rows & np.isfinite(seconds)).sum()) for rows in (nothing, short))
+    warnings = []
+    if untimed:
+        warnings.append(
+            f"steps: the time of {untimed} of {len(steps)} rows is left out; it is not a step time, because JAX did "
+            "not wait for a step there (first or second row, or one of the two after an evaluation or checkpoint)"
+        )
+    if shortened:
+        warnings.append(
+            f"steps: the time of {counted(shortened, 'third row')} is left out, because the second took more than "
+            f"{percent(OVERLAP)} of a step, by which the third is short"
+        )
+    return steps.replace(**columns), warnings
 
 
 def _joined(
