@@ -218,10 +218,27 @@ def test_a_database_with_one_run_is_read_like_the_files_of_that_run(tmp_path: Pa
 
 
 def test_a_database_of_several_runs_or_of_none_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"an MLflow database of 2 runs \(llama 0{32}, llama 0{31}1\); log the run"):
+    with pytest.raises(InputError, match=r"of 2 runs \(1: llama 0{32}, 2: llama 0{31}1\); .* --segment N"):
         logs.read(database_of(tmp_path / "two.db", RATES, RATES))
     with pytest.raises(InputError, match="without a run that logged a metric"):
         logs.read(database_of(tmp_path / "none.db"))
+
+
+def test_a_run_of_several_in_a_database_is_chosen_by_its_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slower = {**RATES, "throughput/tokens_per_sec": [20000.5] * 20}
+    path = database_of(tmp_path / "two.db", RATES, slower, world_size="8")
+    second = logs.read(path, segment=2)
+    assert second.performance_metrics.tokens_per_second == pytest.approx(20000.5)
+    assert (second.provenance.segment, second.training_config.num_gpus) == (2, 8)
+    assert any("2 runs; this is number 2, 0000" in warning for warning in second.warnings)
+    with pytest.raises(InputError, match="none has number 3; --segment takes 1 to 2"):
+        logs.read(path, segment=3)
+    assert main(["extract", str(path), "--segment", "all", "--output", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    rates = [store.load(written).performance_metrics.tokens_per_second for written in (tmp_path / "out").glob("*.json")]
+    assert sorted(rates) == [pytest.approx(20000.5), pytest.approx(32768.5)]
 
 
 def test_a_database_of_another_program_or_a_damaged_one_is_no_log(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def command(
         str | None,
         takes(
             "N|all",
-            "For a log with several trainings: read number N, or write one result for each.",
+            "For a log with several trainings or runs: read number N, or write a result for each.",
             "--segment",
             "--segments",
             show_default="longest",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from tensorprimat.core import audit, audit_verdict, devices, stated
@@ -48,12 +50,31 @@ def join(
     state settings. A result record (the tool's own file) is returned unchanged except for these warnings and facts.
     Raises InputError for a segment that the log does not have.
     """
+    runs = format.runs(log) if format.runs and (each or segment is not None) else []
+    if len(runs) > 1:
+        chosen = range(1, len(runs) + 1) if each or segment is None else [segment]
+        return [
+            result for number in chosen for result in _of_run(log, format, warnings, facts, runs, number, cited=cited)
+        ]
     found = segments.read(log, format)
     if isinstance(found, Result):
         return [stated.amended(found.changed(warnings=(*found.warnings, *warnings)), facts)]
     numbers = [one.number for one in found] if each and len(found) > 1 else [segment]
     results = [_result(log, format, warnings, found, number, cited=cited) for number in numbers]
     return [summarise(stated.with_facts(result, facts)) for result in results]
+
+
+def _of_run(
+    log: Log, format: Format, warnings: list[str], facts: UserFacts, runs: Sequence[str], number: int, *, cited: bool
+) -> list[Result]:
+    """Return the results of one of the runs in a file. Raises InputError for a number that no run has."""
+    if not 1 <= number <= len(runs):
+        remedy = f"--segment takes 1 to {len(runs)}, or all"
+        raise InputError(f"holds {len(runs)} runs, but none has number {number}", path=log.name, remedy=remedy)
+    one = replace(log, run=runs[number - 1])
+    chosen = [*warnings, f"segments: the file holds {len(runs)} runs; this is number {number}, {one.run}"]
+    results = join(one, replace(format, runs=None), chosen, facts, cited=cited)
+    return [result.changed(provenance=result.provenance.changed(segment=number)) for result in results]
 
 
 def _result(

@@ -7,7 +7,7 @@ never fills in a default and never looks at the file's name. `logs.read` combine
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,6 +94,9 @@ class Format:
     read: Callable[[Log], Reading | Result]
     """Function that reads the whole log and skips rows that it cannot use. A log without a usable step gives empty
     steps; the tool's own result record is returned as a Result."""
+    runs: Callable[[Log], Sequence[str]] | None = None
+    """Function that returns the identifiers of the runs in a file that may hold several, in the order in which they
+    began."""
     starts: tuple[bytes, ...] = ()
     """Texts that the framework writes when training starts or resumes, and hardly ever otherwise."""
     settings: tuple[bytes, ...] = ()

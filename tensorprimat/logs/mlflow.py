@@ -55,7 +55,7 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     reading = Reading(source="MLflow")
-    found, parameters = _of_database(log.path) if log.is_binary else _of_folder(log.path)
+    found, parameters = _of_database(log) if log.is_binary else _of_folder(log.path)
     known = [name for name in found if field_of(name) or name in OTHERWISE or name.removeprefix("train/") in TOTALS]
     evaluations = [name for name in found if name.startswith(EVALUATION)]
     if not known:
@@ -86,9 +86,14 @@ def _of_folder(path: Path) -> tuple[ValuesByMetric, dict[str, str]]:
     return values, _parameters(root.parent / PARAMETERS)
 
 
-def _of_database(path: Path) -> tuple[ValuesByMetric, dict[str, str]]:
-    """Return the metrics of the run in a database, and its parameters. Raises InputError for several runs."""
-    run = mlflow_database.only_run(path)
+def runs(log: Log) -> list[str]:
+    """Return the identifiers of the runs in a database; none for files."""
+    return [run for run, _ in mlflow_database.runs(log.path)] if log.is_binary else []
+
+
+def _of_database(log: Log) -> tuple[ValuesByMetric, dict[str, str]]:
+    """Return the metrics of a run in a database, and its parameters. Raises InputError for several and no choice."""
+    path, run = log.path, log.run or mlflow_database.only_run(log.path)
     names = mlflow_database.metric_names(path, run)
     metrics: ValuesByMetric = {name: partial(mlflow_database.entries, path, run, name) for name in names}
     return metrics, mlflow_database.parameters(path, run)

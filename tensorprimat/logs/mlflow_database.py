@@ -18,7 +18,7 @@ from tensorprimat.logs import files
 
 MAGIC = b"SQLite format 3\0"
 TABLES = {"metrics", "params", "runs"}
-NAMED_RUNS = 5  # in a refusal
+NAMED_RUNS = 10  # in a refusal
 
 
 def is_database(path: Path) -> bool:
@@ -31,25 +31,31 @@ def is_database(path: Path) -> bool:
         return False
 
 
+def runs(path: Path) -> list[tuple[str, str]]:
+    """Return (identifier, name) of the runs with metrics that were not deleted, in the order in which they began."""
+    found = _rows(
+        path,
+        "SELECT run_uuid, name FROM runs WHERE lifecycle_stage = 'active' "
+        "AND run_uuid IN (SELECT run_uuid FROM latest_metrics) ORDER BY start_time, run_uuid",
+    )
+    return [(str(run), str(name or "unnamed")) for run, name in found]
+
+
 def only_run(path: Path) -> str:
     """Return the identifier of the only run with metrics that was not deleted.
 
     Raises InputError for several runs or none.
     """
-    runs = _rows(
-        path,
-        "SELECT run_uuid, name FROM runs WHERE lifecycle_stage = 'active' "
-        "AND run_uuid IN (SELECT run_uuid FROM latest_metrics) ORDER BY start_time",
-    )
-    if len(runs) == 1:
-        return str(runs[0][0])
-    if not runs:
+    found = runs(path)
+    if len(found) == 1:
+        return found[0][0]
+    if not found:
         raise InputError("is an MLflow database without a run that logged a metric", path=str(path))
-    some = ", ".join(f"{name or 'unnamed'} {run}" for run, name in runs[:NAMED_RUNS])
+    some = ", ".join(f"{number}: {name} {run}" for number, (run, name) in enumerate(found[:NAMED_RUNS], start=1))
     raise InputError(
-        f"is an MLflow database of {len(runs)} runs ({some}{', …' if len(runs) > NAMED_RUNS else ''})",
+        f"is an MLflow database of {len(found)} runs ({some}{', …' if len(found) > NAMED_RUNS else ''})",
         path=str(path),
-        remedy="log the run that you want to read into a database of its own, or export its metrics to CSV",
+        remedy="tprimat extract --segment N reads one of them, --segment all writes a result for each",
     )
 
 

@@ -74,6 +74,8 @@ class Log:
     """The stretch of lines that detection looks at; None reads the beginning of the file."""
     parts: tuple[Part, ...] = ()
     """The parts of the text that are read, in their order; () reads all of it."""
+    run: str | None = None
+    """Identifier of the run to read, in a file that holds several."""
 
     @property
     def name(self) -> str:
