@@ -103,6 +103,29 @@ def test_the_remaining_time_of_a_pretraining_times_its_steps(tmp_path):
     assert any("remaining time" in warning for warning in result.warnings)
 
 
+def waiting(seconds: float, steps: int = 400) -> list[str]:
+    """Return rows of a pretraining of one iteration per step, each after a wait for data that its time leaves out."""
+    lines = []
+    for number in range(1, steps + 1):
+        left = timedelta(seconds=int((0.2 + seconds) * (PLANNED - number)))
+        lines.append(row(number, number, 200.0, ends=True).rpartition("0:12:01")[0] + str(left))
+    return lines
+
+
+def test_waits_for_data_that_iter_time_leaves_out_are_reported_by_the_remaining_time(tmp_path):
+    result = read(tmp_path, ARGUMENTS, PLAN, *waiting(0.06))
+    assert result.warnings[0].startswith("audit: 399 steps take 80 s at the measured pace, but 104 s by the remaining")
+    whole = read(tmp_path, ARGUMENTS, PLAN, *waiting(0.0))
+    assert (whole.audit.clock, whole.audit.ratio) == ("the remaining time", pytest.approx(1.0, abs=0.01))
+    assert not any(warning.startswith("audit") or "wait for data" in warning for warning in whole.warnings)
+
+
+def test_a_pretraining_without_any_other_clock_says_that_its_waits_are_unknown(tmp_path):
+    assert any("leaves the wait for data out" in text for text in read(tmp_path, ARGUMENTS, *waiting(0.06)).warnings)
+    finetuning = [line.partition(" remaining")[0] for line in waiting(0.0)]
+    assert not any("wait for data" in text for text in read(tmp_path, ARGUMENTS, *finetuning).warnings)
+
+
 @pytest.mark.parametrize(
     "lines",
     [

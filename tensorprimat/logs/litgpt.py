@@ -1,11 +1,12 @@
 """LitGPT: `Epoch 1 | iter 4 step 1 | loss train: 10.9, val: n/a | iter time: 321.40 ms (step) …`; of 2023, as Lit-GPT:
 `iter 4 step 1: loss 10.9, iter time: 321.40ms (optimizer.step)`.
 
-The time is one iteration's, that is one micro-batch's; `(step)` marks the iteration that ends with the optimizer's step
-(litgpt/pretrain.py and finetune/*.py, `fit`). A step's time is the sum over its iterations, known where every one of
-them was printed, or where each step is one iteration. Pretraining prints the last iteration alone, then
-`remaining time`: the time so far / the iterations so far × the iterations to come. Where the settings state how many
-are to come (`max_tokens`), the time so far follows and times the steps; else such a log has no step times.
+The time is one iteration's, that is one micro-batch's, in pretraining without the wait for its batch; `(step)` marks
+the iteration that ends with the optimizer's step (litgpt/pretrain.py and finetune/*.py, `fit`). A step's time is the
+sum over its iterations, known where every one of them was printed, or where each step is one iteration. Pretraining
+prints the last iteration alone, then `remaining time`: the time so far / the iterations so far × the iterations to
+come. Where the settings state how many are to come (`max_tokens`), the time so far follows: it is compared with the
+steps, or times them where no row does; without it such a log has no step times.
 `Training Time`, at the end, starts before the first validation and holds validations (`val time`) and checkpoints. The
 summary's own `Tok/sec` divides by a clock reading instead of the training time and is not read; the rate is the
 summary's tokens divided by its training time.
@@ -16,11 +17,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.core.audit import FEWEST_DATED
+from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.settings import LIGHTNING_PRECISIONS
 from tensorprimat.core.steps import Step, Steps
@@ -52,6 +55,8 @@ FIRST_VALIDATION = 30.0  # seconds: Training Time begins before it, and before t
 LONGEST_ROW = 2**12  # characters of a line in which a row is looked for, from its end
 LONGEST_LINE = 2**14  # characters of a line in which arguments are looked for
 
+Rows = list[tuple[int, re.Match[str]]]
+"""(line, row) of each iteration that was printed."""
 WHOLE_NUMBERS = {
     **{name: name for name in ("global_batch_size", "micro_batch_size")},
     "max_seq_length": "sequence_length",
@@ -102,9 +107,12 @@ def read(log: Log) -> Reading:
     _configure(reading, settings)
     reading.model |= trained.model_of(counts)
     reading.training_config |= trained.config_of(counts)
-    if rows and not reading.steps.has("seconds"):
+    by_iterations = reading.steps.has("seconds")
+    if rows and not by_iterations:
         _time_from_remaining(reading, rows, settings, other_work)
     reading.evidence = _evidence(reading.steps, totals, saved="saved" in settings)
+    if by_iterations:
+        _check_by_remaining(reading, rows, settings, other_work)
     _report(reading, totals, rows, resumed="resumed" in settings)
     return reading
 
@@ -127,41 +135,31 @@ def _steps(rows: list[tuple[int, re.Match[str]]]) -> Iterator[Step]:
             seconds = 0.0
 
 
-def _time_from_remaining(
-    reading: Reading, rows: list[tuple[int, re.Match[str]]], settings: dict[str, str], other_work: dict[int, str]
-) -> None:
+def _time_from_remaining(reading: Reading, rows: Rows, settings: dict[str, str], other_work: dict[int, str]) -> None:
     """Time steps by the run's clock, computed from the remaining time and the settings, unless the printed times of
     iterations contradict it.
 
     other_work: line → "validation" or "checkpoint".
     """
-    last = _last_iteration(reading.training_config, settings)
-    ending = [(line, match) for line, match in rows if match["ends"] and match["clock"]]
-    iterations = [int(match["iter"]) for _, match in ending]
-    if last is None or not ending or iterations != sorted(set(iterations)) or not 0 < iterations[-1] <= last:
+    found = _clock_of(rows, _last_iteration(reading.training_config, settings))
+    if not found:
         return
-    if iterations[0] > 2 * int(np.diff([0, *iterations]).min()):
-        return  # a resume: the clock leaves out the training before it
     marks, seen = list[TimeMark](), 0
-    for (line, match), iteration in zip(ending, iterations, strict=True):
-        if iteration == last:
-            continue
-        share = iteration / (last - iteration)
-        left = int(match["days"] or 0) * 86400 + clock_seconds(match["clock"]) + 0.5  # cut off to a second
+    for line, match, passed, share in found:
         between = [kind for at, kind in other_work.items() if seen < at < line]
         marks.append(
             TimeMark(
                 line=line,
                 step=int(match["step"]),
-                moment=Moment(seconds=left * share, resolution=share, has_year=False),
+                moment=Moment(seconds=passed, resolution=share, has_year=False),
                 loss=number(match["loss"]),
                 interrupted_by=between[0] if between else "",
             )
         )
         seen = line
     steps = timed_steps(marks)
-    clock = marks[-1].moment.seconds / (1000 * iterations[len(marks) - 1]) if marks else 0.0
-    printed = float(np.median([float(match["ms"]) for _, match in ending])) / 1e6
+    clock = marks[-1].moment.seconds / int(found[-1][1]["iter"])
+    printed = float(np.median([float(match["ms"]) for _, match, _, _ in found])) / 1000
     if steps.has("seconds") and SLOWEST_SHARE <= clock / printed <= 1 + SAME_TIME:
         reading.steps, reading.begins = steps, pauses(steps)
         reading.warnings.append(
@@ -170,6 +168,54 @@ def _time_from_remaining(
         )
 
 
+def _clock_of(rows: Rows, last: int | None) -> list[tuple[int, re.Match[str], float, float]]:
+    """Return (line, row, seconds since the start of training, their resolution) of the last iterations of steps.
+
+    They follow from the time that remains. last: number of the last planned iteration; none without it, and none after
+    a resume, because the clock leaves out the training before it.
+    """
+    ending = [(line, match) for line, match in rows if match["ends"] and match["clock"]]
+    iterations = [int(match["iter"]) for _, match in ending]
+    if last is None or not ending or iterations != sorted(set(iterations)) or not 0 < iterations[-1] <= last:
+        return []
+    if iterations[0] > 2 * int(np.diff([0, *iterations]).min()):
+        return []
+    found = []
+    for (line, match), iteration in zip(ending, iterations, strict=True):
+        if iteration == last:
+            continue
+        share = iteration / (last - iteration)
+        left = int(match["days"] or 0) * 86400 + clock_seconds(match["clock"]) + 0.5  # cut off to a second
+        found.append((line, match, left * share, share))
+    return found
+
+
+def _check_by_remaining(reading: Reading, rows: Rows, settings: dict[str, str], other_work: dict[int, str]) -> None:
+    """Add the clock of a pretraining to the evidence, or a warning that nothing shows its waits for data.
+
+    Its loop fetches a batch before it starts the timer of the iteration; that of fine-tuning, which prints no remaining
+    time, fetches it after. other_work: line → "validation" or "checkpoint".
+    """
+    if not any(match["clock"] for _, match in rows):
+        return
+    found = _clock_of(rows, _last_iteration(reading.training_config, settings))
+    early = [one for one in found if one[3] <= COARSEST]
+    if len(early) >= FEWEST_DATED:
+        clock = Elapsed(
+            name="the remaining time",
+            seconds={line: passed for line, _, passed, _ in early},
+            resolution=max(share for *_, share in early),
+            by="line",
+        )
+        reading.evidence = replace(reading.evidence, elapsed=clock, announced=other_work)
+    elif not reading.evidence.clocks:
+        reading.warnings.append(
+            "steps: iter time leaves the wait for data out, and only dates of rows would show it: the log states "
+            "neither max_tokens, by which the remaining time is a clock, nor the training time of the whole run"
+        )
+
+
+COARSEST = 2.0  # seconds: most resolution of the clock that follows from the remaining time
 NEARLY_ALL = 0.02  # of the steps: the last ones may be in no row
 SLOWEST_SHARE, SAME_TIME = 0.3, 0.15  # mean iteration over the last of a step, which also runs the optimizer
 
