@@ -208,3 +208,17 @@ def test_torn_lines_raise_nothing_but_the_tools_own_errors(cut, inserted):
     )
     with scratch.written(text[:cut] + inserted + text[cut:]) as path, suppress(TensorPrimatError):
         logs.read(path)
+
+
+@pytest.mark.parametrize(
+    ("others", "told"), [(0.4, ""), (0.408, "all steps took 1.8 % longer on average"), (0.39, "less")]
+)
+def test_steps_between_the_rows_that_take_another_time_have_a_warning(tmp_path, others, told):
+    lines, passed = [], 0.0
+    for step in range(3, 201):
+        passed += 0.4 if step % 10 == 0 else others
+        if step % 10 == 0:
+            lines.append(timer(step, 160.0, running=(step - 2) * 64 / passed).partition("] ")[2])  # without its date
+    warnings = [text for text in read(tmp_path, CONFIGURATION, *lines).warnings if text.startswith("step_time: ")]
+    assert bool(warnings) == bool(told)
+    assert told in "".join(warnings)

@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from tensorprimat.core.clocks import Evidence, LogClock
-from tensorprimat.core.quantities import counted
-from tensorprimat.core.steps import Step
+from tensorprimat.core.quantities import counted, percent
+from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.clocks import date_in
-from tensorprimat.logs.fields import WHOLE, iso, merged, positive, seconds, whole
+from tensorprimat.logs.fields import CLOCK_RESOLUTION, WHOLE, iso, merged, positive, seconds, whole
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
@@ -142,6 +144,7 @@ def read(log: Log) -> Reading:
         reading.timer = "reported_samples_per_second"
     if (batch := config.get("global_batch_size")) and (clock := _clock(content, batch)):
         reading.evidence = Evidence(clocks=(clock,))
+        reading.warnings += _others_than_timed(reading.steps, clock)
     if not len(reading.steps) and content.running_mean:
         reading.reported["samples_per_second"] = content.running_mean
     if content.skipped:
@@ -178,6 +181,21 @@ def _clock(content: _Content, batch: int) -> LogClock | None:
         has_every_pause=True,
         is_certain=False,
     )
+
+
+def _others_than_timed(steps: Steps, clock: LogClock) -> list[str]:
+    """Return a warning if the steps between the rows took another time than those that the rows time."""
+    seconds = steps.column("seconds")[steps.column("index") > (clock.after_step or 0)]
+    interval = (clock.steps or 0.0) / len(seconds) if len(seconds) else 0.0
+    if interval <= 1 or not np.isfinite(seconds).all():
+        return []
+    off = clock.seconds / (clock.steps or 1.0) / float(seconds.mean()) - 1
+    if abs(off) <= CLOCK_RESOLUTION:
+        return []
+    return [
+        f"step_time: the rows time one step of {round(interval)}; by RunningAvgSamplesPerSec all steps took "
+        f"{percent(abs(off), 1)} {'longer' if off > 0 else 'less'} on average; steps_per_print 1 times each of them"
+    ]
 
 
 def _content(log: Log) -> _Content:
