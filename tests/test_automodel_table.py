@@ -1,4 +1,4 @@
-"""NeMo Automodel's training.jsonl: its time of a step, which includes the validation or checkpoint before it."""
+"""Tables of NeMo Automodel and Meta Lingua: their time of a step includes the validation or checkpoint before it."""
 
 from __future__ import annotations
 
@@ -96,3 +96,19 @@ def test_the_stated_number_of_gpus_is_not_to_be_replaced_by_that_of_the_replicas
     (warning,) = (text for text in result.warnings if text.startswith("tokens_per_second_per_gpu: computed"))
     assert "divided by 4" in warning
     assert "--num-gpus 4" not in warning
+
+
+def test_a_row_of_linguas_metrics_that_holds_a_checkpoint_is_not_measured(tmp_path: Path) -> None:
+    now, rows = datetime(2026, 1, 5), []
+    for step in range(10, 610, 10):
+        seconds = 10 * STEP + (OTHER_WORK if step % 100 == 10 and step > 10 else 0.0)
+        now += timedelta(seconds=seconds)
+        rows.append({"global_step": step, "created_at": now.isoformat(), "loss/out": 3.0 - step / 1000})
+        rows[-1] |= {"speed/wps": 10 * TOKENS / 8 / seconds, "optim/total_tokens": step * TOKENS}
+        if step % 100 == 0:
+            (tmp_path / "checkpoints" / f"{step:010d}").mkdir(parents=True)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = logs.read(path, facts=UserFacts(num_gpus=8))
+    assert [step.index for step in result.steps if step.interrupted_by] == [110, 210, 310, 410, 510]
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(TOKENS / STEP / 8, rel=1e-3)

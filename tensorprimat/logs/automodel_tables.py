@@ -1,9 +1,10 @@
-"""NeMo Automodel's training.jsonl, with the validations and checkpoints that its folder shows.
+"""NeMo Automodel's training.jsonl and Meta Lingua's metrics.jsonl, with the other work that their folders show.
 
 The time of a step (its tokens over its rate) runs from the end of the step before, so that of the first step after a
 validation or the saving of a checkpoint includes it. training.jsonl holds neither; the folder does: validation.jsonl
 (validation_NAME.jsonl for each of several sets) with the step and moment of each, and a folder epoch_N_step_N for each
-checkpoint that was kept (recipes/llm/train_ft.py and base_recipe.py, August 2026).
+checkpoint that was kept (recipes/llm/train_ft.py and base_recipe.py, August 2026). Lingua's rate counts a checkpoint
+likewise; beside metrics.jsonl stands checkpoints/0000000500 (apps/main/train.py and lingua/checkpoint.py, 2024).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ UNSEEN = (
 )
 
 _CHECKPOINT = re.compile(r"epoch_\d{1,9}_step_(?P<step>\d{1,15})")
+_LINGUAS = re.compile(r"\d{10}")
 _VALIDATION = re.compile(r"validation(?:_.{1,100})?\.jsonl")
 
 
@@ -64,6 +66,15 @@ def with_interruptions(
                 _mark(interrupted, rows, "validation")
     steps = steps.replace(interrupted_by=interrupted)
     return steps, [] if is_known or not len(find_outliers(steps.column("seconds"))) else [UNSEEN]
+
+
+def with_linguas_checkpoints(log: Log, steps: Steps) -> Steps:
+    """Return the rows with the first one after each checkpoint of Lingua marked."""
+    index, interrupted = steps.column("index"), steps.column("interrupted_by").copy()
+    for name in [] if log.called or log.is_folder or log.is_binary else _names(log.path.parent / "checkpoints"):
+        if _LINGUAS.fullmatch(name):
+            _mark(interrupted, _after_step(index, int(name)), "checkpoint")
+    return steps.replace(interrupted_by=interrupted) if interrupted.any() else steps
 
 
 def _mark(interrupted: np.ndarray, rows: np.ndarray, kind: str) -> None:

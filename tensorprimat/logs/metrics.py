@@ -144,6 +144,7 @@ def read_columns(
             reading.warnings.append(work.OF_REPLICAS)
         if LINGUA in columns.names:
             reading.source, steps = "Lingua", fields.with_intervals(steps)
+            steps = automodel_tables.with_linguas_checkpoints(log, steps)
         windows = not steps.has("seconds") and any(name.endswith(WINDOWED) for name in columns.names)
         steps = found.with_resumes(found.with_tokens(steps))
         if found.has_lines:
