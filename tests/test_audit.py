@@ -315,11 +315,13 @@ def test_every_measured_segment_is_compared_with_its_dates():
     resumed = [100.0 + 1.3 * n for n in range(1, 16)]
     steps = rows([1.0] * 35, [*np.arange(1.0, 21.0).tolist(), *resumed])
     outcome = audited(result(steps.replace(segment=np.repeat([0, 1], [20, 15]))), "run.log")
-    assert "14 steps take 14 s at the measured pace, but 18 s by the dates" in outcome.warnings[0]
+    assert "14 steps take 14 s at the measured pace, but 18 s by the timestamps" in outcome.warnings[0]
 
 
 def test_few_dates_only_warn_and_three_say_nothing():
-    assert "but 9.6 s by the dates" in audited(result(rows([2.0] * 4, [3.2 * n for n in range(4)])), "a").warnings[0]
+    assert (
+        "but 9.6 s by the timestamps" in audited(result(rows([2.0] * 4, [3.2 * n for n in range(4)])), "a").warnings[0]
+    )
     outcome = audited(result(rows([2.0] * 3, [3.2 * n for n in range(3)])), "a")
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
