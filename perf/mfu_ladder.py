@@ -64,7 +64,8 @@ PART_SECONDS = (
 def _recomputes() -> bool:
     """Return True if uncompiled llama, which needs the most memory of all parts, would recompute activations here."""
     from tensorprimat.core.spec import RunSettings
-    from tensorprimat.engines import ENGINES, prepare
+    from tensorprimat.engines import prepare
+    from tensorprimat.engines.registry import ENGINES
     from tensorprimat.machine.platform import detect
 
     settings = RunSettings(steps=8, warmup_steps=2, seed=1, num_gpus=1, global_batch_size=SEQUENCES, compile=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from syntax import nodes
 
-from tensorprimat.engines import ENGINES
+from tensorprimat.engines.registry import ENGINES
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tensorprimat"

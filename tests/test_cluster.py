@@ -13,13 +13,12 @@ from types import SimpleNamespace
 import fake_primus
 import pytest
 
-from tensorprimat import engines
 from tensorprimat.cli import main
 from tensorprimat.core import failures
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import launch
+from tensorprimat.engines import launch, registry
 from tensorprimat.engines.cluster import executors, slurm
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.cluster.job_log import Console, Tail
@@ -152,7 +151,7 @@ def test_an_engine_that_this_machine_cannot_see_is_not_chosen_by_its_packages(ru
 )
 def test_packages_of_this_machine_do_not_matter_to_ranks_that_have_their_own(run, monkeypatch, flags, engine):
     sent = []
-    monkeypatch.setattr(engines, "importable", lambda name: name.startswith("nemo") != (engine == "nemo"))
+    monkeypatch.setattr(registry, "importable", lambda name: name.startswith("nemo") != (engine == "nemo"))
     without_torchao(monkeypatch)
     monkeypatch.setattr(executors, "script", lambda spec, *_, **__: sent.append(spec) or "")
     code, _, printed = run("--executor", *flags, *H100)
@@ -175,7 +174,7 @@ def test_a_result_of_an_image_has_the_same_name_whatever_the_login_node_has(run,
         folders.append(Path(wrapping[wrapping.index("--folder") + 1]).name)
         return launch.Ending(result=None, error=RunError("the job failed"))
 
-    monkeypatch.setattr(engines, "importable", lambda name: installed or not name.startswith("nemo"))
+    monkeypatch.setattr(registry, "importable", lambda name: installed or not name.startswith("nemo"))
     monkeypatch.setattr(launch, "run", sent)
     code, _, printed = run("--executor", *flags, "--gpu", "H100", "--num-gpus", "8")
     assert (code, [re.sub(r"_\d{8}_\d{6}_\d+_run1", "", name) for name in folders]) == (1, [stem]), printed

@@ -14,7 +14,8 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
-from tensorprimat.engines import ENGINES, introspect, prepare
+from tensorprimat.engines import introspect, prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.engines.torch import config as torch_config
 from tensorprimat.engines.torch import engine as torch_engine
 from tensorprimat.engines.torch import model as torch_model

@@ -9,7 +9,8 @@ from tensorprimat.core import configured, training_memory
 from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.engines.torch import config as torch_config
 from tensorprimat.engines.torch import memory as torch_memory
 from tensorprimat.engines.torch.model import LanguageModel

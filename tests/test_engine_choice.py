@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tensorprimat import engines
 from tensorprimat.core.data_files import tomllib
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
-from tensorprimat.engines import ENGINES, choose, prepare
+from tensorprimat.engines import prepare, registry
+from tensorprimat.engines.choice import choose, looks_for_logs
 from tensorprimat.engines.cluster import executors
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session.plan import obstacle_of
 
@@ -64,7 +65,7 @@ def test_the_torch_engine_trains_everywhere_on_request(platform):
     ],
 )
 def test_cuda_trains_with_nemo_then_bridge_then_torch_and_states_the_reason(monkeypatch, absent, engine, because):
-    monkeypatch.setattr(engines, "importable", lambda name: not name.startswith(absent) if absent else True)
+    monkeypatch.setattr(registry, "importable", lambda name: not name.startswith(absent) if absent else True)
     plan = choose("auto", platform="nvd", models=MODELS, with_log=())
     assert {chosen.name for chosen in plan.engines.values()} == {engine}
     assert plan.because == because
@@ -84,7 +85,7 @@ def plan_on(monkeypatch):
     """Function that returns the plan of --engine auto on a machine where packages are installed."""
 
     def plan(machine, *packages, models=("llama",), **flags):
-        monkeypatch.setattr(engines, "importable", lambda name: name.startswith((*packages, "torch")))
+        monkeypatch.setattr(registry, "importable", lambda name: name.startswith((*packages, "torch")))
         obstacle = obstacle_of(settings(**flags), machine)
         return choose("auto", platform="nvd", models=models, with_log=(), obstacle=obstacle)
 
@@ -165,7 +166,7 @@ def test_the_reason_for_an_engine_follows_from_the_requested_configuration(plan_
 
 
 def test_ranks_that_slurm_starts_use_the_engine_that_fits_their_number_of_gpus(monkeypatch):
-    monkeypatch.setattr(engines, "importable", lambda _: True)
+    monkeypatch.setattr(registry, "importable", lambda _: True)
     cluster = executors.Cluster(executor="slurm")
     for count, engine in ((1, "torch"), (8, "nemo")):
         obstacle = obstacle_of(settings(), gpus(H100, count))
@@ -228,11 +229,11 @@ def test_a_gpu_without_fp8_units_is_refused_before_missing_packages_are_reported
 
 
 def test_logs_are_looked_for_only_where_they_can_matter():
-    assert engines.looks_for_logs("auto", "cpu")
-    assert engines.looks_for_logs("auto", "amd")
-    assert not engines.looks_for_logs("auto", "nvd")
-    assert engines.looks_for_logs("logs", "nvd")
-    assert not engines.looks_for_logs("torch", "cpu")
+    assert looks_for_logs("auto", "cpu")
+    assert looks_for_logs("auto", "amd")
+    assert not looks_for_logs("auto", "nvd")
+    assert looks_for_logs("logs", "nvd")
+    assert not looks_for_logs("torch", "cpu")
 
 
 def test_an_unknown_engine_is_refused_with_the_known_ones():
@@ -242,7 +243,7 @@ def test_an_unknown_engine_is_refused_with_the_known_ones():
 
 
 def test_an_engine_that_lacks_its_packages_names_them_and_the_remedy(monkeypatch):
-    monkeypatch.setattr(engines, "importable", lambda name: name == "torch")
+    monkeypatch.setattr(registry, "importable", lambda name: name == "torch")
     with pytest.raises(
         UsageError, match="the torch engine needs lightning, transformers, not installed here; pip install"
     ):
@@ -279,8 +280,8 @@ def test_the_oldest_versions_of_an_engine_are_those_that_are_installed_with_it()
 
 
 def test_a_package_below_a_missing_one_is_not_importable():
-    assert not engines.importable("no_such_package.part")
-    assert engines.importable("tensorprimat.core")
+    assert not registry.importable("no_such_package.part")
+    assert registry.importable("tensorprimat.core")
 
 
 def settings(**changes):

@@ -13,7 +13,8 @@ from tensorprimat.core import models, training_memory
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
 from tensorprimat.core.units import GB
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.engines.torch import engine
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule

@@ -13,7 +13,8 @@ from tensorprimat.core.megatron_memory import RankLayout
 from tensorprimat.core.result import GpuInfo, ModelShape
 from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import run_summary
 
@@ -240,7 +241,7 @@ def test_default_runs_fit_their_node(engine, model, gpu):
 @pytest.mark.parametrize("engine", ["nemo", "bridge"])
 def test_the_dry_run_prints_the_estimate(monkeypatch, capsys, tmp_path, engine):
     monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda **_: H100)
-    monkeypatch.setattr("tensorprimat.engines.importable", lambda _: True)
+    monkeypatch.setattr("tensorprimat.engines.registry.importable", lambda _: True)
     monkeypatch.setattr(prepare, "check_engine", lambda _: None)
     command = ["run", "--model", "llama", "--engine", engine, "--dry-run", "--output", str(tmp_path)]
     assert main(command) == 0, capsys.readouterr().err

@@ -12,7 +12,8 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
 from tensorprimat.core.store import Loaded
-from tensorprimat.engines import ENGINES, methodology, prepare
+from tensorprimat.engines import methodology, prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import Machine
 from tensorprimat.reports import notices
 from tensorprimat.session import run_summary, runs

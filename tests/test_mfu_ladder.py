@@ -24,8 +24,9 @@ from tensorprimat.cli import main  # noqa: E402
 from tensorprimat.core import configured, models  # noqa: E402
 from tensorprimat.core.result import GpuInfo  # noqa: E402
 from tensorprimat.core.spec import RunSettings  # noqa: E402
-from tensorprimat.engines import ENGINES, prepare  # noqa: E402
+from tensorprimat.engines import prepare  # noqa: E402
 from tensorprimat.engines.callback import BenchmarkCallback  # noqa: E402
+from tensorprimat.engines.registry import ENGINES  # noqa: E402
 from tensorprimat.engines.torch import attention  # noqa: E402
 from tensorprimat.engines.torch import config as torch_config  # noqa: E402
 from tensorprimat.engines.torch.module import TrainingModule  # noqa: E402

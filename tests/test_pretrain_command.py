@@ -14,10 +14,11 @@ from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import prepare
 from tensorprimat.engines.nemo import conversion
 from tensorprimat.engines.nemo import engine as nemo
 from tensorprimat.engines.nemo import recipe as nemo_recipe
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import Machine
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +32,7 @@ def trained(monkeypatch, tmp_path):
     """Eight H100 with NeMo, where training only keeps each RunSpec; return the list of them."""
     specs = []
     monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda: H100)
-    monkeypatch.setattr("tensorprimat.engines.importable", lambda _: True)
+    monkeypatch.setattr("tensorprimat.engines.registry.importable", lambda _: True)
     monkeypatch.setattr(nemo, "train", specs.append)
     monkeypatch.chdir(tmp_path)
     return specs

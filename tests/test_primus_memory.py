@@ -7,7 +7,8 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
 from tensorprimat.core.units import GB
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import run_summary, run_time
 

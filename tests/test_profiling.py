@@ -9,7 +9,8 @@ import fake_primus
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.engines import ENGINES, profiling
+from tensorprimat.engines import profiling
+from tensorprimat.engines.registry import ENGINES
 
 TINY = ("--engine", "torch", "--model", "llama", "--steps", "4", "--warmup-steps", "1", "--sequence-length", "32")
 

@@ -12,7 +12,8 @@ from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import SPELLINGS, Machine
 from tensorprimat.session import run_time
 from tensorprimat.session.budget import Budget, decide

@@ -10,7 +10,8 @@ from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.identity import FIELDS
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.spec import RunSettings, RunSpec
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import detect
 from tensorprimat.reports import facts
 

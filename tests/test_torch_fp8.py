@@ -13,7 +13,8 @@ from tensorprimat.core import models, settings, store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.engines.torch import engine, fp8
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule

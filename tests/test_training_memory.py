@@ -15,7 +15,8 @@ from tensorprimat.core.memory_estimate import CONTEXT_BYTES
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import cross_entropy, fp8
 from tensorprimat.engines.torch import memory as torch_memory

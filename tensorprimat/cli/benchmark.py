@@ -20,11 +20,11 @@ from tensorprimat.cli.options import ended_like_ctrl_c
 from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError
-from tensorprimat.engines import default_engine
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus import engine as primus
 from tensorprimat.engines.primus import spec as primus_spec
+from tensorprimat.engines.registry import default_engine
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect
 from tensorprimat.reports import formatting, notices

@@ -39,7 +39,7 @@ def models_and_all() -> Iterable[str]:
 
 def engines() -> Iterable[str]:
     """Return the values of --engine."""
-    from tensorprimat.engines import ENGINES
+    from tensorprimat.engines.registry import ENGINES
 
     return ("auto", *ENGINES)
 

@@ -78,9 +78,10 @@ def command(
     from tensorprimat.core.errors import UsageError
     from tensorprimat.core.spec import MODELS, RunSettings
     from tensorprimat.core.statements import count
-    from tensorprimat.engines import ENGINES, prepare
+    from tensorprimat.engines import prepare
     from tensorprimat.engines.introspect import NVIDIA_RECIPE
     from tensorprimat.engines.nemo import engine as nemo
+    from tensorprimat.engines.registry import ENGINES
     from tensorprimat.machine.platform import detect
 
     if model not in MODELS:

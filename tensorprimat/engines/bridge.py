@@ -29,9 +29,9 @@ from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import importable
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.launcher_output import follow, keep
+from tensorprimat.engines.registry import importable
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect

@@ -35,7 +35,8 @@ from tensorprimat.core.failures import (
 )
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import ENGINES, failures
+from tensorprimat.engines import failures
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine import oom_kills
 
 GRACE_SECONDS = 15.0  # time to write the measurements; importing torch alone, which ignores signals, takes 5 s

@@ -18,7 +18,7 @@ from tensorprimat.core.settings import OF_A_METHODOLOGY
 
 if TYPE_CHECKING:
     from tensorprimat.core.configurations import Configuration
-    from tensorprimat.engines import Engine
+    from tensorprimat.engines.registry import Engine
 
 VENDORS = {"nvd": "NVIDIA", "amd": "AMD"}
 """Platform → the vendor of its GPUs, for messages."""

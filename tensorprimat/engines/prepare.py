@@ -19,17 +19,10 @@ from tensorprimat.core.quantities import alternatives, counted, listed, size
 from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import (
-    ENGINES,
-    OWN,
-    VENDOR_ENGINES,
-    Engine,
-    check_model_parallel,
-    fuses_norm,
-    importable,
-    methodology,
-)
+from tensorprimat.engines import methodology
 from tensorprimat.engines.primus import spec as primus_spec
+from tensorprimat.engines.registry import ENGINES, OWN, VENDOR_ENGINES, Engine, check_model_parallel, importable
+from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.machine import environment
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.engines import ENGINES, Engine
+from tensorprimat.engines.registry import ENGINES, Engine
 
 STEM = "profile"
 """Option of a RunSpec: output path of PyTorch's profiler, without suffix."""

@@ -14,7 +14,7 @@ from tensorprimat.core.footprint import activation_bytes, of_cell, state_bytes
 from tensorprimat.core.micro_result import CellSpec, MicroEstimate
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.engines import fuses_norm
+from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.machine.platform import Machine, detect
 
 PROCESS_BYTES = 0.4e9  # resident memory of a process with torch and transformers; a GPU's allocator does not count it

@@ -15,7 +15,8 @@ from tensorprimat.core import processes, stated, store
 from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
-from tensorprimat.engines import ENGINES, OWN, prepare
+from tensorprimat.engines import prepare
+from tensorprimat.engines.registry import ENGINES, OWN
 from tensorprimat.engines.torch import engine as torch_engine
 
 if TYPE_CHECKING:

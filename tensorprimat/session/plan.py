@@ -14,21 +14,11 @@ from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.stated import UserFacts
-from tensorprimat.engines import (
-    ENGINES,
-    NVIDIA_ORDER,
-    OWN,
-    Engine,
-    Obstacle,
-    Plan,
-    choose,
-    in_order,
-    looks_for_logs,
-    prepare,
-    profiling,
-)
+from tensorprimat.engines import prepare, profiling
+from tensorprimat.engines.choice import Obstacle, Plan, choose, in_order, looks_for_logs
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.cluster.executors import Cluster
+from tensorprimat.engines.registry import ENGINES, NVIDIA_ORDER, OWN, Engine
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append as appending

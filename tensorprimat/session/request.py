@@ -8,8 +8,8 @@ from typing import Any
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.spec import MODELS, RunSettings
-from tensorprimat.engines import OWN
 from tensorprimat.engines.cluster.executors import Cluster
+from tensorprimat.engines.registry import OWN
 from tensorprimat.session.budget import Budget
 from tensorprimat.session.plan import Request, stated_facts
 

@@ -7,7 +7,8 @@ from tensorprimat.core.configured import model_of
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import LABELS, Machine
 
 RECOMPUTED = {"full": "all layers", "every second layer": "every second layer"}

@@ -17,7 +17,8 @@ from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.quantities import alternatives, percent, rough_time
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import TERA
-from tensorprimat.engines import ENGINES, prepare
+from tensorprimat.engines import prepare
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import Machine
 
 UTILISATION = 0.3  # share of the dense peak; published PyTorch training is above it (docs/reference/expected-mfu.md)

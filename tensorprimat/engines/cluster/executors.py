@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat import engines
 from tensorprimat.core import catalogue, processes, regular
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.preflight import PreflightSpec
@@ -22,7 +21,9 @@ from tensorprimat.core.records import Record
 from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import ENGINES, NVIDIA_ORDER, OWN, Obstacle, Plan, importable, in_order, launch
+from tensorprimat.engines import launch, registry
+from tensorprimat.engines.choice import Obstacle, Plan, in_order
+from tensorprimat.engines.registry import ENGINES, NVIDIA_ORDER, OWN, importable
 from tensorprimat.machine.platform import SPELLINGS, Machine
 
 OPTION = "executor"
@@ -229,11 +230,11 @@ def plan(
 def default_engine(cluster: Cluster, platform: Platform) -> str:
     """Return the engine whose results have no engine in their file name.
 
-    It is that of `engines.default_engine`; but for NVIDIA GPUs with an image or a rented machine it is the first engine
-    that `plan` accepts there, so that the file name does not depend on the packages of this machine.
+    It is that of `registry.default_engine`; but for NVIDIA GPUs with an image or a rented machine it is the first
+    engine that `plan` accepts there, so that the file name does not depend on the packages of this machine.
     """
     if platform != "nvd" or not cluster.own_packages:
-        return engines.default_engine(platform)
+        return registry.default_engine(platform)
     return TRAINS_THERE[0] if cluster.container_image is not None else OWN
 
 

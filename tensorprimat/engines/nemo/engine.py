@@ -20,11 +20,12 @@ from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import ENGINES, failures, importable
+from tensorprimat.engines import failures
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.nemo import performance as nemo_performance
 from tensorprimat.engines.nemo import recipe as nemo_recipe
+from tensorprimat.engines.registry import ENGINES, importable
 from tensorprimat.machine.platform import Machine, detect
 
 NEMO_SEED = 1234  # the default of nemo.lightning's init_parallel_ranks, which no recipe can change

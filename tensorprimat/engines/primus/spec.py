@@ -17,7 +17,7 @@ from tensorprimat.engines.primus.config import Effective, effective
 
 if TYPE_CHECKING:
     from tensorprimat.core.spec import RunSettings
-    from tensorprimat.engines import Engine
+    from tensorprimat.engines.registry import Engine
     from tensorprimat.machine.platform import Machine
 
 ROOT, CONFIG, GPU, GPU_SOURCE = "primus", "config", "gpu", "gpu_source"

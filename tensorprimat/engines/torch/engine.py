@@ -27,18 +27,10 @@ from tensorprimat.core.models import Preset
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.core.training_memory import is_sharded, strategy_of, uses_autocast
-from tensorprimat.engines import (
-    ENGINES,
-    VENDOR_ENGINES,
-    Engine,
-    check_model_parallel,
-    failures,
-    prepare,
-    profiling,
-    rendezvous,
-)
+from tensorprimat.engines import failures, prepare, profiling, rendezvous
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.primus import checkout as primus_checkout
+from tensorprimat.engines.registry import ENGINES, VENDOR_ENGINES, Engine, check_model_parallel
 from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect, multiply_float32_in

@@ -19,7 +19,7 @@ from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import importable
+from tensorprimat.engines.registry import importable
 
 MXFP8 = "mxfp8"
 DEFAULT_RECIPE = "tensorwise"

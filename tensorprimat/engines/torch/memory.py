@@ -16,7 +16,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorprimat.core.configured import ConfiguredModel
-from tensorprimat.engines import importable
+from tensorprimat.engines.registry import importable
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import fp8
 from tensorprimat.engines.torch.model import LanguageModel

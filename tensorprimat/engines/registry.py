@@ -1,0 +1,183 @@
+"""The registry of engines: a row for each with every fact by which the tool treats engines differently."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Any
+
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.megatron_memory import MegatronCore, RecipeRecomputation
+from tensorprimat.core.provenance import LOGS
+from tensorprimat.core.result import Platform
+from tensorprimat.core.settings import MODEL_PARALLEL
+from tensorprimat.core.spec import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """One row of ENGINES: every fact by which the tool treats engines differently."""
+
+    name: str
+    """Value of --engine and of provenance.engine."""
+    title: str
+    logs: str | None = None
+    """Title of the engine when it reads logs of earlier training; None for an engine that only trains."""
+    module: str | None = None
+    """Module that a fresh process runs (see engines/launch); None for an engine that only reads logs."""
+    checkout: str | None = None
+    """Module whose `models_here` and `machine_of` find the checkout that trains; without a checkout the engine reads
+    logs. None for an engine that consists of packages."""
+    vendor: Platform | None = None
+    """Platform of the vendor that publishes the engine; `auto` prefers it there. None for the project's own."""
+    packages: tuple[str, ...] = ()
+    """Import names of the packages that it needs to start."""
+    oldest: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Package → its oldest version with which the training runs as the result states."""
+    own_training: bool = False
+    """The training loop is the project's own: it takes model configuration files, tiny presets and flags of the loop
+    (--compile, --attention, …)."""
+    own_configuration: bool = False
+    """The settings come from configuration files of the framework, which flags override."""
+    from_methodology: bool = False
+    """Without --methodology, a full model is trained with the default methodology."""
+    under_executor: bool = False
+    """--executor can start its ranks on other machines."""
+    torch_profiler: bool = False
+    """It can run PyTorch's own profiler (--profile torch)."""
+    megatron: MegatronCore | None = None
+    """Behaviour of Megatron Core in it, with parallel sizes and memory; None for an engine without Megatron Core."""
+    memory: str | None = None
+    """Module with the functions `estimate` (memory of one device), `recomputed_share` and, without `megatron`,
+    `remedies`; None: `megatron` has them, if set."""
+    install: str = ""
+    """Advice for a Python without its packages: how to install them, or another engine to use."""
+
+    @property
+    def tensor_parallel(self) -> bool:
+        """Return True if the engine can split a model over GPUs (--tensor-parallel-size and the other such flags)."""
+        return self.megatron is not None
+
+    def memory_model(self) -> Any:
+        """Return the module or MegatronCore with the functions of `memory`; None for an engine without estimates."""
+        return self.megatron if self.memory is None else importlib.import_module(self.memory)
+
+    def missing_packages(self) -> tuple[str, ...]:
+        """Return the engine's packages that this Python lacks; imports only the parents of a dotted name."""
+        return tuple(name for name in self.packages if not importable(name))
+
+    def outdated_packages(self) -> tuple[str, ...]:
+        """Return a phrase for each package that is too old for the engine, without importing any."""
+        found = []
+        for name, (major, minor) in self.oldest.items():
+            try:
+                version = metadata.version(name)
+            except metadata.PackageNotFoundError:  # a folder on PYTHONPATH has no version
+                continue
+            numbers = re.match(r"(\d+)\.(\d+)", version)
+            if numbers and (int(numbers[1]), int(numbers[2])) < (major, minor):
+                found.append(f"{name} {major}.{minor} or newer ({version} is installed)")
+        return tuple(found)
+
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Engine(
+            name="torch",
+            own_training=True,
+            under_executor=True,
+            torch_profiler=True,
+            memory="tensorprimat.core.training_memory",
+            title="the torch engine (Lightning)",
+            module="tensorprimat.engines.torch.engine",
+            packages=("torch", "lightning", "transformers"),
+            oldest={"torch": (2, 4), "lightning": (2, 4), "transformers": (4, 53)},  # 4.52 ignores a layer's recompute
+            install="pip install torch lightning 'transformers>=4.53'",
+        ),
+        Engine(
+            name="nemo",
+            vendor="nvd",
+            from_methodology=True,
+            under_executor=True,
+            torch_profiler=True,
+            megatron=MegatronCore(exchanges_heads=True, steps_with_bf16_gradients=True),
+            title="the NeMo engine",
+            module="tensorprimat.engines.nemo.engine",
+            packages=("nemo.collections.llm", "nemo_run"),
+            install="NeMo 2 has them (make nemo-env, or NVIDIA's image); NeMo 3: benchmark.py --engine bridge; "
+            "else benchmark.py --engine torch",
+        ),
+        Engine(
+            name="bridge",
+            vendor="nvd",
+            from_methodology=True,  # it starts its ranks itself, so that no executor can start them
+            megatron=MegatronCore(
+                recomputes=(  # Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/llama/h100/llama3.py
+                    RecipeRecomputation(model="llama", precision="fp8", num_gpus=8, gpus=("H100", "H200"), layers=5),
+                )
+            ),
+            title="the Megatron-Bridge engine",
+            module="tensorprimat.engines.bridge",
+            packages=("megatron.bridge",),
+            install="NVIDIA's newer NeMo images have it; try benchmark.py --engine torch",
+        ),
+        Engine(
+            name="primus",
+            vendor="amd",
+            own_configuration=True,
+            megatron=MegatronCore(),
+            memory="tensorprimat.engines.primus.memory",
+            title="Primus",
+            logs="Primus, from its logs",
+            module="tensorprimat.engines.primus.engine",
+            checkout="tensorprimat.engines.primus.checkout",
+            packages=("yaml",),
+        ),
+        Engine(name=LOGS, title="logs of earlier training", logs="logs of earlier training"),
+    )
+}
+
+
+OWN = next(name for name, engine in ENGINES.items() if engine.own_training)
+"""The project's own engine, which trains everywhere."""
+VENDOR_ENGINES = {
+    platform: tuple(name for name, engine in ENGINES.items() if engine.vendor == platform)
+    for platform in ("nvd", "amd")
+}
+"""Platform → its vendor's own engines, the preferred one first."""
+NVIDIA_ORDER = (*VENDOR_ENGINES["nvd"], OWN)
+"""Engines that `auto` tries on an NVIDIA GPU, NVIDIA's own first; its newer images contain Megatron-Bridge only."""
+
+
+def default_engine(platform: Platform) -> str:
+    """Return the engine whose results have no engine in their file name.
+
+    On an NVIDIA GPU it is the first installed one of NVIDIA_ORDER, on an AMD GPU Primus, on a CPU the project's own.
+    """
+    if platform == "nvd":
+        return next(name for name in NVIDIA_ORDER if name == OWN or not ENGINES[name].missing_packages())
+    return VENDOR_ENGINES["amd"][0] if platform == "amd" else OWN
+
+
+def check_model_parallel(engine: Engine, spec: RunSpec) -> None:
+    """Raise UsageError where the spec splits the model and the engine cannot."""
+    split = [name for name in MODEL_PARALLEL if getattr(spec, name) > 1]
+    if engine.tensor_parallel or not split:
+        return
+    instead = "leave --methodology out" if spec.with_methodology_flag else "use 1"
+    if spec.platform != "cpu" and spec.num_gpus * spec.num_nodes % spec.model_parallel_size == 0:
+        instead += f", or --engine {VENDOR_ENGINES[spec.platform][0]}"
+    raise UsageError(f"{spec.named(*split)}: the {engine.name} engine supports data parallelism only; {instead}")
+
+
+def importable(name: str) -> bool:
+    """Return True if `import name` would find a module. Finding a dotted name imports its parents."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # a parent is missing, or is a broken stub in sys.modules
+        return False
