@@ -13,7 +13,9 @@ from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import prepare, registry
 from tensorprimat.engines.choice import choose, looks_for_logs
 from tensorprimat.engines.cluster import executors
-from tensorprimat.engines.registry import ENGINES
+from tensorprimat.engines.modules import MODULES, memory_model
+from tensorprimat.engines.primus import checkout as primus_checkout
+from tensorprimat.engines.registry import ENGINES, log_scripts
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session.plan import obstacle_of
 
@@ -346,3 +348,33 @@ def test_an_output_folder_that_cannot_be_written_is_refused(tmp_path):
         prepare.check_folder(file / "below")
     prepare.check_folder(tmp_path / "new" / "deeper")
     assert not (tmp_path / "new").exists()
+
+
+def test_every_engine_that_trains_names_its_modules():
+    assert set(MODULES) == {name for name, engine in ENGINES.items() if engine.trains}
+    assert all(row.program for row in MODULES.values())
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_modules_of_an_engine_have_the_functions_that_are_called(name):
+    offers = {
+        "configuration": ("spec_of", "advice"),
+        "checkout": ("models_here", "machine_of", "configures", "NO_CONFIG"),
+        "command": ("show_command",),
+    }
+    for part, functions in offers.items():
+        module = MODULES[name].load(part)
+        assert module is None or all(hasattr(module, function) for function in functions)
+    assert (MODULES[name].configuration is not None) == ENGINES[name].own_configuration
+    estimates = memory_model(ENGINES[name])
+    assert callable(estimates.estimate)
+    assert callable(estimates.recomputed_share)
+
+
+def test_the_scripts_that_write_a_log_exist_for_the_models_that_primus_configures():
+    scripts = ENGINES["primus"].log_scripts
+    assert set(scripts) == {model for model in MODELS if primus_checkout.configures(model)}
+    for model, script in scripts.items():
+        assert (ROOT / script).is_file()
+        assert log_scripts(model) == [script]
+    assert log_scripts("mistral") == []

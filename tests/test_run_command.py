@@ -17,7 +17,7 @@ import pytest
 from tensorprimat.cli import main
 from tensorprimat.core import store
 from tensorprimat.core.result import GpuInfo
-from tensorprimat.engines import registry
+from tensorprimat.engines import modules, registry
 from tensorprimat.machine.platform import Machine
 
 ROOT = Path(__file__).parents[1]
@@ -74,9 +74,8 @@ def folder(tmp_path, monkeypatch):
 def engine(tmp_path, monkeypatch, warm):  # noqa: ARG001  its processes are forks of the warm Python
     """Put a few lines of Python in the place of the torch engine's process."""
     row = registry.ENGINES["torch"]
-    monkeypatch.setitem(
-        registry.ENGINES, "torch", registry.Engine(name="torch", title=row.title, module="stand_in", packages=())
-    )
+    monkeypatch.setitem(registry.ENGINES, "torch", registry.Engine(name="torch", title=row.title, packages=()))
+    monkeypatch.setitem(modules.MODULES, "torch", modules.EngineModules(name="torch", program="stand_in"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # a test changes the file within a second
     monkeypatch.syspath_prepend(tmp_path)
@@ -326,11 +325,12 @@ def test_append_does_not_count_a_log_twice(folder, capsys):
 def start(folder, tmp_path, *flags, terminal=None):
     """Start the real command, with the stand-in engine, as a process that signals can be sent to."""
     program = (
-        "import sys; from tensorprimat.engines import registry; from tensorprimat.cli import benchmark, main\n"
+        "import sys; from tensorprimat.engines import modules, registry; from tensorprimat.cli import benchmark, main\n"
         "from tensorprimat.core.result import GpuInfo; from tensorprimat.machine.platform import Machine\n"
         "gpu_info = GpuInfo(device_name='some CPU', total_memory_gb=16.0)\n"
         "benchmark.detect = lambda: Machine(platform='cpu', gpu_info=gpu_info, host='laptop')\n"
-        "registry.ENGINES['torch'] = registry.Engine(name='torch', title='stand-in', module='stand_in')\n"
+        "registry.ENGINES['torch'] = registry.Engine(name='torch', title='stand-in')\n"
+        "modules.MODULES['torch'] = modules.EngineModules(name='torch', program='stand_in')\n"
         f"sys.exit(main({['run', *flags]!r}, program='benchmark.py'))"
     )
     return subprocess.Popen(

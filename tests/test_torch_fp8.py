@@ -59,9 +59,9 @@ def test_without_torchao_the_remedy_names_the_engines_that_can_train_here(monkey
         prepare.check_spec(ENGINES["torch"], planned, here)
     assert str(refused.value).endswith(f"pip install torchao, or use --precision bf16{helps}")
     with pytest.raises(UsageError, match=r"--precision bf16$"):
-        engine.check_packages(planned.changed(preset="tiny"), here)
+        engine.check_packages(planned.changed(preset="tiny"))
     with pytest.raises(UsageError, match="--precision bf16 without --methodology"):
-        engine.check_packages(planned.changed(methodology="max"), here)
+        engine.check_packages(planned.changed(methodology="max"))
 
 
 def test_packages_of_this_machine_do_not_matter_to_ranks_in_a_container(monkeypatch):

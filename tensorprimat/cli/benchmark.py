@@ -21,10 +21,7 @@ from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError
 from tensorprimat.engines.cluster import executors
-from tensorprimat.engines.primus import checkout as primus_checkout
-from tensorprimat.engines.primus import engine as primus
-from tensorprimat.engines.primus import spec as primus_spec
-from tensorprimat.engines.registry import default_engine
+from tensorprimat.engines.registry import default_engine, log_scripts
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect
 from tensorprimat.reports import formatting, notices
@@ -54,10 +51,9 @@ def benchmark(request: Request) -> int:
         if job.search is not None:
             _say_log(job.model, job.search, screen)
         elif job.engine is None:
-            screen.say(f"{job.model}: {primus_checkout.NO_CONFIG}", style="bold yellow")
-        elif job.spec is not None and job.engine.own_configuration:
-            for advice in primus_spec.advice(job.spec):
-                screen.warn(advice)
+            screen.say(f"{job.model}: {plan.untrained}", style="bold yellow")
+        for advice in job.advice():
+            screen.warn(advice)
     check_facts(request, jobs)
     request, jobs = within_budget(request, jobs, machine, screen)
     if request.runs > 1 and any(job.reads_log for job in jobs):
@@ -109,7 +105,8 @@ def _say_log(model: str, search: discover.Search, screen: Screen) -> None:
     screen.say(f"  searched: ${variable}; {names}; in {', '.join(folders) or 'no folder'}")
     for other in search.others:
         screen.say(f"  not used: {other}")
-    make = f"make one with run_primus_{model}.sh, " if model in primus_checkout.STEMS else ""
+    scripts = " or ".join(log_scripts(model))
+    make = f"make one with {scripts}, " if scripts else ""
     screen.say(
         f"  remedies: set {model.upper()}_LOG=/path/to/its.log, copy the log here as training_{model}.log, "
         f"{make}or train here with --engine torch"
@@ -123,12 +120,11 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
         if job.spec is not None:
             rows = runs.start_rows(job.spec, request, machine)
             screen.block(f"WOULD TRAIN - {job.model} on {machine.label}", [*rows, ("Results", f"{request.output}/")])
-            if job.engine is not None and job.engine.own_configuration:
-                try:
-                    primus.show_command(job.spec, screen.say)
-                except RunError as error:  # the next model is shown anyway
-                    screen.complain(f"{job.model}: {error}")
-                    worst = error.exit_code
+            try:
+                job.show_command(screen.say)
+            except RunError as error:  # the next model is shown anyway
+                screen.complain(f"{job.model}: {error}")
+                worst = error.exit_code
             if request.cluster.executor:
                 folder = request.output / "cluster" / "dry_run"
                 screen.say(executors.script(job.spec, request.cluster, module=job.module, folder=folder))

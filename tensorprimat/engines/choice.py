@@ -21,6 +21,8 @@ class Plan:
     """One sentence for the start of the benchmark."""
     from_logs: bool = False
     """The engines read logs of earlier training."""
+    untrained: str = ""
+    """Message about a model that the requested engine cannot train here."""
 
 
 Obstacle = Callable[[Engine, str], str | None]
@@ -90,7 +92,7 @@ def choose(
         raise UsageError(f"--engine {requested}: no such engine; engines: auto, {', '.join(ENGINES)}")
     if requested != "auto":
         engine = ENGINES[requested]
-        if engine.checkout is not None and configured is not None:
+        if engine.own_configuration and configured is not None:
             return _training(engine, models, f"{engine.title} trains on this machine, as requested", among=configured)
         if engine.logs is not None:
             return _reading(engine, models, with_log, f"{engine.logs}, as requested")

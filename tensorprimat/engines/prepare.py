@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import tempfile
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import methodology
-from tensorprimat.engines.primus import spec as primus_spec
+from tensorprimat.engines.modules import memory_model, modules_of
 from tensorprimat.engines.registry import ENGINES, OWN, VENDOR_ENGINES, Engine, check_model_parallel, importable
 from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.machine import environment
@@ -46,8 +45,9 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     """
     settings.check()
     _check_torch_flags(settings, engine)
-    if engine.own_configuration:
-        return primus_spec.spec_of(model, settings, engine=engine, machine=machine)
+    if (configuration := modules_of(engine).load("configuration")) is not None:
+        spec: RunSpec = configuration.spec_of(model, settings, engine=engine, machine=machine)
+        return spec
     platform = machine.platform
     preset = _preset(model, settings, engine, settings.preset or DEFAULT_PRESET.get(platform, "full"))
     devices = machine.gpu_info.device_count or 1
@@ -299,14 +299,40 @@ def check_spec(engine: Engine, spec: RunSpec, machine: Machine, *, packages: boo
     packages: check this Python's packages; False if the training runs in a container, where the engine checks them.
     """
     check_precision(spec, machine)  # before the engine's checks: installing a package does not add matrix units
-    if engine.module is not None:
-        module = importlib.import_module(engine.module)
-        module.check(spec, machine)
+    if (program := modules_of(engine).load("program")) is not None:
+        program.check(spec, machine)
         if packages and engine.own_training:
-            module.check_packages(spec, machine)
+            program.check_packages(spec, _others_with_fp8(spec, machine) if spec.precision == "fp8" else ())
     check_window(spec, engine)
     check_split(spec, engine)
     check_memory(spec, machine)
+
+
+def _others_with_fp8(spec: RunSpec, machine: Machine) -> list[str]:
+    """Return the vendor's engines that, once installed, could train this spec's model in FP8 on as many GPUs."""
+    return [name for name in VENDOR_ENGINES[spec.platform] if _could_train(spec, ENGINES[name], machine)]
+
+
+def _could_train(spec: RunSpec, engine: Engine, machine: Machine) -> bool:
+    """Return True if another engine, once installed, could train the model in the same precision on as many GPUs."""
+    if spec.config is not None or spec.preset != "full":
+        return False
+    if (checkout := modules_of(engine).load("checkout")) is not None:
+        return bool(checkout.configures(spec.model))
+    settings = RunSettings(
+        steps=spec.steps,
+        warmup_steps=spec.warmup_steps,
+        seed=spec.seed,
+        num_gpus=spec.num_gpus,
+        num_nodes=spec.num_nodes,
+        precision=spec.precision,
+        methodology=spec.methodology if spec.with_methodology_flag else None,
+    )
+    try:
+        check_memory(spec_of(spec.model, settings, engine=engine, machine=machine), machine)
+    except UsageError:
+        return False
+    return True
 
 
 def check_split(spec: RunSpec, engine: Engine) -> None:
@@ -370,7 +396,7 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
 
 def memory_estimate(spec: RunSpec, device_name: str | None) -> MemoryEstimate | None:
     """Return the estimated memory of one GPU with the engine's settings; None on a CPU or without an estimate."""
-    model = ENGINES[spec.engine].memory_model()
+    model = memory_model(ENGINES[spec.engine])
     if spec.platform == "cpu" or model is None:
         return None
     estimate: MemoryEstimate | None = model.estimate(spec, device_name)
@@ -379,7 +405,7 @@ def memory_estimate(spec: RunSpec, device_name: str | None) -> MemoryEstimate | 
 
 def recomputed_share(spec: RunSpec, device_name: str | None) -> float | None:
     """Return the share of the layers whose forward pass runs again in backward; None where it is not known."""
-    model = ENGINES[spec.engine].memory_model()
+    model = memory_model(ENGINES[spec.engine])
     if model is None:
         return None
     share: float | None = model.recomputed_share(spec, device_name)
@@ -392,7 +418,7 @@ def _check_estimate(spec: RunSpec, machine: Machine, memory_bytes: float) -> Non
     if needed is None or needed.total <= memory_bytes:
         return
     engine = ENGINES[spec.engine]
-    model = engine.memory_model()
+    model = memory_model(engine)
     if engine.megatron is None:
         fitting = model.remedies(spec, memory_bytes)
     else:

@@ -27,7 +27,7 @@ def check(name: str, engine: Engine) -> None:
     """Raise UsageError for a profiler that does not exist, is not installed, or cannot profile this engine."""
     if name not in PROGRAMS:
         raise UsageError(f"--profile {name}: no such profiler; choose {', '.join(PROGRAMS)}")
-    if engine.module is None:
+    if not engine.trains:
         raise UsageError(f"--profile {name}: reading logs has nothing to profile; give an --engine that trains")
     program = PROGRAMS[name]
     if program is None and not engine.torch_profiler:

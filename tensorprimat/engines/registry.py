@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.megatron_memory import MegatronCore, RecipeRecomputation
@@ -27,11 +25,8 @@ class Engine:
     title: str
     logs: str | None = None
     """Title of the engine when it reads logs of earlier training; None for an engine that only trains."""
-    module: str | None = None
-    """Module that a fresh process runs (see engines/launch); None for an engine that only reads logs."""
-    checkout: str | None = None
-    """Module whose `models_here` and `machine_of` find the checkout that trains; without a checkout the engine reads
-    logs. None for an engine that consists of packages."""
+    trains: bool = True
+    """It can train (see engines/modules); False for an engine that only reads logs."""
     vendor: Platform | None = None
     """Platform of the vendor that publishes the engine; `auto` prefers it there. None for the project's own."""
     packages: tuple[str, ...] = ()
@@ -42,7 +37,12 @@ class Engine:
     """The training loop is the project's own: it takes model configuration files, tiny presets and flags of the loop
     (--compile, --attention, …)."""
     own_configuration: bool = False
-    """The settings come from configuration files of the framework, which flags override."""
+    """The settings come from configuration files of the framework on this machine, which flags override: another engine
+    would train with other settings, and the files may divide the model in a way that no flag states."""
+    detects_warmup: bool = False
+    """Warm-up steps are detected from the times in the log of the training; else the spec states their number."""
+    log_scripts: Mapping[str, str] = field(default_factory=dict)
+    """Model → script of this project that trains it with the engine and so writes a log to read."""
     from_methodology: bool = False
     """Without --methodology, a full model is trained with the default methodology."""
     under_executor: bool = False
@@ -51,9 +51,6 @@ class Engine:
     """It can run PyTorch's own profiler (--profile torch)."""
     megatron: MegatronCore | None = None
     """Behaviour of Megatron Core in it, with parallel sizes and memory; None for an engine without Megatron Core."""
-    memory: str | None = None
-    """Module with the functions `estimate` (memory of one device), `recomputed_share` and, without `megatron`,
-    `remedies`; None: `megatron` has them, if set."""
     install: str = ""
     """Advice for a Python without its packages: how to install them, or another engine to use."""
 
@@ -61,10 +58,6 @@ class Engine:
     def tensor_parallel(self) -> bool:
         """Return True if the engine can split a model over GPUs (--tensor-parallel-size and the other such flags)."""
         return self.megatron is not None
-
-    def memory_model(self) -> Any:
-        """Return the module or MegatronCore with the functions of `memory`; None for an engine without estimates."""
-        return self.megatron if self.memory is None else importlib.import_module(self.memory)
 
     def missing_packages(self) -> tuple[str, ...]:
         """Return the engine's packages that this Python lacks; imports only the parents of a dotted name."""
@@ -92,9 +85,7 @@ ENGINES = {
             own_training=True,
             under_executor=True,
             torch_profiler=True,
-            memory="tensorprimat.core.training_memory",
             title="the torch engine (Lightning)",
-            module="tensorprimat.engines.torch.engine",
             packages=("torch", "lightning", "transformers"),
             oldest={"torch": (2, 4), "lightning": (2, 4), "transformers": (4, 53)},  # 4.52 ignores a layer's recompute
             install="pip install torch lightning 'transformers>=4.53'",
@@ -107,7 +98,6 @@ ENGINES = {
             torch_profiler=True,
             megatron=MegatronCore(exchanges_heads=True, steps_with_bf16_gradients=True),
             title="the NeMo engine",
-            module="tensorprimat.engines.nemo.engine",
             packages=("nemo.collections.llm", "nemo_run"),
             install="NeMo 2 has them (make nemo-env, or NVIDIA's image); NeMo 3: benchmark.py --engine bridge; "
             "else benchmark.py --engine torch",
@@ -122,7 +112,6 @@ ENGINES = {
                 )
             ),
             title="the Megatron-Bridge engine",
-            module="tensorprimat.engines.bridge",
             packages=("megatron.bridge",),
             install="NVIDIA's newer NeMo images have it; try benchmark.py --engine torch",
         ),
@@ -130,15 +119,14 @@ ENGINES = {
             name="primus",
             vendor="amd",
             own_configuration=True,
+            detects_warmup=True,
+            log_scripts={"llama": "run_primus_llama.sh", "qwen": "run_primus_qwen.sh"},
             megatron=MegatronCore(),
-            memory="tensorprimat.engines.primus.memory",
             title="Primus",
             logs="Primus, from its logs",
-            module="tensorprimat.engines.primus.engine",
-            checkout="tensorprimat.engines.primus.checkout",
             packages=("yaml",),
         ),
-        Engine(name=LOGS, title="logs of earlier training", logs="logs of earlier training"),
+        Engine(name=LOGS, title="logs of earlier training", logs="logs of earlier training", trains=False),
     )
 }
 
@@ -162,6 +150,11 @@ def default_engine(platform: Platform) -> str:
     if platform == "nvd":
         return next(name for name in NVIDIA_ORDER if name == OWN or not ENGINES[name].missing_packages())
     return VENDOR_ENGINES["amd"][0] if platform == "amd" else OWN
+
+
+def log_scripts(model: str) -> list[str]:
+    """Return this project's scripts that train a model and so write a log to read."""
+    return [engine.log_scripts[model] for engine in ENGINES.values() if model in engine.log_scripts]
 
 
 def check_model_parallel(engine: Engine, spec: RunSpec) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tensorprimat.engines import prepare, profiling
 from tensorprimat.engines.choice import Obstacle, Plan, choose, in_order, looks_for_logs
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.cluster.executors import Cluster
+from tensorprimat.engines.modules import modules_of
 from tensorprimat.engines.registry import ENGINES, NVIDIA_ORDER, OWN, Engine
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine
@@ -81,9 +81,21 @@ class Job:
     @property
     def module(self) -> str:
         """Return the module that a fresh process runs. Raises UsageError for an engine that does not train."""
-        if self.engine is None or self.engine.module is None:
+        program = None if self.engine is None else modules_of(self.engine).program
+        if program is None:
             raise UsageError(f"--engine {self.engine.name if self.engine else 'none'}: it does not train")
-        return self.engine.module
+        return program
+
+    def advice(self) -> list[str]:
+        """Return the engine's warnings about a training that can work."""
+        configuration = None if self.engine is None else modules_of(self.engine).load("configuration")
+        return [] if configuration is None or self.spec is None else list(configuration.advice(self.spec))
+
+    def show_command(self, say: Callable[[str], None]) -> None:
+        """Show the command that the training would start in its framework, if any. Raises RunError if that fails."""
+        command = None if self.engine is None else modules_of(self.engine).load("command")
+        if command is not None and self.spec is not None:
+            command.show_command(self.spec, say)
 
 
 def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, model: str) -> UserFacts:
@@ -157,8 +169,8 @@ def _plan_for(
     order: Sequence[str] = (request.engine,)
     if request.engine == "auto":
         order = NVIDIA_ORDER if node.platform == "nvd" else (OWN,)
-    elif ENGINES[request.engine].module is None or ENGINES[request.engine].own_configuration:
-        able = [name for name, engine in ENGINES.items() if engine.module and not engine.own_configuration]
+    elif not ENGINES[request.engine].trains or ENGINES[request.engine].own_configuration:
+        able = [name for name, engine in ENGINES.items() if engine.trains and not engine.own_configuration]
         raise UsageError(f"--engine {request.engine}: --dry-run with --gpu plans for {alternatives(able)} only")
     plan = in_order(request.models, obstacle_of(request.settings, node), order=order, where=f" on {gpu}")
     return asked, node, {}, plan
@@ -169,7 +181,7 @@ def plan_here(
 ) -> tuple[Machine, Mapping[str, discover.Search], Plan]:
     """Return the machine (for Primus, the one that it trains on), the searches for logs by model, and the plan."""
     engine = ENGINES.get(request.engine)
-    checkout = importlib.import_module(engine.checkout) if engine is not None and engine.checkout else None
+    checkout = None if engine is None else modules_of(engine).load("checkout")
     configured = None if checkout is None else checkout.models_here(chosen)
     if checkout is not None and configured is not None:
         machine = checkout.machine_of(machine)
@@ -183,6 +195,8 @@ def plan_here(
         configured=configured,
         obstacle=obstacle_of(request.settings, machine),
     )
+    if checkout is not None:
+        plan = replace(plan, untrained=checkout.NO_CONFIG)
     return machine, searches if plan.from_logs else {}, plan
 
 

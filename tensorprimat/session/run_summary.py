@@ -63,7 +63,7 @@ def memory(spec: RunSpec, machine: Machine) -> str | None:
 
 
 def _steps(spec: RunSpec) -> str:
-    if ENGINES[spec.engine].own_configuration:
+    if ENGINES[spec.engine].detects_warmup:
         return f"{spec.max_steps} iterations, warm-up detected from their times"
     return f"{spec.warmup_steps} warm-up + {spec.steps} measured"
 

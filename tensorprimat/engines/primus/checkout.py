@@ -100,7 +100,12 @@ def models_here(models: Sequence[str]) -> list[str] | None:
     """
     if find() is None:
         return None
-    return [model for model in models if model in STEMS or os.environ.get(f"{model.upper()}_CONFIG")]
+    return [model for model in models if configures(model) or os.environ.get(f"{model.upper()}_CONFIG")]
+
+
+def configures(model: str) -> bool:
+    """Return True if a checkout can have a configuration of a model of this name."""
+    return model in STEMS
 
 
 def find_config(root: Path, model: str, *, gpu: str, precision: str | None) -> Path:
@@ -115,7 +120,7 @@ def find_config(root: Path, model: str, *, gpu: str, precision: str | None) -> P
         if path is None:
             raise UsageError(f"{variable}={named}: no such file, nor in {root}")
         return regular.resolved(path)
-    if model not in STEMS:
+    if not configures(model):
         raise UsageError(f"{model}: {NO_CONFIG}")
     stem = STEMS[model]
     names = (f"{stem}-{(precision or 'bf16').upper()}-pretrain.yaml", f"{stem}-pretrain.yaml")

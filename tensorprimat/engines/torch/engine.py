@@ -25,12 +25,11 @@ from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.models import Preset
 from tensorprimat.core.processes import usable_cores
-from tensorprimat.core.spec import RunSettings, RunSpec
+from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.training_memory import is_sharded, strategy_of, uses_autocast
-from tensorprimat.engines import failures, prepare, profiling, rendezvous
+from tensorprimat.engines import failures, profiling, rendezvous
 from tensorprimat.engines.entry import parser_of, run_spec
-from tensorprimat.engines.primus import checkout as primus_checkout
-from tensorprimat.engines.registry import ENGINES, VENDOR_ENGINES, Engine, check_model_parallel
+from tensorprimat.engines.registry import ENGINES, check_model_parallel
 from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
@@ -102,34 +101,14 @@ def _check_flash(spec: RunSpec, model: Preset | ConfiguredModel) -> None:
         raise UsageError(f"--attention flash: {spec.model} has {lacking}, which the package flash-attn lacks; use sdpa")
 
 
-def check_packages(spec: RunSpec, machine: Machine) -> None:
-    """Raise UsageError where a package that the spec needs is not installed in this Python."""
-    vendors = VENDOR_ENGINES[spec.platform] if spec.precision == "fp8" else ()
-    fp8.check_packages(spec, [name for name in vendors if _could_train(spec, ENGINES[name], machine)])
+def check_packages(spec: RunSpec, others: Sequence[str] = ()) -> None:
+    """Raise UsageError where a package that the spec needs is not installed in this Python.
+
+    others: engines that could train this in FP8 without the package that it lacks, for the message.
+    """
+    fp8.check_packages(spec, others)
     if spec.attention_backend == "flash" and importlib.util.find_spec("flash_attn") is None:
         raise UsageError("--attention flash: the package flash-attn is not installed; use sdpa")
-
-
-def _could_train(spec: RunSpec, engine: Engine, machine: Machine) -> bool:
-    """Return True if another engine, once installed, could train the model in the same precision on as many GPUs."""
-    if spec.config is not None or spec.preset != "full":
-        return False
-    if engine.own_configuration:
-        return spec.model in primus_checkout.STEMS
-    settings = RunSettings(
-        steps=spec.steps,
-        warmup_steps=spec.warmup_steps,
-        seed=spec.seed,
-        num_gpus=spec.num_gpus,
-        num_nodes=spec.num_nodes,
-        precision=spec.precision,
-        methodology=spec.methodology if spec.with_methodology_flag else None,
-    )
-    try:
-        prepare.check_memory(prepare.spec_of(spec.model, settings, engine=engine, machine=machine), machine)
-    except UsageError:
-        return False
-    return True
 
 
 def lightning_precision(spec: RunSpec) -> str:
@@ -156,7 +135,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
     _prepare_process(spec)
     machine = detect(cpu=spec.platform == "cpu")
     check(spec, machine)
-    check_packages(spec, machine)
+    check_packages(spec)
     import torch
 
     from tensorprimat.engines.torch.module import TrainingModule
