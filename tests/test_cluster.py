@@ -16,10 +16,11 @@ import pytest
 from tensorprimat.cli import main
 from tensorprimat.core import failures
 from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch, registry
-from tensorprimat.engines.cluster import executors, slurm
+from tensorprimat.engines.cluster import executors, slurm, submit, submitted
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.cluster.job_log import Console, Tail
 from tensorprimat.engines.nemo import engine as nemo
@@ -153,7 +154,7 @@ def test_packages_of_this_machine_do_not_matter_to_ranks_that_have_their_own(run
     sent = []
     monkeypatch.setattr(registry, "importable", lambda name: name.startswith("nemo") != (engine == "nemo"))
     without_torchao(monkeypatch)
-    monkeypatch.setattr(executors, "script", lambda spec, *_, **__: sent.append(spec) or "")
+    monkeypatch.setattr(submit, "script", lambda spec, *_, **__: sent.append(spec) or "")
     code, _, printed = run("--executor", *flags, *H100)
     assert (code, [one.engine for one in sent]) == (0, [engine]), printed
 
@@ -346,6 +347,12 @@ def test_ctrl_c_reports_the_outcome_of_the_job(tmp_path):
 
 def test_a_script_that_nemo_run_cannot_write_is_reported_in_one_line(monkeypatch, tmp_path):
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr="noise\nkubernetes: no configuration found\n")
-    monkeypatch.setattr(executors.processes, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(submit.processes, "run", lambda *_, **__: failed)
     with pytest.raises(RunError, match="--executor kubernetes: kubernetes: no configuration found"):
-        executors.script(spec(), Cluster(executor="kubernetes"), module="m", folder=tmp_path)
+        submit.script(spec(), Cluster(executor="kubernetes"), module="m", folder=tmp_path)
+
+
+def test_a_spec_file_is_read_as_the_work_that_it_describes():
+    measured = PreflightSpec(platform="cpu", quick=True, num_gpus=1, num_nodes=2)
+    for work in (spec(), spec(model="preflight"), measured):
+        assert submitted.SPEC.validate_json(work.model_dump_json()) == work

@@ -12,7 +12,7 @@ import pytest
 from tensorprimat.cli import main
 from tensorprimat.core import preflight as records
 from tensorprimat.core.preflight import DeviceCheck, MatrixRate, Preflight, PreflightSpec
-from tensorprimat.engines.cluster import executors
+from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.session import preflight
 
 ROOT = Path(__file__).parents[1]
@@ -70,7 +70,7 @@ def cluster(tmp_path, monkeypatch, warm):  # noqa: ARG001
     def nodes(*speeds, program=SRUN):
         script = tmp_path / "submit.py"
         script.write_text(program.format(place=str(tmp_path), speeds=speeds, port=free_port(), rank=RANK))
-        monkeypatch.setattr(executors, "wrapping", lambda *_: [sys.executable, str(script)])
+        monkeypatch.setattr(submit, "wrapping", lambda *_: [sys.executable, str(script)])
         return ["preflight", "--quick", "--device", "cpu", "--executor", "slurm", "--nodes", str(len(speeds))]
 
     return nodes

@@ -107,7 +107,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "core/spec.py": {"--num-nodes"},  # echoes what was typed: run and pretrain spell it differently
     "core/stated.py": {"--micro-batch-size", "--warmup-steps"},  # echo: only a command that has the flag accepts it
     "core/errors.py": {"--debug"},  # of the program itself, before or behind every command
-    "engines/cluster/executors.py": {"--cluster", "--folder", "--spec", "--result"},
+    "engines/cluster/submit.py": {"--cluster", "--folder", "--spec", "--result"},
     "engines/cluster/container.py": {"--rm", "--help"},
     "engines/methodology.py": {"--preset"},  # pretrain has no preset but the real one, of which this says nothing
     "engines/nemo/engine.py": {"--preset", "--strategy", "--seed", "--engine", "--num-nodes", "--spec", "--result"},

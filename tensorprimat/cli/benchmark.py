@@ -20,7 +20,7 @@ from tensorprimat.cli.options import ended_like_ctrl_c
 from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError
-from tensorprimat.engines.cluster import executors
+from tensorprimat.engines.cluster import submit
 from tensorprimat.engines.registry import default_engine, log_scripts
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect
@@ -127,7 +127,7 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
                 worst = error.exit_code
             if request.cluster.executor:
                 folder = request.output / "cluster" / "dry_run"
-                screen.say(executors.script(job.spec, request.cluster, module=job.module, folder=folder))
+                screen.say(submit.script(job.spec, request.cluster, module=job.module, folder=folder))
     if request.json:
         print(json.dumps([job.spec.model_dump(mode="json") for job in jobs if job.spec], indent=2))
     if not any(job.engine for job in jobs):

@@ -15,7 +15,7 @@ from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import counted
 from tensorprimat.engines import launch
-from tensorprimat.engines.cluster import executors
+from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.machine import noise, platform
 
 if TYPE_CHECKING:
@@ -139,6 +139,7 @@ def _slow(found: Preflight, least_share: float | None) -> tuple[str, ...]:
 
 
 RANK_MODULE = "tensorprimat.micro.preflight_rank"
+"""Module that measures in the ranks of a job."""
 
 
 def spec_of(
@@ -175,7 +176,7 @@ TAKEN = ("slurm", "local")
 
 def script(spec: PreflightSpec, cluster: Cluster, place: RecordPlace) -> str:
     """Return the script that a preflight would submit. Raises RunError if NeMo-Run cannot write it."""
-    return executors.script(spec, cluster, module=RANK_MODULE, folder=place.folder / "cluster" / "dry_run")
+    return submit.script(spec, cluster, module=RANK_MODULE, folder=place.folder / "cluster" / "dry_run")
 
 
 def run_on_cluster(
@@ -193,7 +194,7 @@ def run_on_cluster(
         spec_file, result_file, stderr_file = (scratch / name for name in ("spec.json", "result.json", "stderr"))
         spec_file.write_text(spec.model_dump_json())
         engine = [sys.executable, "-m", RANK_MODULE, "--spec", str(spec_file), "--result", str(result_file)]
-        command = [*executors.wrapping(cluster, folder), *engine]
+        command = [*submit.wrapping(cluster, folder), *engine]
         code, interrupted = launch.supervise(command, stderr_file=stderr_file, scratch=scratch, on_line=on_line)
         if interrupted or code:
             lines = stderr_file.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -21,7 +21,7 @@ from tensorprimat.core.settings import OF_A_LOG
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
 from tensorprimat.engines import launch, methodology, profiling
-from tensorprimat.engines.cluster import executors
+from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append, found_log, run_summary, run_time
@@ -64,7 +64,7 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
             before = look_before_run(request, gpus, observer, f"run {run}")
             with observer.training(f"{job.model} run {run}/{budget.most}", spec.max_steps) as show:
                 log = place.kept(planned, f"run{run}.txt")
-                elsewhere = executors.wrapping(request.cluster, place.elsewhere(planned, run))
+                elsewhere = submit.wrapping(request.cluster, place.elsewhere(planned, run))
                 ending = launch.run(spec, module=job.module, log=log, on_line=show, wrapping=elsewhere)
         except KeyboardInterrupt:  # outside of `launch.run`, such as while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)

@@ -1,7 +1,7 @@
 """`--executor local|slurm|skypilot|kubernetes|docker`: ranks that NeMo-Run starts with torchrun, here or elsewhere.
 
 This module holds the flags and the checks before a job is submitted; `nemo_run` makes executors of NeMo-Run from them,
-`submitted` is the process that submits one run, follows it and brings its result back.
+`submitted` is the process that submits one run, follows it and brings its result back, and `submit` starts it.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from __future__ import annotations
 import math
 import re
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core import catalogue, processes, regular
-from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core import catalogue, regular
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.records import Record
 from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
-from tensorprimat.engines import launch, registry
+from tensorprimat.engines import registry
 from tensorprimat.engines.choice import Obstacle, Plan, in_order
 from tensorprimat.engines.registry import ENGINES, NVIDIA_ORDER, OWN, importable
 from tensorprimat.machine.platform import SPELLINGS, Machine
@@ -250,26 +249,3 @@ def describe(cluster: Cluster, nodes: int) -> str:
     choices = f" ({', '.join(values)})" if values else ""
     like = "" if cluster.gpu or cluster.executor in ("local", "docker") else ", assumed to be like this machine"
     return f"{nodes} through {cluster.executor}{choices}{like}"
-
-
-def wrapping(cluster: Cluster, folder: Path) -> list[str]:
-    """Return the command that submits an engine's command after it; [] without an executor. folder: of the job."""
-    if not cluster.executor:
-        return []
-    module = "tensorprimat.engines.cluster.submitted"
-    return [sys.executable, "-m", module, "--cluster", cluster.model_dump_json(), "--folder", str(folder)]
-
-
-def script(spec: JobSpec, cluster: Cluster, *, module: str, folder: Path) -> str:
-    """Return the script to submit, in the executor's own format. Raises RunError if NeMo-Run cannot write it."""
-    with processes.scratch_folder() as scratch:
-        stand_in = regular.resolved(scratch)
-        spec_file = stand_in / "spec.json"
-        spec_file.write_text(spec.model_dump_json())
-        engine = [sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(stand_in / "result.json")]
-        command = [*wrapping(cluster, stand_in), "--dry-run", *engine]
-        answer = processes.run(command, capture_output=True, text=True, env=launch.environment())
-    if answer.returncode:
-        last = (answer.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RunError(f"--executor {cluster.executor}: {last}")
-    return str(answer.stdout).replace(str(stand_in), str(regular.resolved(folder))).rstrip()

@@ -3,7 +3,7 @@
     python -m tensorprimat.engines.cluster.submitted --cluster JSON --folder DIR [--dry-run]
         python -m ENGINE --spec spec.json --result result.json
 
-Its command line ends with the engine's command (`executors.wrapping`), and it behaves like the engine: the engine's
+Its command line ends with the engine's command (`submit.wrapping`), and it behaves like the engine: the engine's
 console lines on stdout, all other output of the job and NeMo-Run on stderr, a result file, exit code 0, or 1 with one
 line. Ctrl-C and SIGTERM cancel the job, because without this process nothing would collect the result. All files of the
 job are in DIR. engines/cluster/slurm reads the state of a Slurm job, for which NeMo-Run would need an accounting
@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 import tensorprimat
 from tensorprimat.core import regular
 from tensorprimat.core.errors import RunError, TensorPrimatError
-from tensorprimat.core.preflight import PreflightSpec
-from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch
 from tensorprimat.engines.cluster import container, nemo_run, slurm
 from tensorprimat.engines.cluster.executors import EXECUTORS, Cluster, JobSpec
@@ -45,8 +45,8 @@ import sys
 del sys.argv[0]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
-SPECS: dict[str, type[PreflightSpec]] = {"tensorprimat.micro.preflight_rank": PreflightSpec}
-"""Module that runs in the ranks → class of its spec, for modules that are not an engine's."""
+SPEC: TypeAdapter[JobSpec] = TypeAdapter(JobSpec)
+"""Reader of a spec file. Each kind of work requires fields that no other has, so that a file is of one kind only."""
 TICK_SECONDS = 0.3  # interval between readings of the log
 FIRST_ASK_SECONDS, ASK_SECONDS = 1.0, 10.0
 """Interval between questions to Slurm's controller, at first and at most: it grows with the age of the job."""
@@ -344,7 +344,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     submission = Submission(
         cluster=Cluster.model_validate_json(options.cluster),
-        spec=SPECS.get(options.module, RunSpec).model_validate_json(options.spec.read_bytes()),
+        spec=SPEC.validate_json(options.spec.read_bytes()),
         module=options.module,
         named=options.folder,
     )
