@@ -109,7 +109,9 @@ class OutOfMemoryError(RunError):
     """The device ran out of memory; the message names configuration and remedies."""
 
 
-_REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; make room there, or write to another disk") | dict.fromkeys(
+MAKE_ROOM = "make room there, or write to another disk"
+"""Remedy for a full disk, also where a training's output states it (core/failures)."""
+_REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"; {MAKE_ROOM}") | dict.fromkeys(
     (errno.EACCES, errno.EPERM, errno.EROFS), "; name a path that you may use"
 )
 

@@ -11,6 +11,7 @@ import re
 import signal
 from dataclasses import dataclass
 
+from tensorprimat.core.errors import MAKE_ROOM
 from tensorprimat.core.line_kinds import kinds_of
 
 OUT_OF_MEMORY = "out of memory"
@@ -27,6 +28,13 @@ of memory, ended for an unknown reason."""
 SHELL_SIGNAL = 128  # a shell's exit code of a command that died of signal N is 128 + N
 KERNEL_KILL = r"\boom[-_ ]kill|OOM Killed|Out of memory: Kill"
 """Words of the kernel and Slurm about a process that was killed because the host's memory, or its share, ran out."""
+TRACEBACK = "Traceback (most recent call last)"
+"""First line of an exception in Python, which a program may also print and then continue."""
+CHILD_FAILED = "ChildFailedError"
+"""Exception in which torchrun ends with a summary of the ranks that failed."""
+DEATHS = ("slurmstepd: error", "srun: error", "CANCELLED AT", CHILD_FAILED, "exitcode ", "group FAILED")
+"""Texts of launchers after processes ended early. Readers divide a log there, because later rows are of another
+training; most of these texts name no cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +63,7 @@ CAUSES = (
     Cause(
         name="disk full",
         proof=r"No space left on device|Disk quota exceeded",
-        advice="the disk is full; make room there, or write to another disk",
+        advice=f"the disk is full; {MAKE_ROOM}",
     ),
     Cause(name="cancelled", proof=r"slurmstepd: error: .{0,200}CANCELLED|\bCANCELLED AT\b|DUE TO TIME LIMIT"),
     Cause(name=INTERRUPTED, proof=r"\bKeyboardInterrupt\b"),
@@ -78,7 +86,7 @@ CAUSES = (
     ),
     Cause(
         name="crashed",
-        proof=r"(?m:^[^\n]{0,200}Traceback \(most recent call last\)|ChildFailedError|exitcode\s*: -?[1-9]|^Aborted)",
+        proof=rf"(?m:^[^\n]{{0,200}}{re.escape(TRACEBACK)}|{CHILD_FAILED}|exitcode\s*: -?[1-9]|^Aborted)",
     ),
 )
 """In the order in which they are looked for: a crash out of memory is out of memory."""
@@ -94,6 +102,11 @@ _SUSPICIOUS = (
     b"exited", b"space left", b"quota",
 )  # fmt: skip
 """Every proof of a log holds one of these, and a plain search is much faster."""
+_RANK_KILLED = re.compile(r"Signal (\d{1,3}) \((?:SIGKILL|SIGSEGV|SIGBUS)\) received by PID \d")
+"""torchrun's line about a rank; not of SIGTERM, which torchrun itself sends to the ranks that are left."""
+_SUMMARY = re.compile(
+    rf"exited with code|exit ?code|{CHILD_FAILED}|elastic|error_file|root cause|^[\s=#*-]*$", re.IGNORECASE
+)
 _SIGKILL = 9
 _HARMLESS = re.compile(r"Exception ignored in[^\n]*\n[^\n]*Traceback")  # of an interpreter that shuts down
 
@@ -122,6 +135,25 @@ def is_consequence(message: str) -> bool:
     (True, False)
     """
     return cause_of_failure(message) in CONSEQUENCES or any(ADVICE[name] in message for name in CONSEQUENCES)
+
+
+def signal_of_rank(line: str) -> int | None:
+    """Return the number of the signal that killed a rank, from torchrun's line about it; None for any other line.
+
+    >>> signal_of_rank("Signal 9 (SIGKILL) received by PID 2701"), signal_of_rank("step 9")
+    (9, None)
+    """
+    match = _RANK_KILLED.search(line)
+    return int(match[1]) if match else None
+
+
+def is_summary(line: str) -> bool:
+    """Return True for a line that launchers print after a failure and that does not state its cause.
+
+    >>> is_summary("  exitcode  : 1 (pid: 12)"), is_summary("ValueError: bad shape")
+    (True, False)
+    """
+    return _SUMMARY.search(line) is not None
 
 
 def was_killed(code: int) -> bool:

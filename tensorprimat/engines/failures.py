@@ -75,7 +75,7 @@ def _that_split(spec: RunSpec) -> list[str]:
 
 def out_of_memory(spec: RunSpec, rest: str = "") -> OutOfMemoryError:
     """Return the error of a training that ran out of memory, with configuration and remedies. rest: text to append."""
-    return OutOfMemoryError(f"out of memory: {configuration(spec)}; try {memory_remedies(spec)}{rest}")
+    return OutOfMemoryError(f"{OUT_OF_MEMORY}: {configuration(spec)}; try {memory_remedies(spec)}{rest}")
 
 
 @contextlib.contextmanager

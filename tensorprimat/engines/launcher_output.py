@@ -13,7 +13,16 @@ from typing import IO
 
 from tensorprimat.core import processes, store
 from tensorprimat.core.errors import RunError, TensorPrimatError
-from tensorprimat.core.failures import ADVICE, OUT_OF_MEMORY, cause_of_failure, ending, is_consequence, was_killed
+from tensorprimat.core.failures import (
+    ADVICE,
+    OUT_OF_MEMORY,
+    cause_of_failure,
+    ending,
+    is_consequence,
+    is_summary,
+    signal_of_rank,
+    was_killed,
+)
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step
@@ -31,14 +40,10 @@ _ITERATION = re.compile(r"iteration\s+(\d{1,12})/\s*\d+ \|.*?elapsed time per it
 _MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]{1,30})Gi?B")
 _LOSS = re.compile(r"lm loss: *(\S{1,30})")
 _COLOUR = re.compile(r"\x1b\[[\d;]{0,30}m")
-_KILLED = re.compile(r"Signal (\d+) \((?:SIGKILL|SIGSEGV|SIGBUS)\) received by PID \d+")  # torchrun's line about a rank
 _RAISED = re.compile(r"(?:^|\]: ?|\s)[\w.]*(?:Error|Exception): ")  # "[rank0]: torch.distributed.DistBackendError: …"
 _RANK = re.compile(r"\[rank\d+\]")
 _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
-_EPILOGUE = re.compile(
-    r"exited with code|exit ?code|ChildFailedError|elastic|error_file|root cause|^[\s=#*-]*$", re.IGNORECASE
-)
-"""Lines that launchers print after a failure, which do not state its cause."""
+"""These three find the line to quote and prove no cause, so they are not in core/failures, whose texts do."""
 
 
 def follow(
@@ -133,7 +138,7 @@ def complaint(lines: Sequence[str]) -> str | None:
     >>> complaint(["[rank1]: ValueError: bad shape", "[rank0]: RuntimeError: Connection closed by peer"])
     '[rank1]: ValueError: bad shape'
     """
-    output = [line.strip() for line in lines if not _EPILOGUE.search(line)]
+    output = [line.strip() for line in lines if not is_summary(line)]
     raised = [line for line in output if _RAISED.search(line)]
     if raised:
         own = [line for line in raised if not is_consequence(line)] or raised
@@ -203,8 +208,8 @@ def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str, *, 
         return failures.out_of_memory(spec, f"; its log: {log}")
     error = complaint(tail)
     if error is None or is_consequence(error) or _rank(error) is None:  # no rank raised an error of its own
-        if killed := next((match for line in tail if (match := _KILLED.search(line))), None):
-            how = ending(-int(killed[1]), memory_ran_out=memory_ran_out)
+        if killed := next((number for line in tail if (number := signal_of_rank(line))), None):
+            how = ending(-killed, memory_ran_out=memory_ran_out)
             return RunError(f"{name}: a rank {how}; its log: {log}")
         if cause is not None and (advice := ADVICE[cause]):
             return RunError(f"{name}: {advice}; its log: {log}")

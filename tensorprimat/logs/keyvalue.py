@@ -19,6 +19,7 @@ import numpy as np
 
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
+from tensorprimat.core.failures import TRACEBACK
 from tensorprimat.core.quantities import percent, short_seconds
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
@@ -39,7 +40,6 @@ _DIGITS = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?(?
 _PLAIN = re.compile(r"\d{1,9}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?(?= |$)")
 _SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}})?\)")  # how numpy 2 and torch print
-DIED = "Traceback (most recent call last)"
 _CUT = "…"  # follows a last line without line end: no delimiter
 
 _AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
@@ -288,7 +288,7 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
     The first statement of a setting counts. Statements of an attempt to start that died are dropped.
     """
     text = text[:LONGEST_SETTING]
-    if text.startswith(DIED) and not seen.has_rows:
+    if text.startswith(TRACEBACK) and not seen.has_rows:
         seen.config.clear()
     for number in dialect.settings:
         if number.before not in text or number.means in seen.config:

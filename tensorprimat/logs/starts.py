@@ -1,7 +1,7 @@
 """Detection of where trainings begin in a log: by lines of frameworks and launchers, and by the rows themselves.
 
 A training begins if there are rows before and after, and between them one of these: a line that frameworks and
-launchers write when training starts (`Format.starts`, LAUNCHERS), ends (`Format.ends`) or dies (DEATH). It also begins
+launchers write when training starts (`Format.starts`, LAUNCHERS), ends (`Format.ends`) or dies (DEATHS). It also begins
 if the number of the step goes back, if the work of a step changes, or if the reader reports it (`Reading.begins`:
 another world size in the rows).
 """
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.core import data_files
+from tensorprimat.core.failures import DEATHS, TRACEBACK
 from tensorprimat.core.steady import median
 from tensorprimat.logs import changes, files, prefixes
 from tensorprimat.logs.format import Format, Reading
@@ -24,7 +25,7 @@ from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
 
 _TEXTS = {name: tuple(text.encode() for text in texts) for name, texts in data_files.read("training_starts").items()}
 """Lists of data/training_starts.toml, which describes each of them."""
-CRASH, DEATH, PRELUDE, LAUNCHERS = (_TEXTS[name] for name in ("crash", "death", "prelude", "launchers"))
+PRELUDE, LAUNCHERS = _TEXTS["prelude"], _TEXTS["launchers"]
 SAYS_SIZE, ONE_OF_MANY = _TEXTS["says_size"], _TEXTS["one_of_many"]
 VAST = ("megatron",)
 """Formats whose readers pass over most of the text: to search all of it for marks would take longer than to read it."""
@@ -342,8 +343,8 @@ def _literals(format: Format) -> dict[bytes, str]:
     own = {*LAUNCHERS, *(text for one in FORMATS if one.name in (format.name, *format.together) for text in one.starts)}
     return {
         **dict.fromkeys((*PRELUDE, *format.settings), "prelude"),
-        **dict.fromkeys(CRASH, "crash"),
-        **dict.fromkeys(DEATH, "death"),
+        TRACEBACK.encode(): "crash",
+        **dict.fromkeys((text.encode() for text in DEATHS), "death"),
         **dict.fromkeys(LAUNCHERS, "start"),
         **{text: "start" if text in own else "foreign" for one in FORMATS for text in one.starts},
         **dict.fromkeys(format.ends, "end"),

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core.errors import MissingPackageError, UsageError
+from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.quantities import counted
 from tensorprimat.engines import clock as clocks
@@ -83,7 +84,7 @@ def measure(spec: CellSpec) -> MicroResult:
             cell = with_figures(_cell(spec, machine, times), times.parts)
         except (RuntimeError, MemoryError, OSError, ImportError, ValueError) as error:
             short = failures.is_out_of_memory(error)
-            reason = f"out of memory: {spec.title}" if short else failures.reason(error)
+            reason = f"{OUT_OF_MEMORY}: {spec.title}" if short else failures.reason(error)
             kept = times if not short else Times()  # after lack of memory, the trials before it do not count
             cell = with_figures(_cell(spec, machine, kept), kept.parts)
             cell = cell.changed(status="oom" if short else "failed", reason=reason)

@@ -23,7 +23,10 @@ ENDINGS = {
     "DEADLINE": "missed its deadline",
     "FAILED": "failed",
 }
-"""Slurm's state of a job that did not complete → text of the message."""
+"""Slurm's state of a job that did not complete → text of the message.
+
+A state is a word of the controller's answer. The texts to find in a job's output are in core/failures.
+"""
 
 PATIENCE_SECONDS = 60  # time limit of one Slurm command: a busy controller takes many seconds
 
