@@ -26,7 +26,7 @@ LOST = "crashed or was killed, perhaps because memory ran out (see dmesg)"
 """Ends of a sentence that begins with a process: killed for an unknown reason, killed for lack
 of memory, ended for an unknown reason."""
 SHELL_SIGNAL = 128  # a shell's exit code of a command that died of signal N is 128 + N
-KERNEL_KILL = r"\boom[-_ ]kill|OOM Killed|Out of memory: Kill"
+KERNEL_KILL = r"\boom[-_ ]kill|OOM Killed|Out of memory: Kill|srun: error: [^\n]{0,200}Out Of Memory"
 """Words of the kernel and Slurm about a process that was killed because the host's memory, or its share, ran out."""
 TRACEBACK = "Traceback (most recent call last)"
 """First line of an exception in Python, which a program may also print and then continue."""
