@@ -2,10 +2,11 @@
 
 import ast
 import itertools
+import re
 import subprocess
 import sys
 from collections import defaultdict
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -31,27 +32,91 @@ TRAINING_STACK = {"torch", "lightning", "pytorch_lightning", "nemo", "nemo_run",
 TRAINING_ROOMS = {"machine", "engines", "micro"}
 
 
+MODULE_NAME = re.compile(r"tensorprimat(?:\.\w+)+")
+FOLDER_NAME = re.compile(r"(tensorprimat(?:\.\w+)+)\.\{")
+
+
+def imports_of(node):
+    """Yield every module that a node of a syntax tree imports, or names in a string.
+
+    A string names a module if it is nothing else: it is for import_module, a field of a table, or `python -m`. The
+    f-string of a module's name yields its constant folder.
+    """
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_NAME.fullmatch(node.value):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr) and (folder := FOLDER_NAME.match(ast.unparse(node)[2:])):
+        yield folder[1]
+
+
+def imports_in(text):
+    """Yield every module that a text imports or names in a string, wherever that stands."""
+    for node in nodes(text):
+        yield from imports_of(node)
+
+
 def imported_by(path):
-    """Yield every module that a file imports, wherever the import stands."""
-    for node in nodes(path.read_text()):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    """Yield every module that a file imports or names in a string."""
+    return imports_in(path.read_text())
 
 
 FILES = sorted(path for room in MAY_IMPORT for path in (PACKAGE / room).rglob("*.py"))
+AT_THE_TOP = ("__init__.py", "__main__.py")
+
+
+def outside_of_subpackages(package):
+    """Return the Python files of a package that no rule about subpackages covers."""
+    paths = (path.relative_to(package) for path in package.rglob("*.py"))
+    return sorted(str(path) for path in paths if path.parts[0] not in MAY_IMPORT and str(path) not in AT_THE_TOP)
+
+
+def test_every_module_is_in_a_subpackage_with_a_rule():
+    assert not outside_of_subpackages(PACKAGE)
+
+
+def test_a_module_outside_of_the_subpackages_is_found(tmp_path):
+    for name in ("__init__.py", "core/steps.py", "helpers.py", "data/__init__.py", "more/deep/steps.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert outside_of_subpackages(tmp_path) == ["data/__init__.py", "helpers.py", "more/deep/steps.py"]
+
+
+def refused(room, module):
+    """Return True if a subpackage may not import a module of the package."""
+    top, *rest = module.split(".")
+    return top == "tensorprimat" and bool(rest) and rest[0] in MAY_IMPORT and rest[0] not in MAY_IMPORT[room] | {room}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "from tensorprimat.micro import preflight_rank", 'import_module("tensorprimat.micro.preflight_rank")',
+        'SPECS = {"tensorprimat.micro.preflight_rank": None}', 'Row(module="tensorprimat.micro.preflight_rank")',
+        'import_module(f"tensorprimat.micro.{name}")', "if late:\n    import tensorprimat.micro",
+    ],
+)  # fmt: skip
+def test_an_import_upwards_is_found_in_every_form(planted):
+    assert any(refused("engines", module) for module in imports_in(planted))
+    assert not any(refused("session", module) for module in imports_in(planted))
+
+
+def test_a_module_in_a_sentence_or_a_path_is_no_import():
+    sentences = (
+        """prog = "python -m tensorprimat.micro.preflight_rank"; path = "tensorprimat/micro"; name = 'tensorprimat'"""
+    )
+    assert not [module for module in imports_in(sentences) if refused("engines", module)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_subpackage_imports_only_those_below_it(path):
     room = path.relative_to(PACKAGE).parts[0]
-    allowed = MAY_IMPORT[room] | {room}
     for module in imported_by(path):
-        top, *rest = module.split(".")
-        if top == "tensorprimat" and rest and rest[0] in MAY_IMPORT:
-            assert rest[0] in allowed, f"{room} imports {module}"
+        top = module.partition(".")[0]
+        assert not refused(room, module), f"{room} imports {module}"
         assert top not in {script.stem for script in ROOT.glob("*.py")}, f"{room} imports the command {module}"
         if top in TRAINING_STACK:
             assert room in TRAINING_ROOMS, f"{room} imports {module}"
@@ -142,18 +207,29 @@ def modules(*folders):
 
 
 def importers(known):
-    """Return the modules that each module imports, of those known.
+    """Return the modules that each module imports, or names in a string, of those known.
 
-    The name of a package in `from package import module` imports that module only. Outside of the package, a file
-    imports those of its own folder by their bare names.
+    `from package import module` imports that module, and any other name imports the package itself. Outside of the
+    package, a file imports those of its own folder by their bare names. An f-string is left out: what it names is one
+    of a folder's modules, such as a command of cli/, and which one is known only when it runs.
     """
     imports = {}
     for name, path in known.items():
-        folder = name.partition(".")[0]
-        bare = set() if folder == "tensorprimat" else {f"{folder}.{module}" for module in imported_by(path)}
-        found = known.keys() & (bare | set(imported_by(path)))
-        imports[name] = {module for module in found if not any(other.startswith(module + ".") for other in found)}
-        imports[name].discard(name)
+        imports[name] = set()
+        place = name.partition(".")[0]
+
+        def found(module, place=place):
+            return next((full for full in (module, f"{place}.{module}") if full in known), None)
+
+        for node in nodes(path.read_text()):
+            if isinstance(node, ast.JoinedStr):
+                continue
+            whole, *parts = list(imports_of(node)) or [None]
+            if isinstance(node, ast.ImportFrom):
+                imports[name] |= {found(part) or found(whole) for part in parts}
+            else:
+                imports[name] |= {found(module) for module in (whole, *parts)}
+        imports[name] -= {name, None}
     return imports
 
 
@@ -162,6 +238,37 @@ def test_no_files_import_one_another_in_a_cycle():
     assert list(TopologicalSorter(imports).static_order())
     assert imports["perf.calibration"] >= {"perf.calibration_page", "tensorprimat.core.steady"}
     assert "tests.syntax" in imports["tests.test_architecture"]
+    assert "tensorprimat.engines.torch.engine" in imports["tensorprimat.engines.modules"]  # by a string
+
+
+@pytest.mark.parametrize(
+    ("table", "engine"),
+    [
+        ('ROW = Row(module="tensorprimat.engines.own")', "from tensorprimat.engines.table import ROW"),
+        ("from tensorprimat.engines import own", "from tensorprimat.engines import helper, table"),
+        ("from tensorprimat.engines import own", 'import_module("tensorprimat.engines.table")'),
+        ("import tensorprimat.engines.own", "def late():\n    from tensorprimat.engines import helper, ROW"),
+    ],
+)
+def test_a_circle_is_found_in_every_form(tmp_path, table, engine):
+    package = "from tensorprimat.engines.table import ROW"
+    known = {}
+    for name, text in {"": package, ".table": table, ".own": engine, ".helper": "import re"}.items():
+        known[f"tensorprimat.engines{name}"] = tmp_path / f"module{name}.py"
+        known[f"tensorprimat.engines{name}"].write_text(text)
+    with pytest.raises(CycleError):
+        list(TopologicalSorter(importers(known)).static_order())
+
+
+ABOUT_PRIMUS = ("engines/modules.py", "session/primus_config.py")
+"""Modules that may name those of the Primus engine: the table of engines' modules, and the command about Primus."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_table_of_engines_and_the_command_about_primus_name_its_modules(path):
+    name = path.relative_to(PACKAGE).as_posix()
+    if not name.startswith(("engines/primus/", *ABOUT_PRIMUS)):
+        assert not [module for module in imported_by(path) if module.startswith("tensorprimat.engines.primus")]
 
 
 COMPUTES = (
