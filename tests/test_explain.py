@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from arithmetic import evaluated
 from test_extract import extract, primus  # noqa: F401  # fixtures
 
 from tensorprimat.core.provenance import Provenance, Source
@@ -41,7 +42,7 @@ def test_explain_shows_the_basis_of_counts_and_of_reported_figures(
         return capsys.readouterr().out
 
     assert "20 of 20 rows, 20 lines from 2 to 21" in explained("total_steps")
-    assert "19 rows, 19 steps" in explained("measured_steps")
+    assert "19 steps, 19 rows" in explained("measured_steps")
     assert "work over measured step times" in explained("basis")
     reported = explained("reported.tokens_per_second_per_gpu")
     assert reported.startswith("reported.tokens_per_second_per_gpu = 13,107.2\n")
@@ -86,16 +87,6 @@ def test_every_figure_is_explained_by_the_terms_that_it_was_computed_from(sectio
         assert f"  = {term.formula}\n  = {term.put_in}" in printed
 
 
-def evaluated(put_in: str) -> float:
-    """Return the number that an expression such as "8 sequences × 128 tokens / 2.5 s" gives."""
-    first, *others = re.findall(r"([×/]?)\s*(\d[\d,.]*(?:e[+-]?\d+)?)", put_in)
-    value = float(first[1].replace(",", ""))
-    for sign, number in others:
-        factor = float(number.replace(",", ""))
-        value = value * factor if sign == "×" else value / factor
-    return value
-
-
 @pytest.mark.parametrize(
     "field",
     [
@@ -133,7 +124,7 @@ def test_explain_never_counts_rows_without_a_time_as_timed(
     assert extract(tmp_path / "a.log", "--explain", field) == 0
     printed = capsys.readouterr().out
     assert "0 s" not in printed
-    assert "as the log states it" not in printed
+    assert "taken from the file" not in printed
 
 
 def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(
@@ -225,7 +216,7 @@ def test_rows_without_numbers_are_never_called_step_0() -> None:
         ("model.name", "model.name is unknown\n  no log states it; --model-name states it"),
         ("shape", "model.shape is unknown\n  no log states it; --shape states it"),
         ("warmup_steps_dropped", "1 step, as the step times show"),
-        ("measured_steps", "1 row, 1 step"),
+        ("measured_steps", "1 step, 1 row"),
         ("reported.mfu", "reported_mfu of 1 row, from 0.5 to 0.5"),
     ],
 )

@@ -255,6 +255,15 @@ def significant(value: float | None, digits: int = 4) -> str:
     return UNMEASURED if value is None else f"{value:,.{digits}g}"
 
 
+def precise(value: float) -> str:
+    """Return a number of a formula: at least 6 digits, so that the result is right to 5, and no exponent for counts.
+
+    >>> precise(52_428_800), precise(642.34612), precise(0.00123456789), precise(1e15)
+    ('52,428,800', '642.346', '0.00123457', '1e+15')
+    """
+    return count(value) if 1e5 <= abs(value) < 1e15 else significant(value, 6)
+
+
 def signed(value: float) -> str:
     """Return a difference with its sign, to three digits.
 

@@ -7,7 +7,7 @@ framework printed a rate, the rate is combined by work (harmonically, or by time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -306,6 +306,18 @@ def terms_of(result: Result) -> dict[str, dict[str, Term]]:
     return _terms(result, *measured_of(result)) if len(result.steps) else {}
 
 
+def terms_of_runs(result: Result) -> Iterator[tuple[int, dict[str, Term]]]:
+    """Yield the index of each run with the terms of its step time and rates."""
+    steps, selections, _ = measured_of(result)
+    for selection in selections:
+        yield selection.run, _terms_of_rows(result, steps.take(selection.rows))
+
+
+def _terms_of_rows(result: Result, rows: Steps) -> dict[str, Term]:
+    mean = terms.step_seconds(result.training_config, rows, result.provenance.timer)
+    return terms.rates(result.training_config, rows) | ({"avg_step_time_seconds": mean} if mean else {})
+
+
 def _terms(
     result: Result, steps: Steps, selections: Sequence[Selection], measured: Steps
 ) -> dict[str, dict[str, Term]]:
@@ -376,8 +388,7 @@ def _run(
 ) -> Run:
     """Return figures of one run. rows: its measured rows; found: their terms, where they are all of the result."""
     if found is None:
-        mean = terms.step_seconds(result.training_config, rows, result.provenance.timer)
-        found = terms.rates(result.training_config, rows) | ({"avg_step_time_seconds": mean} if mean else {})
+        found = _terms_of_rows(result, rows)
     rates = _values(found)
     losses = steps.column("loss")[selection.of_run]
     losses = losses[np.isfinite(losses)]

@@ -1,6 +1,6 @@
 """Figures of measured steps, each with the formula and the numbers that it was computed from.
 
-`summary` takes their values, `--explain` prints their terms: the same computation for both.
+`summary` takes their values; `--explain`, JSON and HTML show their terms (`explained`): the same computation for all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprimat.core.quantities import count, counted, digits_of, fixed, significant
+from tensorprimat.core.quantities import count, counted, digits_of, fixed, precise, spelled_metric
 from tensorprimat.core.result import MEMORY_KINDS, TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
@@ -25,18 +25,55 @@ UNEVEN = 0.01  # of the mean: rows whose tokens differ by more are not alike
 
 
 @dataclass(frozen=True, kw_only=True)
+class TermInput:
+    """A number of a computation, under the name that it has in the formula."""
+
+    name: str
+    value: float
+    unit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Term:
     """A figure and the inputs of its computation."""
 
     value: float
     formula: str
-    """Formula in symbols: Σ tokens / Σ seconds."""
+    """Formula in symbols: Σ tokens / Σ seconds. The part after the last colon, up to a comma or semicolon, is the
+    arithmetic."""
     put_in: str
     """The formula with its numbers."""
+    inputs: tuple[TermInput, ...]
+    """Numbers that give the value: those of the formula by name, then those that make them up."""
 
 
-def _term(value: float, formula: str, put_in: str) -> Term:
-    return Term(value=value, formula=formula, put_in=put_in)
+def _term(value: float, formula: str, put_in: str, *inputs: tuple[str, float, str]) -> Term:
+    made_of = tuple(TermInput(name=name, value=number, unit=unit) for name, number, unit in inputs)
+    return Term(value=value, formula=formula, put_in=put_in, inputs=made_of)
+
+
+def _counted_steps(steps: int, rows: str, put_in: str) -> Term:
+    return _term(steps, f"Σ steps covered, over {rows}", put_in, ("Σ steps covered", steps, "steps"))
+
+
+_UNITS = {
+    "_steps": "steps", "_steps_dropped": "steps", "tokens_per_step": "tokens", "_seconds": "s",
+    "cv_step_time": "fraction",
+    "_gb": "GB", "_bytes": "bytes", "_watts_per_gpu": "W", "_joules_per_gpu": "J", "_hertz": "Hz", "_celsius": "°C",
+    "tflops_per_gpu": "TFLOP/s", "mfu": "fraction", "loss": "", "samples_to_train": "samples", "quality_target": "",
+}  # fmt: skip
+"""Ending of a field's name → unit."""
+
+
+def unit_of(field: str) -> str:
+    """Return the unit of a figure or of a column of steps by its name; "" for a loss and a target, which have none.
+
+    >>> unit_of("tokens_per_second_per_gpu"), unit_of("reported_mfu"), unit_of("peak_memory_reserved_gb")
+    ('tokens/s/GPU', 'fraction', 'GB')
+    """
+    if "_per_second" in field:
+        return spelled_metric(field.removeprefix("reported_"))
+    return next(unit for ending, unit in _UNITS.items() if field.endswith(ending))
 
 
 def performance(
@@ -51,18 +88,16 @@ def performance(
     declared = config.warmup_steps
     grounds = ", as the step times show" if declared is None else f"; declared for each run: {declared}"
     found: dict[str, Term | None] = {
-        "measured_steps": _term(
-            covered, "Σ steps covered, over the measured rows", f"{_rows_of(measured)}, {counted(covered, 'step')}"
+        "measured_steps": _counted_steps(
+            covered, "the measured rows", f"{counted(covered, 'step')}, {_rows_of(measured)}"
         ),
         "tokens_per_step": _tokens_per_step(measured),
-        "warmup_steps_dropped": _term(
-            dropped,
-            "Σ steps covered, over the rows before the measured ones",
-            f"{counted(dropped, 'step')}{grounds}",
+        "warmup_steps_dropped": _counted_steps(
+            dropped, "the rows before the measured ones", f"{counted(dropped, 'step')}{grounds}"
         ),
-        "excluded_steps": _term(
+        "excluded_steps": _counted_steps(
             excluded,
-            "Σ steps covered, over the rows after warm-up with a validation or a checkpoint inside",
+            "the rows after warm-up with a validation or a checkpoint inside",
             f"{counted(excluded, 'step')}; interrupted: {_rows(steps, steps.column('interrupted_by') != 0)}",
         ),
         **_totals(steps),
@@ -83,7 +118,8 @@ def _tokens_per_step(measured: Steps) -> Term | None:
     put_in = f"{count(work)} tokens / {counted(steps, 'step')}"
     if token_range(measured):
         put_in += f", the mean of rows of {count(tokens.min())} to {count(tokens.max())} tokens a step"
-    return _term(work / steps, "Σ tokens / steps", put_in) if work else None
+    inputs = (("Σ tokens", work, "tokens"), ("steps", steps, ""))
+    return _term(work / steps, "Σ tokens / steps", put_in, *inputs) if work else None
 
 
 def token_range(steps: Steps) -> tuple[float, float] | None:
@@ -98,16 +134,17 @@ def token_range(steps: Steps) -> tuple[float, float] | None:
 def _totals(steps: Steps) -> dict[str, Term | None]:
     """Return the sums over all rows, warm-up and interrupted ones included."""
     time, timed = time_of(steps), np.isfinite(steps.column("seconds"))
+    covered, of_all = int(steps.column("covers").sum()), _rows(steps, np.ones(len(steps), np.bool_))
     return {
-        "total_steps": _term(
-            int(steps.column("covers").sum()),
-            "Σ steps covered, over all rows",
-            _rows(steps, np.ones(len(steps), np.bool_)),
-        ),
-        "total_time_seconds": _term(time, "Σ seconds × steps covered, over all rows with a time", _rows(steps, timed))
-        if time is not None
-        else None,
+        "total_steps": _counted_steps(covered, "all rows", f"{counted(covered, 'step')}, {of_all}"),
+        "total_time_seconds": None if time is None else _whole_time(time, "all rows with a time", _rows(steps, timed)),
     }
+
+
+def _whole_time(time: float, rows: str, counted_rows: str) -> Term:
+    amount = "Σ seconds × steps covered"
+    put_in = f"{precise(time)} s, {counted_rows}"
+    return _term(time, f"{amount}, over {rows}", put_in, (amount, time, "s"))
 
 
 def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> dict[str, Term | None]:
@@ -117,34 +154,47 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
     times = chosen(seconds, np.isfinite(seconds))
     if mean is None or time is None:
         return {"measured_time_seconds": None}
-    spread = counted(len(times), "row")
+    of_mean = ("avg_step_time_seconds", mean.value, "s")
+    put_in = f"1 / {precise(mean.value)} s"
     found: dict[str, Term | None] = {
-        "measured_time_seconds": _term(
-            time, "Σ seconds × steps covered, over the measured rows", f"{significant(time, 6)} s, {spread}"
-        ),
+        "measured_time_seconds": _whole_time(time, "the measured rows", counted(len(times), "row")),
         "avg_step_time_seconds": mean,
-        "steps_per_second": _term(1 / mean.value, "1 / avg_step_time_seconds", f"1 / {significant(mean.value, 6)} s"),
+        "steps_per_second": _term(1 / mean.value, "1 / avg_step_time_seconds", put_in, of_mean),
     }
     picks = (("median", "middle", median(times)), ("min", "shortest", times.min()), ("max", "longest", times.max()))
     for name, word, value in picks:
         formula = f"the {word} step time of the measured rows"
         found[f"{name}_step_time_seconds"] = _picked(config, measured, timer, float(value), formula)
     if len(times) > 1:
-        deviation = float(np.std(times, ddof=1))
-        formula = "standard deviation of the measured rows' step times (n − 1)"
-        found["std_step_time_seconds"] = _term(deviation, formula, spread)
-        put_in = f"{significant(deviation, 6)} s / {significant(mean.value, 6)} s"
-        found["cv_step_time"] = _term(deviation / mean.value, "std_step_time_seconds / avg_step_time_seconds", put_in)
+        found["std_step_time_seconds"] = deviation = _deviation(times)
+        put_in = f"{precise(deviation.value)} s / {precise(mean.value)} s"
+        formula, of_deviation = (
+            "std_step_time_seconds / avg_step_time_seconds",
+            ("std_step_time_seconds", deviation.value, "s"),
+        )
+        found["cv_step_time"] = _term(deviation.value / mean.value, formula, put_in, of_deviation, of_mean)
     return found
+
+
+def _deviation(times: FloatArray) -> Term:
+    """Return the sample standard deviation of the step times of rows, shape (rows,)."""
+    squares, rows = float(((times - times.mean()) ** 2).sum()), len(times)
+    return _term(
+        float(np.std(times, ddof=1)),
+        "standard deviation of the measured rows' step times: √(Σ (seconds − mean)² / (rows − 1))",
+        f"√({precise(squares)} s² / {rows - 1}), {counted(rows, 'row')}",
+        ("Σ (seconds − mean)²", squares, "s²"),
+        ("rows", rows, ""),
+    )
 
 
 def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: float, formula: str) -> Term:
     """Return a step time with the row that has it, or the nearest row for a median that lies between two rows."""
     row = int(np.nanargmin(np.abs(measured.column("seconds") - value)))
-    put_in = f"{significant(value, 6)} s, {_place(measured, row)}"
+    put_in = f"{precise(value)} s, {_place(measured, row)}"
     if timer in RATES and (made := step_seconds(config, measured.take(slice(row, row + 1)), timer)):
         put_in += f": {made.put_in}"
-    return _term(value, formula, put_in)
+    return _term(value, formula, put_in, (formula, value, "s"))
 
 
 def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
@@ -155,20 +205,17 @@ def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
         in_use = measured.column(used)
         in_use = chosen(in_use, np.isfinite(in_use))
         if len(in_use):
-            found[f"avg_{kind}_gb"] = _term(
-                float(in_use.mean()) / GB,
-                f"mean of {used} over the measured rows / 10**9",
-                f"{count(in_use.mean())} bytes, mean of {counted(len(in_use), 'row')}",
-            )
+            mean, name = float(in_use.mean()), f"mean of {used} over the measured rows"
+            put_in = f"{count(mean)} bytes / 10**9, mean of {counted(len(in_use), 'row')}"
+            found[f"avg_{kind}_gb"] = _term(mean / GB, f"{name} / 10**9", put_in, (name, mean, "bytes"))
         names = [name for name in (used, peaks) if steps.has(name)]
         columns = {name: float(np.fmax.reduce(steps.column(name), initial=-np.inf)) for name in names}
         if not columns or not np.isfinite(highest := max(columns.values())):
             continue
         name = max(columns, key=columns.__getitem__)
         row = int(np.nanargmax(steps.column(name)))
-        found[f"peak_{kind}_gb"] = _term(
-            highest / GB, f"largest of {', '.join(names)} / 10**9", f"{count(highest)} bytes, {_place(steps, row)}"
-        )
+        put_in, largest = f"{count(highest)} bytes / 10**9, {_place(steps, row)}", f"largest of {' and '.join(names)}"
+        found[f"peak_{kind}_gb"] = _term(highest / GB, f"{largest} / 10**9", put_in, (largest, highest, "bytes"))
     return found
 
 
@@ -179,34 +226,32 @@ def power(measured: Steps) -> dict[str, Term]:
     found = {} if drawn is None else {"avg_power_watts_per_gpu": drawn}
     sampled = None
     if drawn is not None and time:
-        put_in = f"{significant(drawn.value, 6)} W × {significant(time, 6)} s"
-        sampled = _term(drawn.value * time, "mean power × seconds of the measured rows", put_in)
+        put_in = f"{precise(drawn.value)} W × {precise(time)} s"
+        of_power, of_time = ("mean power", drawn.value, "W"), ("seconds of the measured rows", time, "s")
+        sampled = _term(drawn.value * time, "mean power × seconds of the measured rows", put_in, of_power, of_time)
     if joules is not None:
-        found["energy_joules_per_gpu"] = _term(
-            joules,
-            "Σ joules per step × steps covered, over the measured rows",
-            f"{significant(joules, 6)} J of {_rows_of(measured)}",
-        )
+        found["energy_joules_per_gpu"] = _amount(measured, joules, "joules", "J")
     if sampled is not None:
         found["energy_joules_per_gpu" if joules is None else "sampled_energy_joules_per_gpu"] = sampled
     if (clock := combined(measured, "clock_hertz")) is not None:
         found["avg_clock_hertz"] = clock
     if (mean := combined(measured, "temperature_celsius")) is not None:
         found["avg_temperature_celsius"] = mean
-        hottest = float(np.nanmax(measured.column("temperature_celsius")))
-        found["max_temperature_celsius"] = _term(
-            hottest,
-            "highest mean of a measured step, of the hottest GPU",
-            f"{fixed(hottest, 1)} °C of {_rows_of(measured)}",
-        )
+        hottest, name = float(np.nanmax(measured.column("temperature_celsius"))), "highest mean of a measured step"
+        put_in = f"{fixed(hottest, 1)} °C, {_rows_of(measured)}"
+        highest = _term(hottest, f"{name}, of the hottest GPU", put_in, (name, hottest, "°C"))
+        found["max_temperature_celsius"] = highest
     held = _whole(measured, "throttled_seconds")
     if held is not None:
-        found["throttled_seconds"] = _term(
-            held,
-            "Σ throttled seconds per step × steps covered, over the measured rows",
-            f"{significant(held, 6)} s of {_rows_of(measured)}",
-        )
+        found["throttled_seconds"] = _amount(measured, held, "throttled seconds", "s")
     return found
+
+
+def _amount(measured: Steps, amount: float, of: str, unit: str) -> Term:
+    """Return an amount per step, added up over the measured rows."""
+    name = f"Σ {of} per step × steps covered"
+    put_in = f"{precise(amount)} {unit}, {_rows_of(measured)}"
+    return _term(amount, f"{name}, over the measured rows", put_in, (name, amount, unit))
 
 
 def _whole(measured: Steps, name: str) -> float | None:
@@ -227,12 +272,9 @@ def final_loss(steps: Steps) -> Term | None:
     known = np.flatnonzero(np.isfinite(steps.column("loss")))
     if not len(known):
         return None
-    value = float(steps.column("loss")[known[-1]])
-    return _term(
-        value,
-        "loss of the last row that has one, of all rows",
-        f"{significant(value, 6)}, {_place(steps, int(known[-1]))}",
-    )
+    value, name = float(steps.column("loss")[known[-1]]), "loss of the last row that has one"
+    put_in = f"{precise(value)}, {_place(steps, int(known[-1]))}"
+    return _term(value, f"{name}, of all rows", put_in, (name, value, ""))
 
 
 def rates(config: TrainingConfig, measured: Steps) -> dict[str, Term]:
@@ -244,10 +286,10 @@ def rates(config: TrainingConfig, measured: Steps) -> dict[str, Term]:
     }
     tokens, samples = found["tokens_per_second"], found["samples_per_second"]
     if tokens is None and samples is not None and length:
-        tokens = _scaled(samples, float(length), f" × {length} tokens of a sequence", " × tokens of a sequence")
+        tokens = _times(samples, length, "tokens of a sequence", "tokens")
     per_gpu = _per_gpu(tokens, gpus) or combined(measured, "reported_tokens_per_second_per_gpu")
     if tokens is None and per_gpu is not None and gpus:
-        tokens = _scaled(per_gpu, float(gpus), f" × {gpus} GPUs", " × GPUs")
+        tokens = _times(per_gpu, gpus, "GPUs", "")
     terms = {
         "tokens_per_second": tokens,
         "tokens_per_second_per_gpu": per_gpu,
@@ -267,13 +309,17 @@ def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None
     if time <= 0 or not work:
         return None
     steps = int(chosen(covers, usable).sum())
-    work_done = f"{count(work)} {unit} of {counted(steps, 'step')}"
+    work_done, parts = f"{count(work)} {unit} ({counted(steps, 'step')})", [("steps", steps, "")]
     batch, length = config.global_batch_size, config.sequence_length
     if batch and (unit == "samples" or length):
         product = batch * steps * (length or 1 if unit == "tokens" else 1)
         if product == work:
             work_done = f"{batch} sequences × {f'{length} tokens × ' if unit == 'tokens' else ''}{steps} steps"
-    return _term(work / time, f"Σ {unit} / Σ seconds", f"{work_done} / {significant(time, 6)} s")
+            of_sequence = [("tokens of a sequence", length, "tokens")] if unit == "tokens" and length else []
+            parts = [("sequences of a step", batch, "sequences"), *of_sequence, *parts]
+    put_in = f"{work_done} / {precise(time)} s"
+    sums = ((f"Σ {unit}", work, unit), ("Σ seconds", time, "s"))
+    return _term(work / time, f"Σ {unit} / Σ seconds", put_in, *sums, *parts)
 
 
 def combined(steps: Steps, name: str) -> Term | None:
@@ -292,14 +338,37 @@ def combined(steps: Steps, name: str) -> Term | None:
     rate, covers, seconds = (chosen(column, usable) for column in (rate, covers, steps.column("seconds")))
     if np.isfinite(seconds).all():
         spent = seconds * covers
-        value = float((rate * spent).sum() / spent.sum())
-        how = "time: Σ (rate × seconds) / Σ seconds"
+        above, below = float((rate * spent).sum()), float(spent.sum())
+        how, sums, shown = "time", ("Σ (rate × seconds)", "Σ seconds"), (_times_seconds(unit_of(name)), "s")
     else:
         work = work * covers
-        value = float(work.sum() / (work / rate).sum())
-        how = f"work: Σ work / Σ (work / rate); work of a row: {unit}"
+        above, below = float(work.sum()), float((work / rate).sum())
+        how, sums, shown = f"work (of a row: {unit})", ("Σ work", "Σ (work / rate)"), (_UNIT_OF_WORK.get(unit, ""), "")
+    numbers = " / ".join(f"{precise(v)} {u}".rstrip() for v, u in zip((above, below), shown, strict=True))
+    return _term(
+        above / below,
+        f"{name} combined by {how}: {' / '.join(sums)}",
+        f"{_range(name, rate)}: {numbers}",
+        (sums[0], above, shown[0]),
+        (sums[1], below, shown[1]),
+        ("rows", len(rate), ""),
+        ("lowest rate", float(rate.min()), unit_of(name)),
+        ("highest rate", float(rate.max()), unit_of(name)),
+    )
+
+
+def _range(name: str, rate: FloatArray) -> str:
+    """Return the number of rows with a printed rate, the lowest and the highest, in words. rate: shape (rows,)."""
     low, high = digits_of(float(rate.min())), digits_of(float(rate.max()))
-    return _term(value, f"{name} combined by {how}", f"{name} of {counted(len(rate), 'row')}, from {low} to {high}")
+    return f"{name} of {counted(len(rate), 'row')}, from {low} to {high}"
+
+
+def _times_seconds(unit: str) -> str:
+    """Return the unit of a rate or a level multiplied by seconds."""
+    return "J" if unit == "W" else unit.replace("/s", "", 1) if "/s" in unit else f"{unit}·s"
+
+
+_UNIT_OF_WORK = {"its tokens": "tokens", "its samples": "samples"}
 
 
 def work_of(steps: Steps, rate: str, usable: np.ndarray) -> tuple[FloatArray, str]:
@@ -335,18 +404,28 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
     if not time or not steps:
         return None
     if timer in RATES and (rate := combined(measured, timer)):
-        value, gpus = time / steps, config.num_gpus
-        unit, divided = ("tokens" if "tokens" in timer else "samples"), timer.endswith("_per_gpu") and bool(gpus)
-        return _term(
-            value,
-            f"{unit} of a step{' / GPUs' if divided else ''} / {timer}; no line prints a time",
-            f"{digits_of(value * rate.value * (gpus or 1 if divided else 1))} {unit}"
-            f"{f' / {gpus} GPUs' if divided else ''} / {digits_of(rate.value)} ({rate.put_in})",
-        )
+        return _seconds_of_rate(time / steps, rate, timer, config.num_gpus)
     return _term(
         time / steps,
         "Σ seconds / steps, over the measured rows",
-        f"{significant(time, 6)} s, {counted(int(steps), 'step')}",
+        f"{precise(time)} s / {counted(int(steps), 'step')}",
+        ("Σ seconds", time, "s"),
+        ("steps", int(steps), ""),
+    )
+
+
+def _seconds_of_rate(seconds: float, rate: Term, timer: str, gpus: int | None) -> Term:
+    """Return the mean time of a step that was computed from a printed rate, with the work of a step."""
+    unit, divided = ("tokens" if "tokens" in timer else "samples"), timer.endswith("_per_gpu") and bool(gpus)
+    work = seconds * rate.value * (gpus or 1 if divided else 1)
+    return _term(
+        seconds,
+        f"{unit} of a step{' / GPUs' if divided else ''} / {timer}; no line prints a time",
+        f"{precise(work)} {unit}{f' / {gpus} GPUs' if divided else ''} / "
+        f"{precise(rate.value)} ({rate.put_in.partition(': ')[0]})",
+        (f"{unit} of a step", work, unit),
+        *((("GPUs", gpus, ""),) if divided and gpus else ()),
+        (timer, rate.value, unit_of(timer)),
     )
 
 
@@ -378,9 +457,15 @@ def _place(steps: Steps, row: int) -> str:
 
 
 def _per_gpu(term: Term | None, gpus: int | None) -> Term | None:
-    return _scaled(term, 1 / gpus, f" / {gpus} GPUs", " / GPUs") if term and gpus else None
+    if term is None or not gpus:
+        return None
+    return _extended(term, term.value / gpus, f" / {gpus} GPUs", " / GPUs", TermInput(name="GPUs", value=gpus, unit=""))
 
 
-def _scaled(term: Term, factor: float, put_in: str, symbols: str) -> Term:
-    value = term.value * factor if factor >= 1 else term.value / round(1 / factor)
-    return _term(value, term.formula + symbols, term.put_in + put_in)
+def _times(term: Term, factor: int, name: str, unit: str) -> Term:
+    by = TermInput(name=name, value=factor, unit=unit)
+    return _extended(term, term.value * factor, f" × {factor} {name}", f" × {name}", by)
+
+
+def _extended(term: Term, value: float, put_in: str, symbols: str, by: TermInput) -> Term:
+    return Term(value=value, formula=term.formula + symbols, put_in=term.put_in + put_in, inputs=(*term.inputs, by))

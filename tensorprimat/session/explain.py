@@ -6,22 +6,11 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from tensorprimat.core import audit_verdict, quantities, terms
+from tensorprimat.core import audit_verdict, quantities
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.provenance import FROM_PATH
-from tensorprimat.core.result import (
-    MEMORY_KINDS,
-    GpuInfo,
-    MemoryMetrics,
-    PerformanceMetrics,
-    PowerMetrics,
-    Reported,
-    Result,
-    TrainingConfig,
-)
+from tensorprimat.core.explained import FROM_FILE, REPORTED, SECTIONS, Explained, explained, origins, phrase
+from tensorprimat.core.result import MEMORY_KINDS, GpuInfo, MemoryMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.core.summary import measured_of, terms_of
-from tensorprimat.core.terms import Term
 from tensorprimat.logs import FLAGS, STDIN, Log, citations, named
 
 VENDORS = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU", None: "platform unknown"}
@@ -107,14 +96,14 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
         return _explain_fact(result, "model", field.removeprefix("model."), logs)
     section, key = _placed(field)
     if section is None:
-        sections = {**_SECTIONS, **_FACTS}
-        names = [name for record in sections.values() for name in record.model_fields if name != _REPORTED]
+        sections = {**SECTIONS, **_FACTS}
+        names = [name for record in sections.values() for name in record.model_fields if name != REPORTED]
         near = get_close_matches(field, names, n=5, cutoff=0.4) or ["tokens_per_second_per_gpu", "global_batch_size"]
         raise UsageError(
             f"--explain {field}: no such figure or setting; name a key of a result's {', '.join(sections)}, "
             f"such as {', '.join(near)}"
         )
-    values = result.performance_metrics.reported if section == _REPORTED else getattr(result, section)
+    values = result.performance_metrics.reported if section == REPORTED else getattr(result, section)
     value = getattr(values, key) if values is not None else None
     if value is None:
         about = (field, section, "tokens_per") if field.startswith("tokens_per") else (field, section)
@@ -122,14 +111,13 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
         reasons = reasons or ["neither it nor the values to compute it are recorded"]
         return "\n".join([f"{field} is unknown", *(f"  {reason}" for reason in reasons)])
     shown = quantities.digits_of(value) if isinstance(value, int | float) else str(value)
-    lines = [f"{_REPORTED}.{key} = {shown}" if section == _REPORTED else f"{field} = {shown}"]
-    term = terms_of(result).get(section, {}).get(key)
+    lines = [f"{REPORTED}.{key} = {shown}" if section == REPORTED else f"{field} = {shown}"]
     if key == "basis":
         lines.append(f"  = {_BASES[str(value)]}")
-    elif term is None:
-        lines.append(f"  {_SAID_ONCE}; no rows support it")
+    elif (found := explained(result).get(section, {}).get(key)) is None:
+        lines.append(f"  {FROM_FILE}")
     else:
-        lines += _shown_term(result, term)
+        lines += _shown(result, found)
     return "\n".join(lines)
 
 
@@ -138,10 +126,10 @@ def _placed(field: str) -> tuple[str | None, str]:
 
     `reported.NAME` is the value that the framework printed.
     """
-    if field.startswith(f"{_REPORTED}."):
-        name = field.removeprefix(f"{_REPORTED}.")
-        return (_REPORTED if name in Reported.model_fields else None), name
-    sections = (name for name, record in _SECTIONS.items() if field in record.model_fields and field != _REPORTED)
+    if field.startswith(f"{REPORTED}."):
+        name = field.removeprefix(f"{REPORTED}.")
+        return (REPORTED if name in Reported.model_fields else None), name
+    sections = (name for name, record in SECTIONS.items() if field in record.model_fields and field != REPORTED)
     return next(sections, None), field
 
 
@@ -156,7 +144,7 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
         return f"{key} is unknown\n  no log states it{flag}"
     shown = [f"{key} = {one_line(str(value))}"]
     if origin := result.provenance.assumed.get(key):
-        return "\n".join([*shown, f"  {_from(origin)}"])
+        return "\n".join([*shown, f"  {phrase(origin)}"])
     known = result.provenance.format
     for path in logs:
         if path != STDIN and known not in (None, "result"):
@@ -172,57 +160,21 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
 
 
 def _explain_loss(result: Result) -> str:
-    term = terms_of(result).get("runs", {}).get("final_loss")
-    if term is None:
+    loss = explained(result).get("runs", {}).get("final_loss")
+    if loss is None:
         return "final_loss is unknown\n  no step has a loss"
-    return "\n".join([f"final_loss = {quantities.digits_of(term.value)}", *_shown_term(result, term)])
+    return "\n".join([f"final_loss = {quantities.digits_of(loss.value)}", *_shown(result, loss)])
 
 
-def _shown_term(result: Result, term: Term) -> list[str]:
-    """Return lines with a figure's formula, its numbers, and the log lines and files that they come from."""
-    timer = result.provenance.timer
-    from_rate = timer in terms.RATES and result.steps.has(str(timer)) and "Σ seconds" in term.formula
-    made = [f"seconds of a row: its work / {timer}; no line prints a time"] if from_rate else []
-    return [*(f"  = {line}" for line in (term.formula, term.put_in, *made)), *_origins(result)]
-
-
-def _origins(result: Result) -> list[str]:
-    """Return the log lines of the measured rows by file, the number of steps left out, and the assumed facts."""
-    _, _, measured = measured_of(result)
-    performance, lines = result.performance_metrics, []
-    for position, source in enumerate(result.provenance.sources):
-        of_source = measured.column("line")[measured.column("source") == position]
-        lines.append(f"  measured: {one_line(source.file)}: {terms.lines_of(of_source)}")
-        if source.sha256:
-            size = "" if source.size_bytes is None else f", {source.size_bytes} bytes"
-            lines.append(f"  file: {one_line(source.file)}{size}, SHA-256 {source.sha256}")
-    warm_up = quantities.counted(performance.warmup_steps_dropped or 0, "warm-up step")
-    lines.append(f"  left out: {warm_up}, {quantities.counted(performance.excluded_steps or 0, 'interrupted step')}")
-    for name, origin in result.provenance.assumed.items():
-        value = getattr(result.training_config, name, None)
-        lines.append(f"  {name}{'' if value is None else f' {value}'}: {_from(origin)}")
-    return lines
-
-
-def _from(origin: str) -> str:
-    """Return the origin of an assumed fact as a phrase; some of them are lines of the log itself."""
-    return f"from {origin}, not from the log" if origin.startswith(("--", FROM_PATH)) else f"from {origin}"
+def _shown(result: Result, figure: Explained) -> list[str]:
+    """Return lines with a figure's formula and numbers and, if steps support it, their log lines and files."""
+    return [f"  {line}" for line in (*figure.lines, *(origins(result) if figure.term else ()))]
 
 
 _FLAGS = {**FLAGS, "device_name": "--gpu", "model.name": "--model-name", "model.shape": "--shape"}
 """Setting → flag that states it for a log."""
 _MODEL = ("model.name", "model.parameters", "model.shape", "parameters", "shape")
 _FACTS: dict[str, type[TrainingConfig] | type[GpuInfo]] = {"training_config": TrainingConfig, "gpu_info": GpuInfo}
-_REPORTED = "reported"
-_SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[PowerMetrics] | type[Reported]] = {
-    "performance_metrics": PerformanceMetrics,
-    "memory_metrics": MemoryMetrics,
-    "power_metrics": PowerMetrics,
-    _REPORTED: Reported,
-}
-_SAID_ONCE = "as the log states it for the whole run"
-
-
 _BASES = {
     "step_times": "rates are work over measured step times",
     "reported_rates": "rates are the framework's own, row by row",

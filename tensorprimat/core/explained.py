@@ -1,0 +1,128 @@
+"""Figures of a result with formula, inputs and origin, the same for `--explain`, JSON and HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tensorprimat.core import quantities, terms
+from tensorprimat.core.provenance import FROM_PATH
+from tensorprimat.core.result import MemoryMetrics, PerformanceMetrics, PowerMetrics, Reported, Result
+from tensorprimat.core.safe_text import one_line
+from tensorprimat.core.summary import measured_of, terms_of
+from tensorprimat.core.terms import Term, TermInput
+
+REPORTED = "reported"
+SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[PowerMetrics] | type[Reported]] = {
+    "performance_metrics": PerformanceMetrics,
+    "memory_metrics": MemoryMetrics,
+    "power_metrics": PowerMetrics,
+    REPORTED: Reported,
+}
+"""Sections of a result that hold figures, by their names; `reported` is a part of performance_metrics."""
+FROM_STEPS = "computed from the steps"
+FROM_PRINTED = "printed by the framework for each row, combined over the rows"
+ROUNDED = 1e-3  # relative; a file holds at least 4 digits of a figure
+FROM_FILE = "taken from the file, which states it for the whole run; no steps support it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """A figure with its unit and origin and, if steps support it, the term that it was computed from."""
+
+    value: float
+    unit: str
+    origin: str
+    """FROM_STEPS, FROM_PRINTED or FROM_FILE."""
+    term: Term | None = None
+    made: str | None = None
+    """Origin of step times that no line prints."""
+
+    @property
+    def inputs(self) -> tuple[TermInput, ...]:
+        """Return the numbers of the formula; none for a figure that the file states."""
+        return self.term.inputs if self.term else ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the formula, the formula with its numbers, and the origin of computed step times; or FROM_FILE."""
+        if self.term is None:
+            return (self.origin,)
+        made = (self.made,) if self.made else ()
+        return tuple(f"= {line}" for line in (self.term.formula, self.term.put_in, *made))
+
+
+def explained(result: Result) -> dict[str, dict[str, Explained]]:
+    """Return every known figure with its terms: section of the result → field. The loss is in the section "runs"."""
+    known = terms_of(result)
+    found = {
+        section: {
+            field: _explained(result, field, value, known.get(section, {}).get(field))
+            for field, value in figures_of(result, section)
+        }
+        for section in SECTIONS
+    }
+    if (loss := known.get("runs", {}).get("final_loss")) is not None:
+        found["runs"] = {"final_loss": _explained(result, "final_loss", loss.value, loss)}
+    return {section: of_section for section, of_section in found.items() if of_section}
+
+
+def figures_of(result: Result, section: str) -> Iterator[tuple[str, float]]:
+    """Yield the name and the value of every known figure of a section."""
+    record = result.performance_metrics.reported if section == REPORTED else getattr(result, section)
+    for field, value in record or ():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield field, value
+
+
+def _explained(result: Result, field: str, value: float, term: Term | None) -> Explained:
+    if term is not None and not math.isclose(term.value, value, rel_tol=ROUNDED):
+        term = None  # the steps give another value, so they do not support this one
+    timer = result.provenance.timer
+    from_rate = (
+        term is not None and timer in terms.RATES and result.steps.has(str(timer)) and "Σ seconds" in term.formula
+    )
+    printed = term is not None and term.formula.startswith("reported_")
+    return Explained(
+        value=value,
+        unit=terms.unit_of(field),
+        origin=FROM_FILE if term is None else FROM_PRINTED if printed else FROM_STEPS,
+        term=term,
+        made=f"seconds of a row: its work / {timer}; no line prints a time" if from_rate else None,
+    )
+
+
+def origins(result: Result) -> list[str]:
+    """Return the log lines of the measured rows by file, the number of steps left out, and the assumed facts."""
+    performance, lines = result.performance_metrics, []
+    measured = measured_lines(result)
+    for position, source in enumerate(result.provenance.sources):
+        lines += [f"measured: {measured[position]}"] if measured else []
+        if source.sha256:
+            size = "" if source.size_bytes is None else f", {source.size_bytes} bytes"
+            lines.append(f"file: {one_line(source.file)}{size}, SHA-256 {source.sha256}")
+    if len(result.steps):
+        warm_up = quantities.counted(performance.warmup_steps_dropped or 0, "warm-up step")
+        interrupted = quantities.counted(performance.excluded_steps or 0, "interrupted step")
+        lines.append(f"left out: {warm_up}, {interrupted}")
+    for name, origin in result.provenance.assumed.items():
+        value = getattr(result.training_config, name, None)
+        lines.append(f"{name}{'' if value is None else f' {value}'}: {phrase(origin)}")
+    return lines
+
+
+def measured_lines(result: Result) -> list[str]:
+    """Return the lines of the measured rows of each source; nothing for a result without steps."""
+    if not len(result.steps):
+        return []
+    lines, of_source = (measured_of(result)[2].column(name) for name in ("line", "source"))
+    return [
+        f"{one_line(source.file)}: {terms.lines_of(lines[of_source == position])}"
+        for position, source in enumerate(result.provenance.sources)
+    ]
+
+
+def phrase(origin: str) -> str:
+    """Return the origin of an assumed fact as a phrase; some of them are lines of the log itself."""
+    return f"from {origin}, not from the log" if origin.startswith(("--", FROM_PATH)) else f"from {origin}"
