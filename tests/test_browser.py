@@ -197,6 +197,8 @@ def test_a_figure_states_its_origin(visit):
     assert "measured steps of" in source.inner_text()
     assert "benchmark_0.json" in source.inner_text()
     assert "Unrounded: 12.8" in source.inner_text()
+    assert "= geometric mean of the runs' step time" in source.inner_text()
+    assert "= 5 runs: 12.8" in source.inner_text()
     picture(page, "source_of_a_figure")
     page.keyboard.press("Escape")
     assert page.locator(".source:popover-open").count() == 0

@@ -220,7 +220,7 @@ def test_a_result_of_means_only_is_shown_as_reported_without_interval():
     assert "means only" in text
     assert "9.800 s" in text
     report = html.render(comparison)
-    assert "as reported by the file, which holds no steps to check it" in report
+    assert "taken from the file, which states it for the whole run; no steps support it" in report
     assert json.document(comparison)["sides"][0]["tokens_per_second"]["value"] is None
 
 

@@ -27,6 +27,7 @@ from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
 from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable
 from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.explained import explained
 from tensorprimat.core.store import Loaded
 
 
@@ -111,6 +112,7 @@ def side_of(group: Group, model: str, assumed: StatedScatter, choices: MetricCho
     def of(metric: str) -> Estimate:
         return estimate(group, metric, assume_run_cv=assumed.run_cv, confidence=assumed.confidence)
 
+    figures = explained(group.result)
     return Side(
         label=group.label,
         model=model,
@@ -119,7 +121,8 @@ def side_of(group: Group, model: str, assumed: StatedScatter, choices: MetricCho
         step_time_seconds=of("avg_step_time_seconds"),
         tokens_per_second=of("tokens_per_second"),
         tokens_per_second_per_gpu=of("tokens_per_second_per_gpu"),
-        metrics=measure(group.result, choices),
+        metrics=measure(group.result, choices, figures),
+        figures=figures,
     )
 
 

@@ -12,13 +12,13 @@ from tensorprimat.analysis.rates import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
-from tensorprimat.core.quantities import count
+from tensorprimat.core.quantities import count, counted, precise, spelled_metric
 from tensorprimat.core.result import Result, Run
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.summary import pace_of, select_measured
-from tensorprimat.core.terms import work_of
+from tensorprimat.core.terms import Term, TermInput, unit_of, work_of
 
 PLANNING_RUN_CV = 0.005  # run-to-run scatter of a quiet machine; only for "how many runs", never inside an interval
 ONE_PERCENT = 0.01
@@ -114,13 +114,41 @@ def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confiden
         return _of_one_run(group, metric, value, assume_run_cv, confidence)
     low, high = over_runs.interval(confidence)
     hosts = f" on {len(set(group.hosts))} hosts, each host counted once" if stats.counts_hosts(group.hosts) else ""
+    mean = math.exp(over_runs.log)  # the middle of the interval: runs count alike, whatever their length
     return Estimate(
-        value=math.exp(over_runs.log),  # the middle of the interval: runs count alike, whatever their length
+        value=mean,
+        mean_of_runs=_mean_of_runs(group, metric, mean),
         low=low,
         high=high,
         confidence=confidence,
         rests_on=f"{len(group.runs)} runs{hosts}",
         runs_for_one_percent=stats.runs_needed([scatter(group, metric)], ONE_PERCENT, confidence),
+    )
+
+
+NAMED_RUNS = 6
+"""Most runs whose figures a formula writes out; the inputs hold those of all runs."""
+
+
+def _mean_of_runs(group: Group, metric: str, mean: float) -> Term:
+    """Return the mean over the runs of a side, with the figure of each run; runs on one host have a mean of their own
+    first.
+    """
+    figures, hosts, unit = run_figures(group, metric) or [], hosts_of(group, metric), unit_of(metric)
+    of_hosts = stats.counts_hosts(hosts)
+    inputs = tuple(
+        TermInput(name=f"run {number}{f' on {host}' if of_hosts else ''}", value=value, unit=unit)
+        for number, (value, host) in enumerate(zip(figures, hosts, strict=True), 1)
+    )
+    name = "step time" if unit == "s" else spelled_metric(metric)
+    per_host = " of the hosts' geometric means" if of_hosts else ""
+    numbers = "; ".join(map(precise, figures[:NAMED_RUNS]))
+    more = f" and {len(figures) - NAMED_RUNS} more" if len(figures) > NAMED_RUNS else ""
+    return Term(
+        value=mean,
+        formula=f"geometric mean{per_host} of the runs' {name}",
+        put_in=f"{counted(len(figures), 'run')}: {numbers} {unit}{more}",
+        inputs=inputs,
     )
 
 

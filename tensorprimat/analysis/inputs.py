@@ -13,6 +13,7 @@ from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.units import GB, TERA
 
+CONFIGURED = "the run's configuration"
 PROCESSOR = "no peak FLOP/s is known for this CPU"
 
 
@@ -102,7 +103,7 @@ def sequence_length(result: Result) -> Input:
         name="sequence length",
         value=result.training_config.sequence_length,
         unit="tokens",
-        source=result.provenance.assumed.get("sequence_length", "the run's configuration"),
+        source=result.provenance.assumed.get("sequence_length", CONFIGURED),
         because="the sequence length is not stated; give --sequence-length",
     )
 

@@ -46,7 +46,7 @@ class Definition:
 
 _TABLE: dict[str | None, tuple[tuple[str, str, str, str], ...]] = {
     "Efficiency": (
-        ("tokens_per_second_per_gpu", "tokens/s/GPU", "tokens/s", "as measured"),
+        ("tokens_per_second_per_gpu", "tokens/s/GPU", "tokens/s", "Σ tokens / Σ seconds / GPUs"),
         ("flops_per_token", "FLOPs per token", "FLOP", "forward and backward, by the convention"),
         ("model_tflops_per_gpu", "model TFLOP/s per GPU", "TFLOP/s", "tokens/s/GPU × FLOPs per token"),
         ("mfu", "MFU", "fraction", "tokens/s/GPU × FLOPs per token / dense peak"),
@@ -118,6 +118,13 @@ class Metric:
     """Reasons for a value of None, one per missing input."""
     remark: str | None = None
     """Remark shown with the value: nameplate, estimate, advice."""
+    own_formula: str | None = None
+    """Formula of this value if it can differ from result to result; None if it is that of the definition."""
+
+    @property
+    def formula(self) -> str:
+        """Return the formula of this value."""
+        return self.own_formula or self.definition.formula
 
     @property
     def because(self) -> str | None:
@@ -136,7 +143,7 @@ class Metric:
             name=definition.title,
             value=self.value,
             unit=definition.unit,
-            source=self.remark or definition.formula,
+            source=self.remark or self.formula,
             because=self.because,
             root_reasons=self.reasons,
         )

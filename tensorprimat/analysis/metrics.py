@@ -16,6 +16,7 @@ from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.core import flops, models
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.explained import Explained, explained
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import count, fixed, percent
 from tensorprimat.core.result import ModelShape, Result
@@ -49,16 +50,24 @@ class MetricChoices:
             raise UsageError(f"budget of {self.budget_tokens:g} tokens: must be more than 0")
 
 
-def measure(result: Result, assumptions: MetricChoices | None = None) -> dict[str, Metric]:
+def measure(
+    result: Result,
+    assumptions: MetricChoices | None = None,
+    figures: Mapping[str, Mapping[str, Explained]] | None = None,
+) -> dict[str, Metric]:
     """Return every derived figure of a result, by its name in `analysis.metric.DEFINITIONS`.
 
+    figures: those of the result with their terms, where the caller has them already.
     Raises UsageError for an unknown convention.
     """
     chosen = assumptions or MetricChoices()
     convention = flops.convention_named(chosen.convention).name
     gpu = inputs.gpu_of(result)
+    known = (explained(result) if figures is None else figures).get("performance_metrics", {})
+    per_gpu = _rate_per_gpu(result, known.get("tokens_per_second_per_gpu"))
     speed = {metric.name: metric for metric in _speed(result, gpu, convention, chosen.preflights)}
     metrics = (
+        per_gpu,
         *speed.values(),
         utilization(result, gpu),
         headroom(result, gpu),
@@ -66,6 +75,31 @@ def measure(result: Result, assumptions: MetricChoices | None = None) -> dict[st
         *_energy_and_money(result, gpu, chosen, speed["model_tflops_per_gpu"]),
     )
     return {metric.name: metric for metric in metrics}
+
+
+def _rate_per_gpu(result: Result, figure: Explained | None) -> Metric:
+    """Return the tokens/s/GPU with the formula and the numbers that it was computed from, as far as steps give them."""
+    rate = inputs.rate_per_gpu(result)
+    metric = derive("tokens_per_second_per_gpu", (rate,), lambda value: value)
+    if metric.value is None or figure is None:
+        return metric
+    if figure.term is None:
+        return replace(metric, own_formula=figure.origin)
+    in_formula = [one for one in figure.inputs if one.name in figure.term.formula]
+    return replace(
+        metric,
+        own_formula=figure.term.formula,
+        inputs=tuple(
+            Input(name=one.name, value=one.value, unit=one.unit, source=_source(result, one.name) or rate.source)
+            for one in in_formula
+        ),
+    )
+
+
+def _source(result: Result, name: str) -> str | None:
+    """Return the origin of an input that is a setting; None for a sum over steps."""
+    setting = {"GPUs": "num_gpus", "tokens of a sequence": "sequence_length"}.get(name)
+    return setting and result.provenance.assumed.get(setting, inputs.CONFIGURED)
 
 
 def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequence[Preflight]) -> list[Metric]:
@@ -84,7 +118,6 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
             remark += f"; {STATED}: {stated}"
         mfu = replace(mfu, remark=remark)
     return [
-        derive("tokens_per_second_per_gpu", (rate,), lambda value: value),
         per_token,
         tflops,
         mfu,

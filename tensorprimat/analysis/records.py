@@ -10,7 +10,9 @@ from tensorprimat.analysis.levels import LEVELS, Level, LevelName
 from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.core.catalogue import Published
+from tensorprimat.core.explained import Explained
 from tensorprimat.core.result import Result
+from tensorprimat.core.terms import Term
 
 Verdict = Literal["faster", "slower", "no_difference_shown", "too_few_runs", "unsettled", "not_comparable"]
 LossVerdict = Literal["agree", "diverge", "undecided", "failed", "not_comparable"]
@@ -34,6 +36,8 @@ class Estimate:
     looks; None if this interval is not corrected."""
     within_run: bool = False
     """The interval is of the steps of one run: it does not include run-to-run variation."""
+    mean_of_runs: Term | None = None
+    """Formula and inputs of a value that is a mean over runs; None for others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,8 @@ class Side:
     tokens_per_second_per_gpu: Estimate
     metrics: Mapping[str, Metric]
     """Derived figures by their name in `analysis.metric.DEFINITIONS`."""
+    figures: Mapping[str, Mapping[str, Explained]]
+    """Figures of `result` with their terms: section → field, as `core.explained` returns them."""
 
 
 @dataclass(frozen=True, kw_only=True)

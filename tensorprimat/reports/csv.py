@@ -57,7 +57,7 @@ PAIR_COLUMNS = ("baseline", "fairness", "metric", "ratio", "ratio_low", "ratio_h
 def _metrics(comparison: Comparison) -> str:
     """Return the flat values of enhanced_metrics.json."""
     rows = [{**row, "files": "; ".join(row["files"])} for row in metrics_document(comparison)["results"]]
-    columns = [key for key in rows[0] if key != "metrics"]
+    columns = [key for key in rows[0] if key not in ("metrics", "figures", "origins")]
     return csv_of(columns, ([row[key] for key in columns] for row in rows))
 
 

@@ -12,6 +12,7 @@ from tensorprimat.analysis.economics import Return, weigh
 from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
+from tensorprimat.core.explained import FROM_FILE
 from tensorprimat.core.flops import CONVENTIONS
 from tensorprimat.core.units import TERA
 from tensorprimat.reports.facts import runs_added_up
@@ -89,16 +90,16 @@ def of_unlike_kinds(metrics: Sequence[Mapping[str, Metric]]) -> bool:
 
 
 def _explained_cell(metric: Metric) -> TableCell:
-    rests_on = "; ".join(f"{i.name} {_input(i)}" + (f" ({i.source})" if i.source else "") for i in metric.inputs)
-    return figure(metric.value, FORMS[metric.name], source=f"{metric.definition.formula}: {rests_on}")
+    rests_on = "; ".join(f"{i.name} = {_input(i)}" + (f" ({i.source})" if i.source else "") for i in metric.inputs)
+    is_stated = metric.formula == FROM_FILE or metric.formula.startswith("as ")
+    terms = metric.formula if is_stated else f"= {metric.formula}"
+    return figure(metric.value, FORMS[metric.name], source=rests_on, terms=(terms,))
 
 
 def _input(item: Input) -> str:
     if item.value is None:
         return quantities.UNMEASURED
-    return (
-        item.value if isinstance(item.value, str) else f"{quantities.significant(item.value, 6)} {item.unit}".rstrip()
-    )
+    return item.value if isinstance(item.value, str) else f"{quantities.precise(item.value)} {item.unit}".rstrip()
 
 
 def _remarks(sides: Sequence[Side], names: Sequence[str], quiet: Collection[str]) -> Iterator[str]:
@@ -183,7 +184,7 @@ def explanation(side: Side) -> tuple[Table, Table]:
     figures: dict[str, Callable[[Metric], TableCell]] = {
         "figure": lambda metric: text(metric.definition.title),
         "value": lambda metric: figure(metric.value, FORMS[metric.name]),
-        "formula": lambda metric: text(metric.definition.formula),
+        "formula": lambda metric: text(metric.formula),
         "remark": lambda metric: text(f"unknown: {metric.because}" if metric.because else metric.remark),
     }
     inputs: dict[str, Callable[[Input], TableCell]] = {

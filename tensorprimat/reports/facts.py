@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities, settings
+from tensorprimat.core.explained import measured_lines
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.core.settings import Kind, Setting
 from tensorprimat.reports import formatting
@@ -36,10 +37,10 @@ def source_of(side: Side) -> str:
 
 
 def basis_of(side: Side) -> str:
-    """Return a phrase that says from which rows the rates of a side were computed."""
+    """Return a phrase that says from which rows the rates of a side were computed; for means alone, only the files."""
     figures = side.result.performance_metrics
     if figures.basis == "reported_means" or not len(side.result.steps):
-        return f"as reported by the file, which holds no steps to check it; {source_of(side)}"
+        return source_of(side)
     measured = f"{quantities.count(figures.measured_steps)} measured steps of {quantities.count(figures.total_steps)}"
     left_out = [
         f"{number} {what}"
@@ -52,6 +53,21 @@ def basis_of(side: Side) -> str:
     how = "from the framework's own rates" if figures.basis == "reported_rates" else "computed"
     excluded = f" (left out: {', '.join(left_out)})" if left_out else ""
     return f"{how} over {measured}{excluded}; {source_of(side)}"
+
+
+def terms_of(side: Side, section: str, field: str) -> tuple[str, ...]:
+    """Return the formula of a figure and the formula with its numbers, a line each; none for an unknown figure."""
+    known = side.figures.get(section, {}).get(field)
+    return known.lines if known else ()
+
+
+def source_of_figure(side: Side, section: str, field: str, of: str) -> str:
+    """Return the object of a figure that steps support, and the files; of another, the files.
+
+    of: the object, such as "mean over the measured steps".
+    """
+    known = side.figures.get(section, {}).get(field)
+    return source_of(side) if known and known.term is None else f"{of}; {source_of(side)}"
 
 
 def _gpu_info(label: str, field: str, form: Callable[[Any], str] = str) -> SideRow:
@@ -117,16 +133,24 @@ def _performance(field: str, label: str, form: quantities.Form) -> SideRow:
         value = getattr(side.result.performance_metrics, field)
         return None if value is None else float(value)
 
-    return SideRow(label=label, read=read, form=form, source=basis_of)
+    return SideRow(
+        label=label,
+        read=read,
+        form=form,
+        source=basis_of,
+        terms=lambda side: terms_of(side, "performance_metrics", field),
+    )
 
 
 def _stated(record: str, field: str, label: str, form: quantities.Form, of: str) -> SideRow:
     """Return a field of one of a result's records as a row. of: the object of the figure, for its source."""
+    section = record.rpartition(".")[2]
     return SideRow(
         label=label,
         read=lambda side: getattr(attrgetter(record)(side.result), field, None),
         form=form,
-        source=lambda side: f"{of}; {source_of(side)}",
+        source=lambda side: source_of_figure(side, section, field, of),
+        terms=lambda side: terms_of(side, section, field),
     )
 
 
@@ -249,6 +273,11 @@ def power(comparison: Comparison) -> Table:
     return side_by_side("power", "Power and clocks", POWER if measured else (), comparison.sides, numeric=True)
 
 
+def _lines_measured(side: Side) -> str | None:
+    """Return the log lines of the measured rows; None for a live run, which has no log."""
+    return "; ".join(measured_lines(side.result)) if (side.result.steps.column("line") > 0).any() else None
+
+
 PROVENANCE = (
     SideRow(label="Result files", read=lambda side: ", ".join(side.files) or None),
     SideRow(label="Measured on", read=lambda side: quantities.moment(side.result.timestamp)),
@@ -266,6 +295,7 @@ PROVENANCE = (
             or None
         ),
     ),
+    SideRow(label="Lines measured", read=_lines_measured),
     SideRow(label="Command", read=lambda side: side.result.provenance.command),
     SideRow(
         label="Inferred or set by the user",

@@ -1,5 +1,8 @@
 """The documents comparison.json and enhanced_metrics.json, for scripts. Keys are stable: added to, never renamed.
 
+Every figure of a side is in `figures` with what `--explain` prints: `formula`, `numbers` (the formula with its
+numbers), `inputs` and `origin`; `origins` names the log lines, files and flags behind all of them.
+
 For one pair, `verdict`, `headline`, `fairness` and `ratio` at the top are those of the pair. For several pairs,
 `headline` and `fairness` are null, and `verdict` and `ratio` are those of the mean over models; without a mean, `ratio`
 is null and `verdict` is the one that all pairs share, or null. `pairs` always has all pairs.
@@ -9,13 +12,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from tensorprimat.analysis.economics import Return, weigh
 from tensorprimat.analysis.metric import Input, Metric
 from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, PublishedComparison, Ratio, Side
+from tensorprimat.core.explained import Explained, origins
 from tensorprimat.core.quantities import to_digits
+from tensorprimat.core.terms import Term, TermInput
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, formatting, notices
 from tensorprimat.reports.sections import COMPARISON, Report
@@ -121,7 +126,46 @@ def _ratio(ratio: Ratio | None) -> dict[str, Any] | None:
 
 
 def _estimate(estimate: Estimate) -> dict[str, Any]:
-    return {key: _finite(value) for key, value in asdict(estimate).items()}
+    return {
+        field.name: _finite(getattr(estimate, field.name)) for field in fields(estimate) if field.name != "mean_of_runs"
+    }
+
+
+def _estimate_of(side: Side, estimate: Estimate, field: str) -> dict[str, Any]:
+    """Return the estimate of a figure with its terms: a mean over runs, else the figure of all measured steps."""
+    if estimate.mean_of_runs is not None:
+        return {**_estimate(estimate), **_terms(estimate.mean_of_runs, FROM_RUNS)}
+    figure = side.figures.get("performance_metrics", {}).get(field)
+    return {**_estimate(estimate), **(_terms(figure.term, figure.origin) if figure else _terms(None, None))}
+
+
+FROM_RUNS = "computed from the figures of the runs"
+
+
+def _terms(term: Term | None, origin: str | None) -> dict[str, Any]:
+    """Return formula, the formula with its numbers, inputs and origin; a figure without a term has only an origin."""
+    return {
+        "formula": term and term.formula,
+        "numbers": term and term.put_in,
+        "inputs": [_term_input(one) for one in term.inputs] if term else [],
+        "origin": origin,
+    }
+
+
+def _term_input(item: TermInput) -> dict[str, Any]:
+    return {"name": item.name, "value": _finite(item.value), "unit": item.unit}
+
+
+def _figures(side: Side) -> dict[str, Any]:
+    """Return every figure of the result with unit, terms and origin, by section and field of the result file."""
+    return {
+        section: {field: _figure(figure) for field, figure in of_section.items()}
+        for section, of_section in side.figures.items()
+    }
+
+
+def _figure(figure: Explained) -> dict[str, Any]:
+    return {"value": _finite(figure.value), "unit": figure.unit, **_terms(figure.term, figure.origin)}
 
 
 def _published(row: PublishedComparison) -> dict[str, Any]:
@@ -157,9 +201,9 @@ def _side(side: Side) -> dict[str, Any]:
         "runs": len(result.runs),
         "measured_steps": result.performance_metrics.measured_steps,
         "basis": result.performance_metrics.basis,
-        "step_time_seconds": _estimate(side.step_time_seconds),
-        "tokens_per_second": _estimate(side.tokens_per_second),
-        "tokens_per_second_per_gpu": _estimate(side.tokens_per_second_per_gpu),
+        "step_time_seconds": _estimate_of(side, side.step_time_seconds, "avg_step_time_seconds"),
+        "tokens_per_second": _estimate_of(side, side.tokens_per_second, "tokens_per_second"),
+        "tokens_per_second_per_gpu": _estimate_of(side, side.tokens_per_second_per_gpu, "tokens_per_second_per_gpu"),
         "memory_metrics": None if result.memory_metrics is None else result.memory_metrics.model_dump(mode="json"),
         "efficiency": {
             name: {
@@ -170,6 +214,8 @@ def _side(side: Side) -> dict[str, Any]:
             for name in efficiency.SHORT
         },
         "host_memory_peak_gb": result.host_memory_peak_gb,
+        "figures": _figures(side),
+        "origins": origins(result),
         "warnings": list(result.warnings),
     }
 
@@ -190,6 +236,8 @@ def _metrics_of(side: Side) -> dict[str, Any]:
         **values,
         **{alias: values[name] for name, alias in ALIASES.items()},
         "metrics": {name: _metric(metric) for name, metric in side.metrics.items()},
+        "figures": _figures(side),
+        "origins": origins(side.result),
     }
 
 
@@ -212,7 +260,7 @@ def _metric(metric: Metric) -> dict[str, Any]:
         "unit": definition.unit,
         "reason": metric.because,
         "remark": metric.remark,
-        "formula": definition.formula,
+        "formula": metric.formula,
         "inputs": [_input(item) for item in metric.inputs],
     }
 

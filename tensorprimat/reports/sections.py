@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.analysis.stats import MOST_PLANNED_RUNS
 from tensorprimat.core import quantities
-from tensorprimat.core.result import MEMORY_KINDS
+from tensorprimat.core.result import MEMORY_KINDS, Run
+from tensorprimat.core.summary import terms_of_runs
 from tensorprimat.reports import efficiency, facts, formatting
-from tensorprimat.reports.facts import basis_of, peak_memory, source_of
+from tensorprimat.reports.facts import basis_of, peak_memory, source_of, source_of_figure, terms_of
 from tensorprimat.reports.published import published
 from tensorprimat.reports.tables import Table, TableCell, figure, headed, table_of, text
 
@@ -33,8 +35,11 @@ def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> TableCell:
     for kind, title in _memory_in_common(sides):
         peak = peak_memory(side, kind)
         if peak is not None:
-            source = f"highest {title} memory of any logged step, maximum over ranks; {source_of(side)}"
-            return TableCell(text=f"{quantities.gigabytes(peak)} {title}", value=peak, source=source)
+            field = f"peak_{kind}_gb"
+            of = f"highest {title} memory of any logged step, maximum over ranks"
+            source = source_of_figure(side, "memory_metrics", field, of)
+            terms = terms_of(side, "memory_metrics", field)
+            return TableCell(text=f"{quantities.gigabytes(peak)} {title}", value=peak, source=source, terms=terms)
     host = side.result.host_memory_peak_gb
     if host is not None:
         source = f"highest resident memory of a training process; {source_of(side)}"
@@ -61,7 +66,7 @@ def _unlike_memory(sides: Sequence[Side]) -> str | None:
     return f"Peak memory of different kinds cannot be compared: {', '.join(peaks)}." if peaks else None
 
 
-def _estimate(estimate: Estimate, form: quantities.Form, side: Side) -> TableCell:
+def _estimate(estimate: Estimate, form: quantities.Form, side: Side, field: str) -> TableCell:
     ends = formatting.interval(estimate, form)
     spread = (
         f"{formatting.confidence(estimate)} {ends}"
@@ -72,7 +77,14 @@ def _estimate(estimate: Estimate, form: quantities.Form, side: Side) -> TableCel
         text=formatting.with_interval(estimate, form),
         value=estimate.value,
         source=None if estimate.value is None else f"{basis_of(side)}. From {estimate.rests_on}; {spread}",
+        terms=_terms_of_estimate(estimate, side, field),
     )
+
+
+def _terms_of_estimate(estimate: Estimate, side: Side, field: str) -> tuple[str, ...]:
+    """Return the formula and the numbers of a mean over runs, else of the figure of all measured steps."""
+    mean = estimate.mean_of_runs
+    return terms_of(side, "performance_metrics", field) if mean is None else (f"= {mean.formula}", f"= {mean.put_in}")
 
 
 def _runs(side: Side) -> str:
@@ -105,7 +117,7 @@ def results(sides: Sequence[Side]) -> Table:
     if len(titles) > 1:
         columns["Model"] = lambda side: text(formatting.model_title(side.result.model))
     columns["GPUs" if named else "Device"] = lambda side: text(device(side))
-    columns["Step time"] = lambda side: _estimate(side.step_time_seconds, step_time, side)
+    columns["Step time"] = lambda side: _estimate(side.step_time_seconds, step_time, side, "avg_step_time_seconds")
     columns |= rates
     if any(peak(side).value for side in sides):
         columns["Peak memory"] = peak
@@ -117,12 +129,22 @@ def results(sides: Sequence[Side]) -> Table:
 
 
 _TOKENS: SideColumns = {
-    "tokens/s": lambda side: figure(side.tokens_per_second.value, quantities.rate, basis_of(side)),
-    "tokens/s/GPU": lambda side: _estimate(side.tokens_per_second_per_gpu, quantities.rate, side),
+    "tokens/s": lambda side: figure(
+        side.tokens_per_second.value,
+        quantities.rate,
+        basis_of(side),
+        _terms_of_estimate(side.tokens_per_second, side, "tokens_per_second"),
+    ),
+    "tokens/s/GPU": lambda side: _estimate(
+        side.tokens_per_second_per_gpu, quantities.rate, side, "tokens_per_second_per_gpu"
+    ),
 }
 _SAMPLES: SideColumns = {
     title: lambda side, name=name: figure(  # type: ignore[misc]
-        getattr(side.result.performance_metrics, name), quantities.rate, basis_of(side)
+        getattr(side.result.performance_metrics, name),
+        quantities.rate,
+        basis_of(side),
+        terms_of(side, "performance_metrics", name),
     )
     for title, name in (("samples/s", "samples_per_second"), ("samples/s/GPU", "samples_per_second_per_gpu"))
 }
@@ -223,6 +245,11 @@ def alone(pair: Pair) -> str | None:
 def runs(comparison: Comparison) -> Table:
     """Return one row per run of every side."""
     every = [(side, run) for side in comparison.sides for run in side.result.runs]
+    of_runs = {id(side): _terms_of_runs(side) for side in comparison.sides}
+
+    def of_run(side: Side, run: Run, field: str) -> tuple[str, ...]:
+        return of_runs[id(side)].get((run.index, field), ())
+
     step_time = quantities.seconds_together(run.avg_step_time_seconds for _, run in every)
     rows = tuple(
         (
@@ -232,8 +259,13 @@ def runs(comparison: Comparison) -> Table:
             text(run.host),
             figure(run.measured_steps, quantities.count),
             figure(run.warmup_steps_dropped, quantities.count),
-            figure(run.avg_step_time_seconds, step_time, basis_of(side)),
-            figure(run.tokens_per_second_per_gpu, quantities.rate, basis_of(side)),
+            figure(run.avg_step_time_seconds, step_time, basis_of(side), of_run(side, run, "avg_step_time_seconds")),
+            figure(
+                run.tokens_per_second_per_gpu,
+                quantities.rate,
+                basis_of(side),
+                of_run(side, run, "tokens_per_second_per_gpu"),
+            ),
             figure(run.final_loss, quantities.loss),
             text("complete" if run.complete else run.ended_by or "incomplete"),
         )
@@ -252,6 +284,17 @@ def runs(comparison: Comparison) -> Table:
     )
 
 
+def _terms_of_runs(side: Side) -> dict[tuple[int, str], tuple[str, ...]]:
+    """Return the lines on the figures of each run that is shown, by its index and the field."""
+    if not len(side.result.steps):
+        return {}
+    return {
+        (index, field): (f"= {term.formula}", f"= {term.put_in}")
+        for index, of_run in islice(terms_of_runs(side.result), MOST_RUNS)
+        for field, term in of_run.items()
+    }
+
+
 def analysis(comparison: Comparison) -> Table:
     """Return the table of the data of the estimates, and of the runs that would make them precise."""
     columns: SideColumns = {
@@ -260,7 +303,10 @@ def analysis(comparison: Comparison) -> Table:
         "95 % interval": lambda side: text(_plus_minus(_main_estimate(side))),
         "Runs for ±1 %": lambda side: _runs_needed(_main_estimate(side)),
         "CV of step time": lambda side: figure(
-            side.result.performance_metrics.cv_step_time, quantities.percent, basis_of(side)
+            side.result.performance_metrics.cv_step_time,
+            quantities.percent,
+            basis_of(side),
+            terms_of(side, "performance_metrics", "cv_step_time"),
         ),
         "Rates from": lambda side: text(_BASES.get(side.result.performance_metrics.basis or "")),
     }

@@ -29,6 +29,8 @@ class TableCell:
     """Unrounded, for sorting and CSV; None where unmeasured."""
     source: str | None = None
     """Origin of a figure as text; shown on demand."""
+    terms: tuple[str, ...] = ()
+    """Formula of the figure and the formula with its numbers, a line each; shown with the source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +61,16 @@ def text(value: str | None) -> TableCell:
     return TableCell(text=UNMEASURED if value is None else value, value=value)
 
 
-def figure(value: float | None, form: Callable[[float | None], str], source: str | None = None) -> TableCell:
+def figure(
+    value: float | None,
+    form: Callable[[float | None], str],
+    source: str | None = None,
+    terms: tuple[str, ...] = (),
+) -> TableCell:
     """Return a cell of one number; an unmeasured one has no source."""
-    return TableCell(text=form(value), value=value, source=source if value is not None else None)
+    if value is None:
+        return TableCell(text=form(value))
+    return TableCell(text=form(value), value=value, source=source, terms=terms)
 
 
 def headed(titles: Iterable[str], *, words: Collection[str] = ()) -> tuple[Column, ...]:
@@ -103,6 +112,7 @@ class SideRow:
     """The value of a side, None where unknown."""
     form: Callable[[Any], str] = str
     source: Callable[[Side], str | None] = lambda side: None  # noqa: ARG005  # most facts need no more than their file
+    terms: Callable[[Side], tuple[str, ...]] = lambda side: ()  # noqa: ARG005  # only figures have a formula
 
 
 def side_by_side(
@@ -121,6 +131,7 @@ def side_by_side(
                 text=fact.form(value),
                 value=value if isinstance(value, int | float) and not isinstance(value, bool) else fact.form(value),
                 source=fact.source(side),
+                terms=fact.terms(side),
             )
             for side, value in zip(sides, values, strict=True)
         ]
