@@ -95,6 +95,18 @@ def test_each_column_of_the_results_shows_the_figure_of_its_heading(comparison):
     assert text == ["3 × 50", "2 × 40"]
 
 
+def test_runs_of_unequal_length_show_the_fewest_and_the_most_steps(comparison):
+    """A mean of 11,289.6 steps was shown as 10 × 11,289, a number of steps that no run had."""
+    side = comparison.sides[0]
+    first, *others = side.result.runs
+    performance = side.result.performance_metrics.changed(measured_steps=149)
+    shorter = replace(
+        side,
+        result=side.result.changed(runs=(first.changed(measured_steps=49), *others), performance_metrics=performance),
+    )
+    assert sections.results([shorter]).rows[0][-1].text == "3 × 49 to 50"
+
+
 def test_each_column_of_the_runs_shows_the_figure_of_its_heading(comparison):
     shown = columns(sections.runs(comparison))
     every = [run for side in comparison.sides for run in side.result.runs]

@@ -88,9 +88,13 @@ def _terms_of_estimate(estimate: Estimate, side: Side, field: str) -> tuple[str,
 
 
 def _runs(side: Side) -> str:
+    """Return the number of runs and the measured steps of one: a range if the runs measured different numbers."""
     measured = side.result.performance_metrics.measured_steps
-    runs = len(side.result.runs)
-    return f"{max(runs, 1)} × {quantities.count(measured // max(runs, 1))}" if measured else "means only"
+    if not measured:
+        return "means only"
+    steps = [run.measured_steps or 0 for run in side.result.runs] or [measured]
+    ends = dict.fromkeys((min(steps), max(steps)))
+    return f"{len(steps)} × {' to '.join(map(quantities.count, ends))}"
 
 
 def results(sides: Sequence[Side]) -> Table:
