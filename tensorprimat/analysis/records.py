@@ -129,8 +129,8 @@ class Ratio:
     sensitivity: str | None = None
     """Consequence if the assumption is wrong by a factor of two."""
     scope: str | None = None
-    """Phrase if a side was measured on one machine only: that other machines may differ, or by how much machines are
-    assumed to vary. None otherwise."""
+    """Remark that other machines may differ, or by how much machines are assumed to vary; None unless a side was
+    measured on one machine only."""
 
 
 @dataclass(frozen=True, kw_only=True)

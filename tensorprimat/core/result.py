@@ -336,7 +336,8 @@ class Run(RoundedRecord):
     warmup_steps_dropped: Count = None
     """Optimizer steps left out at its start."""
     segment: int | None = None
-    """Number of the measured segment (one training between restarts), counted from 0; of several, the longest."""
+    """Number of the measured segment (one training between restarts), counted from 0; if several are measured,
+    the longest."""
     segments: int = 1
     """Number of segments of its log that have the settings of this result."""
     avg_step_time_seconds: Figure = None

@@ -29,7 +29,7 @@ def compare_sides(
     strict: bool = False,
     prices: Mapping[str, float] | None = None,
 ) -> Comparison:
-    """Return the comparison that `tprimat compare` reports, computed from the same inputs.
+    """Return the comparison that `tprimat compare` reports for the same inputs.
 
     Each argument is one side: a `Result`, or the path of a result file, of a folder or of a training log. The first is
     the baseline. A dictionary names its sides, and a list in it pools repeated runs into one side. If there is only one
