@@ -131,11 +131,11 @@ def _field_notes(record: type) -> dict[str, str]:
 RESULT_HEAD = """# Result file
 
 A result is one JSON file per benchmark, `benchmark_{cuda,rocm,cpu,unknown}_{model}.json`. After the model, the name
-states engine, preset and methodology, each only if it is not the default, and the segment that `--segment` selected
-(such as `benchmark_cuda_llama_max.json`). The file holds every logged row, so that all figures can be computed again;
-if there are more than 50,000 rows, a second file holds them (`series_file`). null (None in Python and in the tables
-below) means that nothing was measured; `warnings` gives the reason. A key that ends in `_gb` counts 10⁹ bytes, one that
-ends in `_seconds` counts seconds. The formal definition is [result.schema.json](../result.schema.json).
+states engine, preset and methodology, each only if it is not the default (`benchmark_cuda_llama_max.json`: methodology
+max), and the segment that `--segment` selected. The file holds every logged row, so that all figures can be computed
+again; if there are more than 50,000 rows, a second file holds them (`series_file`). null (None in Python and in the
+tables below) means that nothing was measured; `warnings` gives the reason. A key that ends in `_gb` counts 10⁹ bytes,
+one that ends in `_seconds` counts seconds. The formal definition is [result.schema.json](../result.schema.json).
 `tools/write_docs.py` writes this page from the records.
 
 ```json
