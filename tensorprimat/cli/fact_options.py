@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tensorprimat.core.statements import Statement
 
 GPU = "Name of the GPU, such as MI300X or 'NVIDIA H100'."
-PRESET = "Size of the model; full confirms that it has its published dimensions."
+PRESET = "Size of the model; full states that it has its published dimensions."
 SHAPE = "Dimensions: a known model, a Hugging Face config.json, or name=d_model/d_ff/layers/heads."
 PRECISION = "Precision that ran: fp32, tf32, bf16, fp16, fp8 or fp4."
 MODEL_NAME = "Name of the model, such as llama."

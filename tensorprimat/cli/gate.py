@@ -28,7 +28,10 @@ def command(
     ] = None,
     against: Annotated[
         str | None,
-        takes("mlperf:ENTRY", "Baseline from tprimat mlperf list, in place of --baseline (or published:ROW)."),
+        takes(
+            "mlperf:ENTRY",
+            "Use an entry of tprimat mlperf list as the baseline, or published:ROW of list --published.",
+        ),
     ] = None,
     max_slowdown: Annotated[str, takes("PERCENT", "Largest tolerated slowdown against the baseline.")] = "3%",
     max_memory_increase: Annotated[
@@ -42,8 +45,8 @@ def command(
         str | None,
         takes(
             "LEVEL",
-            "Least that both sides must have in common to pass: same_work (also if a side does not state a setting), "
-            "same_work_per_token, same_task.",
+            "Weakest equality of the sides that can pass: same_work (also if a side does not state a setting), "
+            "same_work_per_token or same_task.",
         ),
     ] = None,
     assume_host_cv: Annotated[str | None, takes("PERCENT", "Assume that machines vary by this much.")] = None,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import Command, option, with_options
@@ -75,9 +77,23 @@ WORK = (
 OPTIONS = {one.name: one for one in (*SHAPE, *WORK)}
 
 
-def with_cell_options(*names: str, after: str | None, **defaults: Any) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command these OPTIONS. defaults: default values that differ in this command."""
-    chosen = [OPTIONS[name] for name in names]
+def of_one_value(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return an option with a metavar and a help that offer a single value, for a command that takes one cell."""
+    kind, made = get_args(parameter.annotation)
+    single = copy(made)
+    single.metavar = "NAME" if made.metavar == "NAMES" else made.metavar
+    single.help = made.help.removesuffix("; may be repeated.") + "." if made.help == OWN_SHAPE else made.help
+    return parameter.replace(annotation=Annotated[kind, single])
+
+
+def with_cell_options(
+    *names: str, after: str | None, one_cell: bool = False, **defaults: Any
+) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command these OPTIONS.
+
+    one_cell: each option takes a single value. defaults: default values that differ in this command.
+    """
+    chosen = [of_one_value(OPTIONS[name]) if one_cell else OPTIONS[name] for name in names]
     return with_options([one.replace(default=defaults.get(one.name, one.default)) for one in chosen], after=after)
 
 

@@ -43,6 +43,8 @@ def command(
 ) -> int:
     """Show the effective settings of a Primus configuration and their differences from the NVIDIA configuration.
 
+    The NVIDIA configuration is the one with which a methodology trains the same model on an NVIDIA GPU.
+
     Resolves `extends` and ${VAR:default} as Primus does. Without CONFIG it shows the configurations in $PRIMUS_PATH for
     this machine's GPU (or PRIMUS_GPU_MODEL). Nothing is written.
 

@@ -96,7 +96,7 @@ def command(
 
     \b
     Exit codes:
-      0  results were written; if logs are read, for every model that has one (the others are named)
+      0  results were written; from logs: for every model that has a log (models without a log are named)
       1  a run failed or was interrupted; finished measurements are kept
       2  a flag is wrong, or there is nothing to run or read
     """

@@ -20,8 +20,9 @@ def command(
 ) -> int:
     """Verify a folder of results: find changed, missing and foreign files.
 
-    Logs and series files are hashed again and compared with the results that name them; every figure of a result is
-    computed again from its steps, and of a cell from its trials. Foreign files are JSON of another kind, series files
+    Logs and series files (steps of a long training, next to its result) are hashed again and compared with the results
+    that name them. Every figure is computed again: of a result from its steps, of a cell of passes, warmup or sweep
+    from its trials. Foreign files are JSON of another kind, series files
     that no result names, latest results without a copy in history/, and remains of an interrupted write. Logs are
     searched by name and by hash in DIR, in the folder above it, in the current folder, and in the folders of --logs; a
     log that is in none of them is missing if --logs is given, and unchecked otherwise. Nothing is changed.

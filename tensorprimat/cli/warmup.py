@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from tensorprimat.core.micro_result import MicroResult
 
 
-@with_options(options.SHAPE, after="counts")
+@with_options([options.of_one_value(one) for one in options.SHAPE], after="counts")
 @options.with_cell_options(
     "measure_steps", "trials", "steps_per_trial", "precision", "autocast", "compile", "attention", "seed", "device",
-    after="pass_name",
+    after="pass_name", one_cell=True,
 )  # fmt: skip
 def command(
     counts: Annotated[str, takes("NUMBERS", "Numbers of warm-up steps to try.")] = "0,1,2,5,10",
