@@ -1,6 +1,7 @@
 """Results to verdicts: sides, ratios, and claims that are never made."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,11 @@ from plausible import means_only, result
 
 from tensorprimat.analysis import estimates
 from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.sides import usable
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
-from tensorprimat.core.summary import summarise
+from tensorprimat.core.summary import pool, summarise
 
 
 def files(*results):
@@ -85,6 +87,19 @@ def test_unfinished_and_profiled_results_never_enter():
     assert ["did not finish" in comparison.warnings[0], "profiler" in comparison.warnings[1]] == [True, True]
     with pytest.raises(InputError, match="did not finish"):
         compare(files(unfinished))
+
+
+def test_an_unfinished_run_that_is_pooled_with_a_finished_one_is_not_blamed_on_its_file():
+    finished, stopped = result("h100"), result("h100", seed=2)
+    runs = tuple(run.model_copy(update={"complete": False}) for run in stopped.runs)
+    unfinished = stopped.model_copy(update={"complete": False, "runs": runs})
+    pooled = pool([finished, unfinished])
+    steps = pooled.performance_metrics.measured_steps
+    loaded = [replace(one, side="h100") for one in files(pooled)]
+    _, [told] = usable(loaded)
+    assert told == f"result_0.json and the runs pooled with it: 1 of 2 did not finish; all {steps} measured steps count"
+    _, [told] = usable([replace(one, side="h100") for one in files(unfinished)])
+    assert "the run did not finish; its" in told
 
 
 def test_models_are_paired_with_themselves_only():

@@ -21,7 +21,7 @@ from tensorprimat.core.identity import (
     signature,
     stated_by_some,
 )
-from tensorprimat.core.quantities import significant, spelled_metric
+from tensorprimat.core.quantities import counted, significant, spelled_metric
 from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool, summarise
@@ -102,8 +102,7 @@ def usable(loaded: Iterable[Loaded]) -> tuple[list[Loaded], list[str]]:
     for item in loaded:
         name = item.path.name
         if not item.result.complete and item.side is not None and item.result.performance_metrics.measured_steps:
-            measured = item.result.performance_metrics.measured_steps
-            warnings.append(f"{name}: the run did not finish; its {measured} measured steps count")
+            warnings.append(f"{name}{_unfinished(item.result)}")
         elif not item.result.complete:
             warnings.append(f"{name}: left out, the benchmark did not finish")
             continue
@@ -118,6 +117,15 @@ def usable(loaded: Iterable[Loaded]) -> tuple[list[Loaded], list[str]]:
             warnings.append(f"{name}: runs that are also in another file are counted once")
         kept.append(replace(item, result=fresh))
     return kept, warnings
+
+
+def _unfinished(result: Result) -> str:
+    """Return the end of a sentence about a result with unfinished runs: how many, and that all their steps count."""
+    steps = counted(result.performance_metrics.measured_steps or 0, "measured step")
+    if len(result.runs) < 2:
+        return f": the run did not finish; its {steps} count"
+    unfinished = sum(not run.complete for run in result.runs) or "at least 1"
+    return f" and the runs pooled with it: {unfinished} of {len(result.runs)} did not finish; all {steps} count"
 
 
 def _without_known_runs(result: Result, seen: dict[Hashable, list[Result]], side: str | None) -> Result | None:
