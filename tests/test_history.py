@@ -96,6 +96,15 @@ def test_configurations_and_models_are_series_of_their_own_but_versions_are_not(
     ]
 
 
+def test_the_version_of_a_framework_follows_the_library_that_has_it(tmp_path, capsys):
+    one = on_day(1)
+    config = {"framework": "transformers on Lightning", "framework_version": "5.23.0"}
+    trained = one.model_copy(update={"training_config": one.training_config.model_copy(update=config)})
+    (tmp_path / "one.json").write_text(to_json(trained))
+    assert main(["history", str(tmp_path), "--no-plot", "--output-dir", str(tmp_path / "out")]) == 0
+    assert "transformers 5.23.0 on Lightning" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_metric_that_nothing_has_is_an_error():
     silent = result("h100", global_batch_size=None, sequence_length=None)
     with pytest.raises(InputError, match="samples_per_second"):

@@ -37,7 +37,8 @@ def form(metric: str) -> quantities.Form:
 
 def _software(entry: HistoryEntry) -> str | None:
     gpu, config = entry.result.gpu_info, entry.result.training_config
-    framework = " ".join(part for part in (config.framework, config.framework_version) if part)
+    library, on, runtime = (config.framework or "").partition(" on ")  # the version is that of the library
+    framework = " ".join(part for part in (library, config.framework_version) if part) + on + runtime
     stack = " ".join(part for part in (gpu.software_stack, gpu.software_version) if part)
     return ", ".join(part for part in (stack, framework) if part) or None
 
