@@ -175,19 +175,19 @@ def test_long_names_that_differ_at_their_ends_differ_in_every_picture():
         assert all(len(line) <= width for label in labels for line in label.splitlines())
 
 
-def of_one_task(**config):
-    """Return H100 and MI300X with times and samples to one quality target; config: of the second."""
+def of_one_task(*, number=3, assume_run_cv=None, **config):
+    """Return H100 and MI300X with times and samples to one quality target; config: of the second, in `number` runs."""
     task = Reported(benchmark="llama31_8b", quality_target=3.3)
     sides = []
     for machine, times, samples in (("h100", (5000, 5100, 5200), 1000), ("mi300x", (3900, 4000, 4100), 1200)):
-        one = plausible.result(machine, runs=3, **(config if sides else {}))
+        one = plausible.result(machine, runs=number, **(config if sides else {}))
         runs = tuple(
             run.model_copy(update={"time_to_train_seconds": float(time), "samples_to_train": float(samples)})
-            for run, time in zip(one.runs, times, strict=True)
+            for run, time in zip(one.runs, times[:number], strict=True)
         )
         metrics = one.performance_metrics.model_copy(update={"reported": task})
         sides.append(one.model_copy(update={"performance_metrics": metrics, "runs": runs}))
-    (pair,) = comparison_of(*sides).pairs
+    (pair,) = comparison_of(*sides, assume_run_cv=assume_run_cv).pairs
     return pair
 
 
@@ -212,6 +212,13 @@ def test_a_time_to_train_states_time_rate_and_samples_each_by_its_name():
     )
     low, high = (float(end) for end in re.search(r"of the time ([\d.]+)x to ([\d.]+)x", sentence).groups())
     assert low < time < high
+
+
+def test_the_interval_under_another_assumption_is_one_of_the_times_as_the_headline_is():
+    sentence = formatting.headline(of_one_task(number=1, assume_run_cv=0.02))
+    said = re.search(r"takes ([\d.]+)x the time .*4 % instead, [a-z ]+ \(times ([\d.]+)x to ([\d.]+)x\)", sentence)
+    ratio, low, high = map(float, said.groups())
+    assert low < ratio < high < 1
 
 
 @pytest.mark.parametrize(("seconds", "word"), [((11.0, 10.2, 9.0), "faster"), ((14.0, 12.0, 13.0), "slower")])

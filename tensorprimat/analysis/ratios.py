@@ -258,8 +258,11 @@ def _sensitivity(pair: GroupPair, assumed: StatedScatter, level: float) -> str |
         return None
     changed = _verdict(replace(pair, log=log), level)
     low, high = log.interval(level)
+    of_what = ""
+    if pair.metric == TIME_TO_TRAIN:  # its headline states the ratio of the times
+        low, high, of_what = 1 / high, 1 / low, "times "
     decimals = decimals_of_ratio(low, high)
-    ends = f"{times(low, decimals)} to {times(high, decimals)}"
+    ends = f"{of_what}{times(low, decimals)} to {times(high, decimals)}"
     same = "the verdict stays the same" if changed == verdict else VERDICTS_IF[changed]
     return f"if they vary by {100 * other.run_cv:g} % instead, {same} ({ends})" if other.run_cv else None
 
