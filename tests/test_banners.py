@@ -51,4 +51,4 @@ def test_a_slow_row_of_a_log_that_has_only_rates_is_named(read_text: Any) -> Non
         for n in range(1, 41)
     ]
     warnings = read_text("\n".join(rows) + "\n").warnings
-    assert "steps: 1 unexplained slow row kept in: step 21 ran at 0.033 of the median rate" in warnings
+    assert "steps: 1 slow row of unknown cause is included: step 21 ran at 0.033 of the median rate" in warnings

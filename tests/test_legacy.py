@@ -7,6 +7,7 @@ import pytest
 
 from tensorprimat.core import statements, store
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.summary import summarise
 
 VERSION_1 = {
     "platform": "cuda",
@@ -280,6 +281,14 @@ def test_outliers_of_a_file_without_step_numbers_are_named_by_row(tmp_path):
     (warning,) = (note for note in result.warnings if "outlier" in note)
     assert "row 20 took 9.000 s" in warning
     assert "step 0" not in warning
+
+
+def test_a_warning_of_outliers_in_the_words_of_an_earlier_version_is_replaced(tmp_path):
+    times = [6.0, *[2.0, 2.01, 1.99] * 6, 9.0, *[2.0, 1.99] * 4]
+    result = read(tmp_path, changed(VERSION_1, raw_step_times=times))
+    earlier = "steps: 1 unexplained outlier kept in (median 2.000 s): row 20 took 9.000 s"
+    again = summarise(result.changed(warnings=(earlier, *result.warnings)))
+    assert again.warnings == result.warnings
 
 
 def test_every_float_that_is_written_again_is_rounded(tmp_path):

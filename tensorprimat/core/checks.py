@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from tensorprimat.core import catalogue, flops, quantities
-from tensorprimat.core.quantities import count, digits_of, fixed, significant
+from tensorprimat.core.quantities import count, counted, digits_of, fixed, significant
 from tensorprimat.core.result import Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
@@ -17,6 +18,9 @@ from tensorprimat.core.units import TERA
 DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by when the clock is read, not by more
 NAMED_OUTLIERS = 3  # the slowest; a list of fifty is of no use
 WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its inverse) to point at a wrong configuration
+
+EARLIER_WARNING = re.compile(r"steps: (?:run \d+: )?\d+ unexplained (?:outliers?|slow rows?) kept in\b")
+"""A warning of these checks in result files from before 2026-11-25; the checks now print other words."""
 
 
 def warnings_about(result: Result, selections: Sequence[Selection]) -> tuple[str, ...]:
@@ -325,9 +329,10 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
         more = f" and {len(rows) - len(worst)} more" if len(rows) > len(worst) else ""
         measured = seconds[selection.rows]
         usual = median(measured[np.isfinite(measured)])
+        verb = "is" if len(rows) == 1 else "are"
         warnings.append(
-            f"steps: {where}{len(rows)} unexplained {'outlier' if len(rows) == 1 else 'outliers'} kept in "
-            f"(median {quantities.seconds(usual)}): {named}{more}"
+            f"steps: {where}{counted(len(rows), 'outlier')} of unknown cause {verb} included (median "
+            f"{quantities.seconds(usual)}): {named}{more}"
         )
     return warnings
 
@@ -348,8 +353,8 @@ def _slow_rates(result: Result, selection: Selection) -> list[str]:
         return []
     worst = int(rows[rates[rows].argmin()])
     return [
-        f"steps: {len(rows)} unexplained slow row{'s' * (len(rows) > 1)} kept in: {_called(result, worst)} ran at "
-        f"{significant(rates[worst] / usual, 2)} of the median rate"
+        f"steps: {counted(len(rows), 'slow row')} of unknown cause {'is' if len(rows) == 1 else 'are'} included: "
+        f"{_called(result, worst)} ran at {significant(rates[worst] / usual, 2)} of the median rate"
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprimat.core import audit_verdict, terms
-from tensorprimat.core.checks import warnings_about
+from tensorprimat.core.checks import EARLIER_WARNING, warnings_about
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.provenance import Source
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run
@@ -253,7 +253,7 @@ def recorded_warnings(result: Result) -> tuple[str, ...]:
         return ()
     selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
     derived = set(warnings_about(result, selections))
-    return tuple(warning for warning in result.warnings if warning not in derived)
+    return tuple(w for w in result.warnings if w not in derived and not EARLIER_WARNING.match(w))
 
 
 def pool(results: Sequence[Result]) -> Result:
