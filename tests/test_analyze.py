@@ -281,7 +281,7 @@ def test_thousands_of_files_are_all_listed(old, capsys):
         (("nowhere",), "nowhere: no such folder"),
         (("--json", "--csv"), "--json and --csv: choose one"),
         (("--save", "--output", "/proc/none"), "--output /proc/none"),
-        (("empty",), "no training data in empty: 0 other files, 0 unusable"),
+        (("empty",), "no training data in empty: 0 files without any, 0 that could not be used"),
     ],
 )
 def test_wrong_input_is_reported_in_one_line_with_exit_code_2(old, capsys, arguments, says):

@@ -288,7 +288,9 @@ def test_the_largest_micro_batch_separates_the_fixed_state_first():
     estimate = metric("largest_micro_batch_size")
     state = 8.030261248 * 16 / 8  # FSDP over eight replicas
     assert estimate.value == ((0.95 * 85 - state) / ((68 - state) / 2)) // 1
-    assert estimate.remark.startswith("estimate; 16 bytes per parameter assumed")
+    assert estimate.remark.startswith(
+        "estimate; weights, gradients and optimizer state: 16 bytes per parameter assumed"
+    )
 
 
 def test_the_fixed_state_follows_the_dtypes_where_they_are_stated():

@@ -119,7 +119,7 @@ def test_a_contradiction_of_the_logs_clock_is_above_the_figures_and_in_the_headl
     comparison = comparison_of(doubtful, plausible.result("mi300x", seconds=11.0, runs=5, seed=1, noise=0.005))
     for name in ("console", "markdown", "html"):
         printed = every_text(comparison)[name].replace("\N{NO-BREAK SPACE}", " ")
-        reason = printed.index("10.0 % above the log")
+        reason = printed.index("10.0 % above the rate by the log")
         assert printed.index("100 steps take 100 s") < reason < printed.index("12.8", reason), name
 
 

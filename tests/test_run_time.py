@@ -166,7 +166,7 @@ def test_recomputed_layers_take_their_forward_pass_again(flag, share):
         "full": ", forward pass of all layers twice",
     }
     assert run_time.sentence([spec], here, runs=1, pause=0).partition(" (")[2] == (
-        f"30 % of the dense BF16 peak of H200 SXM{told[flag]}, 60 s to start a run); not measured."
+        f"assumed: 30 % of the dense BF16 peak of H200 SXM{told[flag]}, 60 s to start a run); not measured."
     )
 
 
@@ -191,7 +191,7 @@ def test_the_grounds_of_an_estimate_hold_for_every_model():
     qwen = specs("one H200", models=["qwen"], precision="fp8")["qwen"]
     grounds = run_time.sentence([llama, qwen], here, runs=1, pause=0).partition(" (")[2]
     assert grounds == (
-        "30 % of the dense BF16 or FP8 peak of H200 SXM, forward pass of all layers of llama twice, "
+        "assumed: 30 % of the dense BF16 or FP8 peak of H200 SXM, forward pass of all layers of llama twice, "
         "60 s to start a run); not measured."
     )
 

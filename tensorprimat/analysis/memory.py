@@ -89,7 +89,10 @@ def fixed_state(result: Result) -> Input:
     weights, gradients, optimizer, rule = _bytes_per_parameter(config)
     per_parameter = weights / weight_shards + gradients / gradient_shards + optimizer / optimizer_shards
     return Input(
-        name=name, value=parameters / model_parallel * per_parameter / GB, unit="GB", source=f"{rule}, before sharding"
+        name=name,
+        value=parameters / model_parallel * per_parameter / GB,
+        unit="GB",
+        source=f"weights, gradients and optimizer state: {rule}, before sharding",
     )
 
 
@@ -110,7 +113,7 @@ def _bytes_per_parameter(config: TrainingConfig) -> tuple[float, float, float, s
     if weight is None or moment is None:
         return 2, 2, 12, f"{MIXED_PRECISION_ADAM_BYTES} bytes per parameter assumed (mixed-precision Adam)"
     optimizer = 2 * moment + (moment if moment > weight else 0)
-    return weight, weight, optimizer, f"{2 * weight + optimizer} bytes per parameter from the dtypes"
+    return weight, weight, optimizer, f"{2 * weight + optimizer} bytes per parameter by the dtypes"
 
 
 def _sharing(config: TrainingConfig) -> tuple[int, int, int, int] | str:

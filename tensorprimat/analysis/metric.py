@@ -61,7 +61,8 @@ _TABLE: dict[str | None, tuple[tuple[str, str, str, str], ...]] = {
             "reported_tflops_per_gpu_restated",
             "reported TFLOP/s, restated",
             "TFLOP/s",
-            "reported TFLOP/s per GPU × FLOPs per token by the convention / FLOPs per token by the framework's own",
+            "reported TFLOP/s per GPU × FLOPs per token by the convention / FLOPs per token by the framework's "
+            "convention",
         ),
     ),
     "Memory": (

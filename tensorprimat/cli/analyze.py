@@ -10,6 +10,7 @@ from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import options
 from tensorprimat.cli.options import TO_FILE
 from tensorprimat.cli.shared_options import argument, switch, takes
+from tensorprimat.core.quantities import counted
 
 
 @facts.with_facts(after="folders", side="[FILE=]")
@@ -77,8 +78,7 @@ def command(
         print(f"wrote {path}", file=sys.stderr)
     if not survey.is_usable:
         where, unusable = ", ".join(map(str, survey.places)), len(survey.found)
-        print(
-            f"no training data in {one_line(where)}: {survey.foreign} other files, {unusable} unusable", file=sys.stderr
-        )
+        files = f"{counted(survey.foreign, 'file')} without any, {unusable} that could not be used"
+        print(f"no training data in {one_line(where)}: {files}", file=sys.stderr)
         return 2
     return 0

@@ -152,5 +152,7 @@ def reason(audit: Audit | None) -> str | None:
         return None
     side = "above" if audit.ratio > 1 else "below"
     counted = [sentence for sentence in audit.explained_by if not sentence.endswith(SUBTRACTED)]
-    why = ", ".join(counted) or "unexplained"
-    return f"{percent(abs(audit.ratio - 1), 1)} {side} the log's own clock: {why}"
+    why = ", ".join(counted) or "cause unknown"
+    clock = audit.clock or "own clock"
+    named = clock if clock.startswith("the ") else f"the log's {clock}"
+    return f"{percent(abs(audit.ratio - 1), 1)} {side} the rate by {named}: {why}"

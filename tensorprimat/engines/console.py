@@ -116,7 +116,7 @@ def end_block(result: Result, *, label: str, path: Path | None, interruption_sec
     mean = figures.avg_step_time_seconds
     lines = {
         "Total": _joined(total, *(f"{kind} {fixed(spent, 3)} s" for kind, spent in interruption_seconds.items())),
-        "Measured": None if mean is None else f"{figures.measured_steps} steps, {fixed(mean, 4)} s each",
+        "Measured": None if mean is None else f"{figures.measured_steps} steps, mean {fixed(mean, 4)} s",
         "Rate": rates,
         "Memory": _joined(
             _gigabytes("allocated peak", memory.peak_memory_allocated_gb),

@@ -99,8 +99,8 @@ ENGINES = {
             megatron=MegatronCore(exchanges_heads=True, steps_with_bf16_gradients=True),
             title="the NeMo engine",
             packages=("nemo.collections.llm", "nemo_run"),
-            install="NeMo 2 has them (make nemo-env, or NVIDIA's image); NeMo 3: benchmark.py --engine bridge; "
-            "else benchmark.py --engine torch",
+            install="install NeMo 2 (make nemo-env, or NVIDIA's image); with NeMo 3 use benchmark.py --engine bridge, "
+            "without NeMo --engine torch",
         ),
         Engine(
             name="bridge",

@@ -112,7 +112,7 @@ def company(now: NoiseReading, when: str) -> list[str]:
         load = "" if now.load is None else f", load {fixed(now.load, 1)}"
         warnings.append(
             f"noise: {when} other processes use {percent(now.busy_share, 0)} of {now.cores} cores{load}; they slow the "
-            "training by an unknown amount; stop them, or wait, and run again"
+            "measurement by an unknown amount; stop them, or wait, and run again"
         )
     for number, gpu in enumerate(now.gpus):
         if gpu.other_processes:

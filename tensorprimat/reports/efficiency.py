@@ -27,6 +27,11 @@ SHORT = (
 """Metrics that every comparison shows."""
 QUIET = ("reported_tflops_per_gpu_restated", "hfu")
 """Metrics left out where no side has them: few runs have their inputs."""
+SYMBOLS = {
+    "P_mm": "weights of all matrix products", "N": "parameters", "L": "layers", "H": "heads", "Q": "size of a head",
+    "T": "sequence length",
+}  # fmt: skip
+"""Symbols of the formulas of FLOPs → their meaning."""
 
 
 def short(comparison: Comparison) -> Table:
@@ -203,4 +208,5 @@ def explanation(side: Side) -> tuple[Table, Table]:
 def convention_sentence(comparison: Comparison) -> str:
     """Return the sentence that names the FLOPs convention, without which an MFU has no meaning."""
     used = CONVENTIONS[comparison.choices.convention.lower()]
-    return f"FLOPs convention {used.name}: {used.formula}; used by {used.used_by}."
+    symbols = ", ".join(f"{symbol} {means}" for symbol, means in SYMBOLS.items() if symbol in used.formula)
+    return f"FLOPs per token by the convention {used.name}: {used.formula}, with {symbols}. Used by {used.used_by}."

@@ -186,5 +186,5 @@ def _of_several(pairs: Sequence[Pair]) -> str:
     sides = len(known) + len(baselines)
     if value <= 1:
         named = f"the baseline, {best.baseline.label}"
-        return f"Best of {sides} sides as measured is {named}; next: {formatting.headline(best)}"
-    return f"Best of {sides} sides as measured: {formatting.headline(best)}"
+        return f"Best of {sides} sides by the measured ratios is {named}; next: {formatting.headline(best)}"
+    return f"Best of {sides} sides by the measured ratios: {formatting.headline(best)}"

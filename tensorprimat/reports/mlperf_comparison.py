@@ -39,14 +39,14 @@ def sentence(comparison: TaskComparison, confidence: float) -> str:
     parts = comparison.parts
     batches = " against ".join("/".join(map(str, side.batches)) or "?" for side in (first, second))
     scaling = (
-        f", the scaling factors of MLPerf's rules by {times(parts['scaling'], 3)}"
+        f", the scaling factors of MLPerf's rules by {fixed(parts['scaling'], 3)}"
         if abs(parts["scaling"] - 1) >= 0.0005
         else ""
     )
     return (
         f"{opening}. {names[0]} has {times(parts['rate'], 2)} the samples/s and needs {times(parts['samples'], 2)} the "
-        f"samples (batch {batches}). Evaluation and set-up change the ratio of times by "
-        f"{times(parts['evaluation_and_set_up'], 3)}{scaling}."
+        f"samples (batch {batches}). Evaluation and set-up multiply the ratio of times by "
+        f"{fixed(parts['evaluation_and_set_up'], 3)}{scaling}."
     )
 
 

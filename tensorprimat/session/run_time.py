@@ -172,7 +172,7 @@ def _grounds(specs: Sequence[RunSpec], machine: Machine) -> str:
         elif share:
             layers = "all layers" if share == 1 else f"{percent(share, 0)} of the layers"
             twice.append(f"forward pass of {layers}{of_models} twice")
-    peak = f"{percent(UTILISATION, 0)} of the dense {precisions} peak of {gpu}"
+    peak = f"assumed: {percent(UTILISATION, 0)} of the dense {precisions} peak of {gpu}"
     return ", ".join([peak, *twice, f"{START_SECONDS:g} s to start a run"])
 
 

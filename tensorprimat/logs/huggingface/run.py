@@ -31,8 +31,8 @@ UNTIMED = 0.5  # of the time of the missing steps: where the runtime leaves less
 SAME_RUNTIME = 1.2  # times the shortest of the ranks
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
 MAY_COUNT_OTHERS = (
-    "the log does not show whether the run was resumed or stopped early; if it was, transformers before 5.19 counts "
-    "steps outside the time of train_runtime, and the rate is too high"
+    "the log does not show whether the run was resumed or stopped early; if it was, transformers before 5.19 also "
+    "counts steps that train_runtime does not include, and the rate is too high"
 )
 """Remark on a summary without rows or a bar."""
 REPORTED = {
