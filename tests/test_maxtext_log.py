@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tensorprimat.core.errors import NotALogError
+
 CONFIG = """Config param per_device_batch_size: 2.0
 Config param max_target_length: 1024
 Config param model_name: llama3.1-8b
@@ -144,6 +146,7 @@ def test_an_evaluation_that_delays_the_row_before_it_counts_once(read_text: Any,
         ("Started an asynchronous checkpoint save for step 4", "checkpoint"),
         ("Starting eval after train step 4", "validation"),
         ("eval metrics after step: 4, loss=8.100, total_weights=8192.0", "validation"),
+        ("average loss after step=4: eval_step_count=2, eval_loss=8.1, total_weights=8192.0", "validation"),
     ],
 )
 def test_a_wait_is_in_the_time_of_the_next_two_steps_together(read_text: Any, announced: str, what: str) -> None:
@@ -152,6 +155,19 @@ def test_a_wait_is_in_the_time_of_the_next_two_steps_together(read_text: Any, an
     assert (steps[5].index, steps[5].seconds, steps[5].covers) == (5, None, 0)
     assert (steps[6].seconds, steps[6].covers, steps[6].interrupted_by) == (pytest.approx(9.02 / 2), 2, what)
     assert (steps[7].seconds, steps[7].covers) == (0.5, 1)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_log_whose_rows_all_include_an_evaluation_is_refused_with_the_reason(read_text: Any, every: int) -> None:
+    lines = [line for line in of_a_device(61, every=every, evaluation=2.0) if "completed step: 2," not in line]
+    with pytest.raises(NotALogError, match="an evaluation or checkpoint is in the time of every row") as refused:
+        read_text(log(*lines))
+    assert "eval_interval" in str(refused.value)
+
+
+def test_the_one_row_without_an_evaluation_is_measured_alone(read_text: Any) -> None:
+    performance = read_text(log(*of_a_device(61, every=2, evaluation=2.0))).performance_metrics
+    assert (performance.avg_step_time_seconds, performance.measured_steps) == (1.0, 1)
 
 
 def test_an_evaluation_after_every_fifth_step_contradicts_no_date(read_text: Any) -> None:

@@ -9,7 +9,8 @@ only while two steps are in flight. It is not a step time
   5.7 s, and every rate on it is computed from that;
 - two rows after an evaluation or a checkpoint, for the same reason: both wait until the device is idle. The row right
   after holds the evaluation or the saving itself. The time of both together is that of two steps and the other work, so
-  the second one gets their mean and covers two steps, which are not measured;
+  the second one gets their mean and covers two steps, which are not measured. Where every row of a log has such work
+  in it, because it follows after each step or two, no row has a time: the log does not say how long the work took;
 - on the third row, if the second states more than OVERLAP of a step and the third is short: the device worked during
   the second, so the third lacks the time that the second took longer than a usual dispatch.
 
@@ -46,9 +47,14 @@ STEP_TIME = "perf/step_time_seconds"
 """Name of `seconds` in TensorBoard and Weights & Biases."""
 OVERLAP = 0.05  # of the median step; a usual dispatch takes less
 DISPATCH = 0.1  # of the median step; a first row that is shorter holds no compilation
+NEVER_ALONE = (
+    "steps: step times are unknown, because an evaluation or checkpoint is in the time of every row, and the log does "
+    "not say how long it took; train with at least 3 steps between them (eval_interval, checkpoint_period)"
+)
 _RAMP_UP = "[Rampup Batch Size Phase]"
 _DRAINED = re.compile(
-    r"(?P<validation>Starting eval after train step|eval metrics after step:) (?P<eval_step>\d{1,15})"
+    r"(?P<validation>Starting eval after train step |eval metrics after step: |[Aa]verage loss after step=)"
+    r"(?P<eval_step>\d{1,15})"
     r"|(?:Saved a checkpoint at|Started an asynchronous checkpoint save for) step (?P<save_step>\d{1,15})"
 )
 _SETTING = re.compile(r"\bConfig param (?P<name>\w+): (?P<value>.{1,200})")
@@ -166,6 +172,11 @@ def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list
         waited = (INTERRUPTIONS.index(drained.get(number - 1, "")) for number in index.tolist())
         interrupted = np.fromiter(waited, np.int8, len(steps))
         columns |= _joined(seconds, nothing, interrupted, columns.get("seconds", seconds))
+        alone = np.isfinite(columns["seconds"]) & ~begins & (columns["interrupted_by"] == 0)
+        if columns["interrupted_by"].any() and not alone.any():
+            columns |= {name: np.where(begins, steps.column(name), np.nan) for name in _TIMED if steps.has(name)}
+            columns |= {name: steps.column(name) for name in ("covers", "interrupted_by")}
+            return steps.replace(**columns), [NEVER_ALONE]
     for name in columns.keys() & set(_TIMED):
         columns[name] = np.where(short, np.nan, columns[name])
     untimed, shortened = (int((rows & np.isfinite(seconds)).sum()) for rows in (nothing, short))
