@@ -63,7 +63,7 @@ def test_a_second_submitter_widens_the_interval_to_what_submitters_differ_by():
 
 
 def test_a_submitter_with_many_systems_has_the_weight_of_one():
-    many = [entry("A", "X", 100) for _ in range(9)]
+    many = [entry("A", "X", 100 + number / 100) for number in range(9)]
     one = mlperf_compare.side([*many, entry("A", "Y", 121)], "A", "v9.1")
     assert one.minutes == pytest.approx(110, rel=0.01)
     assert set(one.weights) == {"X", "Y"}
@@ -195,6 +195,44 @@ def test_the_newer_round_of_one_gpu_is_compared_with_the_older_one():
 def test_runs_that_were_submitted_twice_are_not_a_gain_of_software(capsys):
     assert main(["mlperf", "compare", "H200", "--benchmark", "llama31_405b"]) == 0
     assert "v5.1/Nebius/nebius_h200_n64/llama31_405b shares runs with the other side" in capsys.readouterr().out
+
+
+def test_runs_with_equal_times_in_two_rounds_are_shared_although_their_files_differ(capsys):
+    assert main(["mlperf", "compare", "H200", "--benchmark", "llama2_70b_lora", "--gpus", "8"]) == 0
+    assert "v5.1/Dell/1xXE9680x8H200-SXM-141GB/llama2_70b_lora shares runs with the other side" in (
+        capsys.readouterr().out
+    )
+
+
+def test_an_entry_that_repeats_the_runs_of_another_counts_once_in_every_statistic():
+    again = dataclasses.replace(entry("A", "X", 100), system="A-8-POWER")
+    once = [
+        entry("A", "X", 100),
+        entry("A", "X", 108, benchmark="llama31_8b", sequence_length=4096),
+        entry("A", "Y", 90),
+    ]
+    alone, twice = (mlperf_compare.side(some, "A", "v9.1") for some in (once, [again, *once]))
+    assert (alone.estimate, alone.over_runs, alone.weights) == (twice.estimate, twice.over_runs, twice.weights)
+    assert [one.entry.system for one in twice.repeats] == ["A-8-POWER"]
+    others = [entry("A", "X", 60, gpus=16), entry("A", "X", 40, gpus=32)]
+    [short], [long] = (mlperf_scaling.scalings([*some, *others], 0.95) for some in (once, [again, *once]))
+    assert short.rate == long.rate
+    assert [one.entry.system for one in long.repeats] == ["A-8-POWER"]
+    assert "A-8-POWER/llama31_8b has the same runs as" in mlperf_comparison.gpu_text([long], [], 0.95)
+
+
+def test_entries_of_the_library_that_repeat_runs_are_named_where_they_are_left_out(capsys):
+    said = (
+        "v4.1/Dell/8xXE9680x8H100-SXM-80GB-POWER/llama2_70b_lora has the same runs as "
+        "v4.1/Dell/8xXE9680x8H100-SXM-80GB/llama2_70b_lora"
+    )
+    chosen = ["--benchmark", "llama2_70b_lora"]
+    for gpu_or_vendor in ("H100", "NVIDIA"):
+        assert main(["mlperf", "compare", gpu_or_vendor, *chosen, "--round", "v4.1", "--submitter", "Dell"]) == 0
+        assert said in capsys.readouterr().out
+    for form in ([], ["--json"]):
+        assert main(["project", *chosen, *form]) == 0
+        assert said in capsys.readouterr().out
 
 
 def test_compare_prints_the_sentence_and_its_json_holds_the_same_figures(capsys):

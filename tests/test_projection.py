@@ -26,6 +26,18 @@ def test_a_left_out_point_is_predicted_without_its_own_gpu():
     assert first.predicted == pytest.approx(expected)
 
 
+def test_a_pair_of_points_that_a_later_round_repeats_is_one():
+    pairs = [
+        tuple(
+            tuple(sorted((run.seconds, run.samples) for run in one.entry.runs if run.seconds is not None))
+            for one in pair
+        )
+        for group in GROUPS
+        for pair in group.pairs
+    ]
+    assert len(set(pairs)) == len(pairs)
+
+
 def test_a_benchmark_with_enough_left_out_points_is_projected():
     exponent, validation = projection.exponent_for(GROUPS, "llama2_70b_lora", 4)
     assert len(validation.points) >= projection.FEWEST_POINTS

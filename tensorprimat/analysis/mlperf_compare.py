@@ -3,7 +3,7 @@
 Several submitters of one GPU are a random effect: the mean of their logarithms with a variance between submitters
 (Paule and Mandel 1982) in addition to the variance over runs, which is pooled over entries, and the interval of Hartung
 and Knapp (2001), because one entry does not represent all systems with a GPU. Entries of one submitter are averaged
-first.
+first, and entries that repeat the runs of another one count once.
 
 minutes = samples × 1/rate × (time to train / training time) × scaling factor, of the runs that the score averages; each
 factor is averaged over submitters with the weights of the minutes, so that the ratios multiply to the ratio of minutes.
@@ -19,6 +19,7 @@ from typing import Literal
 
 from tensorprimat.analysis.levels import LEVELS, Level
 from tensorprimat.analysis.mlperf_choice import of_gpu
+from tensorprimat.analysis.mlperf_repeats import Repeat, distinct, runs_of
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.stats import LogEstimate, difference
 from tensorprimat.core.errors import UsageError
@@ -55,6 +56,8 @@ class TaskSide:
     """Relative standard deviation of the successful runs of one entry, pooled over entries."""
     factors: Mapping[str, float]
     """Logarithms of FACTORS; empty where an entry's logs do not state them."""
+    repeats: tuple[Repeat, ...] = ()
+    """Entries that are left out because another one has their runs."""
 
     @property
     def minutes(self) -> float:
@@ -71,7 +74,7 @@ class TaskSide:
 class TaskWarning:
     """A sentence that limits what a comparison shows, with its kind, for callers that show some kinds only."""
 
-    kind: Literal["one submitter", "no interval", "other round", "shared runs", "precision"]
+    kind: Literal["one submitter", "no interval", "other round", "shared runs", "same runs", "precision"]
     text: str
 
 
@@ -90,8 +93,9 @@ class TaskComparison:
 
 def side(entries: Sequence[Entry], gpu: str, round: str) -> TaskSide | None:
     """Return the entries of one GPU on one task as a side, or None where none has a score."""
+    once, repeats = distinct(entries)
     scored = sorted(
-        (one for one in map(Scored, entries) if one.minutes is not None), key=lambda one: one.minutes or math.inf
+        (one for one in map(Scored, once) if one.minutes is not None), key=lambda one: one.minutes or math.inf
     )
     groups: dict[str, list[Scored]] = {}
     for one in scored:
@@ -111,6 +115,7 @@ def side(entries: Sequence[Entry], gpu: str, round: str) -> TaskSide | None:
         over_submitters=between,
         over_runs=runs[0] if runs else None,
         factors=_factors(groups, shares),
+        repeats=repeats,
     )
 
 
@@ -201,6 +206,8 @@ def _warnings(first: TaskSide, second: TaskSide) -> list[TaskWarning]:
     for name in sorted({ours[run] for run in ours.keys() & theirs.keys()}):
         text = f"{name} shares runs with the other side: their difference comes from scoring, not from speed"
         found.append(TaskWarning(kind="shared runs", text=text))
+    for repeat in (*first.repeats, *second.repeats):
+        found.append(TaskWarning(kind="same runs", text=repeat.sentence))
     if precision := _precisions(first, second):
         found.append(TaskWarning(kind="precision", text=precision))
     return found
@@ -226,9 +233,11 @@ def _precisions(first: TaskSide, second: TaskSide) -> str | None:
     return f"precision: {'; '.join(parts)}; the ratio includes any difference of precision"
 
 
-def _hashes(one: TaskSide) -> dict[str, str]:
-    """Return the name of the entry that holds each run, by the SHA-256 of its file."""
-    return {run.sha256: scored.entry.name for scored in one.scored for run in scored.entry.runs if run.sha256}
+def _hashes(one: TaskSide) -> dict[object, str]:
+    """Return the name of the entry that holds each run, by the SHA-256 of its file and by the times of all its runs."""
+    entries = [scored.entry for scored in one.scored]
+    by_file: dict[object, str] = {run.sha256: entry.name for entry in entries for run in entry.runs if run.sha256}
+    return by_file | {runs: entry.name for entry in entries if (runs := runs_of(entry)) is not None}
 
 
 def _of_submitter(group: Sequence[Scored], runs: tuple[float, int] | None) -> LogEstimate:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tensorprimat.analysis import scaling_laws
 from tensorprimat.analysis.mlperf_compare import Task, TaskComparison, TaskSide, of_sides, side, version
+from tensorprimat.analysis.mlperf_repeats import Repeat, distinct
 from tensorprimat.analysis.mlperf_score import Scored, timed
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.core.devices import platform_of
@@ -41,14 +42,18 @@ class Scaling:
     minutes: Law | None
     stops_at: int | None
     """The first number of GPUs whose rates all lie below the prediction of the power law of the smaller numbers."""
+    repeats: tuple[Repeat, ...] = ()
+    """Entries that are left out because another one has their runs."""
 
 
 def scalings(entries: Sequence[Entry], confidence: float) -> tuple[Scaling, ...]:
     """Return the scaling of every GPU, benchmark and round that has two or more numbers of GPUs."""
+    once, repeats = distinct(entries)
     found = []
-    for (gpu, benchmark, round), group in timed(entries, "gpu", "benchmark", "round").items():
+    for (gpu, benchmark, round), group in timed(once, "gpu", "benchmark", "round").items():
         if len({one.num_gpus for one in group}) >= 2:
-            found.append(_scaling(gpu, benchmark, round, group, confidence))
+            ours = tuple(one for one in repeats if one.of in [each.entry for each in group])
+            found.append(replace(_scaling(gpu, benchmark, round, group, confidence), repeats=ours))
     return tuple(found)
 
 
@@ -115,6 +120,8 @@ class VendorRound:
     minutes: float
     over_before: float | None
     """Its time divided by that of the vendor's entry in its previous round; None in the first."""
+    repeats: tuple[Repeat, ...] = ()
+    """Entries that are left out because this one has their runs."""
 
 
 def vendor_named(name: str) -> str | None:
@@ -131,8 +138,9 @@ def fastest_by_round(entries: Sequence[Entry], vendors: Sequence[str]) -> tuple[
 
     Entries without a score and those outside the closed division are left out.
     """
+    once, repeats = distinct(entries)
     groups: dict[tuple[str, int, str], dict[str, Scored]] = {}
-    for entry in entries:
+    for entry in once:
         scored = Scored(entry)
         if scored.minutes is None or not entry.num_gpus or not entry.is_closed:
             continue
@@ -148,6 +156,9 @@ def fastest_by_round(entries: Sequence[Entry], vendors: Sequence[str]) -> tuple[
         for name in sorted(rounds, key=version):
             minutes = rounds[name].minutes or 0.0
             over = None if before is None else minutes / before
-            found.append(VendorRound(vendor=vendor, scored=rounds[name], minutes=minutes, over_before=over))
+            same = tuple(one for one in repeats if one.of is rounds[name].entry)
+            found.append(
+                VendorRound(vendor=vendor, scored=rounds[name], minutes=minutes, over_before=over, repeats=same)
+            )
             before = minutes
     return tuple(found)

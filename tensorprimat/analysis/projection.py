@@ -4,7 +4,8 @@ One submitter's entries of one GPU, benchmark and round give one exponent b of s
 such groups are a sample; a new training's exponent is expected within their spread (Student's t for one further value).
 Figures of machines are not used: the spread of exponents includes the effect of network and parallelism. `validate`
 leaves out all groups of one GPU and benchmark, predicts each of their pairs of points from the other groups, and counts
-the intervals that contain the measured value.
+the intervals that contain the measured value. Runs that several entries repeat count once, and so does a pair of points
+that a later round repeats.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorprimat.analysis.mlperf_repeats import Repeat, distinct, runs_of
 from tensorprimat.analysis.mlperf_score import Scored, timed
 from tensorprimat.analysis.stats import student
 from tensorprimat.core import catalogue, names
@@ -136,13 +138,25 @@ class Projection:
 
 def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
     """Return every group that has two or more numbers of GPUs."""
-    made = []
-    for (gpu, benchmark, round, submitter), several in timed(entries, "gpu", "benchmark", "round", "submitter").items():
-        ordered = itertools.combinations(sorted(several, key=lambda one: one.num_gpus), 2)
-        pairs = tuple((fewer, more) for fewer, more in ordered if more.num_gpus > fewer.num_gpus)
+    made, known = [], set()
+    once, _ = distinct(entries)
+    for (gpu, benchmark, round, submitter), several in timed(once, "gpu", "benchmark", "round", "submitter").items():
+        pairs = []
+        for fewer, more in itertools.combinations(sorted(several, key=lambda one: one.num_gpus), 2):
+            runs = (runs_of(fewer.entry) or fewer.entry.name, runs_of(more.entry) or more.entry.name)
+            if more.num_gpus > fewer.num_gpus and runs not in known:
+                known.add(runs)
+                pairs.append((fewer, more))
         if pairs:
-            made.append(ScalingGroup(gpu=gpu, benchmark=benchmark, round=round, submitter=submitter, pairs=pairs))
+            made.append(
+                ScalingGroup(gpu=gpu, benchmark=benchmark, round=round, submitter=submitter, pairs=tuple(pairs))
+            )
     return tuple(made)
+
+
+def repeats(entries: Sequence[Entry], benchmark: str) -> tuple[Repeat, ...]:
+    """Return the entries of a benchmark that `groups` leaves out because another one has their runs."""
+    return tuple(one for one in distinct(entries)[1] if one.entry.benchmark == benchmark)
 
 
 def exponent_of(found: Sequence[ScalingGroup]) -> Exponent | None:

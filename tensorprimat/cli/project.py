@@ -56,7 +56,9 @@ def command(
     from tensorprimat.core.store import load
     from tensorprimat.reports import projection as report
 
-    found = projection.groups(mlperf_library.load(library).entries)
+    entries = mlperf_library.load(library).entries
+    found = projection.groups(entries)
+    repeats = projection.repeats(entries, benchmark)
     if source is None:
         if gpus is not None or gpu is not None:
             raise UsageError("--gpus and --gpu need --from, the result that holds the measured rate")
@@ -65,5 +67,6 @@ def command(
     else:
         projected = projection.project(found, load(source), path=source, benchmark=benchmark, gpus=gpus or 0, gpu=gpu)
         text, document = report.sentence(projected), report.document(projected)
-    print(json.dumps(document, indent=2, ensure_ascii=False) if as_json else text)
+    document["left_out"] = [one.sentence for one in repeats]
+    print(json.dumps(document, indent=2, ensure_ascii=False) if as_json else text + report.notes(repeats))
     return 0

@@ -73,7 +73,7 @@ def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
         ]
         titles = ("GPU", "benchmark", "GPUs", "before, min", "after, min", "time after / before", "submitters")
         repeated = dict.fromkeys(
-            warning.text for one in rounds for warning in one.warnings if warning.kind == "shared runs"
+            warning.text for one in rounds for warning in one.warnings if warning.kind in ("shared runs", "same runs")
         )
         warned = "".join(f"warning: {one_line(warning)}\n" for warning in repeated)
         parts.append("Rounds over time, the same GPU on the same task\n" + table(titles, lines) + warned)
@@ -103,9 +103,10 @@ def vendor_text(rounds: Sequence[VendorRound]) -> str:
     ]
     titles = ("benchmark", "GPUs", "vendor", "round", "minutes", "time / previous", "GPU", "batch", "fastest entry")
     shown = ", ".join(sorted({one.scored.entry.round for one in rounds}))
+    same = "".join(f"note: {one_line(repeat.sentence)}\n" for one in rounds for repeat in one.repeats)
     return (
         "Rounds over time, the fastest entry of each vendor: one entry each, so no interval; the GPU can change from "
-        f"round to round\n{table(titles, lines)}\nTimes: scored by the rules of MLPerf from the logs of MLPerf "
+        f"round to round\n{table(titles, lines)}{same}\nTimes: scored by the rules of MLPerf from the logs of MLPerf "
         f"Training {shown}.\n"
     )
 
@@ -122,6 +123,7 @@ def vendor_json(rounds: Sequence[VendorRound]) -> str:
             "over_before": rounded(one.over_before),
             "gpu": one.scored.entry.gpu,
             "name": one.scored.entry.name,
+            "same_runs": [repeat.entry.name for repeat in one.repeats],
         }
         for one in rounds
     ]
@@ -139,6 +141,7 @@ def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
                 "rate_law": _law(one.rate),
                 "minutes_law": _law(one.minutes),
                 "law_stops_at": one.stops_at,
+                "left_out": [repeat.sentence for repeat in one.repeats],
                 "points": [
                     {
                         "name": point.scored.entry.name,
@@ -226,7 +229,8 @@ def _scaling(one: Scaling) -> str:
     titles = ("GPUs", "minutes", "batch", "samples/s", "efficiency", "entry")
     measure = "efficiency: samples/s per GPU, relative to their mean at the fewest GPUs"
     heading = f"{one.gpu}, {one.benchmark}, {one.round}: strong scaling ({measure})\n"
-    return heading + table(titles, lines) + _law_sentence(one)
+    same = "".join(f"note: {one_line(repeat.sentence)}\n" for repeat in one.repeats)
+    return heading + table(titles, lines) + same + _law_sentence(one)
 
 
 def _law_sentence(one: Scaling) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from tensorprimat.analysis.mlperf_repeats import Repeat
 from tensorprimat.analysis.projection import CONFIDENCE, LeftOut, Projection, Validation, verdict
 from tensorprimat.core.quantities import confidence_level, count, counted, fixed, rate, rounded
 from tensorprimat.core.safe_text import one_line
@@ -40,6 +42,11 @@ def sentence(found: Projection) -> str:
         "global batch and a network like theirs; the scatter of the result itself is not included. "
         f"Check of the projection: {verdict(found.validation)}."
     )
+
+
+def notes(repeats: Sequence[Repeat]) -> str:
+    """Return a line for each entry that is left out because another one has its runs."""
+    return "".join(f"\nnote: {one_line(one.sentence)}" for one in repeats)
 
 
 def validation_document(benchmark: str, found: Validation) -> dict[str, Any]:
