@@ -71,6 +71,18 @@ def test_the_command_prints_the_interval_with_its_validation(tmp_path, capsys):
     assert "not reliable" in capsys.readouterr().err
 
 
+def test_every_output_states_that_mlcommons_has_not_verified_the_rates(tmp_path, capsys):
+    file = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
+    notice = "derived from the logs of MLPerf Training v4.1, v5.0, v5.1; not verified by MLCommons"
+    for arguments in (["--benchmark", "llama2_70b_lora"], ["--from", str(file), "--gpus", "16"]):
+        assert main(["project", *arguments]) == 0
+        assert f"Rates of submissions: {notice}." in capsys.readouterr().out
+        assert main(["project", *arguments, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["derived"] == notice
+    assert main(["project", "--benchmark", "nothing"]) == 0
+    assert "derived from" not in capsys.readouterr().out
+
+
 def test_the_measured_number_of_gpus_is_not_a_projection(tmp_path, capsys):
     file = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
     assert main(["project", "--from", str(file), "--gpus", "8"]) == 2

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.analysis.mlperf_repeats import Repeat
-from tensorprimat.analysis.projection import CONFIDENCE, LeftOut, Projection, Validation, verdict
+from tensorprimat.analysis.projection import CONFIDENCE, LeftOut, Projection, ScalingGroup, Validation, verdict
+from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import confidence_level, count, counted, fixed, rate, rounded
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports.mlperf import table
@@ -44,9 +45,17 @@ def sentence(found: Projection) -> str:
     )
 
 
-def notes(repeats: Sequence[Repeat]) -> str:
-    """Return a line for each entry that is left out because another one has its runs."""
-    return "".join(f"\nnote: {one_line(one.sentence)}" for one in repeats)
+def derived(found: Sequence[ScalingGroup]) -> str | None:
+    """Return the notice that MLPerf requires for the rates of its submissions, or None without a submission."""
+    rounds = ", ".join(sorted({group.round for group in found}))
+    return DERIVED.format(round=rounds) if rounds else None
+
+
+def notes(repeats: Sequence[Repeat], derived: str | None) -> str:
+    """Return a line for each entry that is left out because another one has its runs, and the notice of MLPerf."""
+    lines = [f"note: {one_line(one.sentence)}" for one in repeats]
+    lines += [f"Rates of submissions: {derived}."] if derived else []
+    return "".join(f"\n{line}" for line in lines)
 
 
 def validation_document(benchmark: str, found: Validation) -> dict[str, Any]:
