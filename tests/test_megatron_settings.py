@@ -75,6 +75,28 @@ def test_the_dump_of_gpt_neox_states_batch_length_and_gpus(tmp_path: Path) -> No
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(128 * 2048 / 16)
 
 
+def test_the_rate_of_gpt_neox_is_reported_and_compared_with_the_computed_one(tmp_path: Path) -> None:
+    def rows(rate: float) -> list[str]:
+        return [
+            f"10.0.0.1:  samples/sec: {rate:.3f} | iteration {n:8d}/  320000 | elapsed time "
+            f"per iteration (ms): 500.0 | learning rate: 1.500E-04 | lm_loss: {9 - n / 100:.6E} | "
+            "number of skipped iterations:   0 | number of nan iterations:   0 |"
+            for n in range(10, 40)
+        ]
+
+    dump = [neox_argument("train_batch_size", 64, "updated"), neox_argument("seq_length", 2048, "updated")]
+    agrees = read(tmp_path, [*dump, *rows(128)])
+    assert agrees.performance_metrics.reported.samples_per_second == pytest.approx(128)
+    assert not any(warning.startswith("samples_per_second") for warning in agrees.warnings)
+    off = read(tmp_path, [*dump, *rows(256)])
+    assert off.performance_metrics.samples_per_second == pytest.approx(128)
+    assert any(
+        warning.startswith("samples_per_second") and "--global-batch-size 128" in warning for warning in off.warnings
+    )
+    alone = read(tmp_path, rows(128)).performance_metrics
+    assert alone.samples_per_second == alone.reported.samples_per_second == pytest.approx(128)
+
+
 @pytest.mark.parametrize(("fp8", "recipe"), [("None", None), ("hybrid", "delayed")])
 def test_the_default_of_the_fp8_recipe_is_no_setting_of_a_bf16_run(
     tmp_path: Path, fp8: str, recipe: str | None

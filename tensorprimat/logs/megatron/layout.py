@@ -66,6 +66,8 @@ _LABELS: tuple[tuple[str, bytes, float], ...] = (
     ("nan_iterations", rb"number of nan iterations:\s*", 1.0),
 )
 _PATTERNS = tuple((name, re.compile(label + _NUMBER + _END), scale) for name, label, scale in _LABELS)
+_SAMPLES_OF_NEOX = re.compile(rb"\bsamples/sec: {0,4}" + _NUMBER + rb" {0,4}\| {0,4}$")
+"""gpt-neox states its rate before the number of the iteration, all others after it."""
 _LOSS_OF_ANY_NAME = re.compile(rb"\|\s*(?:[\w-]+ )?loss:\s*" + _NUMBER + _END)
 _ITERATION = re.compile(rb"\biteration[ :]\s*(\d+)\s*/\s*(\d+)\s*\|")
 _ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\)\s*:\s*" + _NUMBER + _END)
@@ -256,6 +258,8 @@ class Layout:
         if match := _USED_MAX.search(line, iteration.end()):
             numbers["memory_device_used_peak_bytes"] = _Number.of(line, match.span(1), scale=GIB)
         prefix = line[: iteration.start()]
+        if match := _SAMPLES_OF_NEOX.search(prefix):
+            numbers.setdefault("reported_samples_per_second", _Number.of(line, match.span(1)))
         rank = _PRIMUS_RANK.search(prefix)
         if rank:
             numbers["rank"] = _Number.of(line, rank.span(1))
