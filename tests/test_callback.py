@@ -356,6 +356,10 @@ def test_its_lines_mark_the_warm_up_and_show_rate_and_time_left(tmp_path, capsys
     fit(callback, data=Tokens(48), max_steps=4)
     lines = [line for line in capsys.readouterr().out.splitlines() if " Step " in line]
     assert [line.endswith("(warm-up, not measured)") for line in lines] == [True, True, False, False]
+    assert ["Avg: " in line for line in lines] == [False, False, True, True], "warm-up steps have no part in it"
+    times, averages = ([re.search(rf"{name}: ([\d.]+)s", line)[1] for line in lines[2:]] for name in ("Time", "Avg"))
+    assert averages[0] == times[0]
+    assert float(averages[1]) == pytest.approx(sum(map(float, times)) / 2, abs=1.1e-3)
     assert ["left" in line for line in lines[1:]] == [True, True, False], "nothing is left after the last step"
     assert all(re.search(r" [\d,]+ tokens/s", line) for line in lines[1:])
 

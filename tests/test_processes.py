@@ -135,6 +135,15 @@ def test_a_garbled_line_of_a_launcher_is_shown_as_it_is():
     )
 
 
+def test_the_average_of_a_launchers_lines_is_that_of_its_measured_steps():
+    show = launcher_output._Shown(label="CUDA", warmup_steps=2)
+    times = [9000.0, 4000.0, 1000.0, 2000.0]
+    lines = [show(f" iteration {n}/ 4 | elapsed time per iteration (ms): {ms} |") for n, ms in enumerate(times, 1)]
+    assert [line.endswith("(warm-up, not measured)") for line in lines] == [True, True, False, False]
+    assert ["Avg" in line for line in lines] == [False, False, True, True]
+    assert "Avg: 1.500s" in lines[3]
+
+
 FORKING = """
 import os, sys, time
 from tensorprimat.session import second_process as aside

@@ -162,7 +162,11 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         if self.print_every:
             self._print(console.start_block(self._described, label=self._label))
         timer = clock.choose(device.type, sync=self.sync)
-        self._recorder = Recorder(timer, power_at=self._sampler.mean_watts if self._sampler else None)
+        self._recorder = Recorder(
+            timer,
+            power_at=self._sampler.mean_watts if self._sampler else None,
+            warmup_steps=self._described.training_config.warmup_steps,
+        )
         self._recorder.start()
 
     # In every step: microseconds, and never a wait for the device.
@@ -329,19 +333,20 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         if recorder is None or not self.print_every or recorder.index(row) % self.print_every:
             return
         self._line_due = False
-        mean = recorder.timed_seconds / recorder.timed_steps if recorder.timed_steps else None
+        pace = recorder.timed_seconds / recorder.timed_steps if recorder.timed_steps else None
+        mean = recorder.measured_seconds / recorder.measured_steps if recorder.measured_steps else None
         config = self._described.training_config if self._described is not None else TrainingConfig()
         batch, length = config.global_batch_size, config.sequence_length
-        taken = recorder.index(row) - recorder.index(0) + 1
         self._print(
             console.step_line(
                 recorder.step(row),
                 label=self._label,
                 mean_seconds=mean,
                 memory_bytes=self._memory_peak,
+                pace_seconds=pace,
                 tokens=batch * length if batch and length else None,
                 steps_left=config.max_steps - recorder.index(row) if config.max_steps else None,
-                warmup=taken <= max(1, config.warmup_steps or 0),
+                warmup=recorder.is_warmup(row),
             )
         )
 

@@ -49,21 +49,23 @@ def step_line(
     label: str,
     mean_seconds: float | None,
     memory_bytes: float | None,
+    pace_seconds: float | None = None,
     tokens: float | None = None,
     steps_left: int | None = None,
     warmup: bool = False,
 ) -> str:
     """Return the line of one step.
 
-    mean_seconds: mean time of the steps after the first. memory_bytes: peak of the allocator so far. tokens: tokens of
-    one optimizer step over all GPUs. steps_left: optimizer steps that follow. warmup: the step is not measured.
+    mean_seconds: mean time of the measured steps so far, None before the first. memory_bytes: peak of the allocator so
+    far. pace_seconds: expected time of a step. tokens: tokens of one optimizer step over all GPUs. steps_left:
+    optimizer steps that follow. warmup: the step is not measured.
 
     >>> step = Step(index=10, seconds=1.25, loss=2.5)
     >>> print(step_line(step, label="CUDA", mean_seconds=1.245, memory_bytes=45.67e9))
     [CUDA] Step  10 | Time: 1.250s | Avg: 1.245s | Memory: 45.67GB | Loss: 2.5000
-    >>> rest = {"tokens": 1000, "steps_left": 90, "warmup": True}
-    >>> print(step_line(step, label="CPU", mean_seconds=1.2, memory_bytes=None, **rest))
-    [CPU] Step  10 | Time: 1.250s | Avg: 1.200s | Loss: 2.5000 | 800 tokens/s | 1:48 left | (warm-up, not measured)
+    >>> rest = {"pace_seconds": 1.2, "tokens": 1000, "steps_left": 90, "warmup": True}
+    >>> print(step_line(step, label="CPU", mean_seconds=None, memory_bytes=None, **rest))
+    [CPU] Step  10 | Time: 1.250s | Loss: 2.5000 | 800 tokens/s | 1:48 left | (warm-up, not measured)
     """
     parts = [f"[{label}] Step {step.index:>3}"]
     if step.seconds is not None:
@@ -76,8 +78,8 @@ def step_line(
         parts.append(f"Loss: {fixed(step.loss, 4)}")
     if tokens and step.seconds:
         parts.append(f"{count(tokens / step.seconds)} tokens/s")
-    if steps_left and mean_seconds:
-        parts.append(f"{_clock(steps_left * mean_seconds)} left")
+    if steps_left and pace_seconds:
+        parts.append(f"{_clock(steps_left * pace_seconds)} left")
     if warmup:
         parts.append("(warm-up, not measured)")
     if step.interrupted_by:

@@ -73,7 +73,7 @@ def follow(
         )
         assert child.stdout is not None
         tail: deque[str] = deque(maxlen=CAUSE_LINES)
-        show = _Shown(label="ROCM" if spec.platform == "amd" else "CUDA")
+        show = _Shown(label="ROCM" if spec.platform == "amd" else "CUDA", warmup_steps=spec.warmup_steps)
         try:
             with child.stdout:
                 for raw in pieces(child.stdout, log):
@@ -156,8 +156,9 @@ def _rank(line: str) -> str | None:
 class _Shown:
     """A formatter that rewrites Megatron's iteration lines in this tool's form and keeps all other lines."""
 
-    def __init__(self, *, label: str) -> None:
+    def __init__(self, *, label: str, warmup_steps: int = 0) -> None:
         self._label = label
+        self._warmup_steps = max(1, warmup_steps)
         self._seconds: list[float] = []
 
     def __call__(self, line: str) -> str:
@@ -168,12 +169,13 @@ class _Shown:
         seconds, memory, loss = milliseconds / 1000, _MEMORY.search(line), _LOSS.search(line)
         used = None if memory is None else _number(memory[1])
         self._seconds.append(seconds)
-        since_first = self._seconds[1:]
+        measured = self._seconds[self._warmup_steps :]
         return console.step_line(
             Step(index=int(match[1]), seconds=seconds, loss=_number(loss[1]) if loss else None),
             label=self._label,
-            mean_seconds=sum(since_first) / len(since_first) if since_first else None,
+            mean_seconds=sum(measured) / len(measured) if measured else None,
             memory_bytes=None if used is None else used * GIB,  # GiB whatever its label says
+            warmup=not measured,
         )
 
 

@@ -52,16 +52,26 @@ class _Interruption:
 class Recorder:
     """The recorder of one run's steps on one rank."""
 
-    def __init__(self, clock: Clock, *, power_at: Callable[[float, float], float | None] | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        power_at: Callable[[float, float], float | None] | None = None,
+        warmup_steps: int | None = None,
+    ) -> None:
         """Create a recorder that reads time from a clock.
 
         power_at: returns mean watts per GPU between two moments in seconds since the epoch; None without telemetry.
+        warmup_steps: declared warm-up; the first step belongs to it even where none is declared.
         """
         self.clock = clock
         self.warnings: list[str] = []
         self.timed_steps, self.timed_seconds = 0, 0.0
         """Number and time in seconds of the optimizer steps after the first row without an interruption, for the
-        running mean on the console."""
+        time left on the console."""
+        self.measured_steps, self.measured_seconds = 0, 0.0
+        """Those of them after the warm-up, for the running mean on the console."""
+        self._warmup_steps = max(1, warmup_steps or 0)
         self.interruption_seconds: dict[str, float] = {}
         """Seconds spent in each kind of interruption (validation, checkpoint); set by `finish`."""
         self._power_at = power_at
@@ -128,6 +138,9 @@ class Recorder:
         if len(self._rows) and not end.interrupted_by:
             self.timed_steps += end.covers
             self.timed_seconds += elapsed
+            if end.index - self._indices[0] >= self._warmup_steps:
+                self.measured_steps += end.covers
+                self.measured_seconds += elapsed
         wait = end.data_wait_seconds
         step = Step(
             index=end.index,
@@ -143,6 +156,10 @@ class Recorder:
         )
         self._rows.append(step)
         self._indices.append(end.index)
+
+    def is_warmup(self, row: int) -> bool:
+        """Return True if the step of a row belongs to the warm-up."""
+        return self._indices[row] - self._indices[0] < self._warmup_steps
 
     def index(self, row: int) -> int:
         """Return the number of the optimizer step in a row."""
