@@ -50,6 +50,20 @@ def test_a_block_with_a_rate_is_one_row_and_another_is_none(read_text: Any) -> N
     assert step.line == 16
 
 
+def test_blocks_of_olmo_core_are_read_where_absl_stamps_every_line(read_text: Any) -> None:
+    values = ("train/CE loss=3.250", "throughput/device/TPS=12,345", "throughput/device/BPS=0.5000")
+    lines = [
+        f"I1124 02:42:{step:02}.100000 140637549984640 train.py:591] {text}"
+        for step in range(1, 20)
+        for text in (f"[step={step}/100,epoch=1]", *(f"    {value}" for value in values))
+    ]
+    stamped = read_text("\n".join([*lines, "done", ""]))
+    bare = read_text("\n".join([*(line.partition("] ")[2] for line in lines), "done", ""]))
+    assert stamped.performance_metrics.tokens_per_second_per_gpu == 12345
+    assert stamped.steps[5].loss == 3.25
+    assert stamped.performance_metrics == bare.performance_metrics
+
+
 def test_rates_are_measured_as_rates_with_a_warning_about_their_window(read_text: Any) -> None:
     result = read_text(log(*(block(n) for n in range(1, 20))))
     performance = result.performance_metrics

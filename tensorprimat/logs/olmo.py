@@ -31,8 +31,10 @@ from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 _BLOCK = re.compile(r"\[step=(?P<step>\d{1,15})/(?P<last>[\d,]{1,15}|\?\?\?),epoch=\d{1,9}(?:,eta=[^\]]{1,60})?\]\s*$")
+_ABSL = r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} {1,8}\d{1,20} [\w.-]{1,80}:\d{1,7}\] "
+"""Stamp of glog and absl, which a launcher may put before every line of a block, not only the first."""
 _METRIC = re.compile(
-    rf"(?<!\s)\s+(?P<name>[A-Za-z][\w/ ()%.*-]{{1,80}})=(?P<value>{fields.NUMBER})(?P<suffix>[BTPE])?\s*$"
+    rf"(?:{_ABSL})?\s+(?P<name>[A-Za-z][\w/ ()%.*-]{{1,80}})=(?P<value>{fields.NUMBER})(?P<suffix>[BTPE])?\s*$"
 )
 SUFFIXES = {"B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 """Of numbers from 10**9 on, which OLMo-core 3 rounds to four or five digits."""
