@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tensorprimat.core.result import Result
     from tensorprimat.engines.callback import BenchmarkCallback
-    from tensorprimat.machine.platform import detect as detect_platform
+    from tensorprimat.machine.platform import detect_platform as detect_platform
 
 __all__ = ["BenchmarkCallback", "detect_platform", "load_results"]
 

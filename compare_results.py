@@ -60,7 +60,7 @@ def create_comparison_plot(
     form = path.suffix.lstrip(".").lower() or "png"
     if form not in ("png", "svg", "pdf"):
         raise UsageError(f"{path}: must end in .png, .svg or .pdf")
-    write_atomically(path, comparison_plot.render(compare(results, by=by), (form,))[form])
+    write_atomically(path, comparison_plot.comparison_plot(compare(results, by=by), (form,))[form])
     return path
 
 

@@ -65,7 +65,7 @@ def calculate_flops_per_token(
 
     if sequence_length < 1:
         raise UsageError(f"sequence length of {sequence_length}: must be at least 1")
-    return flops.per_token(models.find(model, preset).shape, sequence_length, convention)
+    return flops.per_token(models.find_preset(model, preset).shape, sequence_length, convention)
 
 
 def get_gpu_specs(device_name: str) -> Gpu | None:
@@ -90,7 +90,7 @@ def calculate_enhanced_metrics(
     """
     from pathlib import Path
 
-    from tensorprimat.analysis.metrics import MetricChoices, measure
+    from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
     from tensorprimat.core.result import Result
     from tensorprimat.core.store import load
 
@@ -98,7 +98,7 @@ def calculate_enhanced_metrics(
     prices = {}
     if usd_per_gpu_hour is not None:
         prices[(known.gpu_info.device_name if known.platform != "cpu" else "cpu") or ""] = usd_per_gpu_hour
-    metrics = measure(known, MetricChoices(convention=convention, prices=prices, budget_tokens=budget_tokens))
+    metrics = calculate_metrics(known, MetricChoices(convention=convention, prices=prices, budget_tokens=budget_tokens))
     return {name: metric.value for name, metric in metrics.items()}
 
 

@@ -76,14 +76,14 @@ def log_ratios(
 ) -> Iterator[tuple[stats.LogEstimate, float]]:
     """Yield the estimate of every comparison, and the amount by which a drift that goes on may still move it."""
     for a, b in zip(first, second, strict=True):
-        log = stats.difference(log_of(world, a), log_of(other, b))
+        log = stats.welch_log_ratio(log_of(world, a), log_of(other, b))
         yield log, 0.0 if a.settled and b.settled else ratios.further_drift(log)
 
 
 def log_ratio(world: World, slower: Sequence[float], faster: Sequence[float]) -> stats.LogEstimate:
     """Return the comparison's estimate for two sides' run means: the logarithm of how much faster the second is."""
     hosts = hosts_of(world)
-    return stats.difference(stats.of_runs(list(slower), hosts), stats.of_runs(list(faster), hosts))
+    return stats.welch_log_ratio(stats.of_runs(list(slower), hosts), stats.of_runs(list(faster), hosts))
 
 
 def compare_sides(world: World, other: World, random: np.random.Generator, count: int, *, name: str = "") -> Count:
@@ -133,7 +133,7 @@ def gate_decisions(world: World, other: World, random: np.random.Generator, coun
     for log, further in log_ratios(world, first, other, second):
         for slower, decisions in decided.items():
             shifted = replace(log, log=log.log + math.log1p(-slower))
-            decisions.append(gate.decide(shifted, GATE_LIMIT, level=0.95, to_fail=0.95, further=further))
+            decisions.append(gate.decide_ratio(shifted, GATE_LIMIT, level=0.95, to_fail=0.95, further=further))
 
     def share(slower: float, decision: str) -> float:
         return decided[slower].count(decision) / count
@@ -168,7 +168,8 @@ def gate_of_models_alarms(random: np.random.Generator, count: int) -> float:
         levels = stats.holm([log.p_value() for log in logs], 0.95)
         shifted = [replace(log, log=log.log + math.log1p(-GATE_LIMIT)) for log in logs]
         decided = [
-            gate.decide(log, GATE_LIMIT, level=0.95, to_fail=level) for log, level in zip(shifted, levels, strict=True)
+            gate.decide_ratio(log, GATE_LIMIT, level=0.95, to_fail=level)
+            for log, level in zip(shifted, levels, strict=True)
         ]
         alarms += "fail" in decided
     return alarms / count

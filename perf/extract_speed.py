@@ -140,11 +140,11 @@ def resident_bytes(process: psutil.Process) -> int:
 
 def parse(path: Path) -> tuple[float, int]:
     """Return the seconds to read all fields into columns, and the number of rows."""
-    from tensorprimat.logs import named
+    from tensorprimat.logs import format_named
     from tensorprimat.logs.text import Log
 
     started = time.perf_counter()
-    reading = named("megatron").read(Log(path))
+    reading = format_named("megatron").read(Log(path))
     return time.perf_counter() - started, len(reading.steps)
 
 

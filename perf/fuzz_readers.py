@@ -260,18 +260,28 @@ def run_file(text: bytes) -> bytes:
 
 def run_file_of(records: Sequence[bytes]) -> bytes:
     """Return records of Protocol Buffers in the blocks of a run file, long ones in fragments."""
-    from tensorprimat.logs.wandb_run import BLOCK_BYTES, FIRST, HEADER_BYTES, LAST, MAGIC, MIDDLE, WHOLE
+    from tensorprimat.logs.wandb_run import (
+        FIRST_FRAGMENT,
+        LAST_FRAGMENT,
+        MAGIC,
+        MIDDLE_FRAGMENT,
+        WANDB_BLOCK_BYTES,
+        WANDB_HEADER_BYTES,
+        WHOLE_FRAGMENT,
+    )
 
     written = bytearray(MAGIC)
     for record in records:
         rest, begins = record, True
         while begins or rest:
-            room = BLOCK_BYTES - len(written) % BLOCK_BYTES
-            if room < HEADER_BYTES:
+            room = WANDB_BLOCK_BYTES - len(written) % WANDB_BLOCK_BYTES
+            if room < WANDB_HEADER_BYTES:
                 written += bytes(room)
-                room = BLOCK_BYTES
-            part, rest = rest[: room - HEADER_BYTES], rest[room - HEADER_BYTES :]
-            kind = bytes([(FIRST if rest else WHOLE) if begins else MIDDLE if rest else LAST])
+                room = WANDB_BLOCK_BYTES
+            part, rest = rest[: room - WANDB_HEADER_BYTES], rest[room - WANDB_HEADER_BYTES :]
+            kind = bytes(
+                [(FIRST_FRAGMENT if rest else WHOLE_FRAGMENT) if begins else MIDDLE_FRAGMENT if rest else LAST_FRAGMENT]
+            )
             written += struct.pack("<IH", zlib.crc32(part, zlib.crc32(kind)), len(part)) + kind + part
             begins = False
     return bytes(written)

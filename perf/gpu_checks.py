@@ -70,9 +70,9 @@ def _gpus() -> tuple[Sequence[str], list[Device]]:
     Where torch sees no GPU, those of NVML, which may be a stand-in (make test-ladder).
     """
     from tensorprimat.machine import telemetry
-    from tensorprimat.machine.platform import detect
+    from tensorprimat.machine.platform import detect_platform
 
-    ids: Sequence[str] = detect().gpu_ids
+    ids: Sequence[str] = detect_platform().gpu_ids
     if not on_gpu():
         ids = [one.id.removeprefix("GPU-").lower() for one in telemetry.open_devices(())]
     if not ids:
@@ -150,9 +150,9 @@ def oom() -> str:
 
 
 def _platform() -> str:
-    from tensorprimat.machine.platform import detect
+    from tensorprimat.machine.platform import detect_platform
 
-    return detect().platform
+    return detect_platform().platform
 
 
 WAITS = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select")
@@ -174,7 +174,7 @@ def sync() -> str:
         model="llama", engine="torch", steps=2, warmup_steps=1, num_gpus=1, platform=_platform(),
         micro_batch_size=1, global_batch_size=2, compile=on_gpu(), recompute="full" if on_gpu() else "none", **size,
     )  # fmt: skip
-    gemma = config.model("gemma2", config.completed("gemma2", "gemma2", {}), "tiny")
+    gemma = config.model_of_config("gemma2", config.completed_config("gemma2", "gemma2", {}), "tiny")
     longer = {"preset": "tiny", "sequence_length": 256 if on_gpu() else 32, "recompute": "none"}
     for one in (spec, spec.changed(model="gemma2", config=gemma.config, **longer)):
         _train_without_waiting(one)
@@ -211,7 +211,7 @@ def _train_without_waiting(spec: RunSpec) -> None:
     watched = Watched()
     with contextlib.ExitStack() as watch, tempfile.TemporaryDirectory() as folder:
         if not on_gpu():
-            watch.enter_context(mock.patch.object(clock, "choose", return_value=BusyClock()))
+            watch.enter_context(mock.patch.object(clock, "choose_clock", return_value=BusyClock()))
         module = TrainingModule(spec)
         callbacks = [callback_of(spec, module, Path(folder) / "result.json"), watched]  # it ends its step first
         with contextlib.redirect_stdout(sys.stderr):
@@ -248,7 +248,7 @@ def events() -> str:
 
     work = workload("bf16")
     kind = "cuda" if on_gpu() else "cpu"
-    timer = clock.choose(kind, sync=False)
+    timer = clock.choose_clock(kind, sync=False)
     work.step()
     timer.synchronise()
     began, first = time.perf_counter(), timer.mark()
@@ -266,12 +266,16 @@ def flash() -> str:
     """Check that SDPA chooses a flash kernel (cuDNN's too) on a GPU, and compare FlexAttention with a dense mask."""
     import torch
 
-    from tensorprimat.core.models import find
+    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch import attention as torch_attention
 
     device = torch.device("cuda" if on_gpu() else "cpu")
     kernel = torch_attention.kernel(
-        find("llama").shape, batch=1, sequence_length=4096 if on_gpu() else 64, dtype=torch.bfloat16, device=device
+        find_preset("llama").shape,
+        batch=1,
+        sequence_length=4096 if on_gpu() else 64,
+        dtype=torch.bfloat16,
+        device=device,
     )
     if on_gpu() and kernel not in ("flash", "cudnn"):
         raise RuntimeError(f"the kernel is {kernel}")
@@ -285,14 +289,14 @@ def windowed(device: torch.device) -> str:
     """
     import torch
 
-    from tensorprimat.core.models import find
+    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch import attention as torch_attention
 
     if not torch_attention.uses_flex("cuda"):
         return "this torch has no FlexAttention, so windows have a dense mask"
     if not can_compile():
         raise NotHereError("FlexAttention needs a C++ compiler on a CPU")
-    shape = find("mistral", "full" if on_gpu() else "tiny").shape
+    shape = find_preset("mistral", "full" if on_gpu() else "tiny").shape
     window, length = shape.sliding_window, 2 * shape.sliding_window
     heads, pairs, width = shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim
     torch.manual_seed(1)
@@ -334,17 +338,17 @@ def _losses(recipe: str | None) -> list[float]:
     """Return the losses of six steps of a tiny model; recipe: of its FP8 products, None for BF16."""
     import torch
 
-    from tensorprimat.core.models import find
+    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch import fp8
     from tensorprimat.engines.torch.model import LanguageModel
 
     torch.manual_seed(0)
-    network = LanguageModel(find("llama", "tiny")).to(torch.bfloat16)
+    network = LanguageModel(find_preset("llama", "tiny")).to(torch.bfloat16)
     tokens = torch.randint(0, 512, (2, 33))
     if on_gpu():
         network, tokens = network.cuda(), tokens.cuda()
     if recipe:
-        fp8.convert(network.decoder.layers, recipe, emulate=not on_gpu())
+        fp8.convert_layers(network.decoder.layers, recipe, emulate=not on_gpu())
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
     found = []
     for _ in range(6):

@@ -66,17 +66,17 @@ def _recomputes() -> bool:
     from tensorprimat.core.spec import RunSettings
     from tensorprimat.engines import prepare
     from tensorprimat.engines.registry import ENGINES
-    from tensorprimat.machine.platform import detect
+    from tensorprimat.machine.platform import detect_platform
 
     settings = RunSettings(steps=8, warmup_steps=2, seed=1, num_gpus=1, global_batch_size=SEQUENCES, compile=False)
-    return prepare.spec_of("llama", settings, engine=ENGINES["torch"], machine=detect()).recompute != "none"
+    return prepare.spec_of("llama", settings, engine=ENGINES["torch"], machine=detect_platform()).recompute != "none"
 
 
 def _half_of_llama(folder: Path) -> Path:
     """Write the configuration of llama with half of its layers; return its path."""
-    from tensorprimat.core.models import find
+    from tensorprimat.core.models import find_preset
 
-    llama = find("llama")
+    llama = find_preset("llama")
     shape = llama.shape
     path = folder / "llama-16-layers" / "config.json"
     path.parent.mkdir()
@@ -123,7 +123,7 @@ def best_product(precision: str) -> float:
     from tensorprimat.micro import matmul
 
     device = torch.device("cuda" if on_gpu() else "cpu")
-    return max(matmul.rate(size, precision, device)[0] for size in ((4096, 8192) if on_gpu() else (256, 512)))
+    return max(matmul.matmul_rate(size, precision, device)[0] for size in ((4096, 8192) if on_gpu() else (256, 512)))
 
 
 def product() -> str:
@@ -140,7 +140,7 @@ def _rung(*flags: str) -> str:
 
     result = Result.model_validate(benchmark(*flags))
     rate = result.performance_metrics.tokens_per_second_per_gpu
-    measured = metrics.measure(result)
+    measured = metrics.calculate_metrics(result)
     model = f"{result.model.name} of {result.model.parameters:,} parameters"
     recomputed = f"recomputation {result.training_config.recompute}"
     printed = [model, recomputed, f"{rate:,.0f} tokens/s/GPU", _mfu(measured["mfu"])]
@@ -199,10 +199,10 @@ def _compiled_step(length: int, *, cuda_graphs: bool) -> Callable[[], torch.Tens
     """Return forward and backward of eight layers of llama, or of its tiny model on a CPU, compiled layer by layer."""
     import torch
 
-    from tensorprimat.core.models import find
+    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch.model import LanguageModel
 
-    preset = find("llama", "full" if on_gpu() else "tiny")
+    preset = find_preset("llama", "full" if on_gpu() else "tiny")
     torch.manual_seed(1)
     preset = dataclasses.replace(preset, shape=preset.shape.model_copy(update={"num_layers": 8 if on_gpu() else 2}))
     rows, dtype = (1, torch.bfloat16) if on_gpu() else (2, torch.float32)  # on a CPU the kernels of the compiled rung
@@ -226,7 +226,7 @@ def _timed(step: Callable[[], torch.Tensor], steps: int = 10) -> tuple[float, fl
     """Return the mean seconds of a step after a warm-up, and the loss."""
     from tensorprimat.engines import clock
 
-    timer = clock.choose("cuda" if on_gpu() else "cpu", sync=False)
+    timer = clock.choose_clock("cuda" if on_gpu() else "cpu", sync=False)
     for _ in range(3):
         loss = step()
     timer.synchronise()
@@ -265,7 +265,7 @@ def group() -> str:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    from tensorprimat.core.models import find
+    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch.model import LanguageModel
 
     kind, backend = ("cuda", "nccl") if on_gpu() else ("cpu", "gloo")
@@ -276,7 +276,7 @@ def group() -> str:
         for strategy in ("ddp", "fsdp"):
             torch.manual_seed(1)
             with torch.device(kind):
-                model = LanguageModel(find("llama", "tiny"), sequence_length=32, layers_later=strategy == "fsdp")
+                model = LanguageModel(find_preset("llama", "tiny"), sequence_length=32, layers_later=strategy == "fsdp")
                 tokens = torch.arange(66).view(2, 33)
                 if strategy == "fsdp":
                     model.shard(mesh)

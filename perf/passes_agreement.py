@@ -60,7 +60,7 @@ def cells(arguments: argparse.Namespace) -> list[CellSpec]:
 def compare(spec: CellSpec) -> tuple[list[float], list[float]]:
     """Return the milliseconds of one step by `passes` and by torch.utils.benchmark, turn by turn."""
     workload = Workload(spec)
-    clock = clocks.choose(workload.device.type, sync=False)
+    clock = clocks.choose_clock(workload.device.type, sync=False)
     timer = benchmark.Timer(stmt="step()", globals={"step": workload.step}, num_threads=torch.get_num_threads())
     ours: list[float] = []
     theirs: list[float] = []

@@ -165,7 +165,7 @@ def transformers_step(work: Workload) -> Step:
     """Return a step with the model class's own loss, as transformers' Trainer calls it (with logits in float32)."""
     from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
-    model = LlamaForCausalLM(torch_model.configuration(work.preset)).to(work.device, work.dtype).train()
+    model = LlamaForCausalLM(torch_model.transformers_config(work.preset)).to(work.device, work.dtype).train()
     if work.arguments.compile:
         model.compile(dynamic=False)
     # It shifts labels by itself, so they are the same tokens; the last position has no label.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tensorprimat.core.result import Result
     from tensorprimat.engines.callback import BenchmarkCallback
     from tensorprimat.logs import read
-    from tensorprimat.machine.platform import detect as detect_platform
+    from tensorprimat.machine.platform import detect_platform as detect_platform
     from tensorprimat.session.compare import compare_sides as compare
 
 __all__ = ["BenchmarkCallback", "Result", "__version__", "compare", "detect_platform", "load_cells", "read"]

@@ -11,11 +11,11 @@ NEEDED = {
 
 
 def completed(kind, **entries):
-    return torch_config.completed(kind, kind, {**NEEDED.get(kind, {}), **entries})
+    return torch_config.completed_config(kind, kind, {**NEEDED.get(kind, {}), **entries})
 
 
 def tiny(kind, **entries):
-    return torch_config.model(kind, completed(kind, **entries), "tiny")
+    return torch_config.model_of_config(kind, completed(kind, **entries), "tiny")
 
 
 def network_of(preset, **entries):

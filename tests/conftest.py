@@ -99,7 +99,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests that run at the same time are no noise."""
     quiet = noise.NoiseReading(cores=2, load=0.0, busy_share=0.0, cpu_cap_hertz=None)
-    monkeypatch.setattr(noise, "look", lambda _gpu_ids=(): quiet)
+    monkeypatch.setattr(noise, "observe_machine", lambda _gpu_ids=(): quiet)
 
 
 @pytest.fixture(autouse=True)

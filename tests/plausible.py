@@ -63,7 +63,7 @@ def result(
     **config: Any,
 ) -> Result:
     """Return a whole result: `runs` repetitions of `steps` measured steps that take about `seconds` each."""
-    facts, shape = MACHINES[machine], models.find(model, preset)
+    facts, shape = MACHINES[machine], models.find_preset(model, preset)
     random = np.random.default_rng(seed)
     length = warmup + steps
     columns: dict[str, list[np.ndarray]] = {"index": [], "seconds": [], "run": [], "loss": []}

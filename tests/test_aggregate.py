@@ -106,7 +106,7 @@ def test_cells_of_different_passes_are_never_averaged_together():
 
 def test_each_setting_in_which_cells_differ_gets_a_column():
     rows = [row(), row(attention="eager")]
-    titles = [column.title for column in reports.complete(rows).columns]
+    titles = [column.title for column in reports.all_cells_table(rows).columns]
     assert "Attention" in titles
     assert "Vocabulary" not in titles
 
@@ -115,16 +115,16 @@ def test_pivots_and_the_complete_table_show_oom_in_place_of_a_time():
     rows = [row(), row("medium", mean=None, status="oom")]
     table = aggregate.pivot(rows, rows="context_length", columns="model_size", values="mean_time_ms")
     assert table.means == ((100.0, "OOM"),)
-    assert reports.complete(rows).rows[1][-1].text == "OOM"
+    assert reports.all_cells_table(rows).rows[1][-1].text == "OOM"
 
 
 def test_the_document_names_the_tables_that_it_leaves_out_and_the_flag_that_shows_one():
     many = aggregate.sort([row(context=128 + number, mean=100.0 + number) for number in range(reports.MOST_TABLES + 1)])
-    found = reports.tables(many, added=(), pivots=(), fits=())
+    found = reports.aggregate_tables(many, added=(), pivots=(), fits=())
     assert [table.title for table in found] == ["All cells"]
     text = reports.render_markdown(found, heading="Cells")
     assert "101 values of context_length are more than 100, so none has a table of its own; --filter selects" in text
-    fewer = reports.tables(many[1:], added=(), pivots=(), fits=())
+    fewer = reports.aggregate_tables(many[1:], added=(), pivots=(), fits=())
     assert len(fewer) == 1 + reports.MOST_TABLES
     assert fewer[0].note is None
 
@@ -147,7 +147,7 @@ def test_files_are_written_and_reported(folder, tmp_path, capsys):
 
 def test_a_script_in_a_model_name_is_escaped_in_html_and_markdown():
     rows = [row() | {"model_size": "<script>alert(1)</script>|=1"}]
-    tables = reports.tables(rows, added=(), pivots=(), fits=())
+    tables = reports.aggregate_tables(rows, added=(), pivots=(), fits=())
     assert "<script>" not in reports.render_html(tables, heading="h")
     assert "<script>" not in reports.render_markdown(tables, heading="h")
 
@@ -268,22 +268,22 @@ def test_broken_files_are_named_and_left_out(folder, capsys):
 
 def test_a_fit_finds_the_exponent_of_a_power_law():
     rows = [row(context=context, mean=0.5 * context**1.5) for context in (64, 128, 256)]
-    (found,) = aggregate.scalings(rows, "context_length")
+    (found,) = aggregate.size_scalings(rows, "context_length")
     assert found.exponent == pytest.approx(1.5)
     assert found.factor == pytest.approx(0.5)
 
 
 def test_two_points_are_too_few_to_fit_an_exponent():
     rows = [row(context=context, mean=float(context)) for context in (64, 128)]
-    (found,) = aggregate.scalings(rows, "context_length")
+    (found,) = aggregate.size_scalings(rows, "context_length")
     assert (found.exponent, found.factor) == (None, None)
 
 
 def test_sizes_of_one_label_and_several_shapes_are_distinguished():
     rows = [row(), row(d_model=256, num_layers=4, num_heads=4, num_parameters=20_000_000, mean=20.0)]
     document = reports.render_markdown(
-        reports.tables(rows, added=(), pivots=aggregate.pivots(aggregate.with_distinct_labels(rows), rows="model_size",
-        columns="context_length", values="mean_time_ms"), fits=()), heading="x",
+        reports.aggregate_tables(rows, added=(), fits=(), pivots=aggregate.pivots(aggregate.with_distinct_labels(rows),
+        rows="model_size", columns="context_length", values="mean_time_ms")), heading="x",
     )  # fmt: skip
     for name in ("small 768x12x12", "small 256x4x4"):
         assert document.count(name) >= 2
@@ -319,9 +319,9 @@ def test_trials_that_cannot_be_paired_give_no_deviation(both):
 
 
 def test_cells_of_one_scaling_curve_differ_only_in_the_scaled_setting():
-    found = aggregate.scalings(ROWS, "context_length")
+    found = aggregate.size_scalings(ROWS, "context_length")
     assert sorted(len(one.points) for one in found) == [2, 2]
-    (by_size, other) = aggregate.scalings(ROWS, "num_parameters")
+    (by_size, other) = aggregate.size_scalings(ROWS, "num_parameters")
     assert {by_size.label, other.label} == {"context 128", "context 256"}
 
 
@@ -334,7 +334,7 @@ def test_ticks_of_the_scaling_plot_are_numbers_in_millions():
     seen = []
 
     def draw(figure):
-        cell_plots.scaling(aggregate.scalings(ROWS, "num_parameters"))(figure)
+        cell_plots.size_scaling_plot(aggregate.size_scalings(ROWS, "num_parameters"))(figure)
         figure.canvas.draw()
         seen.extend(label.get_text() for label in figure.axes[0].get_xticklabels())
 
@@ -352,7 +352,7 @@ def test_the_legend_of_many_curves_is_inside_the_picture_and_the_title_counts_th
         }
         for number, (context, batch, precision) in enumerate(settings)
     ]  # fmt: skip
-    figure = canvas.laid_out(cell_plots.scaling(aggregate.scalings(rows, "context_length")))
+    figure = canvas.laid_out(cell_plots.size_scaling_plot(aggregate.size_scalings(rows, "context_length")))
     figure.canvas.draw()
     (axes,) = figure.axes
     legend, whole = axes.get_legend().get_window_extent(), figure.bbox

@@ -10,7 +10,7 @@ from test_run_command import LAPTOP, engine, folder, run  # noqa: F401  # fixtur
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.summary import summarise
-from tensorprimat.session.budget import Budget, decide, half_width
+from tensorprimat.session.budget import Budget, decide_runs, half_width
 
 QUICK = ("--engine", "torch", "--steps", "8", "--warmup-steps", "1", "--model", "llama")
 PRECISIONS = ("--ab", "--precision fp32", "--ab", "--precision bf16")
@@ -22,7 +22,7 @@ write(seconds=speed * (1 + 0.05 * nth) + 0.0001 * (nth % 3))
 
 @pytest.fixture
 def machine(folder, engine, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: LAPTOP)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda: LAPTOP)
     engine(DRIFTING)
     return folder
 
@@ -103,12 +103,12 @@ def test_an_impossible_value_is_refused_by_its_flag(capsys, flags, printed):
 
 
 def test_a_fixed_number_of_runs_is_never_extended():
-    assert not decide(Budget(runs=2), [result(runs=1)], runs=1, began=time.monotonic()).done
-    assert decide(Budget(runs=2), [result(runs=2)], runs=2, began=time.monotonic()).done
+    assert not decide_runs(Budget(runs=2), [result(runs=1)], runs=1, began=time.monotonic()).done
+    assert decide_runs(Budget(runs=2), [result(runs=2)], runs=2, began=time.monotonic()).done
 
 
 def test_no_run_is_added_once_the_budget_of_minutes_is_spent():
-    spent = decide(Budget(runs=1, target=1e-6, minutes=1), [result(runs=4)], runs=4, began=time.monotonic() - 61)
+    spent = decide_runs(Budget(runs=1, target=1e-6, minutes=1), [result(runs=4)], runs=4, began=time.monotonic() - 61)
     assert spent.done
     assert "--budget-minutes 1" in spent.sentence
 
@@ -127,7 +127,7 @@ def test_stopping_when_narrow_keeps_the_coverage():
             rows = template.steps.take(template.steps.column("run") < runs)
             times = np.repeat(levels[:runs], 8)
             one = summarise(template.model_copy(update={"steps": rows.replace(seconds=times)}))
-            decision = decide(Budget(runs=1, target=0.015, max_runs=8), [one], runs=runs, began=time.monotonic())
+            decision = decide_runs(Budget(runs=1, target=0.015, max_runs=8), [one], runs=runs, began=time.monotonic())
             if decision.done:
                 break
         mean = np.log(levels[:runs] / 10).mean()

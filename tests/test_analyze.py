@@ -101,7 +101,7 @@ def test_facts_of_the_file_win_over_those_of_its_path(old, capsys):
     ],
 )
 def test_paths_name_models_and_precisions_only_in_whole_words(parts, model, precision):
-    assert (paths.model_of(parts), paths.precision_of(parts)) == (model, precision)
+    assert (paths.model_in_path(parts), paths.precision_in_path(parts)) == (model, precision)
 
 
 def test_an_unreadable_file_is_listed_and_never_fatal(old, capsys):
@@ -181,7 +181,7 @@ def test_csv_has_one_line_per_file_and_quotes_formulas(old, capsys):
     code, out, _ = analyze(capsys, "--csv", "amd-logs")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
-    assert list(rows[0]) == list(survey.COLUMNS)
+    assert list(rows[0]) == list(survey.SURVEY_COLUMNS)
     assert (
         len({row["file"] for row in rows}) == len(rows) == sum(path.is_file() for path in Path("amd-logs").rglob("*"))
     )

@@ -62,14 +62,14 @@ def test_a_clock_that_agrees_needs_no_explanation():
     assert (outcome.audit.clock, outcome.audit.work, outcome.audit.work_unit) == ("train_runtime", 8000.0, "tokens")
     assert outcome.audit.ratio == pytest.approx(1.005)
     assert outcome.audit.explained_by == ()
-    assert audit_verdict.reason(outcome.audit) is None
+    assert audit_verdict.gap_reason(outcome.audit) is None
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
 def test_start_up_explains_what_the_clock_counts_above_the_headline():
     outcome = audited(result(rows([12.0, *[1.0] * 19]), LogClock(name="train_runtime", seconds=31.0)), "run.log")
     assert outcome.audit.explained_by == ("start-up 11 s",)
-    assert audit_verdict.reason(outcome.audit) == "55.0 % above the rate by the log's train_runtime: start-up 11 s"
+    assert audit_verdict.gap_reason(outcome.audit) == "55.0 % above the rate by the log's train_runtime: start-up 11 s"
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
@@ -85,7 +85,7 @@ def test_an_unexplained_difference_is_the_first_warning():
     assert outcome.warnings[0] == (
         "audit: 100 steps take 100 s at the measured pace, but 110 s by train_runtime: 9 s (8 %) are unexplained"
     )
-    assert audit_verdict.reason(outcome.audit) == "10.0 % above the rate by the log's train_runtime: cause unknown"
+    assert audit_verdict.gap_reason(outcome.audit) == "10.0 % above the rate by the log's train_runtime: cause unknown"
 
 
 @pytest.mark.parametrize("seconds", [60.0, 160.0])
@@ -306,9 +306,9 @@ def test_what_was_subtracted_from_the_clock_does_not_explain_a_gap():
     subtracted = Audit(
         clock="the timestamps of the rows", ratio=1.2, explained_by=("evaluation 60 s, subtracted from the clock",)
     )
-    assert audit_verdict.reason(subtracted) == "20.0 % above the rate by the timestamps of the rows: cause unknown"
+    assert audit_verdict.gap_reason(subtracted) == "20.0 % above the rate by the timestamps of the rows: cause unknown"
     counted = subtracted.changed(explained_by=("checkpoint 30 s", *subtracted.explained_by))
-    assert audit_verdict.reason(counted).endswith("rows: checkpoint 30 s")
+    assert audit_verdict.gap_reason(counted).endswith("rows: checkpoint 30 s")
 
 
 def test_every_measured_segment_is_compared_with_its_dates():

@@ -128,7 +128,7 @@ def test_a_training_that_fails_keeps_its_log_and_its_measured_steps(tmp_path):
 
 def test_every_value_of_the_spec_is_set_in_the_recipe(tmp_path):
     requested = spec(tmp_path, precision="fp8", num_gpus=8, tensor_model_parallel_size=4, sequence_length=4096)
-    config = bridge.configure(recipe(), requested)
+    config = bridge.configure_recipe(recipe(), requested)
     assert (config.model.tensor_model_parallel_size, config.model.sequence_parallel) == (4, True)
     assert config.model.seq_length == config.dataset.seq_length == 4096
     assert (config.train.train_iters, config.train.micro_batch_size, config.train.global_batch_size) == (6, 1, 8)
@@ -162,10 +162,12 @@ def test_a_performance_recipe_keeps_its_own_precision_and_recomputation(tmp_path
     tuned = recipe()
     tuned.mixed_precision, tuned.model.recompute_granularity = "its own", "its own"
     requested = spec(tmp_path, precision="fp8", context_parallel_size=1)
-    config = bridge.configure(tuned, requested, is_performance_recipe=True)
+    config = bridge.configure_recipe(tuned, requested, is_performance_recipe=True)
     assert (config.mixed_precision, config.model.recompute_granularity) == ("its own", "its own")
     assert config.train.global_batch_size == 8
-    config = bridge.configure(tuned, requested.model_copy(update={"recompute": "full"}), is_performance_recipe=True)
+    config = bridge.configure_recipe(
+        tuned, requested.model_copy(update={"recompute": "full"}), is_performance_recipe=True
+    )
     assert config.model.recompute_granularity == "full"
 
 
@@ -174,7 +176,7 @@ def test_another_recipe_gets_the_settings_common_to_performance_recipes(tmp_path
     plain.ddp = SimpleNamespace(check_for_nan_in_grad=True, grad_reduce_in_fp32=True)
     fusions = ("apply_rope_fusion", "bias_activation_fusion", "bias_dropout_fusion")
     vars(plain.model).update(dict.fromkeys(fusions, False))
-    config = bridge.configure(plain, spec(tmp_path))
+    config = bridge.configure_recipe(plain, spec(tmp_path))
     assert (config.ddp.check_for_nan_in_grad, config.ddp.grad_reduce_in_fp32) == (False, False)
     assert all(getattr(config.model, fusion) for fusion in fusions), "as in NVIDIA's model of Llama"
 
@@ -183,20 +185,20 @@ def test_a_version_that_has_moved_a_setting_is_followed_or_refused_by_name(tmp_p
     older = recipe()
     older.train.eval_iters = 32
     del older.validation
-    assert bridge.configure(older, spec(tmp_path)).train.eval_iters == 0
+    assert bridge.configure_recipe(older, spec(tmp_path)).train.eval_iters == 0
     del older.scheduler.lr_warmup_iters
     with pytest.raises(RunError, match=r"has no scheduler\.lr_warmup_iters in its recipes; try --engine torch"):
-        bridge.configure(older, spec(tmp_path))
+        bridge.configure_recipe(older, spec(tmp_path))
 
 
 @pytest.mark.parametrize("version", FACTS["versions"], ids=lambda version: version["version"])
 def test_every_name_used_of_megatron_bridge_is_in_each_of_its_versions(version):
     for model in MODELS:
-        assert bridge.recipe_name(model, version["recipes"]).startswith(bridge.RECIPES[model])
+        assert bridge.recipe_name(model, version["recipes"]).startswith(bridge.BRIDGE_RECIPES[model])
     there = {*FACTS["places"], *version["moved"]}
-    for places, _ in bridge.SETTINGS:
+    for places, _ in bridge.BRIDGE_SETTINGS:
         assert there.intersection(places), places
-    assert set(bridge.PRECISIONS.values()) <= set(FACTS["precisions"])
+    assert set(bridge.BRIDGE_PRECISIONS.values()) <= set(FACTS["precisions"])
 
 
 def test_a_package_without_the_recipe_is_refused():

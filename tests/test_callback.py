@@ -259,7 +259,7 @@ def test_name_shape_and_count_come_from_a_model_of_transformers(tmp_path):
         def __init__(self):
             super().__init__()
             del self.embedding
-            self.language_model = LanguageModel(models.find("qwen", "tiny"))
+            self.language_model = LanguageModel(models.find_preset("qwen", "tiny"))
 
         def training_step(self, batch, batch_idx):
             return self.language_model(batch)
@@ -267,7 +267,7 @@ def test_name_shape_and_count_come_from_a_model_of_transformers(tmp_path):
     unnamed = BenchmarkCallback(output_dir=str(tmp_path), print_every=0)
     found = fit(unnamed, Wrapped(), max_steps=2).model
     assert found.name == "qwen"
-    assert found.shape == models.find("qwen", "tiny").shape
+    assert found.shape == models.find_preset("qwen", "tiny").shape
     assert found.parameters == models.parameters(found.shape)
 
 
@@ -276,9 +276,9 @@ def test_a_modified_model_gets_no_shape_but_a_warning():
     from tensorprimat.engines import introspect
     from tensorprimat.engines.torch.model import LanguageModel
 
-    changed = LanguageModel(models.find("llama", "tiny"))
+    changed = LanguageModel(models.find_preset("llama", "tiny"))
     changed.adapter = torch.nn.Linear(3, 3)
-    found, warnings = introspect.model(changed, sharded=False)
+    found, warnings = introspect.describe_model(changed, sharded=False)
     assert found.shape is None
     assert "without a confirmed shape there is no MFU" in warnings[0]
 

@@ -300,7 +300,7 @@ def test_published_results_name_one_source_and_a_date():
 
 
 def test_published_tflops_count_by_the_convention_that_they_name():
-    shape = models.find("llama").shape
+    shape = models.find_preset("llama").shape
     for row in catalogue.published_tables():
         if row.tflops_per_gpu and row.flops_convention == "megatron":
             implied = row.tflops_per_gpu * 1e12 / row.tokens_per_second_per_gpu
@@ -312,7 +312,7 @@ def test_published_models_have_the_name_that_logs_get():
 
 
 def test_the_flops_of_llama_405b_are_those_of_megatron_bridges_published_tables():
-    counted = flops.per_token(shapes.parse(mlperf_rules.benchmark("llama31_405b").shape).shape, 8192)
+    counted = flops.per_token(shapes.parse_shape(mlperf_rules.benchmark_rules("llama31_405b").shape).shape, 8192)
     rows = [row for row in catalogue.published_tables() if row.model == "llama3.1-405b" and "26.06" in row.source]
     assert len(rows) == 7
     for row in rows:

@@ -92,7 +92,7 @@ def test_without_slurm_a_run_is_refused_but_the_script_is_shown(run, monkeypatch
     monkeypatch.setattr(executors.shutil, "which", lambda _: None)
     code, _, printed = run("--executor", "slurm")
     assert (code, "sbatch is not on this machine" in printed) == (2, True)
-    executors.check(Cluster(executor="slurm"), nodes=2, folder=tmp_path, dry_run=True)
+    executors.check_cluster(Cluster(executor="slurm"), nodes=2, folder=tmp_path, dry_run=True)
 
 
 def test_ranks_that_torchrun_started_are_not_sent_elsewhere(run, monkeypatch):
@@ -105,11 +105,11 @@ def test_ranks_that_torchrun_started_are_not_sent_elsewhere(run, monkeypatch):
 
 
 def test_nodes_have_the_gpu_of_the_flag_or_else_that_of_this_machine():
-    assert executors.machine_of(Cluster(executor="slurm"), None, HERE) is HERE
-    node = executors.machine_of(Cluster(executor="slurm", gpu="NVIDIA H100 80GB HBM3"), 8, HERE)
+    assert executors.node_machine(Cluster(executor="slurm"), None, HERE) is HERE
+    node = executors.node_machine(Cluster(executor="slurm", gpu="NVIDIA H100 80GB HBM3"), 8, HERE)
     assert (node.platform, node.gpu_info.device_count) == ("nvd", 8)
-    assert executors.machine_of(Cluster(executor="slurm", gpu="MI300X"), 8, HERE).platform == "amd"
-    assert executors.machine_of(Cluster(executor="slurm", gpu="cpu"), None, node).platform == "cpu"
+    assert executors.node_machine(Cluster(executor="slurm", gpu="MI300X"), 8, HERE).platform == "amd"
+    assert executors.node_machine(Cluster(executor="slurm", gpu="cpu"), None, node).platform == "cpu"
 
 
 H100 = ("--gpu", "H100", "--num-gpus", "8", "--dry-run")
@@ -154,7 +154,7 @@ def test_packages_of_this_machine_do_not_matter_to_ranks_that_have_their_own(run
     sent = []
     monkeypatch.setattr(registry, "importable", lambda name: name.startswith("nemo") != (engine == "nemo"))
     without_torchao(monkeypatch)
-    monkeypatch.setattr(submit, "script", lambda spec, *_, **__: sent.append(spec) or "")
+    monkeypatch.setattr(submit, "executor_script", lambda spec, *_, **__: sent.append(spec) or "")
     code, _, printed = run("--executor", *flags, *H100)
     assert (code, [one.engine for one in sent]) == (0, [engine]), printed
 
@@ -176,7 +176,7 @@ def test_a_result_of_an_image_has_the_same_name_whatever_the_login_node_has(run,
         return launch.Ending(result=None, error=RunError("the job failed"))
 
     monkeypatch.setattr(registry, "importable", lambda name: installed or not name.startswith("nemo"))
-    monkeypatch.setattr(launch, "run", sent)
+    monkeypatch.setattr(launch, "run_in_process", sent)
     code, _, printed = run("--executor", *flags, "--gpu", "H100", "--num-gpus", "8")
     assert (code, [re.sub(r"_\d{8}_\d{6}_\d+_run1", "", name) for name in folders]) == (1, [stem]), printed
 
@@ -191,7 +191,7 @@ def spec(**changes):
 
 
 def test_nemo_runs_on_several_nodes_only_through_an_executor():
-    node = executors.machine_of(Cluster(executor="slurm", gpu="H100"), 8, HERE)
+    node = executors.node_machine(Cluster(executor="slurm", gpu="H100"), 8, HERE)
     nemo.check(spec(options={executors.OPTION: "slurm"}), node)
     with pytest.raises(UsageError, match="--nodes with --executor"):
         nemo.check(spec(), node)
@@ -215,25 +215,25 @@ def controller(tmp_path, monkeypatch):
 
 def test_a_jobs_state_is_read_from_the_controller(controller):
     controller("JobId=7 JobName=tensorprimat.llama JobState=PENDING Reason=Resources NodeList=(null) ExitCode=0:0")
-    state = slurm.state("7")
+    state = slurm.job_state("7")
     assert (state.word, state.reason, state.nodes, state.ended) == ("PENDING", "Resources", None, False)
     controller("JobId=7 JobState=TIMEOUT Reason=TimeLimit NodeList=node-[1-2]")
-    assert slurm.state("7").ended
-    assert "time limit; give more with --time" in slurm.state("7").ending
+    assert slurm.job_state("7").ended
+    assert "time limit; give more with --time" in slurm.job_state("7").ending
 
 
 def test_a_job_the_controller_has_forgotten_is_looked_up_in_the_accounting_if_there_is_one(controller):
     unknown = "slurm_load_jobs error: Invalid job id specified"
     controller(code=1, complaint=unknown, accounting="echo 'CANCELLED by 0|node-1'")
-    assert slurm.state("7") == slurm.JobState(word="CANCELLED", nodes="node-1")
+    assert slurm.job_state("7") == slurm.JobState(word="CANCELLED", nodes="node-1")
     controller(code=1, complaint=unknown)
-    assert slurm.state("7") is None
+    assert slurm.job_state("7") is None
 
 
 def test_a_controller_that_does_not_answer_does_not_end_the_job(controller):
     controller(code=1, complaint="Unable to contact slurm controller (connect failure)")
-    assert slurm.state("7").word == slurm.UNANSWERED
-    assert not slurm.state("7").ended
+    assert slurm.job_state("7").word == slurm.UNANSWERED
+    assert not slurm.job_state("7").ended
 
 
 @pytest.mark.parametrize(("gres", "counts"), [("gpu:h100:8(S:0-1)", True), ("(null)", False)])
@@ -338,7 +338,7 @@ def test_ctrl_c_reports_the_outcome_of_the_job(tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)  # the signal arrives here
 
-    ending = launch.run(
+    ending = launch.run_in_process(
         spec(), module="unused", log=tmp_path / "log", on_line=interrupt, wrapping=[sys.executable, str(program)]
     )
     assert ending.interrupted
@@ -347,9 +347,9 @@ def test_ctrl_c_reports_the_outcome_of_the_job(tmp_path):
 
 def test_a_script_that_nemo_run_cannot_write_is_reported_in_one_line(monkeypatch, tmp_path):
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr="noise\nkubernetes: no configuration found\n")
-    monkeypatch.setattr(submit.processes, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(submit.processes, "run_guarded", lambda *_, **__: failed)
     with pytest.raises(RunError, match="--executor kubernetes: kubernetes: no configuration found"):
-        submit.script(spec(), Cluster(executor="kubernetes"), module="m", folder=tmp_path)
+        submit.executor_script(spec(), Cluster(executor="kubernetes"), module="m", folder=tmp_path)
 
 
 def test_a_spec_file_is_read_as_the_work_that_it_describes():

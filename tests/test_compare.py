@@ -10,7 +10,7 @@ from plausible import means_only, result
 
 from tensorprimat.analysis import estimates
 from tensorprimat.analysis.compare import compare
-from tensorprimat.analysis.sides import usable
+from tensorprimat.analysis.sides import usable_results
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
@@ -96,9 +96,9 @@ def test_an_unfinished_run_that_is_pooled_with_a_finished_one_is_not_blamed_on_i
     pooled = pool([finished, unfinished])
     steps = pooled.performance_metrics.measured_steps
     loaded = [replace(one, side="h100") for one in files(pooled)]
-    _, [told] = usable(loaded)
+    _, [told] = usable_results(loaded)
     assert told == f"result_0.json and the runs pooled with it: 1 of 2 did not finish; all {steps} measured steps count"
-    _, [told] = usable([replace(one, side="h100") for one in files(unfinished)])
+    _, [told] = usable_results([replace(one, side="h100") for one in files(unfinished)])
     assert "the run did not finish; its" in told
 
 

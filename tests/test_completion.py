@@ -130,7 +130,7 @@ def test_every_option_that_takes_a_known_name_offers_names(command):
 
 def test_every_offered_name_is_read_as_the_name_itself():
     for gpu in catalogue.gpus():
-        [offer] = [name for name in known_values.offer(known_values.gpus)(gpu.name.replace(" ", "-"))
+        [offer] = [name for name in known_values.offer(known_values.gpu_names)(gpu.name.replace(" ", "-"))
                    if name == gpu.name.replace(" ", "-")]  # fmt: skip
         assert catalogue.variants(offer) == catalogue.variants(gpu.name) != ()
     entries = mlperf_library.load(None).entries

@@ -29,15 +29,15 @@ def config_file(folder: Path, **changed) -> Path:
 
 def test_a_config_json_of_hugging_face_is_read_from_the_file_or_its_folder(tmp_path):
     path = config_file(tmp_path)
-    assert shapes.parse(str(path)).shape == models.find("llama").shape
-    assert shapes.parse(str(tmp_path)).preset == models.find("llama")
+    assert shapes.parse_shape(str(path)).shape == models.find_preset("llama").shape
+    assert shapes.parse_shape(str(tmp_path)).preset == models.find_preset("llama")
 
 
 def test_a_window_that_is_switched_off_is_not_a_window(tmp_path):
     qwen = {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}
-    assert shapes.parse(str(config_file(tmp_path, **qwen))).shape.sliding_window is None
+    assert shapes.parse_shape(str(config_file(tmp_path, **qwen))).shape.sliding_window is None
     mistral = {"model_type": "mistral", "sliding_window": 4096}
-    assert shapes.parse(str(config_file(tmp_path, **mistral))).shape.sliding_window == 4096
+    assert shapes.parse_shape(str(config_file(tmp_path, **mistral))).shape.sliding_window == 4096
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def test_a_window_that_is_switched_off_is_not_a_window(tmp_path):
     ],
 )  # fmt: skip
 def test_a_file_without_layer_types_has_the_windows_of_its_architecture(tmp_path, published, windows):
-    shape = shapes.parse(str(config_file(tmp_path, **published))).shape
+    shape = shapes.parse_shape(str(config_file(tmp_path, **published))).shape
     assert (shape.sliding_window, shape.windowed_layers) == windows
 
 
 def test_a_config_json_of_gpt2_is_read_by_the_names_that_it_uses(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_inner": None}))
-    shape = shapes.parse(str(path)).shape
+    shape = shapes.parse_shape(str(path)).shape
     assert (shape.ffn_hidden_size, shape.gated_mlp, shape.tied_embeddings) == (3072, False, True)
     assert models.matrix_parameters(shape) == 12 * 12 * 768**2 + 50_257 * 768
 
@@ -88,4 +88,4 @@ def test_an_odd_entry_is_counted_or_refused_in_one_line(kind):
 )
 def test_a_config_json_whose_cost_is_not_known_is_refused(changed, tmp_path):
     with pytest.raises(UsageError, match="--shape"):
-        shapes.parse(str(config_file(tmp_path, **changed)))
+        shapes.parse_shape(str(config_file(tmp_path, **changed)))

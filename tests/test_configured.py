@@ -67,7 +67,7 @@ def test_the_loss_is_that_of_transformers(kind):
 def run(tmp_path, kind):
     """Train three steps of the tiny preset; return the spec and the result."""
     path = written(tmp_path, {"model_type": kind, "torch_dtype": "bfloat16"}, name=f"my-{kind}.json")
-    name, config = torch_config.read(str(path))
+    name, config = torch_config.read_model_config(str(path))
     spec = prepare.spec_of(
         name, settings(config, micro_batch_size=2, global_batch_size=2), engine=ENGINES["torch"], machine=CPU
     )
@@ -103,12 +103,12 @@ def test_a_model_that_no_shape_expresses_has_the_flops_of_its_layers(tmp_path):
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind != "llama4_text"])
 def test_the_layers_of_a_live_model_have_the_shape_of_its_configuration(kind):
     model = tiny(kind)
-    found, warnings = introspect.model(torch_model.causal_model(model), sharded=False)
+    found, warnings = introspect.describe_model(torch_model.causal_model(model), sharded=False)
     assert (found.shape, found.parameters, warnings) == (model.shape, model.parameters, [])
 
 
 def test_a_configuration_that_a_shape_expresses_has_that_shape(tmp_path):
-    shape = models.find("llama").shape
+    shape = models.find_preset("llama").shape
     entries = {
         "model_type": "llama", "vocab_size": shape.vocab_size, "hidden_size": 4096, "intermediate_size": 14336,
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -116,10 +116,10 @@ def test_a_configuration_that_a_shape_expresses_has_that_shape(tmp_path):
         "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                          "original_max_position_embeddings": 8192},
     }  # fmt: skip
-    name, config = torch_config.read(str(written(tmp_path, entries)))
-    model = torch_config.model(name, config, "full")
+    name, config = torch_config.read_model_config(str(written(tmp_path, entries)))
+    model = torch_config.model_of_config(name, config, "full")
     assert (model.shape, model.parameters) == (shape, models.parameters(shape))
-    assert torch_config.model(name, config, "tiny").shape.num_key_value_heads == 2
+    assert torch_config.model_of_config(name, config, "tiny").shape.num_key_value_heads == 2
 
 
 def test_the_tiny_shape_keeps_what_the_architecture_has():
@@ -159,14 +159,14 @@ def test_the_tiny_shape_keeps_what_the_architecture_has():
 def test_a_file_that_is_not_a_model_is_refused_in_one_line(tmp_path, content, printed):
     path = written(tmp_path, content)
     with pytest.raises(UsageError, match=printed) as refused:
-        torch_config.read(str(path))
+        torch_config.read_model_config(str(path))
     assert "\n" not in str(refused.value)
     assert str(refused.value).startswith(f"--model {path}: ")
 
 
 def test_a_model_that_does_not_exist_is_refused_with_the_names_that_do():
     with pytest.raises(UsageError, match=r"--model lama: no such model; models: llama, qwen"):
-        torch_config.read("lama")
+        torch_config.read_model_config("lama")
 
 
 def test_an_architecture_that_this_transformers_lacks_is_named_with_its_version(tmp_path, monkeypatch):
@@ -174,7 +174,7 @@ def test_an_architecture_that_this_transformers_lacks_is_named_with_its_version(
 
     monkeypatch.setattr(transformers, "CONFIG_MAPPING", {"llama": None})
     with pytest.raises(UsageError, match=rf"transformers {transformers.__version__} has no architecture 'gpt_oss'"):
-        torch_config.read(str(written(tmp_path, {"model_type": "gpt_oss"})))
+        torch_config.read_model_config(str(written(tmp_path, {"model_type": "gpt_oss"})))
 
 
 @pytest.mark.parametrize("fault", ["table of attentions", "own mask"])
@@ -191,7 +191,7 @@ def test_model_classes_that_accept_no_custom_attention_are_refused_with_their_ve
     with pytest.raises(
         UsageError, match=rf"transformers {version} cannot build the model \(its attention .* newer one"
     ):
-        torch_config.read(str(written(tmp_path, {"model_type": "olmoe"})))
+        torch_config.read_model_config(str(written(tmp_path, {"model_type": "olmoe"})))
 
 
 def test_only_the_torch_engine_trains_a_configuration():
@@ -203,7 +203,7 @@ def test_only_the_torch_engine_trains_a_configuration():
 def test_a_file_named_like_a_built_in_model_is_not_taken_for_it(tmp_path):
     folder = tmp_path / "llama"
     folder.mkdir()
-    name, _ = torch_config.read(str(written(folder, {"model_type": "qwen3"})))
+    name, _ = torch_config.read_model_config(str(written(folder, {"model_type": "qwen3"})))
     assert name == "llama-config"
 
 

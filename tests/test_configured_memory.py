@@ -51,8 +51,8 @@ def test_estimated_activations_of_every_architecture_equal_the_bytes_that_autogr
 @pytest.mark.parametrize(("kind", "ratio"), [("llama", 1.0), ("qwen3", 1.08), ("mixtral", 1.15), ("llama4_text", 7.5)])
 def test_a_compiled_layer_is_counted_in_the_graph_that_it_hands_to_backward(kind, ratio):
     """Llama's formula is exact; others keep norms of queries and keys, tokens of experts, or every expert."""
-    model = torch_config.model(kind, completed(kind), "full")
-    counted = torch_memory.kept_bytes_per_token(model, precision="bf16", compiled=True)
+    model = torch_config.model_of_config(kind, completed(kind), "full")
+    counted = torch_memory.mean_kept_bytes_per_token(model, precision="bf16", compiled=True)
     formula = training_memory.kept_bytes_per_token(
         model.memory_shape, width=2, compiled=True, fused_norm=True, whole_scores=0
     )
@@ -62,17 +62,17 @@ def test_a_compiled_layer_is_counted_in_the_graph_that_it_hands_to_backward(kind
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("compiled", [True, False])
 def test_autocast_is_counted_without_the_casts_of_the_weights(compiled):
-    model = torch_config.model("llama", completed("llama"), "tiny")
+    model = torch_config.model_of_config("llama", completed("llama"), "tiny")
     how = {"compiled": compiled, "fused_norm": True, "autocast": True}
-    counted = torch_memory.kept_bytes_per_token(model, precision="bf16", **how)
+    counted = torch_memory.mean_kept_bytes_per_token(model, precision="bf16", **how)
     formula = training_memory.kept_bytes_per_token(model.memory_shape, width=2, whole_scores=0, **how)
     assert counted == pytest.approx(formula, rel=0.03)
 
 
 @pytest.mark.parametrize("fused_norm", [True, False])
 def test_an_eager_layer_is_counted_with_the_norm_of_the_gpu(fused_norm):
-    model = torch_config.model("llama", completed("llama"), "tiny")
-    counted = torch_memory.kept_bytes_per_token(model, precision="bf16", compiled=False, fused_norm=fused_norm)
+    model = torch_config.model_of_config("llama", completed("llama"), "tiny")
+    counted = torch_memory.mean_kept_bytes_per_token(model, precision="bf16", compiled=False, fused_norm=fused_norm)
     formula = training_memory.kept_bytes_per_token(
         model.memory_shape, width=2, compiled=False, fused_norm=fused_norm, whole_scores=0
     )
@@ -81,12 +81,12 @@ def test_an_eager_layer_is_counted_with_the_norm_of_the_gpu(fused_norm):
 
 def test_a_model_that_torch_cannot_count_is_estimated_by_its_shape_with_a_note(monkeypatch):
     counted = spec_of("mixtral", preset="tiny", num_gpus=1)
-    assert "shape alone" not in run_summary.memory(counted, H200)
+    assert "shape alone" not in run_summary.memory_estimate_text(counted, H200)
 
     def refuses(*_, **__):
         raise RuntimeError("not with such tensors")
 
-    monkeypatch.setattr(torch_memory, "kept_bytes_per_token", refuses)
+    monkeypatch.setattr(torch_memory, "mean_kept_bytes_per_token", refuses)
     by_shape = spec_of("mixtral", preset="tiny", num_gpus=1)
     assert training_memory.estimate(by_shape).activations < training_memory.estimate(counted).activations
-    assert "activations from the model's shape alone" in run_summary.memory(by_shape, H200)
+    assert "activations from the model's shape alone" in run_summary.memory_estimate_text(by_shape, H200)

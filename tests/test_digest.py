@@ -23,7 +23,7 @@ def log(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("size", [0, 10, digest.WORTH_A_THREAD_BYTES, 3 * digest.BLOCK_BYTES // 2])
+@pytest.mark.parametrize("size", [0, 10, digest.WORTH_A_THREAD_BYTES, 3 * digest.DIGEST_BLOCK_BYTES // 2])
 def test_a_digest_covers_all_bytes(tmp_path, size):
     content = bytes(range(256)) * (size // 256 + 1)
     (tmp_path / "a").write_bytes(content[:size])
@@ -64,7 +64,7 @@ def test_a_digest_that_was_begun_before_the_file_grew_is_not_used(log, monkeypat
     monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 1)
     digest.begin_first([str(log)])
     log.write_text(log.read_text() + ROW.format(9))
-    assert digest.of(log).done()[0] == hashlib.sha256(log.read_bytes()).hexdigest()
+    assert digest.digest_of(log).done()[0] == hashlib.sha256(log.read_bytes()).hexdigest()
 
 
 def test_a_missing_file_has_no_digest(tmp_path):

@@ -28,7 +28,7 @@ def find(*folders: Path, **environment: str) -> dict[str, discover.Search]:
     with pytest.MonkeyPatch.context() as changed:
         for name, value in environment.items():
             changed.setenv(name, value)
-        return discover.find(MODELS, folders=folders)
+        return discover.find_logs(MODELS, folders=folders)
 
 
 def test_an_empty_folder_has_no_log(tmp_path: Path) -> None:
@@ -172,6 +172,6 @@ def test_logs_are_searched_in_this_folder_output_and_primus(tmp_path: Path, monk
     primus.mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRIMUS_PATH", str(primus))
-    assert discover.places()[:3] == [Path("."), Path("output"), primus]
+    assert discover.searched_folders()[:3] == [Path("."), Path("output"), primus]
     monkeypatch.setenv("PRIMUS_PATH", str(tmp_path))
-    assert discover.places()[:2] == [Path("."), Path("output")], "each folder once"
+    assert discover.searched_folders()[:2] == [Path("."), Path("output")], "each folder once"

@@ -138,7 +138,7 @@ def test_the_overview_finds_old_studies_under_the_commands_that_replaced_them(ca
         assert lines[place - 1].split()[0] == command
 
 
-@pytest.mark.parametrize("name", [name for names in earlier.COMMANDS.values() for name in names])
+@pytest.mark.parametrize("name", [name for names in earlier.EARLIER_COMMANDS.values() for name in names])
 def test_every_old_name_runs_its_command(name, capsys):
     assert main([name, "--help"]) == 0
     assert main([f"{name}.py", "--help"]) == 0
@@ -259,7 +259,7 @@ def test_extract_writes_the_file_that_is_named(folder, ending):
 
 def test_benchmark_writes_the_file_that_is_named(folder, monkeypatch, capsys):
     laptop = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")
-    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: laptop)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda: laptop)
     monkeypatch.setattr(sys, "argv", ["benchmark.py"])
     for variable in ("LLAMA_LOG", "QWEN_LOG", "MISTRAL_LOG", "PRIMUS_PATH"):
         monkeypatch.delenv(variable, raising=False)
@@ -362,6 +362,6 @@ def parameters_of(command):
 
 
 def test_every_script_of_the_table_of_names_is_on_the_page():
-    for names in earlier.COMMANDS.values():
+    for names in earlier.EARLIER_COMMANDS.values():
         for name in names:
             assert name.removesuffix(".py") in PAGE or name == "aggregate_results", name

@@ -11,7 +11,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import prepare, registry
-from tensorprimat.engines.choice import choose, looks_for_logs
+from tensorprimat.engines.choice import choose_engines, looks_for_logs
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.modules import MODULES, memory_model
 from tensorprimat.engines.primus import checkout as primus_checkout
@@ -25,7 +25,7 @@ EIGHT_GPUS = Machine(platform="nvd", gpu_info=GpuInfo(device_count=8, total_memo
 
 
 def chosen(requested, platform, with_log=()):
-    plan = choose(requested, platform=platform, models=MODELS, with_log=with_log)
+    plan = choose_engines(requested, platform=platform, models=MODELS, with_log=with_log)
     return {model: engine and engine.name for model, engine in plan.engines.items()}
 
 
@@ -68,7 +68,7 @@ def test_the_torch_engine_trains_everywhere_on_request(platform):
 )
 def test_cuda_trains_with_nemo_then_bridge_then_torch_and_states_the_reason(monkeypatch, absent, engine, because):
     monkeypatch.setattr(registry, "importable", lambda name: not name.startswith(absent) if absent else True)
-    plan = choose("auto", platform="nvd", models=MODELS, with_log=())
+    plan = choose_engines("auto", platform="nvd", models=MODELS, with_log=())
     assert {chosen.name for chosen in plan.engines.values()} == {engine}
     assert plan.because == because
 
@@ -89,7 +89,7 @@ def plan_on(monkeypatch):
     def plan(machine, *packages, models=("llama",), **flags):
         monkeypatch.setattr(registry, "importable", lambda name: name.startswith((*packages, "torch")))
         obstacle = obstacle_of(settings(**flags), machine)
-        return choose("auto", platform="nvd", models=models, with_log=(), obstacle=obstacle)
+        return choose_engines("auto", platform="nvd", models=models, with_log=(), obstacle=obstacle)
 
     return plan
 
@@ -172,7 +172,7 @@ def test_ranks_that_slurm_starts_use_the_engine_that_fits_their_number_of_gpus(m
     cluster = executors.Cluster(executor="slurm")
     for count, engine in ((1, "torch"), (8, "nemo")):
         obstacle = obstacle_of(settings(), gpus(H100, count))
-        plan = executors.plan("auto", cluster, platform="nvd", models=["llama"], obstacle=obstacle)
+        plan = executors.plan_engines("auto", cluster, platform="nvd", models=["llama"], obstacle=obstacle)
         assert engine_names(plan) == [engine]
         assert "trains, started by slurm" in plan.because
 

@@ -39,7 +39,7 @@ def saved(folder, platform, device, step_seconds, *, stamp, model="llama", prese
         platform=platform,
         gpu_info=GpuInfo(device_name=device, device_count=8),
         timestamp="2026-11-20T10:00:00",
-        model=Model(name=model, preset=preset, shape=models.find(model, preset).shape),
+        model=Model(name=model, preset=preset, shape=models.find_preset(model, preset).shape),
         training_config=TrainingConfig(**facts),
         performance_metrics=PerformanceMetrics(),
         power_metrics=PowerMetrics() if platform == "amd" else None,

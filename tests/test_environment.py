@@ -97,9 +97,9 @@ def test_the_driver_and_the_communication_library_of_a_gpu_are_recorded(monkeypa
     ],
 )  # fmt: skip
 def test_a_variable_that_changes_speed_is_recorded(name):
-    assert environment.settings({name: "1"}) == {name: "1"}
+    assert environment.speed_variables({name: "1"}) == {name: "1"}
 
 
 @pytest.mark.parametrize("name", ["CUDA_HOME", "NCCL_DEBUG_FILE", "TRITON_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "HOME"])
 def test_a_variable_that_states_a_path_or_selects_devices_is_not_recorded(name):
-    assert environment.settings({name: "1"}) == {}
+    assert environment.speed_variables({name: "1"}) == {}

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tensorprimat.analysis.metrics import measure
+from tensorprimat.analysis.metrics import calculate_metrics
 from tensorprimat.core import data_files, decoders, flops, models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import ModelShape
@@ -42,7 +42,7 @@ DEEPSEEK_V2_LITE = DEEPSEEK_V3 | {
 def written(tmp_path, config):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    return shapes.parse(str(path))
+    return shapes.parse_shape(str(path))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ BY_NVIDIA = {
     "qwen3-235b-a22b": "Qwen3-235B-A22B",
     "gpt-oss-120b": "gpt-oss-120b",
 }
-TABLES = [row for row in data_files.read("published")["result"] if row.get("framework") == "Megatron-Bridge 26.08"]
+TABLES = [row for row in data_files.read_data("published")["result"] if row.get("framework") == "Megatron-Bridge 26.08"]
 
 
 @pytest.mark.parametrize("model", BY_NVIDIA)
@@ -120,7 +120,7 @@ def test_flops_of_a_token_are_those_of_nvidias_tables(model):
     assert rows
     for row in rows:
         by_table = row["tflops_per_gpu"] * 1e12 / row["tokens_per_second_per_gpu"]
-        ours = flops.per_token(shapes.parse(BY_NVIDIA[model]).shape, row["sequence_length"])
+        ours = flops.per_token(shapes.parse_shape(BY_NVIDIA[model]).shape, row["sequence_length"])
         assert ours == pytest.approx(by_table, rel=0.01)
 
 
@@ -156,7 +156,7 @@ def test_a_configuration_that_no_shape_expresses_is_refused(tmp_path, change):
 def test_a_file_with_experts_is_written_and_read_back_as_it_was(tmp_path):
     shape = written(tmp_path, DEEPSEEK_V3).shape
     assert ModelShape.model_validate_json(shape.model_dump_json()) == shape
-    dense = models.find("llama").shape.model_dump()
+    dense = models.find_preset("llama").shape.model_dump()
     assert not {"experts", "latent_attention", "windowed_layers"} & set(dense)
 
 
@@ -192,7 +192,7 @@ def test_a_megatron_log_of_experts_has_an_mfu_of_active_experts(read_text):
     result = read_text(dumped(MIXTRAL) + ROWS, gpu="NVIDIA H100 80GB HBM3")
     shape = result.model.shape
     assert models.matrix_parameters(shape) == pytest.approx(12.75e9, rel=1e-3)  # Mistral AI: 12.9 with the embedding
-    mfu = measure(result)["mfu"]
+    mfu = calculate_metrics(result)["mfu"]
     tokens = 16 * 4096 / 2.0 / 8
     assert mfu.value == pytest.approx(tokens * flops.per_token(shape, 4096) / 989.4e12, rel=1e-3)
 
@@ -268,8 +268,8 @@ class Holder(torch.nn.Module):
 def test_a_live_model_with_experts_is_never_counted_as_a_dense_one():
     dense = {"num_layers": 4, "hidden_size": 64, "ffn_hidden_size": 256, "num_attention_heads": 4, "vocab_size": 512}
     for extra in ({"num_moe_experts": 8}, {"multi_latent_attention": True}, {"n_routed_experts": 4}):
-        found, _ = introspect.model(Holder(SimpleNamespace(**dense, **extra)), sharded=True)
+        found, _ = introspect.describe_model(Holder(SimpleNamespace(**dense, **extra)), sharded=True)
         assert found.shape is None
     mixed = SimpleNamespace(**GPT_OSS, to_dict=lambda: GPT_OSS)
-    found, _ = introspect.model(Holder(mixed), sharded=True)
+    found, _ = introspect.describe_model(Holder(mixed), sharded=True)
     assert models.matrix_parameters(found.shape) == pytest.approx(3.61e9, rel=1e-3)

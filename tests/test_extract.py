@@ -19,7 +19,7 @@ from tensorprimat import logs
 from tensorprimat.cli import main
 from tensorprimat.logs import paths
 from tensorprimat.logs.format import UserFacts
-from tensorprimat.session.extract import Extracted, joined
+from tensorprimat.session.extract import Extracted, joined_logs
 
 ROOT = Path(__file__).resolve().parents[1]
 ROW = (
@@ -177,7 +177,7 @@ def test_logs_that_name_different_devices_stay_two_results_at_equal_speed(tmp_pa
         Extracted(logs=(gpu,), result=logs.read(tmp_path / f"{gpu}.log", facts=UserFacts(gpu=gpu)))
         for gpu in ("H100", "H200")
     ]
-    results, _ = joined(read)
+    results, _ = joined_logs(read)
     assert [extracted.result.gpu_info.device_name for extracted in results] == ["H100", "H200"]
 
 
@@ -355,7 +355,7 @@ def test_the_path_names_model_precision_and_platform_where_the_log_does_not(tmp_
 def test_folders_far_above_a_log_give_no_facts():
     assert paths.parts_of("/home/nvidia/llama/x.log") == ("x.log",)
     assert paths.parts_of("/data/amd-logs/x.log") == ("amd-logs", "x.log")
-    assert paths.platform_of(("mi300x_against_h100", "x.log")) is None
+    assert paths.platform_in_path(("mi300x_against_h100", "x.log")) is None
 
 
 def test_a_copied_or_compressed_log_is_not_reported_as_another_ranks(primus, tmp_path, capsys):

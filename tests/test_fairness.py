@@ -11,7 +11,7 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.fairness import judge
 from tensorprimat.analysis.impossible import impossible
 from tensorprimat.analysis.levels import LEVELS
-from tensorprimat.analysis.metrics import measure
+from tensorprimat.analysis.metrics import calculate_metrics
 from tensorprimat.analysis.rates import NORMALISED_BY, TIME_TO_TRAIN
 from tensorprimat.core import flops, models
 from tensorprimat.core.identity import FIELDS, signature
@@ -194,7 +194,7 @@ def test_another_problem_has_no_ratio_and_one_remedy(other, reason, remedy):
 
 
 def test_models_of_one_name_differ_by_their_shapes():
-    tiny = with_model(result("h100"), preset=None, shape=models.find("llama", "tiny").shape)
+    tiny = with_model(result("h100"), preset=None, shape=models.find_preset("llama", "tiny").shape)
     fairness = judge(tiny, with_model(result("mi300x"), preset=None, shape=None))
     assert "different model shapes" in fairness.sentence
     assert "different models" not in fairness.sentence
@@ -356,13 +356,13 @@ def test_an_unknown_precision_is_compared_with_the_highest_peak_of_the_card():
 
 
 def test_frozen_weights_cost_four_flops_with_adapters_and_are_unknown_otherwise():
-    full = measure(result("h100"))["flops_per_token"].value
-    lora = measure(changed(result("h100"), peft="lora"))
+    full = calculate_metrics(result("h100"))["flops_per_token"].value
+    lora = calculate_metrics(changed(result("h100"), peft="lora"))
     assert lora["flops_per_token"].value == pytest.approx(full * 0.708, rel=0.001)
-    frozen = measure(with_model(changed(result("h100"), peft=None), trainable_parameters=10**9))
+    frozen = calculate_metrics(with_model(changed(result("h100"), peft=None), trainable_parameters=10**9))
     assert frozen["mfu"].value is None
     assert "only some parameters train" in frozen["mfu"].because
-    assert measure(with_model(log("h100"), name="llama-lora"))["mfu"].value is None
+    assert calculate_metrics(with_model(log("h100"), name="llama-lora"))["mfu"].value is None
 
 
 def test_a_window_that_no_sequence_reaches_is_not_a_difference():

@@ -28,8 +28,8 @@ def needles(name):
 
 def test_the_table_states_the_texts_that_the_readers_look_for():
     assert needles("deepspeed") == {mark for _, mark, _ in deepspeed._ROWS}
-    assert needles("nanogpt") == {*(one.mark for one in nanogpt_rows.SPELLINGS), *nanogpt_clocks.MARKS}
-    assert needles("megatron") == {rows.NEEDLE.decode(), keyed.NEEDLE, bridge.NEEDLE.decode()}
+    assert needles("nanogpt") == {*(one.mark for one in nanogpt_rows.ROW_SPELLINGS), *nanogpt_clocks.CLOCK_MARKS}
+    assert needles("megatron") == {rows.NEEDLE.decode(), keyed.KEYED_NEEDLE, bridge.BRIDGE_NEEDLE.decode()}
     assert needles("mlperf") == {mlperf.MARK}
     assert needles("huggingface") == {f"'{huggingface.LOSS}'", f'"{huggingface.LOSS}"', huggingface.RUNTIME}
     looks_for = next(one for one in formats.FORMATS if one.name == "lightning").looks_for

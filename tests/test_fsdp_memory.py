@@ -34,7 +34,9 @@ def test_gathered_weights_are_kept_where_the_memory_has_room():
     assert training_memory.estimate(large).total <= training_memory.ROOM_TO_KEEP * 150 * GB
     kept = training_memory.estimate(large).workspace
     freed = training_memory.estimate(large.model_copy(update={"reshard": True})).workspace
-    layers = models.find("llama").matrix_parameters - models.embedding_parameters(models.find("llama").shape)
+    layers = models.find_preset("llama").matrix_parameters - models.embedding_parameters(
+        models.find_preset("llama").shape
+    )
     assert kept - freed == pytest.approx(2 * layers * (1 - 2 / 32))
 
 
@@ -50,7 +52,7 @@ def test_the_recorded_strategy_states_that_weights_are_kept(memory_gb, stated):
 
 
 def test_float32_master_weights_are_gathered_as_bfloat16_and_their_gradients_summed_in_float32(mesh):
-    network = LanguageModel(models.find("llama", "tiny"))
+    network = LanguageModel(models.find_preset("llama", "tiny"))
     seen = set()
 
     def look(layer, *_):
@@ -89,7 +91,7 @@ def mesh(tmp_path):
 
 @pytest.mark.parametrize("reshard", [True, False])
 def test_layers_keep_or_free_their_weights_and_gather_the_next(mesh, reshard):
-    network = LanguageModel(models.find("llama", "tiny"))
+    network = LanguageModel(models.find_preset("llama", "tiny"))
     network.shard(mesh, reshard=reshard)
     states = [layer._get_fsdp_state() for layer in network.decoder.layers]
     assert all(len(state._states_to_forward_prefetch) == 1 for state in states[:-1])
@@ -103,7 +105,7 @@ def test_layers_keep_or_free_their_weights_and_gather_the_next(mesh, reshard):
 
 def test_splitting_holds_one_whole_layer_at_a_time():
     """Each rank of eight, which a whole model of a hundred layers would not fit."""
-    preset = models.find("llama", "tiny")
+    preset = models.find_preset("llama", "tiny")
     preset = dataclasses.replace(preset, shape=preset.shape.model_copy(update={"num_layers": 12}))
     torch.manual_seed(1)
     whole = LanguageModel(preset)

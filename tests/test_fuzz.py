@@ -32,7 +32,7 @@ def test_seeds_are_read_as_their_format(target: str, tmp_path: Path) -> None:
     for number, seed in enumerate(TARGETS[target].seeds()):
         path = tmp_path / str(number)
         path.write_bytes(TARGETS[target].dress(seed))
-        detection = logs.detect(logs.Log(path))
+        detection = logs.detect_format(logs.Log(path))
         found.add(detection.format.name if detection else "")
     assert TARGETS[target].format in found or (target == "any" and len(found) > 9)
 

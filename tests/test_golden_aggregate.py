@@ -69,8 +69,8 @@ def test_every_cell_of_aggregate_is_as_stored(tmp_path):
     rows = rows_in(tmp_path)
     told = aggregate.with_distinct_labels(rows)
     pivots = aggregate.pivots(told, rows="context_length", columns="model_size", values="mean_time_ms")
-    fits = [fit for axis in ("num_parameters", "context_length") for fit in aggregate.scalings(rows, axis)]
-    every = reports.tables(rows, added=["throughput"], pivots=pivots, fits=fits)
+    fits = [fit for axis in ("num_parameters", "context_length") for fit in aggregate.size_scalings(rows, axis)]
+    every = reports.aggregate_tables(rows, added=["throughput"], pivots=pivots, fits=fits)
     agrees("aggregate.txt", "\n".join(map(lines, every)))
 
 

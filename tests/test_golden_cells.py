@@ -37,7 +37,7 @@ def columns(table):
 
 
 def test_each_row_of_the_performance_shows_the_figure_of_its_name(comparison):
-    shown = rows(facts.performance(comparison))
+    shown = rows(facts.performance_table(comparison))
     names = {
         "Steps logged": "total_steps",
         "Warm-up steps left out": "warmup_steps_dropped",
@@ -70,13 +70,13 @@ def test_each_row_of_the_performance_shows_the_figure_of_its_name(comparison):
 
 def test_every_row_of_facts_differs_from_every_other(comparison):
     for name, table in (
-        ("performance", facts.performance(comparison)),
-        ("memory", facts.memory(comparison)),
+        ("performance", facts.performance_table(comparison)),
+        ("memory", facts.memory_table(comparison)),
     ):
         of = {fact.label: fact for fact in LIKE[name]}
         for label, values in rows(table).items():
             assert values == [of[label].read(side) for side in comparison.sides], label
-    memory = rows(facts.memory(comparison))
+    memory = rows(facts.memory_table(comparison))
     for kind in ("allocated", "reserved"):
         for average, peak in zip(memory[f"Average {kind}"], memory[f"Peak {kind}"], strict=True):
             assert average < peak
@@ -108,7 +108,7 @@ def test_runs_of_unequal_length_show_the_fewest_and_the_most_steps(comparison):
 
 
 def test_each_column_of_the_runs_shows_the_figure_of_its_heading(comparison):
-    shown = columns(sections.runs(comparison))
+    shown = columns(sections.runs_table(comparison))
     every = [run for side in comparison.sides for run in side.result.runs]
     assert shown["Side"] == ["H100"] * 3 + ["H200"] * 2
     assert shown["Run"] == [1, 2, 3, 1, 2]
@@ -134,7 +134,7 @@ def test_each_column_of_the_verdicts_and_of_the_ranking_shows_the_figure_of_its_
         ("H200", pair.ratio.estimate.value, pair.ratio.estimate.low, pair.ratio.estimate.high),
         ("H100", 1.0, None, None),
     ]
-    ranking = columns(forest.table(scale))
+    ranking = columns(forest.ratios_table(scale))
     assert (ranking["Side"], ranking["Ratio"]) == (["H200", "H100"], [pair.ratio.estimate.value, 1.0])
     assert ranking["Interval"] == [*shown["Interval"], "baseline"]
 
@@ -159,7 +159,7 @@ def test_a_needed_number_of_runs_beyond_1000_is_shown_as_over_1000():
 
 
 def test_the_metrics_of_several_runs_state_that_they_are_sums_over_the_runs(comparison):
-    short, enhanced = (section(comparison) for section in (facts.performance, efficiency.efficiency))
+    short, enhanced = (section(comparison) for section in (facts.performance_table, efficiency.efficiency))
     assert short.note == enhanced.note
     assert "are added up" in short.note
     single = compare([Loaded(path=Path("run.json"), result=plausible.result("h100"))])
@@ -192,7 +192,7 @@ def test_durations_of_one_column_share_a_unit():
     table = sections.results(comparison.sides)
     place = [column.title for column in table.columns].index("Step time")
     assert {row[place].text.split(" ±")[0].split(" ")[1] for row in table.rows} == {"ms"}
-    for row in facts.performance(comparison).rows:
+    for row in facts.performance_table(comparison).rows:
         if row[0].text.startswith("Step time") and "CV" not in row[0].text:
             assert {cell.text.split()[1] for cell in row[1:]} == {"ms"}
 

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from tensorprimat.analysis import gate as gates
 from tensorprimat.analysis.compare import compare
-from tensorprimat.analysis.history import history
+from tensorprimat.analysis.history import metric_history
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.analysis.published import with_published
 from tensorprimat.analysis.ratios import StatedScatter
@@ -114,12 +114,21 @@ def comparison():
 def tables_of(comparison):
     yield sections.results(comparison.sides)
     for scale in forest.forests(comparison):
-        yield forest.table(scale)
+        yield forest.ratios_table(scale)
     yield sections.verdicts(comparison.pairs)
     yield from (sections.fairness(pair) for pair in comparison.pairs)
-    of_sides = (facts.hardware, facts.configuration, facts.performance, facts.memory, facts.power, facts.provenance)
-    yield from (section(comparison) for section in (*of_sides, efficiency.short, sections.runs, sections.analysis))
-    yield published.table(comparison.published, left_out=5)
+    of_sides = (
+        facts.hardware,
+        facts.configuration_table,
+        facts.performance_table,
+        facts.memory_table,
+        facts.power_table,
+        facts.provenance,
+    )
+    yield from (
+        section(comparison) for section in (*of_sides, efficiency.short, sections.runs_table, sections.analysis)
+    )
+    yield published.published_table(comparison.published, left_out=5)
 
 
 def tables_of_money():
@@ -134,10 +143,10 @@ def tables_of_ci():
     slower = [Loaded(path=Path("new.json"), result=plausible.result("h100", runs=5, seed=1, seconds=13.4))]
     limits = gates.Limits(slowdown=0.03, memory_increase=0.02)
     report = gates.gate(items, slower, limits, StatedScatter(run_cv=None, confidence=0.95))
-    yield gate_report.render(report, confidence=0.95)
+    yield gate_report.render_gate(report, confidence=0.95)
     later = summarise(slower[0].result.model_copy(update={"timestamp": "2025-12-03T14:12:09+00:00"}))
-    (series, *_), _ = history([*items, Loaded(path=Path("later.json"), result=later)])
-    yield history_report.table(series)
+    (series, *_), _ = metric_history([*items, Loaded(path=Path("later.json"), result=later)])
+    yield history_report.series_table(series)
 
 
 def lines(table):
@@ -177,7 +186,7 @@ def test_every_cell_of_the_csv_is_as_stored(comparison):
 
 
 def test_every_figure_of_the_json_is_as_stored(comparison):
-    document = json.document(comparison)
+    document = json.comparison_document(comparison)
     kept = {name: document[name] for name in ("ratio", "verdict", "pairs", "sides") if name in document}
     agrees("comparison.json.txt", "\n".join(sorted(leaves(kept))) + "\n")
 

@@ -342,7 +342,7 @@ def test_every_vendors_program_is_understood(tmp_path, monkeypatch):
         '"memory_usage": {"vram_mem": {"value": 3, "unit": "GB"}}}}]}, '
         '{"gpu": 1, "process_list": [{"process_info": "No running processes detected"}]}]',
     )
-    memory, answered = gpu_processes.listed()
+    memory, answered = gpu_processes.memory_by_process()
     assert answered == ["nvidia-smi", "rocm-smi", "amd-smi"]
     assert memory == {11: 3072 * 2**20, 12: None, 21: 2353860608, 22: None, 31: 3 * 2**30}
 
@@ -350,7 +350,7 @@ def test_every_vendors_program_is_understood(tmp_path, monkeypatch):
 def test_a_program_that_fails_or_prints_nonsense_is_skipped(tmp_path, monkeypatch):
     fake_smi(monkeypatch, tmp_path, amd_smi="not json", rocm_smi="WARNING: no GPU")
     fake_primus.program(tmp_path, "nvidia-smi", "echo 5, 5; exit 9")
-    assert gpu_processes.listed() == ({}, ["rocm-smi", "amd-smi"])
+    assert gpu_processes.memory_by_process() == ({}, ["rocm-smi", "amd-smi"])
 
 
 @pytest.mark.usefixtures("device")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from plausible import result
 
-from tensorprimat.analysis.history import history
+from tensorprimat.analysis.history import metric_history
 from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.store import Loaded, to_json
@@ -26,7 +26,7 @@ def files(results):
 
 
 def changes(results, **options):
-    (series,), _ = history(files(results), **options)
+    (series,), _ = metric_history(files(results), **options)
     return [entry.change for entry in series.entries]
 
 
@@ -74,12 +74,12 @@ def test_days_that_differ_more_than_runs_do_are_not_changes():
 
 
 def test_benchmarks_are_in_the_order_of_time_whatever_their_file_is_called():
-    (series,), _ = history(files([on_day(9), on_day(3), on_day(6)]))
+    (series,), _ = metric_history(files([on_day(9), on_day(3), on_day(6)]))
     assert [entry.at[:10] for entry in series.entries] == ["2025-11-03", "2025-11-06", "2025-11-09"]
 
 
 def test_the_latest_file_and_its_copy_are_one_benchmark():
-    (series,), left_out = history(files([on_day(1), on_day(2), on_day(2)]))
+    (series,), left_out = metric_history(files([on_day(1), on_day(2), on_day(2)]))
     assert len(series.entries) == 2
     assert len(left_out) == 1
 
@@ -88,7 +88,7 @@ def test_configurations_and_models_are_series_of_their_own_but_versions_are_not(
     upgraded = on_day(2)
     gpu = upgraded.gpu_info.model_copy(update={"software_version": "13.0"})
     upgraded = upgraded.model_copy(update={"gpu_info": gpu})
-    series, _ = history(files([on_day(1), upgraded, on_day(3, precision="fp8"), on_day(4, model="qwen")]))
+    series, _ = metric_history(files([on_day(1), upgraded, on_day(3, precision="fp8"), on_day(4, model="qwen")]))
     assert [(one.label, len(one.entries)) for one in series] == [
         ("H100 · llama · BF16", 2),
         ("H100 · llama · FP8", 1),
@@ -108,7 +108,7 @@ def test_the_version_of_a_framework_follows_the_library_that_has_it(tmp_path, ca
 def test_a_metric_that_nothing_has_is_an_error():
     silent = result("h100", global_batch_size=None, sequence_length=None)
     with pytest.raises(InputError, match="samples_per_second"):
-        history(files([silent]), metric="samples_per_second")
+        metric_history(files([silent]), metric="samples_per_second")
 
 
 @pytest.fixture

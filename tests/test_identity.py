@@ -25,11 +25,11 @@ def labels(fields):
 
 
 def test_runs_that_differ_in_the_seed_alone_are_of_one_benchmark():
-    assert identity.differing(result(), changed(result(seed=3), seed=7)) == []
+    assert identity.differing_fields(result(), changed(result(seed=3), seed=7)) == []
 
 
 def test_another_device_is_another_benchmark():
-    assert labels(identity.differing(result(), result(device_name="NVIDIA H200"))) == ["device"]
+    assert labels(identity.differing_fields(result(), result(device_name="NVIDIA H200"))) == ["device"]
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,16 @@ def test_every_work_and_configuration_field_but_the_seed_identifies(field):
 
 def test_unknown_settings_match_unknown_ones_and_others_only_on_request():
     silent = changed(result(), precision=None)
-    assert identity.differing(silent, silent) == []
-    assert labels(identity.differing(result(), silent)) == ["precision"]
-    assert identity.differing(result(), silent, unknown_equal=True) == []
+    assert identity.differing_fields(silent, silent) == []
+    assert labels(identity.differing_fields(result(), silent)) == ["precision"]
+    assert identity.differing_fields(result(), silent, unknown_equal=True) == []
     assert identity.stated_by_some([result(), silent]) == ["precision"]
 
 
 def test_versions_count_unless_left_out():
     newer = changed(result(), framework_version="99")
-    assert labels(identity.differing(result(), newer)) == ["framework version"]
-    assert identity.differing(result(), newer, context=False) == []
+    assert labels(identity.differing_fields(result(), newer)) == ["framework version"]
+    assert identity.differing_fields(result(), newer, context=False) == []
 
 
 def test_speed_differs_clearly_beyond_eight_percent_or_twice_the_spread_of_the_steps():

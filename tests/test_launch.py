@@ -57,7 +57,7 @@ def run(tmp_path, monkeypatch):
     def run_body(body, *, on_line=None):
         (tmp_path / "stand_in_engine.py").write_text(WRITE_RESULT + textwrap.dedent(body))
         lines = []
-        ending = launch.run(
+        ending = launch.run_in_process(
             SPEC,
             module="stand_in_engine",
             log=tmp_path / "history" / "kept.txt",

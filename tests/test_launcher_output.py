@@ -26,7 +26,7 @@ def follow(tmp_path):
             global_batch_size=32, sequence_length=2048, precision="bf16", num_gpus=8, platform="amd",
         )  # fmt: skip
         with (tmp_path / "its.log").open("wb", buffering=0) as log:
-            return launcher_output.follow(
+            return launcher_output.follow_launcher(
                 command, log, name="Primus", spec=spec, environment={**os.environ, **environment}, folder=tmp_path
             )
 
@@ -161,7 +161,9 @@ def test_a_full_disk_ends_the_training_and_is_named():
     with open("/dev/full", "wb", buffering=0) as log:
         child = script("import time\nprint('hello', flush=True)\ntime.sleep(60)")
         spec = RunSpec.model_construct(platform="nvd")
-        failure = launcher_output.follow(child, log, name="Megatron-Bridge", spec=spec, environment=dict(os.environ))
+        failure = launcher_output.follow_launcher(
+            child, log, name="Megatron-Bridge", spec=spec, environment=dict(os.environ)
+        )
     assert "/dev/full: No space left on device; Megatron-Bridge was ended; make room" in str(failure)
 
 

@@ -135,7 +135,7 @@ def test_the_model_comes_from_the_file_name(tmp_path, name, model):
 
 
 def test_the_users_model_name_wins(tmp_path):
-    stated = statements.read({"model_name": ["mistral"]})
+    stated = statements.read_statements({"model_name": ["mistral"]})
     (loaded,) = statements.laid_over([store.Loaded(path=tmp_path, result=read(tmp_path, VERSION_1))], stated)
     assert loaded.result.model.name == "mistral"
 

@@ -9,7 +9,7 @@ import pytest
 
 from tensorprimat import logs
 from tests.test_tensorboard_log import Events
-from tests.test_wandb_run import CONFIG, FILES, HISTORY, items, message, read
+from tests.test_wandb_run import CONFIG_FIELD, FILES, HISTORY_FIELD, items, message, read
 
 DEVICES = [{"id": n, "platform": "gpu", "device_kind": "NVIDIA H100 80GB HBM3"} for n in range(8)]
 SETTINGS = {
@@ -111,11 +111,11 @@ def test_a_run_file_gives_the_same_steps_and_settings(tmp_path: Any) -> None:
     calls = [(n, metrics) for n in range(40) for metrics in rows(n, waiting=0.5)]
     content = FILES.run_file_of(
         [
-            number + message(CONFIG, items(SETTINGS)),
+            number + message(CONFIG_FIELD, items(SETTINGS)),
             number + message(3, items({"num_devices": 8})),
             number + message(3, items({"global_batch_size": 1024})),
             *(
-                number + message(HISTORY, items({**row, "_step": n, "_timestamp": 1.76e9 + 2.5 * n}))
+                number + message(HISTORY_FIELD, items({**row, "_step": n, "_timestamp": 1.76e9 + 2.5 * n}))
                 for n, row in calls
             ),
         ]

@@ -65,7 +65,7 @@ def test_a_metrics_file_without_time_is_refused(tmp_path):
 def test_any_other_csv_is_not_lightnings(tmp_path):
     path = tmp_path / "metrics.csv"
     path.write_text("name,step,price\na,1,2\n")
-    assert logs.detect(logs.Log(path)) is None
+    assert logs.detect_format(logs.Log(path)) is None
 
 
 def test_a_metrics_file_keeps_the_rates_batches_and_memory_next_to_its_times(tmp_path):

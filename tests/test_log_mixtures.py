@@ -39,7 +39,7 @@ class Planted:
         """Return the steps of a text; rows_alone: as the reader returns them, even if none of them can be measured."""
         with scratch.written(text) as path:
             if rows_alone:
-                reading = logs.named(self.format).read(Log(path))
+                reading = logs.format_named(self.format).read(Log(path))
                 assert isinstance(reading, Reading)
                 return reading.steps
             return logs.read(path, format=format).steps

@@ -20,7 +20,7 @@ from tensorprimat.session import run_summary
 
 NEMO = ENGINES["nemo"].megatron
 H100_BYTES = 85.0 * GB  # torch's total_memory of an H100 SXM of 80 GB: 79.2 GiB
-LLAMA_8B = models.find("llama").shape
+LLAMA_8B = models.find_preset("llama").shape
 LLAMA_70B = LLAMA_8B.model_copy(
     update={"num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672, "num_attention_heads": 64}
 )
@@ -96,7 +96,7 @@ def test_an_ungated_layer_keeps_the_bytes_that_korthikanti_et_al_count():
         head_dim=96, vocab_size=51200, gated_mlp=False,
     )  # fmt: skip
     rotary = 4 * 6144  # rotated queries and keys, which the paper's learned positions do not need
-    assert megatron_memory.kept_bytes_per_token(shape, fp8=False) - rotary == 32 * 6144
+    assert megatron_memory.megatron_kept_bytes_per_token(shape, fp8=False) - rotary == 32 * 6144
 
 
 @pytest.mark.parametrize(("data", "context"), [(8, 1), (4, 2), (64, 1)])
@@ -224,9 +224,11 @@ def test_a_run_that_never_fits_names_more_gpus():
 def test_the_recipes_own_recomputation_counts_on_the_gpus_that_have_it():
     bridge = spec(engine="bridge")
     prepare.check_memory(bridge, H100)
-    assert "NVIDIA's recipe recomputes the activations of 5 layers" in run_summary.memory(bridge, H100)
-    assert "recipe" not in run_summary.memory(bridge, machine("NVIDIA B200", 180.0))
-    assert "all layers are recomputed" in run_summary.memory(spec(engine="bridge", recompute="full"), H100)
+    assert "NVIDIA's recipe recomputes the activations of 5 layers" in run_summary.memory_estimate_text(bridge, H100)
+    assert "recipe" not in run_summary.memory_estimate_text(bridge, machine("NVIDIA B200", 180.0))
+    assert "all layers are recomputed" in run_summary.memory_estimate_text(
+        spec(engine="bridge", recompute="full"), H100
+    )
 
 
 @pytest.mark.parametrize("engine", ["nemo", "bridge"])
@@ -240,7 +242,7 @@ def test_default_runs_fit_their_node(engine, model, gpu):
 
 @pytest.mark.parametrize("engine", ["nemo", "bridge"])
 def test_the_dry_run_prints_the_estimate(monkeypatch, capsys, tmp_path, engine):
-    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda **_: H100)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda **_: H100)
     monkeypatch.setattr("tensorprimat.engines.registry.importable", lambda _: True)
     monkeypatch.setattr(prepare, "check_engine", lambda _: None)
     command = ["run", "--model", "llama", "--engine", engine, "--dry-run", "--output", str(tmp_path)]

@@ -7,7 +7,7 @@ import pytest
 
 from tensorprimat.analysis import formulas
 from tensorprimat.analysis.metric import DEFINITIONS
-from tensorprimat.analysis.metrics import MetricChoices, measure
+from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
 from tensorprimat.core import catalogue, flops, models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.provenance import Provenance
@@ -49,7 +49,7 @@ def result(**changes):
     facts = {
         "platform": "nvd",
         "gpu_info": GpuInfo(device_name="NVIDIA H100 80GB HBM3", total_memory_gb=85.0),
-        "model": Model(name="llama", preset="full", shape=models.find("llama").shape),
+        "model": Model(name="llama", preset="full", shape=models.find_preset("llama").shape),
         "provenance": Provenance(timing="measured"),
         "memory_metrics": MemoryMetrics(peak_memory_allocated_gb=50.0, peak_memory_reserved_gb=68.0),
         **changes,
@@ -62,7 +62,7 @@ def device(name, **facts):
 
 
 def metric(name, measured=None, **assumptions):
-    return measure(measured or result(), MetricChoices(**assumptions))[name]
+    return calculate_metrics(measured or result(), MetricChoices(**assumptions))[name]
 
 
 def test_mfu_is_model_flops_over_the_dense_peak_at_the_precision_that_ran():
@@ -158,7 +158,7 @@ def test_the_reason_for_a_missing_rate_is_the_results_own_warning():
 
 def test_every_metric_has_a_value_or_a_reason():
     for measured in (result(), result(gpu_info=device(None), model=Model(), memory_metrics=None)):
-        metrics = measure(measured)
+        metrics = calculate_metrics(measured)
         assert set(metrics) == set(DEFINITIONS) - {"break_even_price_usd_per_gpu_hour", "budget_saving_usd"}
         for name, figure in metrics.items():
             assert (figure.value is None) == (figure.because is not None), name
@@ -166,7 +166,7 @@ def test_every_metric_has_a_value_or_a_reason():
 
 def test_every_input_has_a_source_or_a_reason():
     for measured in (result(), result(gpu_info=device("unheard of"), memory_metrics=None)):
-        for figure in measure(measured).values():
+        for figure in calculate_metrics(measured).values():
             for item in figure.inputs:
                 assert item.source if item.value is not None else item.because, (figure.name, item.name)
 
@@ -215,7 +215,7 @@ def test_the_power_limit_of_a_board_of_two_dies_is_shared_by_both(device_name, w
     [
         shapes.of_name("gpt-oss-20b").shape,
         shapes.of_name("DeepSeek-V3").shape,
-        models.find("mistral").shape.model_copy(update={"windowed_layers": 16}),
+        models.find_preset("mistral").shape.model_copy(update={"windowed_layers": 16}),
     ],
     ids=["experts", "latent attention", "windows in half of the layers"],
 )
@@ -236,13 +236,13 @@ def test_the_share_of_the_best_matrix_rate_is_shown_next_to_mfu():
 
 
 def test_a_sliding_window_lowers_the_flops_of_long_sequences():
-    mistral = Model(name="mistral", preset="full", shape=models.find("mistral").shape)
+    mistral = Model(name="mistral", preset="full", shape=models.find_preset("mistral").shape)
     assert metric("flops_per_token", result(model=mistral)).value == 47_494_201_344
 
 
 @pytest.mark.parametrize("own", ["palm", "6n", "megatron", "nemo_transformer"])
 def test_reported_tflops_are_restated_once_their_convention_is_clear(own):
-    shape = models.find("llama").shape
+    shape = models.find_preset("llama").shape
     printed = Reported(tflops_per_gpu=13_107.2 * flops.per_token(shape, 8192, own) / 1e12)
     restated = metric("reported_tflops_per_gpu_restated", result(reported=printed))
     assert restated.value == pytest.approx(metric("model_tflops_per_gpu").value)
@@ -369,7 +369,7 @@ def test_energy_and_cost_follow_from_rate_power_and_price():
 
 
 def test_a_budget_of_the_users_own_scales_cost_time_and_energy():
-    one, two = measure(result()), measure(result(), MetricChoices(budget_tokens=2e12))
+    one, two = calculate_metrics(result()), calculate_metrics(result(), MetricChoices(budget_tokens=2e12))
     for name in ("budget_gpu_hours", "budget_seconds", "budget_energy_kwh", "budget_cost_usd"):
         assert two[name].value == pytest.approx(2 * one[name].value)
     assert one["budget_cost_usd"].value == pytest.approx(one["cost_usd_per_trillion_tokens"].value)
@@ -409,7 +409,7 @@ def test_the_first_price_of_a_gpu_in_the_catalogue_is_used():
 
 def test_an_unknown_convention_is_refused():
     with pytest.raises(UsageError, match="no FLOPs convention"):
-        measure(result(), MetricChoices(convention="chinchilla"))
+        calculate_metrics(result(), MetricChoices(convention="chinchilla"))
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_figures_follow_from_steps_of_a_real_result():
         Result(
             platform="amd",
             gpu_info=device("AMD Instinct MI300X"),
-            model=Model(name="qwen", preset="full", shape=models.find("qwen").shape),
+            model=Model(name="qwen", preset="full", shape=models.find_preset("qwen").shape),
             training_config=TrainingConfig(
                 global_batch_size=640, micro_batch_size=10, sequence_length=2048, num_gpus=8, precision="bf16"
             ),

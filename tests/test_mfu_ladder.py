@@ -104,7 +104,7 @@ def test_benchmark_accepts_every_command_of_the_ladder_on_a_gpu(monkeypatch, cap
     monkeypatch.setattr("tensorprimat.engines.torch.fp8.has_units", lambda: True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())  # torchao
     monkeypatch.setattr("tensorprimat.engines.torch.fp8.importable", lambda _: True)
-    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda **_: here)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda **_: here)
     recipes = ("tensorwise", "rowwise", *(("mxfp8",) if "B200" in device else ()))
     monkeypatch.setattr(ladder, "learns_in_fp8", list)
     monkeypatch.setattr(ladder, "_rung", lambda *flags, rung=ladder._rung: _quiet(rung, *flags))
@@ -126,14 +126,14 @@ def test_no_rung_recomputes_on_a_gpu_of_80_gb(monkeypatch):
     planned = []
 
     def noted(command, **_):
-        name, config = torch_config.read(command[command.index("--model") + 1])
+        name, config = torch_config.read_model_config(command[command.index("--model") + 1])
         for changes in ({"compile": False}, {"compile": True}):
             wanted = RunSettings(steps=8, warmup_steps=2, seed=1, global_batch_size=4, config=config, **changes)
             planned.append(prepare.spec_of(name, wanted, engine=ENGINES["torch"], machine=here))
         raise RuntimeError("noted")
 
     monkeypatch.setattr(ladder, "on_gpu", lambda: True)
-    monkeypatch.setattr(platform, "detect", lambda: here)
+    monkeypatch.setattr(platform, "detect_platform", lambda: here)
     monkeypatch.setattr(ladder.subprocess, "run", noted)
     with pytest.raises(RuntimeError, match="noted"):
         ladder.compiled()
@@ -169,7 +169,7 @@ def test_a_wrong_gradient_of_queries_keys_or_values_is_found(monkeypatch, wrong)
         return right(module, *changed)
 
     monkeypatch.setattr(gpu_checks, "on_gpu", lambda: True)
-    monkeypatch.setattr(models, "find", lambda model, _, find=models.find: find(model, "tiny"))
+    monkeypatch.setattr(models, "find_preset", lambda model, _, find=models.find_preset: find(model, "tiny"))
     monkeypatch.setattr(attention, "_block_mask", attention._dense_mask)
     assert "differs from a dense mask by 0.00%" in gpu_checks.windowed(torch.device("cpu"))
     monkeypatch.setattr(attention, "causal_attention", doubled)
@@ -181,7 +181,7 @@ def test_a_wrong_gradient_of_queries_keys_or_values_is_found(monkeypatch, wrong)
 def test_telemetry_is_skipped_where_no_library_shows_a_device(monkeypatch, part):
     """As on a ROCm image whose Python has no amdsmi, while torch sees its GPUs."""
     node = Machine(platform="amd", gpu_info=GpuInfo(device_count=8), host="here", gpu_ids=("5f8bc1d4e7a2a9b0",))
-    monkeypatch.setattr(platform, "detect", lambda: node)
+    monkeypatch.setattr(platform, "detect_platform", lambda: node)
     monkeypatch.setattr(gpu_checks, "on_gpu", lambda: True)
     monkeypatch.setattr("tensorprimat.machine.telemetry.open_devices", lambda _: [])
     with pytest.raises(NotHereError, match="no telemetry"):

@@ -20,7 +20,7 @@ AMD = "v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b"
 
 def own(tmp_path, slower: float = 1.0):
     """Return a user's result: the entry's runs, each step longer by a factor."""
-    result = published.result_of(published.find(f"mlperf:{AMD}"))
+    result = published.result_of_baseline(published.find_baseline(f"mlperf:{AMD}"))
     steps = result.steps.replace(seconds=np.asarray(result.steps.column("seconds")) * slower)
     result = summarise(result.model_copy(update={"steps": steps, "runs": ()}))
     return store.write(result, tmp_path / "own.json")
@@ -33,7 +33,7 @@ def test_the_rate_of_an_entry_as_a_result_is_that_of_all_its_successful_runs():
             continue
         runs = scored.succeeded
         expected = sum(run.samples for run in runs) / sum(run.training_seconds for run in runs)
-        rate = mlperf_result.result_of(entry).performance_metrics.samples_per_second
+        rate = mlperf_result.result_of_entry(entry).performance_metrics.samples_per_second
         assert rate == pytest.approx(expected, rel=2e-3), entry.name
 
 
@@ -54,9 +54,9 @@ def test_the_gate_takes_one_baseline_and_one_only(tmp_path, capsys):
 
 def test_a_name_of_several_entries_is_not_a_baseline():
     with pytest.raises(InputError, match="entries of the library"):
-        published.find("mlperf:v5.1/AMD")
+        published.find_baseline("mlperf:v5.1/AMD")
     with pytest.raises(InputError, match="0 entries"):
-        published.find("mlperf:v9.9/nobody")
+        published.find_baseline("mlperf:v9.9/nobody")
 
 
 def test_published_shows_the_nearest_library_rows_with_their_level(tmp_path, capsys):
@@ -104,7 +104,7 @@ def test_every_baseline_has_a_name_of_its_own_by_which_it_is_found():
     assert len({one.name for one in every}) == len(every)
     assert sum(one.entry is not None for one in every) == len(bundled().entries)
     for one in every:
-        assert published.find(one.name) == one
+        assert published.find_baseline(one.name) == one
 
 
 def test_list_published_holds_entries_and_rows_with_the_same_keys(capsys):

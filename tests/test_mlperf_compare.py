@@ -39,14 +39,14 @@ def entry(gpu: str, submitter: str, minutes: float, *, gpus: int = 8, round: str
 
 
 def test_the_factors_multiply_to_the_ratio_of_minutes():
-    for one in mlperf_compare.compare(bundled().entries, "MI355X", "B200"):
+    for one in mlperf_compare.compare_gpus(bundled().entries, "MI355X", "B200"):
         parts = one.parts
         product = parts["samples"] / parts["rate"] * parts["evaluation_and_set_up"] * parts["scaling"]
         assert product == pytest.approx(math.exp(one.ratio.log), rel=1e-9)
 
 
 def test_the_interval_of_one_submitter_covers_its_runs_only_with_a_warning():
-    [one] = mlperf_compare.compare([entry("A", "X", 100), entry("B", "Y", 80)], "A", "B")
+    [one] = mlperf_compare.compare_gpus([entry("A", "X", 100), entry("B", "Y", 80)], "A", "B")
     assert math.exp(one.ratio.log) == pytest.approx(1.25)
     assert sum(warning.kind == "one submitter" for warning in one.warnings) == 2
     assert one.level.name == "same_task"
@@ -98,27 +98,27 @@ def test_runs_that_stop_at_the_same_evaluation_do_not_make_an_interval_narrow():
 
 def test_open_division_entries_are_not_compared():
     entries = [entry("A", "X", 100), entry("A", "Y", 10, division="open"), entry("B", "Z", 80)]
-    [one] = mlperf_compare.compare(entries, "A", "B")
+    [one] = mlperf_compare.compare_gpus(entries, "A", "B")
     assert [scored.entry.submitter for scored in one.sides[0].scored] == ["X"]
 
 
 def test_gpus_without_a_common_task_are_refused_with_the_tasks_of_each():
     with pytest.raises(UsageError, match=r"A: v9.1 llama31_8b × 8; B: v9.1 llama31_8b × 16"):
-        mlperf_compare.compare([entry("A", "X", 100), entry("B", "Y", 80, gpus=16)], "A", "B")
+        mlperf_compare.compare_gpus([entry("A", "X", 100), entry("B", "Y", 80, gpus=16)], "A", "B")
 
 
 def test_a_refusal_names_the_round_only_where_another_round_can_help():
     entries = [entry("A", "X", 100), entry("B", "Y", 80, gpus=16)]
     with pytest.raises(UsageError, match=r"in one round \(A: .*; choose rounds with GPU@ROUND"):
-        mlperf_compare.compare(entries, "A", "B")
+        mlperf_compare.compare_gpus(entries, "A", "B")
     with pytest.raises(UsageError, match=r"number of GPUs \(A@v9.1: .*16\)$"):
-        mlperf_compare.compare(entries, "A@v9.1", "B@v9.1")
+        mlperf_compare.compare_gpus(entries, "A@v9.1", "B@v9.1")
 
 
 def test_a_gpu_of_open_entries_alone_is_refused_as_such():
     entries = [entry("A", "X", 100, division="open"), entry("B", "Y", 80, division="open")]
     with pytest.raises(UsageError, match="A: no closed entry of this GPU; there are none"):
-        mlperf_compare.compare(entries, "A", "B")
+        mlperf_compare.compare_gpus(entries, "A", "B")
 
 
 def test_a_gpu_is_not_compared_with_itself(capsys):
@@ -128,16 +128,16 @@ def test_a_gpu_is_not_compared_with_itself(capsys):
 
 def test_the_newest_round_that_holds_both_is_compared_unless_a_round_is_named():
     entries = [entry("A", "X", 100, round="v9.1"), entry("A", "X", 90, round="v10.0"), entry("B", "Y", 80)]
-    [one] = mlperf_compare.compare(entries, "A", "B")
+    [one] = mlperf_compare.compare_gpus(entries, "A", "B")
     assert one.sides[0].round == "v9.1"
-    [one] = mlperf_compare.compare(entries, "A@v10.0", "B")
+    [one] = mlperf_compare.compare_gpus(entries, "A@v10.0", "B")
     assert one.sides[0].round == "v10.0"
     assert any("so the software differs" in warning.text for warning in one.warnings)
 
 
 def test_linear_scaling_has_the_exponent_one_and_does_not_stop():
     entries = [entry("A", "X", 100 * 8 / count, gpus=count) for count in (8, 16, 32, 64)]
-    [one] = mlperf_scaling.scalings(entries, 0.95)
+    [one] = mlperf_scaling.strong_scalings(entries, 0.95)
     assert one.rate.exponent == pytest.approx(1.0)
     assert [point.efficiency for point in one.points] == pytest.approx([1, 1, 1, 1])
     assert one.stops_at is None
@@ -145,7 +145,7 @@ def test_linear_scaling_has_the_exponent_one_and_does_not_stop():
 
 def test_scaling_stops_at_the_number_of_gpus_whose_rate_is_far_below_the_law():
     times = {8: 100.0, 16: 51.0, 32: 26.2, 64: 13.4, 128: 11.0}
-    [one] = mlperf_scaling.scalings([entry("A", "X", at, gpus=count) for count, at in times.items()], 0.95)
+    [one] = mlperf_scaling.strong_scalings([entry("A", "X", at, gpus=count) for count, at in times.items()], 0.95)
     assert one.stops_at == 128
 
 
@@ -161,7 +161,7 @@ def test_scaling_stops_at_the_number_of_gpus_whose_rate_is_far_below_the_law():
     ],
 )
 def test_the_text_says_where_scaling_stops_or_that_too_few_numbers_of_gpus_tell(times, end):
-    found = mlperf_scaling.scalings([entry("A", "X", at, gpus=count) for count, at in times.items()], 0.95)
+    found = mlperf_scaling.strong_scalings([entry("A", "X", at, gpus=count) for count, at in times.items()], 0.95)
     assert f" {end}\n" in mlperf_comparison.gpu_text(found, (), 0.95)
 
 
@@ -215,7 +215,7 @@ def test_an_entry_that_repeats_the_runs_of_another_counts_once_in_every_statisti
     assert (alone.estimate, alone.over_runs, alone.weights) == (twice.estimate, twice.over_runs, twice.weights)
     assert [one.entry.system for one in twice.repeats] == ["A-8-POWER"]
     others = [entry("A", "X", 60, gpus=16), entry("A", "X", 40, gpus=32)]
-    [short], [long] = (mlperf_scaling.scalings([*some, *others], 0.95) for some in (once, [again, *once]))
+    [short], [long] = (mlperf_scaling.strong_scalings([*some, *others], 0.95) for some in (once, [again, *once]))
     assert short.rate == long.rate
     assert [one.entry.system for one in long.repeats] == ["A-8-POWER"]
     assert "A-8-POWER/llama31_8b has the same runs as" in mlperf_comparison.gpu_text([long], [], 0.95)
@@ -277,7 +277,7 @@ def test_the_precisions_of_two_rounds_of_one_gpu_are_listed_by_round(capsys):
 
 
 def test_the_plot_of_two_rounds_of_one_gpu_names_the_round_of_every_entry():
-    [one] = mlperf_compare.compare(
+    [one] = mlperf_compare.compare_gpus(
         [entry for entry in bundled().entries if entry.benchmark == "llama2_70b_lora" and entry.num_gpus == 8],
         "MI300X@v5.0",
         "MI300X@v5.1",

@@ -73,8 +73,8 @@ def write(root: Path, logs: list[str], *, system=SYSTEM, scaling=None, benchmark
 
 
 def scored(root: Path) -> Scored:
-    [pair] = mlperf_round.find(root, "v9.9").pairs
-    return Scored(mlperf_round.read(pair))
+    [pair] = mlperf_round.find_round_entries(root, "v9.9").pairs
+    return Scored(mlperf_round.read_entry(pair))
 
 
 TEN = [log(minutes) for minutes in range(90, 100)]
@@ -158,9 +158,9 @@ def test_the_rate_excludes_evaluation_and_set_up(tmp_path):
 
 def test_a_folder_that_is_not_a_round_is_refused(tmp_path):
     with pytest.raises(InputError, match="not a round of MLPerf Training"):
-        mlperf_round.find(tmp_path, "v5.1")
+        mlperf_round.find_round_entries(tmp_path, "v5.1")
     with pytest.raises(InputError, match="no such folder"):
-        mlperf_round.find(tmp_path / "absent", "v5.1")
+        mlperf_round.find_round_entries(tmp_path / "absent", "v5.1")
 
 
 def test_other_benchmarks_are_counted_and_named(tmp_path, capsys):
@@ -203,7 +203,7 @@ def test_a_file_that_is_not_a_library_is_refused_with_its_line(tmp_path):
 
 def test_a_library_comes_back_as_it_was_written():
     library = mlperf_library.bundled()
-    assert mlperf_library.parse(mlperf_library.dump(library), name="text") == library
+    assert mlperf_library.parse_library(mlperf_library.dump(library), name="text") == library
 
 
 KNOWN = {
@@ -262,8 +262,8 @@ def test_a_log_of_v6_0_states_precision_parallelism_and_samples(tmp_path, benchm
     (tmp_path / "AMD" / "systems" / "MI355X.json").write_text(json.dumps({**SYSTEM, "number_of_nodes": 1}))
     for number in range(3 if benchmark == "deepseekv3_671b" else 10):
         (folder / f"result_{number}.txt").write_text(V6.read_text().replace("llama31_8b", benchmark))
-    [pair] = mlperf_round.find(tmp_path, "v6.0").pairs
-    scored = Scored(mlperf_round.read(pair))
+    [pair] = mlperf_round.find_round_entries(tmp_path, "v6.0").pairs
+    scored = Scored(mlperf_round.read_entry(pair))
     assert scored.entry.notes == ()
     assert scored.minutes == pytest.approx(86.274, rel=1e-4)  # its own run_duration says 86.27
     assert (scored.precision, scored.precision_source) == ("fp4", "the logs")

@@ -85,8 +85,8 @@ def test_sentences_about_cost_state_the_condition_of_the_ratio():
 @pytest.mark.parametrize("typed", ["H100=2,H100=3", "H100=2;MI300X=3"])
 def test_a_price_that_can_be_read_in_two_ways_is_refused(typed):
     with pytest.raises(UsageError, match="--price"):
-        price_options.of([typed])
+        price_options.typed_prices([typed])
 
 
 def test_a_price_may_be_repeated():
-    assert price_options.of(["H100=2,MI300X=3", "H100=2"]) == {"H100": 2.0, "MI300X": 3.0}
+    assert price_options.typed_prices(["H100=2,MI300X=3", "H100=2"]) == {"H100": 2.0, "MI300X": 3.0}

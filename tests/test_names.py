@@ -39,12 +39,12 @@ OTHERS = (
 
 @pytest.mark.parametrize(("name", "spelled"), [(name, word) for name, words in SPELLINGS.items() for word in words])
 def test_every_spelling_of_a_known_model_is_that_model(name, spelled):
-    assert names.known(spelled) == names.key(spelled) == name
+    assert names.known_model(spelled) == names.key(spelled) == name
 
 
 @pytest.mark.parametrize("spelled", OTHERS)
 def test_no_other_model_is_taken_for_a_known_one(spelled):
-    assert names.known(spelled) is None
+    assert names.known_model(spelled) is None
     assert names.key(spelled) not in SPELLINGS
 
 

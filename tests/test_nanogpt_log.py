@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tensorprimat.core.errors import NotALogError
-from tensorprimat.logs.nanogpt.rows import SPELLINGS, Spelling
+from tensorprimat.logs.nanogpt.rows import ROW_SPELLINGS, Spelling
 
 SOURCE = """import torch
 def main():
@@ -23,7 +23,7 @@ def log(*lines: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda spelling: spelling.project)
+@pytest.mark.parametrize("spelling", ROW_SPELLINGS, ids=lambda spelling: spelling.project)
 def test_the_pattern_of_a_row_contains_the_text_by_which_lines_are_selected(spelling: Spelling) -> None:
     assert re.sub(r"([|(])", r"\\\1", spelling.mark) in spelling.pattern.pattern
 

@@ -18,7 +18,7 @@ def spec(**changes):
 
 
 def test_h100_with_context_parallel_has_exactly_these_variables():
-    assert nemo_performance.environment(spec(context_parallel_size=2), "NVIDIA H100 80GB HBM3") == {
+    assert nemo_performance.performance_environment(spec(context_parallel_size=2), "NVIDIA H100 80GB HBM3") == {
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "NCCL_NVLS_ENABLE": "0",
         "NVTE_BWD_LAYERNORM_SM_MARGIN": "16",
@@ -41,7 +41,9 @@ def test_h100_with_context_parallel_has_exactly_these_variables():
     ],
 )
 def test_device_connections_follow_gpu_and_parallel_sizes(changes, gpu, connections):
-    assert nemo_performance.environment(spec(**changes), gpu).get("CUDA_DEVICE_MAX_CONNECTIONS") == connections
+    assert (
+        nemo_performance.performance_environment(spec(**changes), gpu).get("CUDA_DEVICE_MAX_CONNECTIONS") == connections
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_device_connections_follow_gpu_and_parallel_sizes(changes, gpu, connecti
     ],
 )
 def test_expandable_segments_are_left_out_where_they_fail_and_with_cuda_graphs(gpu, changes, expandable):
-    assert ("PYTORCH_CUDA_ALLOC_CONF" in nemo_performance.environment(spec(**changes), gpu)) is expandable
+    assert ("PYTORCH_CUDA_ALLOC_CONF" in nemo_performance.performance_environment(spec(**changes), gpu)) is expandable
 
 
 @pytest.mark.parametrize(
@@ -73,8 +75,8 @@ def test_cuda_graphs_are_on_where_nvidias_table_has_them(gpu, changes, graphs):
 
 
 def test_the_network_of_gb200_is_reached_through_its_cpu():
-    assert nemo_performance.environment(spec(), "NVIDIA GB200")["NCCL_NET_GDR_LEVEL"] == "PHB"
-    assert "NCCL_NET_GDR_LEVEL" not in nemo_performance.environment(spec(), "NVIDIA B200")
+    assert nemo_performance.performance_environment(spec(), "NVIDIA GB200")["NCCL_NET_GDR_LEVEL"] == "PHB"
+    assert "NCCL_NET_GDR_LEVEL" not in nemo_performance.performance_environment(spec(), "NVIDIA B200")
 
 
 def test_settings_that_change_speed_are_recorded_and_places_are_not(monkeypatch):
@@ -83,6 +85,6 @@ def test_settings_that_change_speed_are_recorded_and_places_are_not(monkeypatch)
         "TRITON_CACHE_DIR": "/tmp", "NCCL_VERSION": "2.27", "MY_TOKEN": "secret",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    recorded = environment.settings()
+    recorded = environment.speed_variables()
     assert (recorded["NVTE_FUSED_ATTN"], recorded["HSA_NO_SCRATCH_RECLAIM"]) == ("1", "1")
     assert not {"CUDA_HOME", "CUDA_VISIBLE_DEVICES", "TRITON_CACHE_DIR", "NCCL_VERSION", "MY_TOKEN"} & set(recorded)

@@ -11,7 +11,7 @@ from tensorprimat.core import store
 from tensorprimat.machine import noise
 from tensorprimat.machine.device import DeviceReading, Process
 
-REAL_LOOK = noise.look  # the suite replaces it by a quiet machine
+REAL_LOOK = noise.observe_machine  # the suite replaces it by a quiet machine
 QUIET = noise.NoiseReading(cores=8, load=0.3, busy_share=0.01, cpu_cap_hertz=3.5e9)
 BUSY = replace(QUIET, load=9.0, busy_share=0.6)
 GPU = noise.GpuLook(id="a", other_processes=0, power_limit_watts=700.0, max_clock_hertz=2e9, throttled_by=())
@@ -78,7 +78,7 @@ def test_noise_reads_gpu_processes_and_limits_and_the_cpu_frequency_limit(tmp_pa
 
 def test_noise_is_a_warning_on_screen_and_in_the_result(folder, engine, monkeypatch, capsys):  # noqa: F811, ARG001
     looks = iter([QUIET, replace(BUSY, cpu_cap_hertz=2e9), QUIET])
-    monkeypatch.setattr(noise, "look", lambda _ids=(): next(looks))
+    monkeypatch.setattr(noise, "observe_machine", lambda _ids=(): next(looks))
     assert run("--model", "llama", "--runs", "1", *QUICK) == 0
     result = store.load(folder / "output" / "benchmark_cpu_llama.json")
     printed = [warning for warning in result.warnings if warning.startswith("noise:")]
@@ -88,7 +88,7 @@ def test_noise_is_a_warning_on_screen_and_in_the_result(folder, engine, monkeypa
 
 def test_a_warning_of_every_run_is_printed_once_at_the_end_with_a_count(folder, engine, monkeypatch, capsys):  # noqa: F811, ARG001
     loads = iter(range(10, 30))
-    monkeypatch.setattr(noise, "look", lambda _ids=(): replace(BUSY, load=float(next(loads))))
+    monkeypatch.setattr(noise, "observe_machine", lambda _ids=(): replace(BUSY, load=float(next(loads))))
     assert run("--model", "llama", "--runs", "3", *QUICK) == 0
     result = store.load(folder / "output" / "benchmark_cpu_llama.json")
     kept = [warning for warning in result.warnings if warning.startswith("noise: ")]
@@ -100,15 +100,15 @@ def test_a_warning_of_every_run_is_printed_once_at_the_end_with_a_count(folder, 
 
 def test_only_the_gpus_of_the_run_are_looked_at(folder, engine, monkeypatch):  # noqa: F811, ARG001
     looked = []
-    machine = replace(benchmark.detect(), gpu_ids=("a", "b", "c"))
-    monkeypatch.setattr(benchmark, "detect", lambda: machine)
-    monkeypatch.setattr(noise, "look", lambda ids=(): looked.append(ids) or QUIET)
+    machine = replace(benchmark.detect_platform(), gpu_ids=("a", "b", "c"))
+    monkeypatch.setattr(benchmark, "detect_platform", lambda: machine)
+    monkeypatch.setattr(noise, "observe_machine", lambda ids=(): looked.append(ids) or QUIET)
     assert run("--model", "llama", "--runs", "1", *QUICK) == 0
     assert looked == [("a",), ("a",)]
 
 
 def test_preflight_keeps_no_figures_of_a_busy_machine_unless_requested(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(noise, "look", lambda _ids=(): BUSY)
+    monkeypatch.setattr(noise, "observe_machine", lambda _ids=(): BUSY)
     arguments = ["preflight", "--quick", "--device", "cpu", "--output", str(tmp_path)]
     assert main(arguments) == 1
     assert not list(tmp_path.rglob("*.json"))

@@ -17,7 +17,7 @@ from tensorprimat.engines import clock as clocks
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import grid, memory, passes
 from tensorprimat.micro.workload import Network, Workload
-from tensorprimat.reports.micro_tables import table
+from tensorprimat.reports.micro_tables import cells_table
 
 TINY = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 2, "vocab": 100, "context_length": 16, "batch_size": 2}
 FLAGS = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--num-heads", "2", "--vocab-size", "100"]
@@ -75,12 +75,12 @@ def test_a_size_is_built_with_as_many_parameters_as_it_claims(size):
 @pytest.mark.parametrize("name", ["llama", "qwen", "mistral"])
 def test_real_models_are_timed_in_their_own_shape(name):
     (cell,) = grid.cells(grid.GridOptions(model_size=name, pass_name="train"))
-    assert cell.shape == models.find(name).shape
+    assert cell.shape == models.find_preset(name).shape
     assert (cell.context_length, cell.batch_size) == (8192, 1)
 
 
 def test_every_part_of_a_step_is_timed_and_no_part_twice():
-    cell = passes.measure(spec(num_trials=5))
+    cell = passes.measure_cell(spec(num_trials=5))
     assert cell.status == "ok"
     parts = (cell.forward_time_ms, cell.backward_time_ms, cell.optimizer_time_ms)
     assert min(parts) > 0
@@ -103,7 +103,7 @@ def test_the_parts_of_a_step_add_up_to_the_step(monkeypatch):
     workload.network.register_forward_pre_hook(works(0.010))
     next(workload.network.parameters()).register_hook(works(0.020))
     workload._optimizer.register_step_pre_hook(works(0.005))
-    milliseconds, parts = passes.trial(workload, clocks.choose("cpu", sync=False), steps=3)
+    milliseconds, parts = passes.trial(workload, clocks.choose_clock("cpu", sync=False), steps=3)
     assert parts == pytest.approx({"forward": 10, "backward": 20, "optimizer": 5})
     assert milliseconds == pytest.approx(35)
 
@@ -111,7 +111,7 @@ def test_the_parts_of_a_step_add_up_to_the_step(monkeypatch):
 def test_every_part_has_a_deviation_over_the_trials_and_a_single_trial_has_none():
     from tensorprimat.core.micro_result import with_figures
 
-    cell = passes.measure(spec(num_trials=3))
+    cell = passes.measure_cell(spec(num_trials=3))
     for part in ("forward", "backward", "optimizer"):
         mean, deviation, cv = (getattr(cell, f"{part}_{kind}") for kind in ("time_ms", "std_ms", "cv_percent"))
         assert cv == pytest.approx(100 * deviation / mean)
@@ -123,8 +123,8 @@ def test_every_part_has_a_deviation_over_the_trials_and_a_single_trial_has_none(
 
 
 def test_a_pass_runs_only_its_own_parts():
-    forward = passes.measure(spec(pass_name="forward"))
-    both = passes.measure(spec(pass_name="forward-backward"))
+    forward = passes.measure_cell(spec(pass_name="forward"))
+    both = passes.measure_cell(spec(pass_name="forward-backward"))
     assert (forward.backward_time_ms, forward.optimizer_time_ms, forward.forward_only) == (None, None, True)
     assert both.backward_time_ms is not None
     assert (both.optimizer_time_ms, both.forward_only) == (None, False)
@@ -197,7 +197,7 @@ def test_the_json_has_the_keys_that_scripts_read(tmp_path, capsys):
 
 
 def test_a_cell_is_unchanged_after_writing_and_reading(tmp_path):
-    cell = passes.measure(spec())
+    cell = passes.measure_cell(spec())
     loaded = micro_result.load(micro_result.save(cell, tmp_path / "cell.json"))
     assert loaded.spec == cell.spec
     assert loaded.trial_times_ms == cell.trial_times_ms
@@ -212,7 +212,7 @@ def test_without_a_pass_flag_every_pass_is_timed(capsys):
 def test_several_steps_of_a_trial_are_divided_by_their_number(monkeypatch):
     steps = []
     monkeypatch.setattr(Workload, "step", lambda _self, mark: [steps.append(1), *(mark() for _ in range(4))])
-    cell = passes.measure(spec(num_trials=2, num_steps=5, num_warmups=3))
+    cell = passes.measure_cell(spec(num_trials=2, num_steps=5, num_warmups=3))
     assert len(steps) == 3 + 2 * 5
     assert (len(cell.trial_times_ms), len(cell.warmup_times_ms)) == (2, 3)
 
@@ -241,7 +241,7 @@ def test_every_cell_of_a_process_is_compiled(monkeypatch):
     sizes = []
     with torch._dynamo.config.patch(recompile_limit=1):
         for batch in (1, 2, 3):
-            assert passes.measure(spec(compile=True, pass_name="forward", batch_size=batch)).status == "ok"
+            assert passes.measure_cell(spec(compile=True, pass_name="forward", batch_size=batch)).status == "ok"
             sizes.append(len(compiled))
     assert 0 < sizes[0] < sizes[1] < sizes[2]
 
@@ -252,7 +252,7 @@ def test_a_terminal_has_as_many_columns_as_fit(columns, left_out, capsys, monkey
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     values = spec().model_dump(exclude={"forward_only", "num_parameters"})
     cell = with_figures(MicroResult(**values, trial_times_ms=(10.0, 11.0), peak_memory_gb=1.0), {"forward": [4.0]})
-    micro_options.show(table([cell]))
+    micro_options.print_table(cells_table([cell]))
     heading, *rest = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
     assert heading.startswith("Model")
     assert "Step, ms" in heading
@@ -312,7 +312,7 @@ def test_an_impossible_setting_is_refused_in_one_line_that_names_the_flag(flags,
 
 
 def test_a_cell_that_cannot_run_is_known_before_the_first_runs(capsys, monkeypatch):
-    monkeypatch.setattr(passes, "measure", lambda spec: pytest.fail(f"{spec.title} ran"))
+    monkeypatch.setattr(passes, "measure_cell", lambda spec: pytest.fail(f"{spec.title} ran"))
     assert run("--precision", "fp32,tf32") == 2
     assert "--precision tf32: not on a CPU" in capsys.readouterr().err
 
@@ -344,7 +344,7 @@ def test_a_memory_limit_is_kept_and_lifted_again():
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
     large = spec(batch_size=65_536, memory_limit_gb=memory.used_bytes() / GB + 0.5, pass_name="forward-backward")
-    cell = passes.measure(large)
+    cell = passes.measure_cell(large)
     assert (cell.status, cell.trial_times_ms) == ("oom", ())
     assert cell.peak_memory_gb > 0
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
@@ -366,14 +366,14 @@ def test_a_step_that_fails_gives_exit_code_1_and_prints_its_error(capsys, monkey
 
 
 def test_measurements_before_ctrl_c_are_kept(tmp_path, capsys, monkeypatch):
-    measure = passes.measure
+    measure = passes.measure_cell
 
     def interrupted(one):
         if one.pass_name == "train":
             raise KeyboardInterrupt
         return measure(one)
 
-    monkeypatch.setattr(passes, "measure", interrupted)
+    monkeypatch.setattr(passes, "measure_cell", interrupted)
     assert run("--output", str(tmp_path)) == 1
     assert len(list(tmp_path.glob("bench_*.json"))) == 2
     captured = capsys.readouterr()
@@ -389,13 +389,13 @@ def test_a_gpu_is_chosen_by_its_number_and_a_cuda_error_gives_a_row(device, numb
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     gpus = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H200", device_count=2), host="node1")
-    monkeypatch.setattr(passes, "detect", lambda **_: gpus)
+    monkeypatch.setattr(passes, "detect_platform", lambda **_: gpus)
     monkeypatch.setattr(torch._C, "_cuda_setDevice", chosen.append, raising=False)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 10**9)
     monkeypatch.setattr(torch.cuda, "empty_cache", lost)
     monkeypatch.setattr(passes, "_run", lost)
-    cell = passes.measure(spec(device=device, precision="bf16"))
+    cell = passes.measure_cell(spec(device=device, precision="bf16"))
     assert chosen == [number]
     assert (cell.status, cell.reason) == (
         "failed",
@@ -408,7 +408,7 @@ def test_a_gpu_is_chosen_by_its_number_and_a_cuda_error_gives_a_row(device, numb
 def test_a_gpu_is_timed_with_its_parts_and_its_memory():
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
-    cell = passes.measure(spec(device="cuda", precision="bf16"))
+    cell = passes.measure_cell(spec(device="cuda", precision="bf16"))
     assert (cell.status, cell.memory_kind) == ("ok", "allocated")
     assert cell.forward_time_ms + cell.backward_time_ms + cell.optimizer_time_ms <= cell.mean_time_ms * 1.05
 

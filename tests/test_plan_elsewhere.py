@@ -18,7 +18,7 @@ LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["benchmark.py"])
-    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: LAPTOP)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda: LAPTOP)
     for variable in ("LLAMA_LOG", "QWEN_LOG", "MISTRAL_LOG", "PRIMUS_PATH"):
         monkeypatch.delenv(variable, raising=False)
     return tmp_path

@@ -35,7 +35,7 @@ def h100(**changes):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_machine_without_a_gpu_is_a_cpu():
-    machine = platform.detect()
+    machine = platform.detect_platform()
     assert (machine.platform, machine.label, machine.gpu_info.software_stack) == ("cpu", "CPU", "cpu")
     assert machine.gpu_info.device_name
     assert machine.gpu_info.pytorch_version == torch.__version__
@@ -44,12 +44,12 @@ def test_a_machine_without_a_gpu_is_a_cpu():
 
 
 def test_the_cpu_can_be_requested_where_there_is_a_gpu():
-    assert platform.detect(cpu=True).platform == "cpu"
+    assert platform.detect_platform(cpu=True).platform == "cpu"
 
 
 def test_a_machine_without_torch_is_a_cpu_with_a_warning(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    machine = platform.detect()
+    machine = platform.detect_platform()
     assert machine.platform == "cpu"
     assert machine.gpu_info.pytorch_version is None
     assert machine.warnings == ("platform: torch is not installed, so no GPU can be seen; pip install torch",)

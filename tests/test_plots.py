@@ -85,7 +85,9 @@ def shown_ticks(axes):
 def test_everything_that_can_be_compared_can_be_drawn(case):
     """Warnings are errors here: no missing glyph, no collapsed axis, no layout that failed."""
     form = "svg" if case == "names that want to be code" else "png"
-    assert comparison_plot.render(CASES[case](), (form,))[form].startswith({"png": b"\x89PNG", "svg": b"<?xml"}[form])
+    assert comparison_plot.comparison_plot(CASES[case](), (form,))[form].startswith(
+        {"png": b"\x89PNG", "svg": b"<?xml"}[form]
+    )
 
 
 @pytest.mark.parametrize("case", ["two sides, five runs", "six sides of three models with long names", "means only"])
@@ -115,13 +117,13 @@ def test_no_label_overlaps_another_or_leaves_the_picture(case, draw):
 
 def test_a_panel_without_any_figure_is_left_out():
     comparison = comparison_of(plausible.means_only(), plausible.means_only("cpu"))
-    svg = comparison_plot.render(comparison_of(comparison.sides[0].result), ("svg",))["svg"].decode()
+    svg = comparison_plot.comparison_plot(comparison_of(comparison.sides[0].result), ("svg",))["svg"].decode()
     assert "Step time over steps" not in svg
     assert "Average step time" in svg
 
 
 def test_a_side_without_steps_is_named_next_to_one_with_steps():
-    svg = comparison_plot.render(CASES["means beside steps"](), ("svg",))["svg"].decode()
+    svg = comparison_plot.comparison_plot(CASES["means beside steps"](), ("svg",))["svg"].decode()
     assert "no step times: H100" in svg
 
 
@@ -154,19 +156,23 @@ def test_only_warm_up_is_shaded(draw, warmup, shaded):
 
 def test_runs_of_one_row_get_no_panel_of_step_times(draw):
     figure = draw(
-        comparison_of(published.result_of(published.find("mlperf:v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b")))
+        comparison_of(
+            published.result_of_baseline(
+                published.find_baseline("mlperf:v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b")
+            )
+        )
     )
     assert step_time_panel(figure) is None
 
 
 def test_sides_that_are_not_comparable_are_drawn_without_better_or_worse():
-    svg = comparison_plot.render(CASES["not comparable"](), ("svg",))["svg"].decode()
+    svg = comparison_plot.comparison_plot(CASES["not comparable"](), ("svg",))["svg"].decode()
     for word in ("better", "faster", "slower"):
         assert word not in svg
 
 
 def test_a_tiny_model_is_drawn_under_its_own_name():
-    svg = comparison_plot.render(CASES["one side"](), ("svg",))["svg"].decode()
+    svg = comparison_plot.comparison_plot(CASES["one side"](), ("svg",))["svg"].decode()
     assert "Llama-3.1 tiny" in svg
     assert "8B" not in svg
 
@@ -215,7 +221,7 @@ def test_six_sides_of_three_models_have_six_different_looks():
 
 def test_the_same_comparison_gives_the_same_file():
     comparison = CASES["one side"]()
-    first, second = comparison_plot.render(comparison), comparison_plot.render(comparison)
+    first, second = comparison_plot.comparison_plot(comparison), comparison_plot.comparison_plot(comparison)
     assert first["svg"].decode().splitlines() == second["svg"].decode().splitlines()
     assert first["png"] == second["png"]
 
@@ -241,7 +247,7 @@ def test_the_process_that_draws_gets_a_fraction_of_the_rows():
 def test_the_plot_is_1950_pixels_wide():
     from PIL import Image
 
-    png = Image.open(io.BytesIO(comparison_plot.render(CASES["two sides, five runs"](), ("png",))["png"]))
+    png = Image.open(io.BytesIO(comparison_plot.comparison_plot(CASES["two sides, five runs"](), ("png",))["png"]))
     assert png.size[0] == 1950
     assert 1000 < png.size[1] < 1500
 
@@ -249,7 +255,7 @@ def test_the_plot_is_1950_pixels_wide():
 def test_without_matplotlib_one_line_names_its_installation(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingPackageError, match="pip install matplotlib"):
-        comparison_plot.render(CASES["one side"]())
+        comparison_plot.comparison_plot(CASES["one side"]())
 
 
 def test_drawing_needs_neither_pyplot_nor_a_display():
@@ -267,7 +273,7 @@ def test_drawing_needs_neither_pyplot_nor_a_display():
 def test_an_interval_far_wider_than_its_bar_ends_in_an_arrow():
     look = bars.BarStyle(number=0, label="a GPU", colour="#0072B2", hatch="")
     wide = bars.Bar(group="", look=look, value=1000.0, low=3.0, high=300_000.0, text="1,000 ±100 % or more")
-    axes = canvas.load().figure.Figure().subplots()
+    axes = canvas.load_matplotlib().figure.Figure().subplots()
     panels.bar_panel(axes, bars.Panel(title="Throughput", unit="tokens/s", bars=(wide,)))
     assert axes.get_xlim()[1] < 10 * wide.value
     assert ">" in [line.get_marker() for line in axes.lines]

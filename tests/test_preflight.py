@@ -16,7 +16,7 @@ from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import collectives, estimate, matmul, preflight
-from tensorprimat.reports.preflight import tables
+from tensorprimat.reports.preflight import preflight_tables
 
 CPU = torch.device("cpu")
 LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")
@@ -33,7 +33,7 @@ def short(monkeypatch):
 
 def test_a_cpu_is_measured_in_every_part_that_it_has():
     parts = []
-    found = preflight.measure(LAPTOP, "cpu", quick=True, on_part=parts.append)
+    found = preflight.measure_machine(LAPTOP, "cpu", quick=True, on_part=parts.append)
     assert {(row.precision, row.size) for row in found.matmul} == {(p, s) for p in ("fp32", "bf16") for s in (32, 64)}
     assert [row.kind for row in found.bandwidth] == ["copy", "read", "triad"]
     assert all(0 < row.typical_flops_per_second <= row.best_flops_per_second for row in found.matmul)
@@ -42,10 +42,10 @@ def test_a_cpu_is_measured_in_every_part_that_it_has():
 
 
 def test_a_preflight_is_kept_per_machine_and_found_again(tmp_path):
-    path = records.save(made(), tmp_path / records.FOLDER)
+    path = records.save(made(), tmp_path / records.PREFLIGHT_FOLDER)
     assert path.name == "preflight_node1_NVIDIA-H100-80GB-HBM3_cuda.json"
-    records.save(made(timestamp="2026-02-02T00:00:00+00:00"), tmp_path / records.FOLDER)
-    records.save(made(host="node2", timestamp="2026-03-03T00:00:00+00:00"), tmp_path / records.FOLDER)
+    records.save(made(timestamp="2026-02-02T00:00:00+00:00"), tmp_path / records.PREFLIGHT_FOLDER)
+    records.save(made(host="node2", timestamp="2026-03-03T00:00:00+00:00"), tmp_path / records.PREFLIGHT_FOLDER)
     kept = records.kept([tmp_path])
     assert [one.host for one in kept] == ["node2", "node1"]
     assert kept[1].timestamp.startswith("2026-02")
@@ -72,7 +72,7 @@ def test_the_best_rate_is_over_all_sizes_and_memory_is_the_devices():
 
 
 def test_every_figure_is_compared_with_the_catalogue():
-    matrix, memory = tables(made())
+    matrix, memory = preflight_tables(made())
     assert matrix.rows[1][-1].text == "70.7 %"
     assert matrix.note == ""
     assert [row[-1].text for row in memory.rows] == ["83.6 %", "–"]
@@ -86,7 +86,7 @@ def test_a_gpu_below_the_others_is_named_with_its_drivers_reason():
         DeviceCheck(index=3, flops_per_second=4e14, other_processes=2),
         DeviceCheck(index=4, flops_per_second=4e14, other_processes=1),
     ]
-    slow, shared, by_one = preflight.warnings_about(made(devices=tuple(checks)))
+    slow, shared, by_one = preflight.preflight_warnings(made(devices=tuple(checks)))
     assert slow == "gpu 1: reaches 71 % of the fastest GPU (clock reduced by the power cap; power limit 350 W)"
     assert "gpu 3: reaches 57 % of the fastest GPU (2 other processes on it)" in shared
     assert by_one.endswith("(1 other process on it)")
@@ -104,7 +104,7 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(telemetry, "open_devices", lambda ids: [known[one] for one in ids])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    monkeypatch.setattr(matmul, "rate", lambda _size, _precision, device: (7e14 - 2e14 * device.index, 6e14))
+    monkeypatch.setattr(matmul, "matmul_rate", lambda _size, _precision, device: (7e14 - 2e14 * device.index, 6e14))
     info = GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=2)
     return Machine(platform="nvd", gpu_info=info, host="node1", gpu_ids=("a", "b"))
 
@@ -124,7 +124,7 @@ def test_each_of_several_processes_measures_its_own_gpu(two_gpus, monkeypatch):
 
 
 def test_a_gpu_number_is_refused_under_torchrun(two_gpus, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda **_: two_gpus)
+    monkeypatch.setattr("tensorprimat.machine.platform.detect_platform", lambda **_: two_gpus)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["preflight", "--device", "cuda:1", "--output", str(tmp_path)]) == 2
     assert "each process that torchrun starts takes a GPU of its own; --device cuda" in capsys.readouterr().err
@@ -132,12 +132,12 @@ def test_a_gpu_number_is_refused_under_torchrun(two_gpus, tmp_path, capsys, monk
 
 def test_a_gpu_below_the_catalogue_is_named():
     (row, *_) = made().matmul
-    (printed,) = preflight.warnings_about(made(matmul=(row.model_copy(update={"best_flops_per_second": 3e14}),)))
+    (printed,) = preflight.preflight_warnings(made(matmul=(row.model_copy(update={"best_flops_per_second": 3e14}),)))
     assert printed.startswith("bf16: the best matrix product reaches 30 % of the catalogue's peak")
 
 
 def test_a_sound_machine_is_not_warned_about():
-    assert preflight.warnings_about(made()) == []
+    assert preflight.preflight_warnings(made()) == []
 
 
 def test_a_sweep_estimates_times_from_the_preflight():
@@ -177,10 +177,10 @@ def nodes_of(slow=5e14):
 
 
 def test_nodes_have_a_row_each_the_slowest_first():
-    table = next(one for one in tables(made(devices=nodes_of())) if one.key == "nodes")
+    table = next(one for one in preflight_tables(made(devices=nodes_of())) if one.key == "nodes")
     assert [cell.text for cell in table.rows[0]] == ["node2", "8", "700", "3", "500", "71.4 %"]
     assert len(table.rows) == 4
-    assert not [one for one in tables(made(devices=nodes_of()[:8])) if one.key == "nodes"]
+    assert not [one for one in preflight_tables(made(devices=nodes_of()[:8])) if one.key == "nodes"]
 
 
 def test_the_gpus_below_a_share_of_the_median_are_named_with_their_node():
@@ -191,7 +191,7 @@ def test_the_gpus_below_a_share_of_the_median_are_named_with_their_node():
 
 @pytest.mark.parametrize(("slow", "code"), [(5e14, 1), (6.9e14, 0)])
 def test_fail_below_fails_the_command_and_names_the_slow_node(tmp_path, capsys, monkeypatch, slow, code):
-    monkeypatch.setattr(preflight, "measure", lambda *_, **__: made(devices=nodes_of(slow)))
+    monkeypatch.setattr(preflight, "measure_machine", lambda *_, **__: made(devices=nodes_of(slow)))
     monkeypatch.setenv("WORLD_SIZE", "32")
     assert (
         main(["preflight", "--device", "cpu", "--keep-noisy", "--output", str(tmp_path), "--fail-below", "90%"]) == code

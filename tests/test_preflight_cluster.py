@@ -70,7 +70,7 @@ def cluster(tmp_path, monkeypatch, warm):  # noqa: ARG001
     def nodes(*speeds, program=SRUN):
         script = tmp_path / "submit.py"
         script.write_text(program.format(place=str(tmp_path), speeds=speeds, port=free_port(), rank=RANK))
-        monkeypatch.setattr(submit, "wrapping", lambda *_: [sys.executable, str(script)])
+        monkeypatch.setattr(submit, "submit_command", lambda *_: [sys.executable, str(script)])
         return ["preflight", "--quick", "--device", "cpu", "--executor", "slurm", "--nodes", str(len(speeds))]
 
     return nodes

@@ -14,7 +14,7 @@ from preflights import made
 from tensorprimat.core.preflight import Collective
 from tensorprimat.core.quantities import UNMEASURED
 from tensorprimat.micro import collectives, matmul, preflight
-from tensorprimat.reports.preflight import tables
+from tensorprimat.reports.preflight import preflight_tables
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def test_matrices_are_random_never_zeros(monkeypatch):
     seen = []
     multiply = torch.mm
     monkeypatch.setattr(torch, "mm", lambda left, right, out: (seen.append(left), multiply(left, right, out=out)))
-    matmul.rate(32, "fp32", CPU)
+    matmul.matmul_rate(32, "fp32", CPU)
     assert seen[0].std() > 0.5
 
 
@@ -48,7 +48,7 @@ def test_one_process_measures_no_exchange(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with collectives.group(CPU) as (backend, processes):
         assert (backend, processes) == (None, 1)
-        assert collectives.measure(CPU, processes) == []
+        assert collectives.measure_collectives(CPU, processes) == []
 
 
 @pytest.mark.usefixtures("warm")
@@ -97,10 +97,10 @@ def test_two_processes_measure_their_exchange():
 
 def test_bus_bandwidth_counts_what_a_link_carries():
     found = Collective(kind="all_reduce", dtype="bfloat16", size_bytes=2**20, seconds=1.0, bus_bytes_per_second=2**20)
-    table = tables(made(collectives=(found,), world_size=2, collective_backend="nccl"))[2]
+    table = preflight_tables(made(collectives=(found,), world_size=2, collective_backend="nccl"))[2]
     assert table.title == "Exchange between 2 processes (nccl)"
     assert [cell.text for cell in table.rows[0]] == ["all-reduce", "bf16", "1 MiB", "1.000 s", "0.001049"]
-    older = tables(made(collectives=(found.changed(dtype=None),), world_size=2, collective_backend="nccl"))[2]
+    older = preflight_tables(made(collectives=(found.changed(dtype=None),), world_size=2, collective_backend="nccl"))[2]
     assert older.rows[0][1].text == UNMEASURED
 
 
@@ -110,8 +110,10 @@ def test_all_reduce_sums_and_small_messages_are_timed_over_many_calls(monkeypatc
     monkeypatch.setattr(collectives.dist, "barrier", lambda: None)
     found = collectives._timed("all_reduce", torch.float32, 4096, CPU, 2)
     sums = requested.count(collectives.dist.ReduceOp.SUM)
-    assert sums == 1 + collectives.REPEATS * collectives.CALLS_OF_SMALL
-    assert requested.count(collectives.dist.ReduceOp.MAX) == collectives.REPEATS  # of the times, over the processes
+    assert sums == 1 + collectives.COLLECTIVE_REPEATS * collectives.CALLS_OF_SMALL
+    assert (
+        requested.count(collectives.dist.ReduceOp.MAX) == collectives.COLLECTIVE_REPEATS
+    )  # of the times, over the processes
     assert 0 < found.seconds < 0.01
 
 
@@ -124,7 +126,7 @@ def test_fp8_products_are_e4m3_with_a_scale_each_and_give_bf16(monkeypatch):
         return real(left, right, **options)
 
     monkeypatch.setattr(torch, "_scaled_mm", noting)
-    best, typical = matmul.rate(64, "fp8", CPU, repeats=2)
+    best, typical = matmul.matmul_rate(64, "fp8", CPU, repeats=2)
     assert 0 < typical <= best
     assert set(requested) == {(torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16, False)}
 
@@ -140,19 +142,19 @@ def test_the_fp8_type_is_that_of_the_matrix_units(monkeypatch, arch, kind):
     [("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", False), ("NVIDIA X1", False)],
 )
 def test_fp8_is_measured_where_the_gpu_is_known_to_have_it(monkeypatch, device, measured):
-    monkeypatch.setattr(matmul, "rate", lambda *_, **__: (5e14, 4e14))
+    monkeypatch.setattr(matmul, "matmul_rate", lambda *_, **__: (5e14, 4e14))
     gpu = preflight.catalogue.find_gpu(device)
     rows = preflight.matrix_rates(torch.device("cuda", 0), (4096,), gpu)
     assert ("fp8" in {row.precision for row in rows}) == measured
 
 
 def test_products_are_shown_with_the_best_that_others_measured_and_its_source(monkeypatch):
-    monkeypatch.setattr(matmul, "rate", lambda *_, **__: (7e14, 6e14))
+    monkeypatch.setattr(matmul, "matmul_rate", lambda *_, **__: (7e14, 6e14))
     gpu = preflight.catalogue.find_gpu("NVIDIA H100 80GB HBM3")
     rows = preflight.matrix_rates(torch.device("cuda", 0), (8192,), gpu)
     [bf16] = [row for row in rows if row.precision == "bf16"]
     assert bf16.achieved_flops_per_second == gpu.achievable_tflops["bf16"].value * 1e12
-    matrix = tables(made(matmul=tuple(rows)))[0]
+    matrix = preflight_tables(made(matmul=tuple(rows)))[0]
     assert "stas00/ml-engineering" in matrix.note
     assert f"{gpu.achievable_tflops['bf16'].value:,.1f}" in {row[4].text for row in matrix.rows}
 

@@ -31,7 +31,7 @@ LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU"), host=
 def trained(monkeypatch, tmp_path):
     """Eight H100 with NeMo, where training only keeps each RunSpec; return the list of them."""
     specs = []
-    monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda: H100)
+    monkeypatch.setattr("tensorprimat.machine.platform.detect_platform", lambda: H100)
     monkeypatch.setattr("tensorprimat.engines.registry.importable", lambda _: True)
     monkeypatch.setattr(nemo, "train", specs.append)
     monkeypatch.chdir(tmp_path)
@@ -135,7 +135,7 @@ MI300X = Machine(
 def test_installed_nemo_trains_on_other_hardware_and_the_result_names_the_platform(
     machine, trained, monkeypatch, capsys
 ):
-    monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda: machine)
+    monkeypatch.setattr("tensorprimat.machine.platform.detect_platform", lambda: machine)
     assert main(["pretrain"], defaults={"model": "llama"}) == 0
     (spec,) = trained
     assert (spec.platform, spec.preset) == (machine.platform, "full")
@@ -143,7 +143,7 @@ def test_installed_nemo_trains_on_other_hardware_and_the_result_names_the_platfo
 
 
 def test_every_model_has_a_recipe_and_a_converter():
-    assert set(nemo_recipe.RECIPES) == set(conversion.KINDS) == set(MODELS)
+    assert set(nemo_recipe.NEMO_RECIPES) == set(conversion.KINDS) == set(MODELS)
 
 
 def checkpoint(folder, model_type="llama", weights=1000):

@@ -8,7 +8,7 @@ import yaml
 
 from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
-from tensorprimat.engines.primus.config import derived, effective
+from tensorprimat.engines.primus.config import derived_experiment, effective
 from tensorprimat.session.primus_config import configurations_of
 
 LLAMA = Path("examples", "megatron", "configs", "MI300X", "llama3.1_8B-BF16-pretrain.yaml")
@@ -148,7 +148,7 @@ def test_a_setting_that_should_be_a_number_and_is_not_names_file_and_value(tmp_p
 
 
 def test_a_derived_file_keeps_placeholders_and_everything_that_was_not_changed(root):
-    document = yaml.safe_load(derived(root / LLAMA, {"train_iters": 7, "fp8": "hybrid"}))
+    document = yaml.safe_load(derived_experiment(root / LLAMA, {"train_iters": 7, "fp8": "hybrid"}))
     overrides = document["modules"]["pre_trainer"]["overrides"]
     assert (overrides["train_iters"], overrides["fp8"]) == (7, "hybrid")
     assert (overrides["seq_length"], overrides["micro_batch_size"]) == ("${FAKE_LENGTH:4096}", 2)
@@ -158,7 +158,7 @@ def test_a_derived_file_keeps_placeholders_and_everything_that_was_not_changed(r
 def test_a_derived_file_still_finds_what_it_extends(tmp_path):
     fake_primus.write(tmp_path / "base.yaml", pre_trainer("overrides:", "  micro_batch_size: 8"))
     path = experiment(tmp_path, "extends: [base.yaml]\n" + pre_trainer("overrides:", "  train_iters: 5"))
-    elsewhere = fake_primus.write(tmp_path / "other" / "derived.yaml", derived(path, {"train_iters": 9}))
+    elsewhere = fake_primus.write(tmp_path / "other" / "derived.yaml", derived_experiment(path, {"train_iters": 9}))
     sets = effective(elsewhere)
     assert (sets.whole("micro_batch_size"), sets.whole("train_iters")) == (8, 9)
 

@@ -127,7 +127,7 @@ def test_a_loss_that_is_not_fused_keeps_its_softmax(needs):
 def test_a_model_without_an_estimate_is_not_refused(needs, override):
     spec, node = needs(override, memory_gb=40.0)
     assert estimate((spec, node)) is None
-    assert run_summary.memory(spec, node) is None
+    assert run_summary.memory_estimate_text(spec, node) is None
     prepare.check_memory(spec, node)
 
 
@@ -139,7 +139,7 @@ def test_a_preset_that_is_missing_gives_no_estimate(needs, tmp_path):
 
 def test_the_plan_shows_the_estimate(needs):
     spec, node = needs(micro_batch_size=2, sequence_length=8192)
-    assert run_summary.memory(spec, node) == (
+    assert run_summary.memory_estimate_text(spec, node) == (
         "about 144 GB on each GPU: weights, gradients and optimizer 60.2 GB, activations 78.4 GB, workspace 5.2 GB"
     )
     assert estimate((spec, node)).total / GB == pytest.approx(144, rel=0.01)
@@ -149,8 +149,10 @@ def test_the_plan_names_the_layers_that_the_configuration_recomputes(needs):
     every = "recompute_granularity: full"
     half = needs(every, "recompute_method: block", "recompute_num_layers: 16")
     ending = "; the engine's configuration recomputes the activations of 50 % of the layers"
-    assert run_summary.memory(*half).endswith(ending)
-    assert run_summary.memory(*needs(every, recompute="full")).endswith("; activations of all layers are recomputed")
+    assert run_summary.memory_estimate_text(*half).endswith(ending)
+    assert run_summary.memory_estimate_text(*needs(every, recompute="full")).endswith(
+        "; activations of all layers are recomputed"
+    )
 
 
 def test_the_time_counts_the_layers_that_the_configuration_recomputes(needs):
@@ -166,4 +168,4 @@ def test_the_time_counts_the_layers_that_the_configuration_recomputes(needs):
     of_parts = "recompute_granularity: selective\n      recompute_modules: [mlp]"
     assert share(of_parts) is None
     spec, node = needs(of_parts)
-    assert ", recomputation unknown and not counted, " in run_time.sentence([spec], node, runs=1, pause=0)
+    assert ", recomputation unknown and not counted, " in run_time.run_time_sentence([spec], node, runs=1, pause=0)

@@ -116,7 +116,7 @@ def test_a_command_that_is_told_to_end_while_it_starts_does_end():
 
 @pytest.mark.parametrize(("does", "code"), [("exit 3", 3), ("kill -9 $$", -9), ("kill -11 $$", -11), ("true", 0)])
 def test_a_guarded_command_ends_as_it_would_alone(does, code):
-    assert processes.run(["sh", "-c", does]).returncode == code
+    assert processes.run_guarded(["sh", "-c", does]).returncode == code
 
 
 def test_starting_a_missing_command_raises_file_not_found_error():

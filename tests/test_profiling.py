@@ -113,10 +113,10 @@ def test_a_run_that_cannot_be_profiled_is_refused_in_one_line(run, monkeypatch, 
 
 def test_only_an_engine_that_trains_can_be_profiled():
     with pytest.raises(profiling.UsageError, match="reading logs has nothing to profile"):
-        profiling.check("nsys", ENGINES["logs"])
+        profiling.check_profiler("nsys", ENGINES["logs"])
     with pytest.raises(profiling.UsageError, match="only with --engine torch or nemo"):
-        profiling.check("torch", ENGINES["bridge"])
-    profiling.check("torch", ENGINES["nemo"])
+        profiling.check_profiler("torch", ENGINES["bridge"])
+    profiling.check_profiler("torch", ENGINES["nemo"])
 
 
 def test_a_lightning_profiler_writes_the_steps_after_the_warm_up(tmp_path):

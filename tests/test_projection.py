@@ -58,11 +58,11 @@ def test_a_number_of_gpus_beyond_the_left_out_points_is_refused():
 
 
 def test_the_command_prints_the_interval_with_its_validation(tmp_path, capsys):
-    file = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
+    file = store.write(published.result_of_baseline(published.find_baseline(f"mlperf:{MI300X}")), tmp_path / "own.json")
     assert main(["project", "--from", str(file), "--gpus", "16", "--gpu", "MI300X", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
-    measured = published.result_of(
-        published.find("mlperf:" + MI300X.replace("1node", "2node"))
+    measured = published.result_of_baseline(
+        published.find_baseline("mlperf:" + MI300X.replace("1node", "2node"))
     ).performance_metrics.tokens_per_second_per_gpu
     assert row["low"] < measured < row["high"]
     assert main(["project", "--from", str(file), "--gpus", "16", "--gpu", "B200"]) == 2
@@ -72,7 +72,7 @@ def test_the_command_prints_the_interval_with_its_validation(tmp_path, capsys):
 
 
 def test_every_output_states_that_mlcommons_has_not_verified_the_rates(tmp_path, capsys):
-    file = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
+    file = store.write(published.result_of_baseline(published.find_baseline(f"mlperf:{MI300X}")), tmp_path / "own.json")
     notice = "derived from the logs of MLPerf Training v4.1, v5.0, v5.1; not verified by MLCommons"
     for arguments in (["--benchmark", "llama2_70b_lora"], ["--from", str(file), "--gpus", "16"]):
         assert main(["project", *arguments]) == 0
@@ -84,13 +84,13 @@ def test_every_output_states_that_mlcommons_has_not_verified_the_rates(tmp_path,
 
 
 def test_the_measured_number_of_gpus_is_not_a_projection(tmp_path, capsys):
-    file = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
+    file = store.write(published.result_of_baseline(published.find_baseline(f"mlperf:{MI300X}")), tmp_path / "own.json")
     assert main(["project", "--from", str(file), "--gpus", "8"]) == 2
     assert "that is the measured number of GPUs" in capsys.readouterr().err
 
 
 def test_a_projection_states_that_its_exponents_are_of_another_task(tmp_path, capsys):
-    own = store.write(published.result_of(published.find(f"mlperf:{MI300X}")), tmp_path / "own.json")
+    own = store.write(published.result_of_baseline(published.find_baseline(f"mlperf:{MI300X}")), tmp_path / "own.json")
     other = store.write(plausible.result("mi300x", runs=2), tmp_path / "other.json")
     for file, shown in (
         (own, "llama2_70b_lora did (samples"),

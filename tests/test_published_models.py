@@ -26,7 +26,7 @@ def test_every_published_model_is_found_by_its_names_and_no_other_model_has_them
     for name in (model.title, *model.also):
         assert shapes.of_name(name).shape == model.shape
         assert shapes.of_name(f"{name}-Instruct").shape == model.shape
-        assert shapes.known(name) is None
+        assert shapes.known_preset(name) is None
     assert sum(other.shape == model.shape for other in MODELS) == 1
 
 
@@ -61,4 +61,4 @@ def test_a_name_that_only_resembles_a_published_model_has_no_shape(name):
 
 def test_an_unknown_shape_is_refused_with_the_known_names():
     with pytest.raises(UsageError, match=r"Llama-3\.1-8B.*Llama-2-70B.*Qwen3-32B"):
-        shapes.parse("llama5-9b")
+        shapes.parse_shape("llama5-9b")

@@ -13,7 +13,7 @@ from rich.console import Console
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.mlperf_choice import EntryChoice
-from tensorprimat.analysis.published import as_result, baselines, choose, near_published, with_published
+from tensorprimat.analysis.published import as_result, baselines, choose_baselines, near_published, with_published
 from tensorprimat.cli import main
 from tensorprimat.core import flops, quantities
 from tensorprimat.core.mlperf_library import bundled
@@ -44,7 +44,7 @@ def test_published_results_are_shown_marked_and_without_a_verdict():
         if name != "csv":
             assert "Published, not measured here" in text or '"published"' in text, name
         assert not re.search("faster|slower", text), name
-    rows = json.document(comparison)["published"]
+    rows = json.comparison_document(comparison)["published"]
     assert all(row["model"] == "llama" and row["source"] for row in rows)
     alike = [row for row in rows if row["measured_here"][0]["ratio"] is not None]
     assert 0 < len(alike) < len(rows)
@@ -80,7 +80,7 @@ def test_a_report_states_how_many_farther_published_results_it_leaves_out():
     for name, shown in (("console", 6), ("markdown", 12), ("html", 12)):
         assert f"{len(every) - shown} more rows are left out" in " ".join(texts[name].split()), name
     assert all("H100 / published" in texts[name] for name in ("markdown", "html"))
-    assert json.document(near)["published_left_out"] == {"llama": len(every) - 12}
+    assert json.comparison_document(near)["published_left_out"] == {"llama": len(every) - 12}
 
 
 def test_many_sides_leave_the_terminal_one_line_per_published_result():
@@ -121,7 +121,7 @@ def test_a_ratio_is_the_rate_measured_here_over_the_published_one():
 
 @pytest.mark.parametrize("expected", [{"num_gpus": 8}, {"gpu": "H100 SXM"}, {"benchmark": "llama"}])
 def test_baselines_that_are_chosen_meet_every_condition(expected):
-    found = [one.row for one in choose(bundled(), EntryChoice(**expected)) if one.entry is None]
+    found = [one.row for one in choose_baselines(bundled(), EntryChoice(**expected)) if one.entry is None]
     every = [one.row for one in baselines() if one.entry is None]
     field, value = {"num_gpus": ("num_gpus", 8), "gpu": ("gpu", "H100 SXM"), "benchmark": ("model", "llama")}[
         next(iter(expected))

@@ -207,7 +207,7 @@ def test_a_small_gpu_is_refused_by_pretrain_with_flags_that_pretrain_has(monkeyp
         gpu_info=GpuInfo(device_name="NVIDIA GeForce RTX 4090", device_count=1, total_memory_gb=memory_gb),
         host="desk",
     )
-    monkeypatch.setattr("tensorprimat.machine.platform.detect", lambda: machine)
+    monkeypatch.setattr("tensorprimat.machine.platform.detect_platform", lambda: machine)
     monkeypatch.setattr("tensorprimat.engines.prepare.check_engine", lambda *_: None)
     monkeypatch.setattr("tensorprimat.engines.nemo.engine.check", lambda *_: None)
     assert main(["pretrain", "--precision", "bf16", "--dry-run"]) == 2

@@ -79,7 +79,7 @@ def test_the_keys_of_comparison_json_are_stable(two):
 
 
 def test_several_models_have_a_verdict_over_all_and_one_each(three_models):
-    document = json.document(three_models)
+    document = json.comparison_document(three_models)
     assert document["ratio"] == document["mean_ratio"]
     assert len(document["pairs"]) == 3
     assert document["verdict"] == "faster"
@@ -150,9 +150,9 @@ def test_runs_of_one_row_each_get_no_empty_plot_of_steps():
 
 
 def test_minimum_and_median_of_rows_that_are_means_are_marked():
-    told = facts.performance(comparison_of(one_row_per_run("h100"))).note
+    told = facts.performance_table(comparison_of(one_row_per_run("h100"))).note
     assert "Rows are means of several steps (up to 500 steps in H100" in told
-    assert "Rows are means" not in (facts.performance(comparison_of(plausible.result("h100"))).note or "")
+    assert "Rows are means" not in (facts.performance_table(comparison_of(plausible.result("h100"))).note or "")
 
 
 def test_thinning_keeps_the_extremes_and_the_order():

@@ -30,7 +30,7 @@ from tensorprimat.reports import (
     sections,
 )
 from tensorprimat.reports.tables import Column, Table, table_of
-from tensorprimat.reports.tables import text as text_cell
+from tensorprimat.reports.tables import text_cell as text_cell
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>|$x$ =HYPERLINK(1) [x](javascript:1) {{7*7}} `rm`"
 
@@ -141,7 +141,7 @@ def test_sides_that_are_not_comparable_get_no_ratio_and_no_statement_of_speed(in
     for name, text in every_text(incomparable).items():
         assert not re.search("faster|slower|fast|slow", text, re.IGNORECASE), name
         assert not re.search(r"\d\.\d+x\b", text), f"{name} prints a ratio"
-    document = json.document(incomparable)
+    document = json.comparison_document(incomparable)
     assert document["verdict"] == "not_comparable"
     assert document["ratio"] is None
 
@@ -150,7 +150,7 @@ def test_sides_that_are_not_comparable_still_show_the_use_of_their_own_devices(i
     texts = every_text(incomparable)
     for name in ("console", "markdown", "html"):
         assert "model TFLOP/s per GPU" in texts[name], name
-    assert json.document(incomparable)["sides"][0]["efficiency"]["mfu"]["value"] > 0
+    assert json.comparison_document(incomparable)["sides"][0]["efficiency"]["mfu"]["value"] > 0
 
 
 def test_one_run_a_side_names_the_number_of_runs_that_would_decide():
@@ -210,8 +210,8 @@ def test_one_side_alone_is_reported_alone(tiny):
     texts = every_text(tiny)
     for name in ("console", "markdown", "html"):
         assert "One side only: nothing to compare it with yet." in texts[name], name
-    assert json.document(tiny)["verdict"] is None
-    assert json.document(tiny)["pairs"] == []
+    assert json.comparison_document(tiny)["verdict"] is None
+    assert json.comparison_document(tiny)["pairs"] == []
 
 
 def test_a_result_of_means_only_is_shown_as_reported_without_interval():
@@ -221,7 +221,7 @@ def test_a_result_of_means_only_is_shown_as_reported_without_interval():
     assert "9.800 s" in text
     report = html.render(comparison)
     assert "taken from the file, which states it for the whole run; no steps support it" in report
-    assert json.document(comparison)["sides"][0]["tokens_per_second"]["value"] is None
+    assert json.comparison_document(comparison)["sides"][0]["tokens_per_second"]["value"] is None
 
 
 def test_an_added_section_appears_in_every_document(two):
@@ -250,7 +250,7 @@ def test_peak_memory_names_its_kind(two):
 
 def test_memory_of_unlike_kinds_is_never_shown_side_by_side(two):
     assert "Peak memory" not in [column.title for column in sections.results(two.sides).columns]
-    rows = [[cell.text for cell in row] for row in efficiency.memory(two).rows if "utilisation" in row[0].text]
+    rows = [[cell.text for cell in row] for row in efficiency.memory_use(two).rows if "utilisation" in row[0].text]
     assert [row[0].split(", ")[1] for row in rows] == ["the allocator's pool", "whole device"]
     assert [[cell == "–" for cell in row[1:]] for row in rows] == [[False, True], [True, False]]
     titles = [panel.title for panel in bars.panels(two.sides, bars.looks_of(two.sides), comparable=True)]
@@ -289,7 +289,7 @@ def test_a_figure_of_a_log_names_the_log(two):
 
 
 def test_unknown_settings_get_no_row(two):
-    rows = {row[0].text for row in facts.configuration(two).rows}
+    rows = {row[0].text for row in facts.configuration_table(two).rows}
     assert "Precision" in rows
     assert "FP8 recipe" not in rows
 
@@ -298,7 +298,7 @@ def test_a_value_given_by_hand_is_marked_in_its_source():
     result = plausible.result("h100")
     provenance = result.provenance.model_copy(update={"assumed": {"sequence_length": "--sequence-length"}})
     comparison = comparison_of(result.model_copy(update={"provenance": provenance}))
-    rows = {row[0].text: row[1] for row in facts.configuration(comparison).rows}
+    rows = {row[0].text: row[1] for row in facts.configuration_table(comparison).rows}
     assert "origin: --sequence-length" in rows["Sequence length"].source
 
 
@@ -371,7 +371,7 @@ def test_a_side_that_does_not_learn_is_reported_with_its_speed():
     assert comparison.pairs[0].losses.verdict == "failed"
     for name in ("console", "markdown", "html"):
         assert "stays at 11.7" in texts[name].replace("\N{NO-BREAK SPACE}", " "), name
-    assert json.document(comparison)["pairs"][0]["losses"]["verdict"] == "failed"
+    assert json.comparison_document(comparison)["pairs"][0]["losses"]["verdict"] == "failed"
 
 
 def test_settings_that_neither_side_states_are_not_called_the_same_work():
@@ -397,8 +397,8 @@ def test_an_impossible_figure_is_an_error_above_every_headline():
     for name in ("console", "markdown", "html"):
         assert texts[name].index("Error: AMD Instinct MI300X") < texts[name].index("No ratio of"), name
         assert not re.search(r"is (faster|slower) than", texts[name]), name
-    assert json.document(comparison)["errors"]
-    assert json.document(comparison)["verdict"] == "not_comparable"
+    assert json.comparison_document(comparison)["errors"]
+    assert json.comparison_document(comparison)["verdict"] == "not_comparable"
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

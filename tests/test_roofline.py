@@ -5,7 +5,7 @@ import torch
 from preflights import made
 
 from tensorprimat.analysis import roofline
-from tensorprimat.analysis.metrics import MetricChoices, measure
+from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
 from tensorprimat.cli import main
 from tensorprimat.core import flops, micro_result, models, preflight
 from tensorprimat.core.errors import UsageError
@@ -23,7 +23,7 @@ def trained(**changed):
     return Result(
         platform="nvd",
         gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", total_memory_gb=85.0),
-        model=Model(name="llama", preset="full", shape=models.find("llama").shape),
+        model=Model(name="llama", preset="full", shape=models.find_preset("llama").shape),
         training_config=TrainingConfig(
             sequence_length=8192, micro_batch_size=1, gradient_accumulation_steps=4, precision="bf16", num_gpus=1
         ),
@@ -34,14 +34,14 @@ def trained(**changed):
 
 
 def test_a_result_is_compared_with_the_preflight_of_its_own_machine():
-    found = measure(trained(), MetricChoices(preflights=[made()]))
+    found = calculate_metrics(trained(), MetricChoices(preflights=[made()]))
     assert found["achievable_fraction"].value == pytest.approx(found["model_tflops_per_gpu"].value / 700)
     source = [one.source for one in found["achievable_fraction"].inputs if "matrix rate" in one.name]
     assert source == ["preflight of node1, 2026-01-02T03:04:05+00:00"]
 
 
 def test_another_machines_preflight_is_not_used_for_a_result():
-    found = measure(trained(), MetricChoices(preflights=[made(host="node2")]))
+    found = calculate_metrics(trained(), MetricChoices(preflights=[made(host="node2")]))
     assert all("preflight" not in (one.source or "") for one in found["achievable_fraction"].inputs)
 
 

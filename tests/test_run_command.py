@@ -64,7 +64,7 @@ def folder(tmp_path, monkeypatch):
     work.mkdir()
     monkeypatch.chdir(work)
     monkeypatch.setattr(sys, "argv", ["benchmark.py"])
-    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: LAPTOP)  # the real one imports torch
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda: LAPTOP)  # the real one imports torch
     for variable in ("LLAMA_LOG", "QWEN_LOG", "MISTRAL_LOG", "PRIMUS_PATH"):
         monkeypatch.delenv(variable, raising=False)
     return work

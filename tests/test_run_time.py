@@ -14,9 +14,9 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
-from tensorprimat.machine.platform import SPELLINGS, Machine
+from tensorprimat.machine.platform import PLATFORM_SPELLINGS, Machine
 from tensorprimat.session import run_time
-from tensorprimat.session.budget import Budget, decide
+from tensorprimat.session.budget import Budget, decide_runs
 
 FREE = frozenset(run_time.FITTED)
 MACHINES = {
@@ -86,7 +86,7 @@ LARGE = [  # one GPU of 48 GB or less, such as an L40S or a small A100, can trai
 def test_make_benchmark_on_one_gpu_fits_a_quarter_of_an_hour_by_its_estimate(gpu, installed):
     """As --engine auto does, the torch engine trains what the other engine cannot train here."""
     gpu_info = GpuInfo(device_name=gpu.name, device_count=1, total_memory_gb=seen_by_driver(gpu))
-    here = Machine(platform=SPELLINGS[gpu.vendor.lower()], gpu_info=gpu_info, host="here")
+    here = Machine(platform=PLATFORM_SPELLINGS[gpu.vendor.lower()], gpu_info=gpu_info, host="here")
     chosen = RunSettings(steps=20, warmup_steps=5, seed=1)
     before = {}
     for model in MODELS:
@@ -114,7 +114,7 @@ def told(name, engine, minutes, **flags):
     """Return the fit and the sentence for three runs of every model."""
     before, here = specs(name, engine, **flags), machine(name)
     fit = run_time.fitted(before, here, runs=3, pause=30, minutes=minutes, free=FREE)
-    return fit, run_time.sentence(list(fit.specs.values()), here, runs=3, pause=30, minutes=minutes, fit=fit)
+    return fit, run_time.run_time_sentence(list(fit.specs.values()), here, runs=3, pause=30, minutes=minutes, fit=fit)
 
 
 def test_runs_that_do_not_fit_are_not_counted_and_the_sentence_names_the_minutes_of_all():
@@ -140,7 +140,7 @@ def test_a_benchmark_that_cannot_fit_names_the_minutes_that_are_missing():
     assert " more than --budget-minutes 5. For all runs use --budget-minutes " in sentence
     alone, here = {"llama": specs("eight H200", "nemo")["llama"]}, machine("eight H200")
     fit = run_time.fitted(alone, here, runs=1, pause=30, minutes=1, free=FREE)
-    sentence = run_time.sentence(list(fit.specs.values()), here, runs=1, pause=30, minutes=1, fit=fit)
+    sentence = run_time.run_time_sentence(list(fit.specs.values()), here, runs=1, pause=30, minutes=1, fit=fit)
     assert re.search(r"That is \d+ s more than --budget-minutes 1\. For this use --budget-minutes 3\.$", sentence)
 
 
@@ -165,7 +165,7 @@ def test_recomputed_layers_take_their_forward_pass_again(flag, share):
         "selective": ", forward pass of 50 % of the layers twice",
         "full": ", forward pass of all layers twice",
     }
-    assert run_time.sentence([spec], here, runs=1, pause=0).partition(" (")[2] == (
+    assert run_time.run_time_sentence([spec], here, runs=1, pause=0).partition(" (")[2] == (
         f"assumed: 30 % of the dense BF16 peak of H200 SXM{told[flag]}, 60 s to start a run); not measured."
     )
 
@@ -189,7 +189,7 @@ def test_the_grounds_of_an_estimate_hold_for_every_model():
     here = machine("one H200")
     llama = specs("one H200", models=["llama"], recompute="full")["llama"]
     qwen = specs("one H200", models=["qwen"], precision="fp8")["qwen"]
-    grounds = run_time.sentence([llama, qwen], here, runs=1, pause=0).partition(" (")[2]
+    grounds = run_time.run_time_sentence([llama, qwen], here, runs=1, pause=0).partition(" (")[2]
     assert grounds == (
         "assumed: 30 % of the dense BF16 or FP8 peak of H200 SXM, forward pass of all layers of llama twice, "
         "60 s to start a run); not measured."
@@ -201,7 +201,7 @@ def test_the_layers_that_a_vendors_recipe_recomputes_take_longer():
     here = machine("eight H200")
     spec = specs("eight H200", "bridge", ["llama"], precision="fp8")["llama"]
     assert prepare.recomputed_share(spec, "NVIDIA H200") == 5 / 32
-    assert "forward pass of 16 % of the layers twice" in run_time.sentence([spec], here, runs=1, pause=0)
+    assert "forward pass of 16 % of the layers twice" in run_time.run_time_sentence([spec], here, runs=1, pause=0)
     assert prepare.recomputed_share(spec.changed(num_gpus=4), "NVIDIA H200") == 0
 
 
@@ -219,7 +219,7 @@ def test_a_device_without_a_known_peak_has_no_estimate():
     unknown = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA X1", device_count=1), host="here")
     every = list(specs("one H200").values())
     assert run_time.of_benchmark(every, unknown, runs=3, pause=0) is None
-    assert "no peak is known for NVIDIA X1" in run_time.sentence(every, unknown, runs=3, pause=0)
+    assert "no peak is known for NVIDIA X1" in run_time.run_time_sentence(every, unknown, runs=3, pause=0)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_dry_run_prints_the_estimate_and_the_sizes_that_the_minutes_leave(
     tmp_path, monkeypatch, capsys, flags, batch, shown
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: machine("one H200"))
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda: machine("one H200"))
     assert main(["run", "--engine", "torch", "--runs", "3", "--dry-run", "--json", *flags]) == 0
     printed = capsys.readouterr()
     assert {one["global_batch_size"] for one in json.loads(printed.out)} == {batch}
@@ -249,11 +249,11 @@ def test_a_dry_run_prints_the_estimate_and_the_sizes_that_the_minutes_leave(
 
 def test_no_run_begins_that_would_end_after_the_minutes():
     budget = Budget(runs=3, minutes=5).checked()
-    assert not decide(budget, [], runs=1, began=time.monotonic() - 140).done
-    stopped = decide(budget, [], runs=1, began=time.monotonic() - 160)
+    assert not decide_runs(budget, [], runs=1, began=time.monotonic() - 140).done
+    stopped = decide_runs(budget, [], runs=1, began=time.monotonic() - 160)
     assert stopped.done
     assert "after 1 of 3 runs" in stopped.sentence
     measured = result("h100")
     assert stopped.noted(measured).warnings == (*measured.warnings, stopped.sentence)
-    assert decide(budget, [], runs=3, began=time.monotonic()).noted(measured) is measured
-    assert decide(budget, [], runs=3, began=time.monotonic()).done
+    assert decide_runs(budget, [], runs=3, began=time.monotonic()).noted(measured) is measured
+    assert decide_runs(budget, [], runs=3, began=time.monotonic()).done

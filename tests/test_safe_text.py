@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from tensorprimat.core.safe_text import LONGEST, csv_cell, markdown, one_line
+from tensorprimat.core.safe_text import LONGEST_TEXT, csv_cell, markdown, one_line
 
 HOSTILE = (
     "\x1b[31mred\x1b[0m",
@@ -46,7 +46,7 @@ def test_one_line_leaves_ordinary_names_alone():
 
 
 def test_one_line_cuts_very_long_text_and_marks_the_cut():
-    assert len(one_line("x" * 10_000_000)) == LONGEST
+    assert len(one_line("x" * 10_000_000)) == LONGEST_TEXT
     assert one_line("x" * 10_000).endswith("…")
 
 

@@ -12,7 +12,7 @@ from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
-from tensorprimat.machine.platform import detect
+from tensorprimat.machine.platform import detect_platform
 from tensorprimat.reports import facts
 
 COLLECTIONS = {"versions", "environment"}
@@ -34,7 +34,7 @@ def test_the_value_of_a_flag_reaches_the_run(name):
     option = settings.option(name)
     value = option.choices[-1] if option.choices else option.default + 1
     chosen = RunSettings(**{"steps": 3, "warmup_steps": 1, "seed": 1, "preset": "tiny", name: value})
-    spec = prepare.spec_of("llama", chosen, engine=ENGINES["torch"], machine=detect(cpu=True))
+    spec = prepare.spec_of("llama", chosen, engine=ENGINES["torch"], machine=detect_platform(cpu=True))
     assert getattr(spec, name) == value
 
 
@@ -50,7 +50,7 @@ def test_the_choices_of_methodology_are_those_of_the_catalogue():
 
 
 def test_every_setting_that_a_comparison_weighs_has_a_row_in_the_report():
-    shown = {row.label for row in (*facts.CONFIGURATION, *facts.HARDWARE)}
+    shown = {row.label for row in (*facts.CONFIGURATION_ROWS, *facts.HARDWARE)}
     weighed = [setting for setting in settings.SETTINGS if setting.weight in ("work", "configuration")]
     missing = {setting.name for setting in weighed if setting.heading not in shown}
     assert missing == {"num_gpus"}  # "Devices used" there
@@ -97,7 +97,7 @@ def test_a_value_that_is_none_of_an_options_choices_is_refused_before_anything_i
 def test_an_option_of_the_torch_engine_is_refused_where_another_engine_would_ignore_it():
     chosen = RunSettings(steps=2, warmup_steps=1, seed=1, strategy="fsdp")
     with pytest.raises(UsageError, match="--strategy: only the torch engine has it"):
-        prepare.spec_of("llama", chosen, engine=ENGINES["nemo"], machine=detect())
+        prepare.spec_of("llama", chosen, engine=ENGINES["nemo"], machine=detect_platform())
 
 
 @pytest.mark.parametrize("order", [("--compile", "--no-compile"), ("--no-compile", "--compile")])

@@ -150,15 +150,15 @@ def test_a_measured_device_is_not_renamed_by_another_spelling():
 
 
 def test_a_stated_shape_gives_parameters_and_preset_and_is_labelled():
-    result = amended(of_steps(), UserFacts(shape=shapes.parse("llama3.1-8b")))
-    assert result.model.shape == models.find("llama").shape
+    result = amended(of_steps(), UserFacts(shape=shapes.parse_shape("llama3.1-8b")))
+    assert result.model.shape == models.find_preset("llama").shape
     assert (result.model.name, result.model.preset, result.model.parameters) == ("llama", "full", 8_030_261_248)
     assert result.provenance.assumed["model.shape"] == "--shape llama3.1-8b"
 
 
 def test_a_preset_confirms_the_model_that_the_result_names():
     result = amended(of_steps(model="qwen25_7b"), UserFacts(preset="full"))
-    assert result.model.shape == models.find("qwen").shape
+    assert result.model.shape == models.find_preset("qwen").shape
     assert result.model.name == "qwen25_7b"
     assert result.provenance.assumed["model.shape"] == "--preset full"
 
@@ -170,30 +170,33 @@ def test_a_preset_of_a_model_that_has_none_is_refused_with_the_flag_that_helps(n
 
 
 def test_a_shape_that_contradicts_the_logs_parameter_count_is_a_warning():
-    result = amended(of_steps(parameters=70_000_000_000), UserFacts(shape=shapes.parse("llama3.1-8b")))
+    result = amended(of_steps(parameters=70_000_000_000), UserFacts(shape=shapes.parse_shape("llama3.1-8b")))
     (warning,) = about(result, "model shape")
     assert "70,000,000,000" in warning
 
 
 def test_parameters_of_a_shape_that_replaces_the_logs_shape_have_its_flag_as_origin():
-    llama, qwen = models.find("llama"), models.find("qwen")
+    llama, qwen = models.find_preset("llama"), models.find_preset("qwen")
     model = Model(name="llama", shape=llama.shape, parameters=llama.parameters)
     read = of_steps().changed(model=model)
-    replaced = amended(read, UserFacts(shape=shapes.parse("qwen2.5-7b")))
+    replaced = amended(read, UserFacts(shape=shapes.parse_shape("qwen2.5-7b")))
     assert replaced.model.parameters == qwen.parameters
     assert replaced.provenance.assumed["model.parameters"] == "--shape qwen2.5-7b"
     unnamed = of_steps().changed(model=model.changed(shape=None))
-    assert "model.parameters" not in amended(unnamed, UserFacts(shape=shapes.parse("llama3.1-8b"))).provenance.assumed
+    assert (
+        "model.parameters"
+        not in amended(unnamed, UserFacts(shape=shapes.parse_shape("llama3.1-8b"))).provenance.assumed
+    )
 
 
 def test_a_shape_that_the_log_states_is_replaced_only_where_the_fact_is_stated_for_it_alone():
-    first = amended(of_steps(), UserFacts(shape=shapes.parse("llama3.1-8b")))
-    kept = amended(first, UserFacts(shape=shapes.parse("qwen2.5-7b"), overrides=False))
-    assert kept.model.shape == models.find("llama").shape
+    first = amended(of_steps(), UserFacts(shape=shapes.parse_shape("llama3.1-8b")))
+    kept = amended(first, UserFacts(shape=shapes.parse_shape("qwen2.5-7b"), overrides=False))
+    assert kept.model.shape == models.find_preset("llama").shape
     assert about(kept, "model shape")
-    replaced = amended(first, UserFacts(shape=shapes.parse("qwen2.5-7b")))
-    assert replaced.model.shape == models.find("qwen").shape
-    assert replaced.model.parameters == models.parameters(models.find("qwen").shape)
+    replaced = amended(first, UserFacts(shape=shapes.parse_shape("qwen2.5-7b")))
+    assert replaced.model.shape == models.find_preset("qwen").shape
+    assert replaced.model.parameters == models.parameters(models.find_preset("qwen").shape)
 
 
 # Means without steps
@@ -237,7 +240,7 @@ def test_a_rate_that_a_file_gives_is_kept_where_nothing_it_rests_on_changes():
     ],
 )
 def test_a_known_model_is_found_in_every_spelling(text, title):
-    preset = shapes.parse(text).preset
+    preset = shapes.parse_shape(text).preset
     assert preset is not None
     assert preset.title == title or preset.name == text
 
@@ -245,12 +248,12 @@ def test_a_known_model_is_found_in_every_spelling(text, title):
 @pytest.mark.parametrize("text", ["llama3.1-71b", "gpt", "", "x=1/2/3", "x=384/1536/6/7", "x=0/1/1/1", "x=8/8/1/2/3"])
 def test_a_text_that_is_not_a_shape_is_refused_in_one_line_that_names_the_flag(text):
     with pytest.raises(UsageError) as refusal:
-        shapes.parse(text)
+        shapes.parse_shape(text)
     assert str(refusal.value).startswith(f"--shape {text}: ")
 
 
 def test_numbers_may_end_in_key_value_heads_and_vocabulary():
-    shape = shapes.parse("mine=4096/14336/32/32/8/128256").shape
-    assert shape == models.find("llama").shape
-    assert shapes.parse("mine=4096/14336/32/32/8/128256").assumption is None
-    assert "vocabulary of 10,000 assumed" in (shapes.parse("mine=384/1536/6/6").assumption or "")
+    shape = shapes.parse_shape("mine=4096/14336/32/32/8/128256").shape
+    assert shape == models.find_preset("llama").shape
+    assert shapes.parse_shape("mine=4096/14336/32/32/8/128256").assumption is None
+    assert "vocabulary of 10,000 assumed" in (shapes.parse_shape("mine=384/1536/6/6").assumption or "")

@@ -16,7 +16,7 @@ from tensorprimat.cli import main
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
-from tensorprimat.core.statements import laid_over, read
+from tensorprimat.core.statements import laid_over, read_statements
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
@@ -123,7 +123,7 @@ def node(tmp_path, monkeypatch):
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: NODE)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda: NODE)
     for variable in ("LLAMA_LOG", "QWEN_LOG", "MISTRAL_LOG", "PRIMUS_PATH"):
         monkeypatch.delenv(variable, raising=False)
     write_log(work / "training_llama.log")
@@ -151,7 +151,7 @@ def test_a_log_on_a_gpu_node_is_of_its_gpu_where_vendor_and_memory_agree(node, c
 def test_a_log_whose_memory_does_not_agree_stays_of_an_unknown_gpu(node, monkeypatch, capsys, memory_gb):
     gpu = NODE.gpu_info.model_copy(update={"total_memory_gb": memory_gb})
     machine = dataclasses.replace(NODE, gpu_info=gpu)
-    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: machine)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda: machine)
     assert run("run") == 0
     shown = capsys.readouterr().out
     assert "8 × unknown AMD GPU (name it with --gpu)" in shown
@@ -162,7 +162,7 @@ def test_a_log_whose_memory_does_not_agree_stays_of_an_unknown_gpu(node, monkeyp
 def test_a_log_of_the_other_vendor_is_never_of_this_machines_gpu(node, monkeypatch):
     gpu = GpuInfo(device_name="NVIDIA H200", device_count=8, total_memory_gb=206.141)
     machine = Machine(platform="nvd", gpu_info=gpu, host="other")
-    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: machine)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda: machine)
     assert run("run", "--engine", "logs") == 0
     result = store.load(node / "output" / "benchmark_rocm_llama.json")
     assert (result.platform, result.gpu_info.device_name) == ("amd", None)
@@ -187,7 +187,7 @@ def test_gpu_names_the_device_of_a_log_without_an_executor(node):
 )
 def test_a_fact_that_no_log_can_take_is_refused_before_anything_runs(node, monkeypatch, capsys, flags, says):
     machine = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")
-    monkeypatch.setattr("tensorprimat.cli.benchmark.detect", lambda: machine)
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda: machine)
     assert run("run", *flags) == 2
     assert says in capsys.readouterr().err
     assert not (node / "output").exists()
@@ -213,14 +213,14 @@ def two(tmp_path):
 
 
 def test_a_fact_for_all_fills_every_side_that_lacks_it_and_keeps_the_others(tmp_path):
-    first, second = (item.result for item in laid_over(two(tmp_path), read({"num_gpus": ["8"]})))
+    first, second = (item.result for item in laid_over(two(tmp_path), read_statements({"num_gpus": ["8"]})))
     assert (first.training_config.num_gpus, second.training_config.num_gpus) == (4, 8)
     assert any("--num-gpus SIDE=8 overrides it" in warning for warning in first.warnings)
 
 
 @pytest.mark.parametrize("side", ["base", "benchmark_cuda_llama", "benchmark_cuda_llama.json", "nvidia", "CUDA", "nvd"])
 def test_a_fact_for_one_side_reaches_that_side_alone(tmp_path, side):
-    first, second = (item.result for item in laid_over(two(tmp_path), read({"gpu": [f"{side}=H100"]})))
+    first, second = (item.result for item in laid_over(two(tmp_path), read_statements({"gpu": [f"{side}=H100"]})))
     assert (first.gpu_info.device_name, second.gpu_info.device_name) == ("H100", None)
 
 
@@ -234,18 +234,18 @@ def test_a_side_that_the_user_named_is_found_by_that_name(tmp_path):
 
 
 def test_a_fact_for_one_side_overrides_that_of_its_file(tmp_path):
-    first, second = (item.result for item in laid_over(two(tmp_path), read({"num_gpus": ["base=8", "16"]})))
+    first, second = (item.result for item in laid_over(two(tmp_path), read_statements({"num_gpus": ["base=8", "16"]})))
     assert (first.training_config.num_gpus, second.training_config.num_gpus) == (8, 16)
     assert any(w == "num_gpus: --num-gpus 8 is used, although the log says 4" for w in first.warnings)
 
 
 def test_an_unknown_side_is_refused_with_the_names_of_the_known_ones(tmp_path):
     with pytest.raises(UsageError, match=r"--gpu tpu=v5: nothing that was read is called 'tpu'; there are .*base.*new"):
-        laid_over(two(tmp_path), read({"gpu": ["tpu=v5"]}))
+        laid_over(two(tmp_path), read_statements({"gpu": ["tpu=v5"]}))
 
 
 def test_a_shape_by_numbers_is_for_all_and_one_with_a_side_for_that_side():
-    numbers, for_side, known = read({"shape": ["mine=384/1536/6/6", "base=own=384/1536/6/6", "amd=llama"]})
+    numbers, for_side, known = read_statements({"shape": ["mine=384/1536/6/6", "base=own=384/1536/6/6", "amd=llama"]})
     assert (numbers.side, numbers.value.name) == (None, "mine")
     assert (for_side.side, for_side.value.name) == ("base", "own")
     assert (known.side, known.value.name) == ("amd", "Llama-3.1-8B")
@@ -253,14 +253,14 @@ def test_a_shape_by_numbers_is_for_all_and_one_with_a_side_for_that_side():
 
 def test_the_name_of_a_side_means_that_side_whatever_the_folder_of_another_is_called(tmp_path):
     first, second = (replace(item, side=side) for item, side in zip(two(tmp_path), ("new", "base"), strict=True))
-    found = laid_over([first, second], read({"num_gpus": ["new=8", "base=16"]}))
+    found = laid_over([first, second], read_statements({"num_gpus": ["new=8", "base=16"]}))
     assert [item.result.training_config.num_gpus for item in found] == [8, 16]
 
 
 def test_two_values_for_one_result_by_two_of_its_names_are_refused(tmp_path):
     with pytest.raises(UsageError, match="--num-gpus nvd=16: contradicts --num-gpus base=8"):
-        laid_over(two(tmp_path), read({"num_gpus": ["base=8", "nvd=16"]}))
-    first, _ = laid_over(two(tmp_path), read({"num_gpus": ["base=8", "nvd=8"]}))
+        laid_over(two(tmp_path), read_statements({"num_gpus": ["base=8", "nvd=16"]}))
+    first, _ = laid_over(two(tmp_path), read_statements({"num_gpus": ["base=8", "nvd=8"]}))
     assert first.result.training_config.num_gpus == 8
 
 

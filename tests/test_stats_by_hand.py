@@ -33,13 +33,13 @@ def test_a_drift_that_a_pair_shares_cancels_and_the_ratio_is_candidate_over_base
 
 
 def test_a_difference_is_candidate_over_baseline():
-    found = stats.difference(stats.of_runs([1.1, 1.12, 1.08]), stats.of_runs([1.0, 1.02, 0.98]))
+    found = stats.welch_log_ratio(stats.of_runs([1.1, 1.12, 1.08]), stats.of_runs([1.0, 1.02, 0.98]))
     assert math.exp(found.log) == pytest.approx(1.1, rel=1e-3)
 
 
 def test_drifts_of_both_sides_add_like_independent_errors():
     sides = stats.of_runs([1.0, 1.01, 1.02], drift=0.03), stats.of_runs([1.0, 1.01, 1.02], drift=0.04)
-    assert stats.difference(*sides).drift == pytest.approx(0.05)
+    assert stats.welch_log_ratio(*sides).drift == pytest.approx(0.05)
     drifting = stats.LogEstimate(log=0.1, variance=1e-6, degrees=4, drift=0.02)
     assert stats.geometric_mean([drifting] * 4).drift == pytest.approx(0.01)
 
@@ -54,14 +54,14 @@ def test_few_runs_against_many_keep_welchs_degrees_and_the_drift_in_both_tests()
     random = np.random.default_rng(2)
     few, many = (np.exp(0.01 * random.standard_normal(runs)) for runs in (2, 10))
     welch = reference.ttest_ind(np.log(few), np.log(many), equal_var=False)
-    assert stats.difference(stats.of_runs(few), stats.of_runs(many)).degrees == pytest.approx(welch.df)
-    drifting = stats.difference(stats.of_runs(few, drift=0.05), stats.of_runs(many))
+    assert stats.welch_log_ratio(stats.of_runs(few), stats.of_runs(many)).degrees == pytest.approx(welch.df)
+    drifting = stats.welch_log_ratio(stats.of_runs(few, drift=0.05), stats.of_runs(many))
     assert drifting.half_width(0.95) > 1.9 * 0.05
     assert drifting._p_value(0.05) > 0.3
 
 
 def test_the_mean_of_one_ratio_is_that_ratio_also_of_unequal_numbers_of_runs():
-    one = stats.difference(stats.of_runs([1.1, 1.12]), stats.of_runs([1.0, 1.02, 0.98, 1.01, 0.99, 1.0]))
+    one = stats.welch_log_ratio(stats.of_runs([1.1, 1.12]), stats.of_runs([1.0, 1.02, 0.98, 1.01, 0.99, 1.0]))
     assert stats.geometric_mean([one]).interval(0.95) == pytest.approx(one.interval(0.95))
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorprimat.core.steady import LONGEST, find_outliers, find_steady, median
+from tensorprimat.core.steady import LONGEST_SERIES, find_outliers, find_steady, median
 
 NOISE = np.random.default_rng(7)
 
@@ -133,20 +133,20 @@ def test_the_unit_of_time_does_not_matter(times, unit):
 
 @pytest.mark.parametrize("length", [1, 400, 30_000])
 def test_the_end_of_a_warm_up_is_found_among_hundreds_of_thousands_of_rows(length):
-    rows = 3 * LONGEST + 1234
+    rows = 3 * LONGEST_SERIES + 1234
     steady = find_steady(noisy(ramp(length, rows=rows)))
     assert abs(steady.start - length) <= max(2, length // 20)
     assert steady.settled
 
 
 def test_a_late_change_of_level_of_a_very_long_series_is_seen():
-    rows = 3 * LONGEST
+    rows = 3 * LONGEST_SERIES
     assert not find_steady(noisy(np.where(np.arange(rows) < 0.7 * rows, 1.0, 1.05))).settled
 
 
 def test_a_very_long_series_may_have_rows_without_a_time():
-    series = noisy(ramp(5, rows=2 * LONGEST))
-    series[7 : LONGEST // 2] = np.nan
+    series = noisy(ramp(5, rows=2 * LONGEST_SERIES))
+    series[7 : LONGEST_SERIES // 2] = np.nan
     assert find_steady(series).start <= 8
 
 

@@ -225,7 +225,7 @@ def test_a_measurement_whose_folder_is_full_is_kept_elsewhere_and_the_error_name
     assert str(kept) in str(told.value)
     assert store.load(kept) == result()
     with pytest.raises(RunError, match="the result is in "):
-        live_result.save(result(), output_dir=str(tmp_path / "output"), result_file=None, stamp="20260105")
+        live_result.save_training(result(), output_dir=str(tmp_path / "output"), result_file=None, stamp="20260105")
 
 
 def test_a_measurement_that_can_be_kept_nowhere_raises_the_first_error(tmp_path, monkeypatch):

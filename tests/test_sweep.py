@@ -23,8 +23,8 @@ from tensorprimat.core.units import GB
 from tensorprimat.machine import oom_kills
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import grid, isolated, memory, passes, sweep
-from tensorprimat.micro.estimate import best_rate, estimate
-from tensorprimat.micro.matmul import DTYPES
+from tensorprimat.micro.estimate import best_rate, estimate_cell
+from tensorprimat.micro.matmul import TORCH_DTYPES
 from tensorprimat.micro.workload import Network
 from tensorprimat.reports import micro_tables as reports
 
@@ -53,7 +53,9 @@ def stand_in(spec, *, fits=lambda _: True, calls=None):
 
 def swept(folder, expected, **kept):
     fit = kept.pop("fit", False)
-    return list(sweep.run(expected, folder, measure=lambda one: stand_in(one, **kept), device_name="some CPU", fit=fit))
+    return list(
+        sweep.run_sweep(expected, folder, measure=lambda one: stand_in(one, **kept), device_name="some CPU", fit=fit)
+    )
 
 
 def test_a_shape_of_ones_own_can_be_named_among_the_sizes():
@@ -68,7 +70,7 @@ def test_advice_that_differs_in_numbers_only_is_shown_once():
         ("scatter: CV 12.5 % over 4 trials", "scatter: CV 30.1 % over 4 trials", "scatter: CV 11.0 % over 4 trials"),
         strict=True,
     )]  # fmt: skip
-    (printed,) = reports.warnings(wide)
+    (printed,) = reports.cell_warnings(wide)
     assert (
         printed == "scatter: CV 30.1 % over 4 trials [3 of 3 cells; the worst: tiny, context 16, batch 1, train, fp32]"
     )
@@ -136,7 +138,9 @@ def test_a_killed_sweep_continues_at_its_next_cell(tmp_path):
     known = micro_result.load(kept[0])
     expected = [one.model_copy(update={"num_warmups": 1}) for one in second]
     found = list(
-        sweep.run(expected, tmp_path, measure=lambda one: stand_in(one, calls=calls), device_name=known.device_name)
+        sweep.run_sweep(
+            expected, tmp_path, measure=lambda one: stand_in(one, calls=calls), device_name=known.device_name
+        )
     )
     assert [outcome.resumed for outcome in found] == [True, False]
     assert len(calls) == 1
@@ -161,7 +165,7 @@ def test_a_cell_of_another_device_is_measured_again(tmp_path):
 def test_a_cell_of_another_device_is_kept_and_a_failed_attempt_is_replaced(tmp_path):
     (spec, *_) = specs()
     swept(tmp_path, [spec])
-    list(sweep.run([spec], tmp_path, measure=stand_in, device_name="another CPU"))
+    list(sweep.run_sweep([spec], tmp_path, measure=stand_in, device_name="another CPU"))
     (kept,) = (tmp_path / "history").iterdir()
     assert micro_result.load(kept).device_name == "some CPU"
     failed = stand_in(spec).changed(status="failed", reason="planted")
@@ -291,7 +295,7 @@ def cell_whose_process(tmp_path, monkeypatch):
     def does(body):
         counts = f"def count():\n    open({str(events)!r}, 'w').write('oom 1\\noom_kill 1\\n')\n"
         (tmp_path / "stand_in.py").write_text(f"import os, sys\n{counts}{body}")
-        return isolated.measure(specs()[0])
+        return isolated.measure_isolated(specs()[0])
 
     return does
 
@@ -326,7 +330,7 @@ def test_the_memory_estimate_counts_what_autograd_keeps(attention, precision, pr
         architecture="llama" if preset else "course", preset=preset,
         pass_name="forward", precision=precision, num_warmups=0, num_trials=1, attention=attention,
     )  # fmt: skip
-    torch.set_default_dtype(DTYPES[precision])
+    torch.set_default_dtype(TORCH_DTYPES[precision])
     network = Network(spec.as_preset, attention=attention)
     torch.set_default_dtype(torch.float32)
     with autograd_memory.kept_for_backward(network) as kept:
@@ -342,7 +346,7 @@ def test_the_memory_estimate_of_a_gpu_knows_whether_torch_fuses_the_norm(monkeyp
     needed = []
     for fused in (True, False):
         monkeypatch.setattr("tensorprimat.engines.torch.model.has_fused_norm", lambda _, fused=fused: fused)
-        needed.append(estimate(cell, flops_per_second=None).memory_gb * GB)
+        needed.append(estimate_cell(cell, flops_per_second=None).memory_gb * GB)
     more = cell.tokens * cell.num_layers * (4 * 4 - 2 * 2) * cell.d_model  # four numbers of float32 for two of bf16
     assert needed[1] - needed[0] == pytest.approx(0 if compiled else more, abs=1)
 
@@ -371,6 +375,6 @@ def test_an_output_that_is_a_file_names_the_flag(tmp_path, capsys):
 
 
 def test_a_check_of_the_last_cell_comes_before_the_first_runs(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(passes, "measure", lambda _: pytest.fail("something ran"))
+    monkeypatch.setattr(passes, "measure_cell", lambda _: pytest.fail("something ran"))
     assert main(["sweep", *QUICK, "--precision", "fp32,fp16", "--in-process", "--output", str(tmp_path)]) == 2
     assert "--precision fp16: not on a CPU" in capsys.readouterr().err

@@ -93,20 +93,20 @@ class Run:
     ],
 )
 def test_models_have_the_published_shape_and_count(model, preset, parameters):
-    required = models.find(model, preset)
+    required = models.find_preset(model, preset)
     with torch.device("meta"):
         built = LanguageModel(required)
     assert sum(parameter.numel() for parameter in built.parameters()) == parameters
-    found, warnings = introspect.model(built, sharded=False)
+    found, warnings = introspect.describe_model(built, sharded=False)
     assert (found.shape, found.parameters, warnings) == (required.shape, parameters, [])
 
 
 @pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
 def test_the_loss_is_that_of_transformers(model):
     torch.manual_seed(1)
-    network = LanguageModel(models.find(model, "tiny"))
+    network = LanguageModel(models.find_preset(model, "tiny"))
     tokens = torch.randint(0, 1000, (2, 100))
-    untouched = torch_model.causal_model(models.find(model, "tiny"), attention="eager")
+    untouched = torch_model.causal_model(models.find_preset(model, "tiny"), attention="eager")
     untouched.load_state_dict(network.causal.state_dict())
     reference = untouched(input_ids=tokens, labels=tokens, use_cache=False).loss
     reference.backward()
@@ -167,7 +167,7 @@ def test_cross_entropy_in_bfloat16_keeps_types_and_is_near(how):
 
 
 def test_rotary_frequencies_survive_the_conversion_to_bfloat16():
-    network = LanguageModel(models.find("llama", "tiny"))
+    network = LanguageModel(models.find_preset("llama", "tiny"))
     before = next(part.inv_freq for part in network.modules() if hasattr(part, "inv_freq"))
     network.to(torch.bfloat16)
     network.restore_rotary()
@@ -272,7 +272,7 @@ def test_a_tiny_model_trains_and_learns(tmp_path):
     assert (config.attention_backend, config.attention_kernel, config.compile) == ("sdpa", "flash", False)
     assert (config.recompute, config.fused_kernels) == ("none", "linear cross-entropy, AdamW")
     assert {"torch", "lightning", "transformers", "python"} <= set(config.versions)
-    assert result.model.shape == models.find("llama", "tiny").shape
+    assert result.model.shape == models.find_preset("llama", "tiny").shape
     assert result.provenance.engine == "torch"
     assert not [warning for warning in result.warnings if warning.startswith(("training_config", "timer", "model"))]
     assert sum(" Step " in line for line in printed) >= 10
@@ -369,9 +369,9 @@ def test_a_gpu_trains_and_its_memory_and_events_are_read(tmp_path, precision):
 def test_a_port_in_use_is_reported(monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "29500")
     taken = RuntimeError("The server socket has failed to listen. port: 29500, code: -98, name: EADDRINUSE")
-    assert failures.reason(taken) == "the port 29500 is taken; set MASTER_PORT to a free one, or unset it"
+    assert failures.end_reason(taken) == "the port 29500 is taken; set MASTER_PORT to a free one, or unset it"
 
 
 def test_a_rank_that_lost_another_reports_it():
     lost = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:1. This is typically caused by a crash.")
-    assert failures.reason(lost).startswith("the connection to another rank was lost; it crashed or was killed")
+    assert failures.end_reason(lost).startswith("the connection to another rank was lost; it crashed or was killed")

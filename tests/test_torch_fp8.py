@@ -168,10 +168,10 @@ def stand_in(monkeypatch):
 
 
 def test_every_linear_layer_but_the_head_is_converted(monkeypatch):
-    network = LanguageModel(models.find("llama", "tiny"))
+    network = LanguageModel(models.find_preset("llama", "tiny"))
     before = sum(isinstance(part, torch.nn.Linear) for part in network.decoder.layers.modules())
     requested = stand_in(monkeypatch)
-    assert fp8.convert(network.decoder.layers, "rowwise") == before
+    assert fp8.convert_layers(network.decoder.layers, "rowwise") == before
     assert set(requested) == {"rowwise"}
     assert type(network.causal.lm_head) is torch.nn.Linear
 
@@ -179,10 +179,10 @@ def test_every_linear_layer_but_the_head_is_converted(monkeypatch):
 @pytest.mark.parametrize("recipe", ["tensorwise", "mxfp8"])
 @pytest.mark.parametrize("size", [(17, 17), (32, 20), (20, 32)])
 def test_a_model_with_a_layer_that_does_not_fit_the_units_is_refused(recipe, size):
-    network = LanguageModel(models.find("llama", "tiny"))
+    network = LanguageModel(models.find_preset("llama", "tiny"))
     network.decoder.layers[1].mlp.up_proj = torch.nn.Linear(*size, bias=False)
     with pytest.raises(UsageError, match=r"multiples of (16|32); mlp.up_proj.weight .* use --precision bf16$"):
-        fp8.convert(network.decoder.layers, recipe)
+        fp8.convert_layers(network.decoder.layers, recipe)
 
 
 @pytest.mark.parametrize("preset", models.PRESETS, ids=lambda preset: f"{preset.model}-{preset.name}")
@@ -190,13 +190,13 @@ def test_every_matrix_of_the_layers_of_a_built_in_model_is_converted(preset):
     with torch.device("meta"):
         network = LanguageModel(preset)
     for multiple in (fp8.MULTIPLE, fp8.BLOCK):
-        fp8.check_sides(network.decoder.layers, multiple)
+        fp8.check_matrix_sizes(network.decoder.layers, multiple)
 
 
 def test_experts_that_are_linear_layers_are_refused_too(monkeypatch):
     """As in transformers 4; here nothing of the model is left but the number of tokens of an expert."""
     monkeypatch.setattr(fp8, "check_units", lambda *_: None)
-    monkeypatch.setattr(fp8, "check_sides", lambda *_: None)
+    monkeypatch.setattr(fp8, "check_matrix_sizes", lambda *_: None)
     with pytest.raises(UsageError, match=r"^--precision fp8: the number of tokens of each expert varies"):
         engine.check(spec(model="qwen3_moe", config=completed("qwen3_moe"), preset="full"), machine(*H100, 1))
 
@@ -217,7 +217,7 @@ def test_a_model_with_experts_is_refused_before_it_trains_in_fp8(monkeypatch, ki
 
 
 def test_warnings_of_torchaos_import_are_not_printed():
-    LanguageModel(models.find("llama", "tiny"))
+    LanguageModel(models.find_preset("llama", "tiny"))
     for name in ("torchao", "torch.utils._pytree"):
         assert not logging.getLogger(name).isEnabledFor(logging.WARNING)
 
@@ -248,10 +248,10 @@ def test_mxfp8_needs_a_torchao_that_has_it(monkeypatch):
     monkeypatch.setattr(fp8, "importable", lambda _: False)
     fp8.check_mxfp8(spec(fp8_recipe="mxfp8"), blackwell)
     with pytest.raises(UsageError, match="no MXFP8 training; pip install -U torchao, or use --fp8-recipe tensorwise"):
-        fp8.check_packages(spec(fp8_recipe="mxfp8"), [])
-    fp8.check_packages(spec(), [])
+        fp8.check_torchao(spec(fp8_recipe="mxfp8"), [])
+    fp8.check_torchao(spec(), [])
     monkeypatch.setattr(fp8, "importable", lambda name: name == fp8.MXFP8_CONFIG)
-    fp8.check_packages(spec(fp8_recipe="mxfp8"), [])
+    fp8.check_torchao(spec(fp8_recipe="mxfp8"), [])
     fp8.check_mxfp8(spec(), GpuInfo(device_name="NVIDIA H100 80GB HBM3"))
     assert engine._declared(spec(fp8_recipe="mxfp8"))["fp8_recipe"] == "mxfp8"
 
@@ -261,15 +261,15 @@ class _Wrapped(torch.nn.Parameter):
 
 
 def test_layers_that_torchao_leaves_as_they_are_end_the_run(monkeypatch):
-    network = LanguageModel(models.find("llama", "tiny"))
+    network = LanguageModel(models.find_preset("llama", "tiny"))
     stand_in(monkeypatch)
     monkeypatch.setattr(sys.modules["torchao.float8"], "convert_to_float8_training", lambda module, **_: module)
     with pytest.raises(RunError, match="torchao converted 0 of 28 linear layers to FP8; use --precision bf16"):
-        fp8.convert(network.decoder.layers, "tensorwise")
+        fp8.convert_layers(network.decoder.layers, "tensorwise")
 
 
 def test_mxfp8_takes_every_linear_layer_but_the_head(monkeypatch):
-    network = LanguageModel(models.find("llama", "tiny"))
+    network = LanguageModel(models.find_preset("llama", "tiny"))
     wrapped, recipes = [], []
     modules = {name: types.ModuleType(name) for name in MXFP8_MODULES}
     config, quantization = modules["torchao.prototype.moe_training.config"], modules["torchao.quantization"]
@@ -283,10 +283,10 @@ def test_mxfp8_takes_every_linear_layer_but_the_head(monkeypatch):
     quantization.quantize_ = quantize_
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
-    count = fp8.convert(network.decoder.layers, "mxfp8")
+    count = fp8.convert_layers(network.decoder.layers, "mxfp8")
     assert recipes == ["real"]
     assert count == len(wrapped) == len(network.decoder.layers) * 7, "four of attention, three of the MLP"
-    fp8.convert(network.decoder.layers, "mxfp8", emulate=True)
+    fp8.convert_layers(network.decoder.layers, "mxfp8", emulate=True)
     assert recipes[-1] == "emulated"
 
 
@@ -300,8 +300,8 @@ MXFP8_MODULES = (
 def test_a_training_in_fp8_does_not_contradict_lightning_which_has_no_word_for_it(tmp_path, monkeypatch):
     """With emulated products, so that the result says afterwards that none ran in FP8."""
     pytest.importorskip("torchao")
-    convert = fp8.convert
-    monkeypatch.setattr(fp8, "convert", lambda layers, recipe: convert(layers, recipe, emulate=True))
+    convert = fp8.convert_layers
+    monkeypatch.setattr(fp8, "convert_layers", lambda layers, recipe: convert(layers, recipe, emulate=True))
     trained = spec(platform="cpu")
     module, file = TrainingModule(trained), tmp_path / "result.json"
     engine.trainer_of(trained, [engine.callback_of(trained, module, file)]).fit(module)

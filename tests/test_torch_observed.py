@@ -42,7 +42,7 @@ def without_compiled_code():
 
 @pytest.fixture
 def network():
-    return LanguageModel(models.find("llama", "tiny"), sequence_length=16)
+    return LanguageModel(models.find_preset("llama", "tiny"), sequence_length=16)
 
 
 def operations_of(network, *, fused=True):
@@ -64,7 +64,7 @@ def compiled(network, backend="aot_eager"):
 
 
 def ran(network, planned, **options):
-    return observed.settings(operations_of(network, **options), planned, layers=LAYERS)
+    return observed.observed_settings(operations_of(network, **options), planned, layers=LAYERS)
 
 
 @pytest.mark.parametrize(("every", "recompute"), [(None, "none"), (1, "full"), (2, "every second layer")])
@@ -104,7 +104,7 @@ def test_products_in_fp8_are_seen(network, recipe, converts):
     pytest.importorskip("torchao")
     network = network.to(torch.bfloat16)
     if converts:
-        fp8.convert(network.decoder.layers, recipe)
+        fp8.convert_layers(network.decoder.layers, recipe)
     found = ran(network, PLAN.changed(precision="fp8", compute_dtype="float8", fp8_recipe=recipe))
     if converts:
         assert found == ({}, [])
@@ -121,7 +121,7 @@ def test_a_compiled_graph_with_plain_products_for_attention_is_seen(network):
     """Torch's cache of compiled graphs returns one that was traced while the flash kernel was switched off."""
     with sdpa_kernel(SDPBackend.MATH):
         operations = operations_of(compiled(network))
-    assert observed.settings(operations, COMPILED, layers=LAYERS)[0] == {"attention_kernel": "math"}
+    assert observed.observed_settings(operations, COMPILED, layers=LAYERS)[0] == {"attention_kernel": "math"}
 
 
 @torch._dynamo.config.patch(recompile_limit=1)
@@ -148,7 +148,7 @@ def test_a_layer_in_several_graphs_is_seen(network, monkeypatch):
 
 
 def test_without_recorded_operations_no_setting_is_corrected():
-    assert observed.settings({}, COMPILED, layers=LAYERS) == ({}, [])
+    assert observed.observed_settings({}, COMPILED, layers=LAYERS) == ({}, [])
 
 
 def test_nothing_is_recorded_while_another_profiler_is_active(network):

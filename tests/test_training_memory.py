@@ -42,7 +42,7 @@ def spec(**changes):
 
 
 def without_window(model, **changes):
-    preset = models.find(model, "full")
+    preset = models.find_preset(model, "full")
     return dataclasses.replace(preset, shape=preset.shape.model_copy(update={"sliding_window": None, **changes}))
 
 
@@ -100,7 +100,7 @@ def test_a_plan_knows_whether_torch_fuses_the_norm(monkeypatch, compiled):
 def test_a_compiled_layer_in_fp8_keeps_what_its_partitioned_graph_hands_to_backward():
     """As torchao 0.18 converts it; one in MXFP8, 5 s to count, keeps two bytes of each of attention's outputs."""
     pytest.importorskip("torchao")
-    tiny = models.find("llama", "tiny")
+    tiny = models.find_preset("llama", "tiny")
     sizes = {"num_layers": 1, "hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
     preset = dataclasses.replace(tiny, shape=tiny.shape.model_copy(update={**sizes, "ffn_hidden_size": 320}))
     with FakeTensorMode():
@@ -110,7 +110,7 @@ def test_a_compiled_layer_in_fp8_keeps_what_its_partitioned_graph_hands_to_backw
         finally:
             torch.set_default_dtype(torch.float32)
         torch_memory._use_kernels(network)
-        fp8.convert(network.decoder.layers, "tensorwise", emulate=True)
+        fp8.convert_layers(network.decoder.layers, "tensorwise", emulate=True)
         (handed,) = torch_memory._by_partition(network.train(), 64)
     formula = training_memory.kept_bytes_per_token(
         preset.shape, width=2, compiled=True, fused_norm=True, whole_scores=0, quantised=1
@@ -144,8 +144,8 @@ def test_a_compiled_layer_keeps_what_its_partitioned_graph_hands_to_backward(aut
     def backward(graph, _inputs):
         return graph.forward
 
-    shape = models.find("llama", "tiny").shape.model_copy(update={"hidden_size": 96, "num_attention_heads": 6})
-    preset = dataclasses.replace(models.find("llama", "tiny"), shape=shape)
+    shape = models.find_preset("llama", "tiny").shape.model_copy(update={"hidden_size": 96, "num_attention_heads": 6})
+    preset = dataclasses.replace(models.find_preset("llama", "tiny"), shape=shape)
     network = LanguageModel(preset, sequence_length=64).to(torch.float32 if autocast else torch.bfloat16)
     backend = aot_autograd(fw_compiler=forward, bw_compiler=backward, partition_fn=min_cut_rematerialization_partition)
     torch._dynamo.reset()
@@ -167,7 +167,7 @@ def test_a_compiled_layer_keeps_what_its_partitioned_graph_hands_to_backward(aut
 @pytest.mark.parametrize("tokens", [1024, 8192])
 def test_the_loss_needs_the_estimated_workspace(monkeypatch, model, tokens):
     monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", cross_entropy.LOGITS_PER_CHUNK["cuda"])
-    shape = models.find(model, "full").shape
+    shape = models.find_preset(model, "full").shape
     with FakeTensorMode():
         head = torch.empty((shape.vocab_size, shape.hidden_size), dtype=torch.bfloat16, requires_grad=True)
         hidden = torch.empty((tokens, shape.hidden_size), dtype=torch.bfloat16, requires_grad=True)
@@ -249,7 +249,7 @@ def test_a_compiled_layer_casts_its_weights_again_where_it_is_recomputed():
     alone = {"precision": "fp16", "compile": True}
     kept, again = [training_memory.estimate(spec(recompute=one, **alone)) for one in ("none", "full")]
     eager = training_memory.estimate(spec(recompute="full", precision="fp16"))
-    casts = 2 * (models.find("llama").matrix_parameters - 128256 * 4096)
+    casts = 2 * (models.find_preset("llama").matrix_parameters - 128256 * 4096)
     assert eager.activations - again.activations == pytest.approx(casts)
     assert kept.activations - again.activations > casts
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
-from tensorprimat.logs.wandb_run import BLOCK_BYTES, CONFIG, ENVIRONMENT, HISTORY, RUN
+from tensorprimat.logs.wandb_run import CONFIG_FIELD, ENVIRONMENT_FIELD, HISTORY_FIELD, RUN_FIELD, WANDB_BLOCK_BYTES
 from tests import scratch
 from tests.drawn import examples
 
@@ -36,10 +36,10 @@ def run_file(calls: list[dict[str, Any]] = CALLS) -> bytes:
     number = bytes([1 << 3, 1])  # of the record: a field that is passed over
     return FILES.run_file_of(
         [
-            number + message(RUN, message(1, b"abc") + message(4, items({"seed": 7}))),
-            number + message(ENVIRONMENT, message(5, b"\n\x15NVIDIA H100 80GB HBM3\x10\x80")),
-            number + message(CONFIG, items({**SETTINGS, "notes": "x" * 2 * BLOCK_BYTES})),
-            *(number + message(HISTORY, items(call)) for call in calls),
+            number + message(RUN_FIELD, message(1, b"abc") + message(4, items({"seed": 7}))),
+            number + message(ENVIRONMENT_FIELD, message(5, b"\n\x15NVIDIA H100 80GB HBM3\x10\x80")),
+            number + message(CONFIG_FIELD, items({**SETTINGS, "notes": "x" * 2 * WANDB_BLOCK_BYTES})),
+            *(number + message(HISTORY_FIELD, items(call)) for call in calls),
         ]
     )
 
@@ -86,7 +86,7 @@ def test_a_run_without_a_call_is_refused_with_the_reason(tmp_path):
 @examples(40)
 @property_given(place=st.integers(0, 3000), inserted=st.binary(max_size=9))
 def test_damage_raises_nothing_but_the_tools_own_errors(place, inserted):
-    content = FILES.run_file_of([message(HISTORY, items(call)) for call in CALLS])
+    content = FILES.run_file_of([message(HISTORY_FIELD, items(call)) for call in CALLS])
     checked = FILES.run_file_of([(content[:place] + inserted + content[place:])[7:9000]])  # with a checksum that agrees
     for damaged in (content[:place] + inserted + content[place:], checked):
         with scratch.written(damaged, ending=".wandb") as path, suppress(TensorPrimatError):

@@ -29,7 +29,7 @@ def study(first=50.0, second=10.0, noise=0.1):
             )
         )
 
-    return list(warmup.run(SPEC, (0, 1, 2, 5), measure=measure))
+    return list(warmup.run_warmup(SPEC, (0, 1, 2, 5), measure=measure))
 
 
 def test_each_count_is_measured_with_that_many_warm_up_steps():
@@ -94,7 +94,9 @@ def test_a_study_without_measurements_says_that_nothing_could_be_measured():
 
 
 def test_the_study_writes_cells_table_csv_and_plot(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(isolated, "measure", passes.measure)  # a process takes long to start; test_sweep.py starts some
+    monkeypatch.setattr(
+        isolated, "measure_isolated", passes.measure_cell
+    )  # a process takes long to start; test_sweep.py starts some
     flags = ["--counts", "0,1", "--trials", "2", "--device", "cpu", "--output", str(tmp_path)]
     assert main(["warmup", *QUICK, *flags]) == 0
     captured = capsys.readouterr()

@@ -191,7 +191,7 @@ def mfu_page() -> str:
     every = [one for one in published.baselines() if one.row and (one.entry is None or one.mfu.value)]
     for model in dict.fromkeys(one.row.model for one in every if one.row):
         known = any(preset.model == model for preset in models.PRESETS)
-        title = models.find(model).title if known else model
+        title = models.find_preset(model).title if known else model
         rows = []
         for one in every:
             row = one.row

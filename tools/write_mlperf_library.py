@@ -29,8 +29,8 @@ def main() -> int:
     libraries = [mlperf_library.load(PLACE)] if PLACE.exists() else []
     for version, folder in rounds:
         name = mlperf_round.round_name(version)
-        found = mlperf_round.find(Path(folder), name)
-        libraries.append(mlperf_import.library(found, list(mlperf_import.entries(found)), round=name))
+        found = mlperf_round.find_round_entries(Path(folder), name)
+        libraries.append(mlperf_import.library(found, list(mlperf_import.imported_entries(found)), round=name))
     entries, sources = {}, {}
     for library in libraries:  # an entry of a later one takes the place of the same entry of an earlier one
         entries |= {entry.name: entry for entry in library.entries}

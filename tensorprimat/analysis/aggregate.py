@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _EQUAL = re.compile(r"([A-Za-z_]\w*)\s*(?:=\s*(?P<text>[^=<>!]+)|==\s*(?P<word>[A-Za-z][\w.-]*))")
 """A condition as users type it, without quotes: model_size=2.7B, or model_size==small."""
 
-CONFIGURATION = (
+_CONFIGURATION = (
     "model_size", "d_model", "d_ff", "num_layers", "num_heads", "vocab", "context_length", "batch_size", "precision",
     "autocast", "compile", "attention", "data", "device", "device_name",
 )  # fmt: skip
@@ -251,7 +251,7 @@ def pass_pairs(rows: Sequence[MicroRow]) -> list[PassPair]:
     """Return the configurations timed both ways. Cells that include the optimizer step are in no pair."""
     timed = grouped([row for row in rows if _positive(row.get("mean_time_ms"))], _pass_of)
     alone, both = (
-        {tuple(row.get(key) for key in CONFIGURATION): row for row in timed.get(name, ())}
+        {tuple(row.get(key) for key in _CONFIGURATION): row for row in timed.get(name, ())}
         for name in ("forward", "forward-backward")
     )
     return [_pair(row, both[key]) for key, row in alone.items() if key in both]
@@ -307,12 +307,12 @@ class SizeScaling:
     factor: float | None
 
 
-def scalings(rows: Sequence[MicroRow], axis: str) -> list[SizeScaling]:
+def size_scalings(rows: Sequence[MicroRow], axis: str) -> list[SizeScaling]:
     """Return the growth in each group of cells that differ in one axis. axis: num_parameters or context_length."""
     varied = {"num_parameters": ("model_size", "d_model", "d_ff", "num_layers", "num_heads"), "context_length": ()}[
         axis
     ]
-    fixed = [key for key in (*CONFIGURATION, "pass", "forward_only") if key != axis and key not in varied]
+    fixed = [key for key in (*_CONFIGURATION, "pass", "forward_only") if key != axis and key not in varied]
     timed = [row for row in rows if _positive(row.get(axis)) and _positive(row.get("mean_time_ms"))]
     groups = grouped(timed, lambda row: tuple(row.get(key) for key in fixed))
     fitted = {kind: group for kind, group in groups.items() if len({row[axis] for row in group}) > 1}

@@ -16,15 +16,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 from tensorprimat.analysis.economics import unused_prices
-from tensorprimat.analysis.estimates import estimate
+from tensorprimat.analysis.estimates import estimate_figure
 from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.impossible import impossible_of_sides
 from tensorprimat.analysis.losses import parity
-from tensorprimat.analysis.metrics import MetricChoices, measure
+from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.ratios import GroupPair, StatedScatter, compare_groups, mean_log, mean_ratio, ratios
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
-from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable
+from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable_results
 from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.explained import explained
@@ -56,7 +56,7 @@ def compare(
         run_cv=assume_run_cv, host_cv=assume_host_cv, confidence=confidence, strict=strict
     ).checked()
     choices = choices or MetricChoices()
-    items, warnings = usable(loaded)
+    items, warnings = usable_results(loaded)
     if not items:
         raise InputError("no result can be used" + (f": {'; '.join(warnings)}" if warnings else ""))
     named = paired_models(items)
@@ -110,7 +110,7 @@ def side_of(group: Group, model: str, assumed: StatedScatter, choices: MetricCho
     """Return a side as reports show it."""
 
     def of(metric: str) -> Estimate:
-        return estimate(group, metric, assume_run_cv=assumed.run_cv, confidence=assumed.confidence)
+        return estimate_figure(group, metric, assume_run_cv=assumed.run_cv, confidence=assumed.confidence)
 
     figures = explained(group.result)
     return Side(
@@ -121,7 +121,7 @@ def side_of(group: Group, model: str, assumed: StatedScatter, choices: MetricCho
         step_time_seconds=of("avg_step_time_seconds"),
         tokens_per_second=of("tokens_per_second"),
         tokens_per_second_per_gpu=of("tokens_per_second_per_gpu"),
-        metrics=measure(group.result, choices, figures),
+        metrics=calculate_metrics(group.result, choices, figures),
         figures=figures,
     )
 

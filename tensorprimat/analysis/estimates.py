@@ -24,12 +24,12 @@ PLANNING_RUN_CV = 0.005  # run-to-run scatter of a quiet machine; only for "how 
 ONE_PERCENT = 0.01
 CLOCK_CHANGE = 0.10  # relative; GPUs change their clock by up to this much, warm-up is mostly slower by more
 FEWEST_OF_A_LEVEL = 2  # rows after the first, which is always left out
-MOST_DECIMALS = 9
-COARSEST = 0.01  # relative; largest rounding unit assumed: 6 s printed as "6" may still be exact to 1 %
+_MOST_DECIMALS = 9
+_COARSEST = 0.01  # relative; largest rounding unit assumed: 6 s printed as "6" may still be exact to 1 %
 ROWS_LOOKED_AT = 200  # enough to see how many digits the log prints
 
 
-def figure(result: Result, metric: str) -> float | None:
+def positive_figure(result: Result, metric: str) -> float | None:
     """Return a positive figure of a result, or None.
 
     metric: a field of PerformanceMetrics, or time_to_train: then the figure is runs to the target per second, over the
@@ -47,7 +47,7 @@ def counted_runs(group: Group, metric: str) -> list[int]:
     places = range(len(group.runs))
     if metric != TIME_TO_TRAIN:
         return list(places)
-    return [place for place in places if figure(group.runs[place], metric) is not None]
+    return [place for place in places if positive_figure(group.runs[place], metric) is not None]
 
 
 def hosts_of(group: Group, metric: str) -> list[str | None]:
@@ -64,7 +64,7 @@ def run_figures(group: Group, metric: str) -> list[float] | None:
     for number in counted_runs(group, metric):
         run = group.runs[number]
         value = _of_run(joint[number], metric) if joint and len(group.runs) > 1 else None
-        value = figure(run, metric) if value is None else value
+        value = positive_figure(run, metric) if value is None else value
         if value is None:
             return None
         figures.append(value)
@@ -98,12 +98,12 @@ def resolution(group: Group) -> float:
     return 0.0
 
 
-def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confidence: float) -> Estimate:
+def estimate_figure(group: Group, metric: str, *, assume_run_cv: float | None, confidence: float) -> Estimate:
     """Return the figure of a side with its interval, or the reason why it has none.
 
     Of several runs the figure is their mean (of logarithms), each run counted once: the middle of the interval.
     """
-    value = figure(group.result, metric)
+    value = positive_figure(group.result, metric)
     if value is None:
         return Estimate(value=None, confidence=confidence, rests_on="nothing", no_interval_because="not measured")
     over_runs = log_estimate(group, metric)
@@ -126,7 +126,7 @@ def estimate(group: Group, metric: str, *, assume_run_cv: float | None, confiden
     )
 
 
-NAMED_RUNS = 6
+_NAMED_RUNS = 6
 """Most runs whose figures a formula writes out; the inputs hold those of all runs."""
 
 
@@ -142,8 +142,8 @@ def _mean_of_runs(group: Group, metric: str, mean: float) -> Term:
     )
     name = "step time" if unit == "s" else spelled_metric(metric)
     per_host = " of the hosts' geometric means" if of_hosts else ""
-    numbers = "; ".join(map(precise, figures[:NAMED_RUNS]))
-    more = f" and {len(figures) - NAMED_RUNS} more" if len(figures) > NAMED_RUNS else ""
+    numbers = "; ".join(map(precise, figures[:_NAMED_RUNS]))
+    more = f" and {len(figures) - _NAMED_RUNS} more" if len(figures) > _NAMED_RUNS else ""
     return Term(
         value=mean,
         formula=f"geometric mean{per_host} of the runs' {name}",
@@ -188,7 +188,7 @@ def scatter(group: Group, metric: str, assume_run_cv: float | None = None) -> fl
 def within_run(run: Result, metric: str) -> float:
     """Return the relative standard error of a run's figure from its own rows; 0 where it has too few rows."""
     rows = moves(run, metric)
-    if len(rows) < stats.FEWEST_ROWS:
+    if len(rows) < stats.FEWEST_ROWS_FOR_INTERVAL:
         return 0.0
     return stats.of_one_run(rows).half_width / stats.student(0.95, math.inf)
 
@@ -196,7 +196,7 @@ def within_run(run: Result, metric: str) -> float:
 def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | None, confidence: float) -> Estimate:
     run = group.runs[0]
     rows = moves(run, metric)
-    if len(rows) < stats.FEWEST_ROWS:
+    if len(rows) < stats.FEWEST_ROWS_FOR_INTERVAL:
         few = f"only {len(rows)} measured rows" if len(run.steps) else "the file holds means only, no steps"
         return Estimate(value=value, confidence=confidence, rests_on="one run", no_interval_because=few)
     spread = stats.of_one_run(rows, confidence)
@@ -292,14 +292,14 @@ def rounding_deviation(seconds: FloatArray) -> float:
     if decimals is None:
         return 0.0
     level = median(known)
-    unit = min(10.0**-decimals, COARSEST * level)
+    unit = min(10.0**-decimals, _COARSEST * level)
     within = max(float(known.var()) / unit**2 - 1 / 12, 0.0)  # Sheppard's correction
     return unit / math.sqrt(12) / level * math.exp(-2 * math.pi**2 * within)
 
 
 def _decimals(values: FloatArray) -> int | None:
     """Return the fewest decimals that write every value, or None for more than MOST_DECIMALS."""
-    for decimals in range(MOST_DECIMALS + 1):
+    for decimals in range(_MOST_DECIMALS + 1):
         if np.allclose(np.round(values, decimals), values, rtol=1e-12, atol=0.0):
             return decimals
     return None

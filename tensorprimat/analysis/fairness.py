@@ -21,17 +21,17 @@ from dataclasses import dataclass, replace
 
 from tensorprimat.analysis.impossible import REMEDY, impossible
 from tensorprimat.analysis.levels import LEVELS, LevelName
-from tensorprimat.analysis.rates import FLAGS, TIME_TO_TRAIN, metric_for
+from tensorprimat.analysis.rates import RATE_FLAGS, TIME_TO_TRAIN, metric_for
 from tensorprimat.analysis.records import Difference, Fairness
 from tensorprimat.core import configurations, flops, settings, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field
-from tensorprimat.core.quantities import listed
+from tensorprimat.core.quantities import shortened_list
 from tensorprimat.core.result import Model, ModelShape, Result
 
 FEWEST_WITH_A_MISS = 3  # runs of a side, one of which may miss the quality target: a benchmark of MLPerf has 3 or more
 MOCK_DATA = "mock"  # tokens without documents fill every sequence, so there is nothing to pack
-MOST_NAMED = 4  # settings that a sentence lists; the table has them all
+_MOST_NAMED = 4  # settings that a sentence lists; the table has them all
 
 _FROZEN = re.compile(r"(?<![a-z])(?:q?lora|dora|peft|adapter|frozen|freeze)", re.IGNORECASE)
 
@@ -126,7 +126,7 @@ def _read(field: Field, result: Result) -> str | None:
     return None
 
 
-_WITH_SHAPE = f"Comparable with {FLAGS['shape']}."
+_WITH_SHAPE = f"Comparable with {RATE_FLAGS['shape']}."
 _SAME_BATCH = "Comparable with the same global batch on both sides, or without --strict."
 _SAME_SIZE = "Train both with ./benchmark.py --methodology agreed: same batch and sequence, each vendor's tuning."
 _SAME_LENGTH = "Train both with ./benchmark.py --sequence-length N, or with ./benchmark.py --methodology agreed."
@@ -165,8 +165,8 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
     if any(result.training_config.sequence_length is None for result in pair):
         refusals.append("at least one side does not state the sequence length")
         if remedies and remedies[-1] == _WITH_SHAPE:
-            remedies[-1] = f"Comparable with {FLAGS['shape']} and {FLAGS['sequence_length']}."
-        remedies.append(f"Comparable once it is stated: use {FLAGS['sequence_length']}.")
+            remedies[-1] = f"Comparable with {RATE_FLAGS['shape']} and {RATE_FLAGS['sequence_length']}."
+        remedies.append(f"Comparable once it is stated: use {RATE_FLAGS['sequence_length']}.")
     trained = _trained(pair)
     if trained == "trainable parameters":
         conditions.append(trained)
@@ -332,7 +332,7 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
         sentence += f". The configuration differs: {_named(configured)}"
     unstated = [d for d in differences if d.weight == "configuration" and None in d.values]
     if unstated:
-        sentence += f". Stated by one side only: {listed([d.label for d in unstated], MOST_NAMED)}"
+        sentence += f". Stated by one side only: {shortened_list([d.label for d in unstated], _MOST_NAMED)}"
     if names:
         sentence += f". {names}"
     return f"{sentence}."
@@ -351,7 +351,7 @@ def _and(words: Sequence[str]) -> str:
 
 
 def _named(differences: Iterable[Difference]) -> str:
-    return listed([_spell(difference) for difference in differences], 2 * MOST_NAMED)
+    return shortened_list([_spell(difference) for difference in differences], 2 * _MOST_NAMED)
 
 
 def _spell(difference: Difference) -> str:

@@ -15,7 +15,7 @@ from typing import Literal
 from tensorprimat.analysis import losses, stats
 from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
-from tensorprimat.analysis.rates import FLAGS
+from tensorprimat.analysis.rates import RATE_FLAGS
 from tensorprimat.analysis.ratios import (
     GroupPair,
     StatedScatter,
@@ -26,7 +26,7 @@ from tensorprimat.analysis.ratios import (
     scope,
 )
 from tensorprimat.analysis.records import Fairness
-from tensorprimat.analysis.sides import Group, gather, model_of, usable
+from tensorprimat.analysis.sides import Group, gather, paired_model, usable_results
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import spelled_metric
@@ -138,7 +138,7 @@ def _on_condition(check: Check, fairness: Fairness) -> Check:
     if check.status != "pass":
         return check
     settings = " and ".join(fairness.conditions)
-    shape = f"give {FLAGS['shape']}, or " if fairness.conditions == ("model shape",) else ""
+    shape = f"give {RATE_FLAGS['shape']}, or " if fairness.conditions == ("model shape",) else ""
     remedy = f"{shape}use --accept {fairness.verdict} to assume that both sides are equal"
     return replace(check, status="undecided", sentence=f"{check.sentence}, but the {settings} may differ; {remedy}")
 
@@ -155,14 +155,14 @@ def _unless_missed(check: Check, pair: GroupPair) -> Check:
 
 
 def _by_model(loaded: Sequence[Loaded], side: str, notes: list[str]) -> dict[str, Group]:
-    items, warnings = usable(loaded)
+    items, warnings = usable_results(loaded)
     notes += [f"{side}: {warning}" for warning in warnings]
     if not items:
         raise InputError(f"no {side} to gate with: {'; '.join(warnings) or 'no results'}")
     groups = {}
     items = [replace(item, side=side) for item in items]
-    for model in dict.fromkeys(model_of(item.result) for item in items):
-        found = gather([item for item in items if model_of(item.result) == model], "platform")
+    for model in dict.fromkeys(paired_model(item.result) for item in items):
+        found = gather([item for item in items if paired_model(item.result) == model], "platform")
         if len(found) > 1:
             labels = ", ".join(group.label for group in found)
             raise UsageError(f"--{side}: {len(found)} configurations of {model} ({labels}); name the files of one")
@@ -198,7 +198,7 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
     look = look_of(pair)
     level = stats.level_of_look(assumed.confidence, look)
     half = log.half_width(level)
-    decision = decide(
+    decision = decide_ratio(
         log, limit, level=level, to_fail=stats.level_of_look(to_fail, look), further=remaining_drift(pair)
     )
     status = "undecided" if decision == "unsettled" else decision
@@ -220,7 +220,7 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
     )
 
 
-def decide(
+def decide_ratio(
     log: LogEstimate, limit: float, *, level: float, to_fail: float, further: float = 0.0
 ) -> Literal["pass", "fail", "undecided", "unsettled"]:
     """Return the decision on the ratio candidate / baseline of a rate, which may be as low as 1 − limit.
@@ -255,7 +255,7 @@ def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -
     what = f"peak {kind.replace('_', ' ')}"
     below, above = ([peak for run in group.runs if (peak := _peak(run, kind))] for group in pair.groups)
     if min(len(below), len(above)) > 1:
-        log = stats.difference(stats.of_runs(above), stats.of_runs(below))
+        log = stats.welch_log_ratio(stats.of_runs(above), stats.of_runs(below))
         low, high = (math.expm1(log.log + sign * log.half_width(assumed.confidence)) for sign in (-1, 1))
         change: float = math.expm1(log.log)
         passed = "the whole interval is within the limit"

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprimat.analysis import stats
-from tensorprimat.analysis.estimates import estimate, figure
+from tensorprimat.analysis.estimates import estimate_figure, positive_figure
 from tensorprimat.analysis.records import Estimate
-from tensorprimat.analysis.sides import alone, device_label, distinct_labels, model_of, usable
+from tensorprimat.analysis.sides import device_label, distinct_labels, paired_model, single_side, usable_results
 from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
@@ -27,8 +27,8 @@ from tensorprimat.core.store import Loaded
 
 METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "samples_per_second", "avg_step_time_seconds")
 CONFIDENCE = 0.95  # of the interval of an entry
-SIGNIFICANCE = 0.01  # per benchmark: one false change in a hundred
-RESOLUTION = 1e-3  # relative; scatter below it is luck and is raised to it
+_SIGNIFICANCE = 0.01  # per benchmark: one false change in a hundred
+_RESOLUTION = 1e-3  # relative; scatter below it is luck and is raised to it
 FEWEST_MOVES = 4  # from benchmark to benchmark, before their median means anything
 
 
@@ -54,14 +54,14 @@ class Series:
     entries: tuple[HistoryEntry, ...]
 
 
-def history(loaded: Sequence[Loaded], *, metric: str = METRICS[0]) -> tuple[list[Series], list[str]]:
+def metric_history(loaded: Sequence[Loaded], *, metric: str = METRICS[0]) -> tuple[list[Series], list[str]]:
     """Return series of a metric, oldest benchmark first, and a sentence for every result left out.
 
     Raises InputError where no result has the metric.
     """
     ordered = sorted(loaded, key=lambda item: (_moment(item.result) is None, _moment(item.result) or "", item.path))
-    items, warnings = usable(ordered)
-    unmeasured = [item for item in items if figure(item.result, metric) is None]
+    items, warnings = usable_results(ordered)
+    unmeasured = [item for item in items if positive_figure(item.result, metric) is None]
     warnings += [f"{item.path.name}: left out because it has no {metric}" for item in unmeasured]
     members: dict[tuple[object, ...], list[Loaded]] = {}
     for item in items:
@@ -71,7 +71,7 @@ def history(loaded: Sequence[Loaded], *, metric: str = METRICS[0]) -> tuple[list
     if not members:
         raise InputError(f"no complete result has {metric}; choose another --metric, or run ./benchmark.py first")
     firsts = [series[0].result for series in members.values()]
-    names = [f"{device_label(first)} · {model_of(first)}" for first in firsts]
+    names = [f"{device_label(first)} · {paired_model(first)}" for first in firsts]
     labels = distinct_labels(names, firsts, [series[0].path for series in members.values()])
     return [
         Series(label=label, metric=metric, entries=_entries(series, metric))
@@ -85,21 +85,24 @@ def _moment(result: Result) -> str | None:
 
 
 def _entries(series: Sequence[Loaded], metric: str) -> tuple[HistoryEntry, ...]:
-    groups = [alone(item.result) for item in series]
-    logs = [[math.log(value) for run in group.runs if (value := figure(run, metric)) is not None] for group in groups]
+    groups = [single_side(item.result) for item in series]
+    logs = [
+        [math.log(value) for run in group.runs if (value := positive_figure(run, metric)) is not None]
+        for group in groups
+    ]
     return tuple(
         HistoryEntry(
             at=_moment(item.result),
             file=str(item.path),
             result=item.result,
-            figure=estimate(group, metric, assume_run_cv=None, confidence=CONFIDENCE),
+            figure=estimate_figure(group, metric, assume_run_cv=None, confidence=CONFIDENCE),
             change=change,
         )
-        for item, group, change in zip(series, groups, changes(logs), strict=True)
+        for item, group, change in zip(series, groups, _changes(logs), strict=True)
     )
 
 
-def changes(logs: Sequence[Sequence[float]]) -> list[float | None]:
+def _changes(logs: Sequence[Sequence[float]]) -> list[float | None]:
     """Return the relative change of each benchmark from the stretch before it; None if none is shown.
 
     logs: logarithms of the run figures of every benchmark, in the order of time, at least one each.
@@ -130,7 +133,7 @@ def _between(means: np.ndarray) -> tuple[float, int]:
     moves = np.abs(np.diff(means))
     if len(moves) < FEWEST_MOVES:
         return 0.0, 0
-    deviation = max(NORMAL_MAD * float(np.median(moves)) / math.sqrt(2), RESOLUTION)
+    deviation = max(NORMAL_MAD * float(np.median(moves)) / math.sqrt(2), _RESOLUTION)
     return deviation, len(moves) // 2  # a median is about as certain as a mean of half the values
 
 
@@ -140,8 +143,8 @@ def _within(logs: Sequence[Sequence[float]]) -> tuple[float, int]:
     if not degrees:
         return 0.0, 0
     squares = sum(float(((np.array(runs) - np.mean(runs)) ** 2).sum()) for runs in logs)
-    return max(math.sqrt(squares / degrees), RESOLUTION), degrees
+    return max(math.sqrt(squares / degrees), _RESOLUTION), degrees
 
 
 def _allowed(scatter: float, degrees: int) -> float:
-    return stats.student(1 - SIGNIFICANCE, degrees) * scatter if degrees else 0.0
+    return stats.student(1 - _SIGNIFICANCE, degrees) * scatter if degrees else 0.0

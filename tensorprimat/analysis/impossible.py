@@ -9,7 +9,7 @@ from tensorprimat.core.quantities import count, percent
 from tensorprimat.core.result import Result
 from tensorprimat.core.units import TERA
 
-ROUNDING = 1.005  # a peak and a rate are printed with three digits
+_ROUNDING = 1.005  # a peak and a rate are printed with three digits
 REMEDY = "Check the settings that the error names, and state the correct ones by flag."
 _LOOK_FOR = "check --sequence-length, --global-batch-size, --num-gpus, --precision and --gpu"
 
@@ -20,7 +20,7 @@ def impossible(result: Result) -> tuple[str, ...]:
     if limit is None:
         return ()
     peak, name = limit
-    device, achieved, above = result.gpu_info.device_name, _achieved_tflops(result), peak * ROUNDING
+    device, achieved, above = result.gpu_info.device_name, _achieved_tflops(result), peak * _ROUNDING
     reported = result.performance_metrics.reported.tflops_per_gpu
     if achieved is not None and achieved > above:
         wrong = f"{count(achieved)} TFLOP/s per GPU would be an MFU of {percent(achieved / peak, 0)} ({name} {peak:,g} "

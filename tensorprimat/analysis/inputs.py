@@ -41,7 +41,7 @@ def rate_per_gpu(result: Result) -> Input:
     return _rate(result, "tokens/s/GPU", "per GPU", "tokens_per_second_per_gpu", "tokens_per_second")
 
 
-def rate(result: Result) -> Input:
+def rate_input(result: Result) -> Input:
     """Return the tokens/s over all GPUs."""
     return _rate(result, "tokens/s over all GPUs", "over all GPUs", "tokens_per_second")
 
@@ -155,7 +155,7 @@ def cell(name: str, fact: SourcedValue | None, unit: str, *, label: str, because
 
 
 NO_DEVICE_MEMORY = "a CPU has no device memory"
-COVERED = {
+_COVERED = {
     "device_used": "whole device, as the driver reports it",
     "reserved": "the allocator's pool",
     "allocated": "tensors only; the device holds more",
@@ -166,7 +166,7 @@ COVERED = {
 def memory_used(result: Result) -> Input:
     """Return the peak memory of the widest kind that was logged, in 10**9 bytes."""
     peaks = (result.memory_metrics or MemoryMetrics()).peaks()
-    for kind, meaning in COVERED.items():
+    for kind, meaning in _COVERED.items():
         if (value := peaks.get(f"memory_{kind}")) is not None:
             return Input(name=f"peak memory ({kind})", value=value, unit="GB", source=meaning)
     because = NO_DEVICE_MEMORY if result.platform == "cpu" else "no device memory was logged"
@@ -187,7 +187,7 @@ def memory_total(result: Result, gpu: Gpu | None) -> Input:
     return Input(name=name, value=gpu.memory_bytes / GB, unit=unit, source=f"nameplate of {nameplate.source}")
 
 
-def power(result: Result, gpu: Gpu | None) -> Input:
+def power_input(result: Result, gpu: Gpu | None) -> Input:
     """Return the watts of one GPU: measured if present, else nameplate, labelled."""
     name, unit = "power per GPU", "W"
     measured, performance = result.power_metrics, result.performance_metrics

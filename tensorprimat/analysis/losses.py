@@ -28,7 +28,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.steps import FloatArray
 
 TOLERANCE = 0.0025  # of the loss: FP8 differed less from BF16 in DeepSeek-V3 (arXiv:2412.19437, 3.3)
-FEWEST_STEPS = 10
+_FEWEST_STEPS = 10
 WINDOWS = 20  # at most: short enough to name a step, long enough to average the batches' own noise
 GENERATED = ("synthetic", "mock")  # data that each framework makes in its own way
 
@@ -64,7 +64,7 @@ def parity(
     if pairs:
         ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     common = sorted(set.intersection(*(set(curve.loss) for curve in (*ours, *theirs))))
-    if len(common) < FEWEST_STEPS:
+    if len(common) < _FEWEST_STEPS:
         return _not_comparable(f"only {len(common)} logged steps in common")
     base, other = (np.array([[curve.loss[step] for step in common] for curve in side]) for side in (ours, theirs))
     return _verdict(base, other, np.array(common), bool(pairs), tolerance, confidence)
@@ -82,7 +82,7 @@ def failed_to_learn(result: Result) -> str | None:
         return f"the loss is nan from step {steps.column('index')[nan_rows[0]]} on."
     losses = steps.column("loss")
     losses = losses[np.isfinite(losses)]
-    if len(losses) >= FEWEST_STEPS and np.ptp(losses) <= 1e-6 * abs(float(losses[0])):
+    if len(losses) >= _FEWEST_STEPS and np.ptp(losses) <= 1e-6 * abs(float(losses[0])):
         return f"the loss stays at {losses[0]:g} over {len(losses)} rows."
     return None
 
@@ -123,7 +123,7 @@ def _verdict(
 
     base, other: losses of each side, shape (runs, steps). paired: run i of one belongs to run i of the other.
     """
-    windows = np.array_split(np.arange(len(common)), min(WINDOWS, len(common) // (FEWEST_STEPS // 2)))
+    windows = np.array_split(np.arange(len(common)), min(WINDOWS, len(common) // (_FEWEST_STEPS // 2)))
     gap, error, degrees, source = (_paired_gap if paired else _gap_of_means)(base, other, windows)
     margin = stats.student(1 - (1 - confidence) / len(windows), degrees) * error
     allowed = np.array([tolerance * abs(float(base[:, window].mean())) for window in windows])

@@ -50,7 +50,7 @@ class MetricChoices:
             raise UsageError(f"budget of {self.budget_tokens:g} tokens: must be more than 0")
 
 
-def measure(
+def calculate_metrics(
     result: Result,
     assumptions: MetricChoices | None = None,
     figures: Mapping[str, Mapping[str, Explained]] | None = None,
@@ -304,8 +304,8 @@ def restated_tflops(result: Result, convention: str) -> Metric:
 
 
 def _energy_and_money(result: Result, gpu: Gpu | None, chosen: MetricChoices, tflops: Metric) -> list[Metric]:
-    per_gpu, over_all = inputs.rate_per_gpu(result), inputs.rate(result)
-    power, price = inputs.power(result, gpu), inputs.price(result, gpu, chosen.prices)
+    per_gpu, over_all = inputs.rate_per_gpu(result), inputs.rate_input(result)
+    power, price = inputs.power_input(result, gpu), inputs.price(result, gpu, chosen.prices)
     power_kind = (power.source or "").partition(":")[0]
     budget = Input(name="budget", value=chosen.budget_tokens, unit="tokens", source="--budget-tokens")
     joules = derive("joules_per_token", (power, per_gpu), formulas.calculate_joules_per_token, remark=power_kind)

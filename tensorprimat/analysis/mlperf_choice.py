@@ -21,7 +21,7 @@ class EntryChoice:
     submitter: str | None = None
 
 
-def choose(library: Library, choice: EntryChoice) -> tuple[Entry, ...]:
+def choose_entries(library: Library, choice: EntryChoice) -> tuple[Entry, ...]:
     """Return the entries that meet every condition. Raises UsageError naming a flag without a match."""
     left = library.entries
     conditions: tuple[tuple[str, str, object], ...] = (
@@ -64,7 +64,7 @@ def matching_gpus(name: str, there: Collection[str | None]) -> set[str]:
     return found or {gpu for gpu in known if gpu.casefold().split()[:1] == [name.casefold().strip()]}
 
 
-def named(entries: Sequence[Entry], names: Sequence[str]) -> tuple[Entry, ...]:
+def entries_named(entries: Sequence[Entry], names: Sequence[str]) -> tuple[Entry, ...]:
     """Return the entries whose names hold one of the given texts. Raises UsageError for a text that none holds."""
     for name in names:
         if not any(name.casefold() in entry.name.casefold() for entry in entries):

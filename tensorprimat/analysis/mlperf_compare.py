@@ -19,12 +19,12 @@ from typing import Literal
 
 from tensorprimat.analysis.levels import LEVELS, Level
 from tensorprimat.analysis.mlperf_choice import of_gpu
-from tensorprimat.analysis.mlperf_repeats import Repeat, distinct, runs_of
+from tensorprimat.analysis.mlperf_repeats import Repeat, distinct_entries, identity_of_runs
 from tensorprimat.analysis.mlperf_score import Scored
-from tensorprimat.analysis.stats import LogEstimate, difference
+from tensorprimat.analysis.stats import LogEstimate, welch_log_ratio
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.mlperf_library import Entry
-from tensorprimat.core.quantities import listed
+from tensorprimat.core.quantities import shortened_list
 
 FACTORS = ("rate", "samples", "evaluation_and_set_up", "scaling")
 _STEPS = 200  # halvings and doublings that find the variance between submitters
@@ -93,7 +93,7 @@ class TaskComparison:
 
 def side(entries: Sequence[Entry], gpu: str, round: str) -> TaskSide | None:
     """Return the entries of one GPU on one task as a side, or None where none has a score."""
-    once, repeats = distinct(entries)
+    once, repeats = distinct_entries(entries)
     scored = sorted(
         (one for one in map(Scored, once) if one.minutes is not None), key=lambda one: one.minutes or math.inf
     )
@@ -119,7 +119,7 @@ def side(entries: Sequence[Entry], gpu: str, round: str) -> TaskSide | None:
     )
 
 
-def compare(entries: Sequence[Entry], first: str, second: str) -> tuple[TaskComparison, ...]:
+def compare_gpus(entries: Sequence[Entry], first: str, second: str) -> tuple[TaskComparison, ...]:
     """Return the comparison of two GPUs on every task that both have, in the newest round that holds both.
 
     first and second: names of GPUs, with @ROUND where a round is meant. Raises UsageError where they share no task.
@@ -182,7 +182,7 @@ def of_sides(task: Task, first: TaskSide, second: TaskSide) -> TaskComparison:
     return TaskComparison(
         task=task,
         sides=(first, second),
-        ratio=difference(first.estimate, second.estimate),
+        ratio=welch_log_ratio(first.estimate, second.estimate),
         parts=parts,
         warnings=tuple(_warnings(first, second)),
     )
@@ -237,7 +237,7 @@ def _hashes(one: TaskSide) -> dict[object, str]:
     """Return the name of the entry that holds each run, by the SHA-256 of its file and by the times of all its runs."""
     entries = [scored.entry for scored in one.scored]
     by_file: dict[object, str] = {run.sha256: entry.name for entry in entries for run in entry.runs if run.sha256}
-    return by_file | {runs: entry.name for entry in entries if (runs := runs_of(entry)) is not None}
+    return by_file | {runs: entry.name for entry in entries if (runs := identity_of_runs(entry)) is not None}
 
 
 def _of_submitter(group: Sequence[Scored], runs: tuple[float, int] | None) -> LogEstimate:
@@ -330,7 +330,7 @@ def _factors(groups: Mapping[str, Sequence[Scored]], weights: Mapping[str, float
 
 def _where(entries: Sequence[Entry]) -> str:
     found = sorted({(one.round, one.benchmark, one.num_gpus or 0) for one in entries})
-    return listed([f"{round} {benchmark} × {count}" for round, benchmark, count in found], 6)
+    return shortened_list([f"{round} {benchmark} × {count}" for round, benchmark, count in found], 6)
 
 
 def version(round: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 
-ENGINE = "mlperf"
+_ENGINE = "mlperf"
 TRAINED_WHOLE = {"llama31_8b": "llama"}
 """Benchmarks that train all of a model that the project knows; the rules fix its shape."""
 
@@ -38,7 +38,7 @@ def published_row(entry: Entry) -> Published | None:
         global_batch_size=entry.global_batch_size,
         sequence_length=scored.sequence_length,
         **_parallel_sizes(entry),
-        peft=rules.peft if (rules := mlperf_rules.benchmark(entry.benchmark)) else None,
+        peft=rules.peft if (rules := mlperf_rules.benchmark_rules(entry.benchmark)) else None,
         framework=f"MLPerf: {entry.framework}" if entry.framework else "MLPerf",
         tokens_per_second_per_gpu=rate,
         samples_per_second=scored.samples_per_second,
@@ -57,7 +57,7 @@ def _parallel_sizes(entry: Entry) -> dict[str, Any]:
     return {name: entry.parallelism.get((settings.BY_NAME[name].symbol or "").lower()) for name in MODEL_PARALLEL}
 
 
-def result_of(entry: Entry) -> Result:
+def result_of_entry(entry: Entry) -> Result:
     """Return an entry as a result: a row of training per run that reached the target, set-up and evaluation left out.
 
     Raises InputError where no such run states batch, samples and training time.
@@ -75,9 +75,9 @@ def result_of(entry: Entry) -> Result:
         seconds = (run.training_seconds or 0.0) / covers
         steps.append(Step(index=covers, seconds=seconds, covers=covers, samples=batch, run=number))
         facts.append(RunRecord(index=number, time_to_train_seconds=run.seconds, samples_to_train=run.samples))
-    rules = mlperf_rules.benchmark(entry.benchmark)
+    rules = mlperf_rules.benchmark_rules(entry.benchmark)
     device = entry.device_name or entry.gpu
-    preset = models.find(TRAINED_WHOLE[entry.benchmark]) if entry.benchmark in TRAINED_WHOLE else None
+    preset = models.find_preset(TRAINED_WHOLE[entry.benchmark]) if entry.benchmark in TRAINED_WHOLE else None
     found = summarise(
         Result(
             platform=platform_of(device),
@@ -101,7 +101,7 @@ def result_of(entry: Entry) -> Result:
             performance_metrics=PerformanceMetrics(),
             runs=tuple(facts),
             steps=Steps.of(steps),
-            provenance=Provenance(engine=ENGINE, format="mlperf", timing="reported"),
+            provenance=Provenance(engine=_ENGINE, format="mlperf", timing="reported"),
         )
     )
     return found.changed(warnings=(f"rates {DERIVED.format(round=entry.round)}",))

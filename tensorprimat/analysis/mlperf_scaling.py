@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from tensorprimat.analysis import scaling_laws
 from tensorprimat.analysis.mlperf_compare import Task, TaskComparison, TaskSide, of_sides, side, version
-from tensorprimat.analysis.mlperf_repeats import Repeat, distinct
+from tensorprimat.analysis.mlperf_repeats import Repeat, distinct_entries
 from tensorprimat.analysis.mlperf_score import Scored, timed
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.core.devices import platform_of
@@ -46,9 +46,9 @@ class Scaling:
     """Entries that are left out because another one has their runs."""
 
 
-def scalings(entries: Sequence[Entry], confidence: float) -> tuple[Scaling, ...]:
+def strong_scalings(entries: Sequence[Entry], confidence: float) -> tuple[Scaling, ...]:
     """Return the scaling of every GPU, benchmark and round that has two or more numbers of GPUs."""
-    once, repeats = distinct(entries)
+    once, repeats = distinct_entries(entries)
     found = []
     for (gpu, benchmark, round), group in timed(once, "gpu", "benchmark", "round").items():
         if len({one.num_gpus for one in group}) >= 2:
@@ -88,7 +88,9 @@ def _scaling(gpu: str, benchmark: str, round: str, group: Sequence[Scored], conf
         round=round,
         points=tuple(ScalingPoint(scored=one, efficiency=_per_gpu(one) / base) for one in ordered),
         rate=scaling_laws.best(rates, confidence),
-        minutes=scaling_laws.power([(float(one.num_gpus), one.minutes or math.nan) for one in ordered], confidence),
+        minutes=scaling_laws.gpu_power_law(
+            [(float(one.num_gpus), one.minutes or math.nan) for one in ordered], confidence
+        ),
         stops_at=_stop(rates, confidence),
     )
 
@@ -107,7 +109,7 @@ def _per_gpu(one: Scored) -> float:
     return (one.samples_per_second or math.nan) / one.num_gpus
 
 
-VENDORS = {"AMD": "amd", "NVIDIA": "nvd"}
+_VENDORS = {"AMD": "amd", "NVIDIA": "nvd"}
 """Name on the command line → platform of its GPUs."""
 
 
@@ -130,7 +132,7 @@ def vendor_named(name: str) -> str | None:
     >>> vendor_named("amd"), vendor_named("B200")
     ('AMD', None)
     """
-    return next((vendor for vendor in VENDORS if vendor.casefold() == name.strip().casefold()), None)
+    return next((vendor for vendor in _VENDORS if vendor.casefold() == name.strip().casefold()), None)
 
 
 def fastest_by_round(entries: Sequence[Entry], vendors: Sequence[str]) -> tuple[VendorRound, ...]:
@@ -138,14 +140,14 @@ def fastest_by_round(entries: Sequence[Entry], vendors: Sequence[str]) -> tuple[
 
     Entries without a score and those outside the closed division are left out.
     """
-    once, repeats = distinct(entries)
+    once, repeats = distinct_entries(entries)
     groups: dict[tuple[str, int, str], dict[str, Scored]] = {}
     for entry in once:
         scored = Scored(entry)
         if scored.minutes is None or not entry.num_gpus or not entry.is_closed:
             continue
         platform = platform_of(entry.device_name or entry.gpu)
-        for vendor in (name for name in vendors if VENDORS[name] == platform):
+        for vendor in (name for name in vendors if _VENDORS[name] == platform):
             rounds = groups.setdefault((entry.benchmark, entry.num_gpus, vendor), {})
             best = rounds.get(entry.round)
             if best is None or best.minutes is None or scored.minutes < best.minutes:

@@ -20,7 +20,7 @@ from tensorprimat.core.mlperf_library import Entry, LibraryRun
 DROPPED = 1  # from each end
 MEDIAN_OF_THREE = 0.6698  # standard deviation of the median of three normal values over that of one value
 LOSS_BY_TRIMMING = 1.05  # variance of the mean of 8 of 10 normal values over that of all 10
-FEWEST_RUNS = 2  # fewer have no scatter
+_FEWEST_RUNS = 2  # fewer have no scatter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +45,13 @@ class Scored:
     @property
     def expected(self) -> int:
         """Return the number of runs that the benchmark needs."""
-        rules = mlperf_rules.benchmark(self.entry.benchmark)
+        rules = mlperf_rules.benchmark_rules(self.entry.benchmark)
         return rules.runs if rules else len(self.entry.runs)
 
     @property
     def sequence_length(self) -> int | None:
         """Return the tokens of a sequence, as logged, or as the task fixes them."""
-        rules = mlperf_rules.benchmark(self.entry.benchmark)
+        rules = mlperf_rules.benchmark_rules(self.entry.benchmark)
         return self.entry.sequence_length or (rules.sequence_length if rules else None)
 
     @property
@@ -144,12 +144,12 @@ class Scored:
     @property
     def _configured(self) -> mlperf_rules.MlperfPrecision | None:
         entry = self.entry
-        return mlperf_rules.precision_of(entry.round, entry.submitter, entry.system, entry.benchmark)
+        return mlperf_rules.submission_precision(entry.round, entry.submitter, entry.system, entry.benchmark)
 
     @cached_property
     def mfu(self) -> Mfu:
         """Return the model FLOP/s during training, divided by the GPU's dense peak at the stated precision."""
-        rules, rate = mlperf_rules.benchmark(self.entry.benchmark), self.tokens_per_second_per_gpu
+        rules, rate = mlperf_rules.benchmark_rules(self.entry.benchmark), self.tokens_per_second_per_gpu
         precision, length, gpu = self.precision, self.sequence_length, catalogue.find_gpu(self.entry.gpu)
         if rate is None or length is None:
             return Mfu(because="tokens/s/GPU cannot be computed from the logs")
@@ -160,14 +160,14 @@ class Scored:
         peak = gpu.peak(precision) if gpu else None
         if peak is None or not peak.value:
             return Mfu(because=f"no dense {precision.upper()} peak is known for {self.entry.gpu or 'this GPU'}")
-        work = flops.per_token(shapes.parse(rules.shape).shape, length)
+        work = flops.per_token(shapes.parse_shape(rules.shape).shape, length)
         return Mfu(value=rate * work / (peak.value * 1e12))
 
     @property
     def spread(self) -> float | None:
         """Return the relative standard deviation of the successful runs, or None for fewer than two."""
         times = [run.seconds or 0.0 for run in self.succeeded]
-        if len(times) < FEWEST_RUNS:
+        if len(times) < _FEWEST_RUNS:
             return None
         return statistics.stdev(times) / statistics.fmean(times)
 

@@ -20,7 +20,7 @@ class Contrast:
     """other / one: below 1 the other spends less time."""
 
 
-def compare(one: Profile, other: Profile) -> list[Contrast]:
+def compare_profiles(one: Profile, other: Profile) -> list[Contrast]:
     """Return two profiles side by side: the parts of the wall time, then every category of kernels that either has."""
     ours, others, unknown = one.parts(), other.parts(), (None, None)
     pairs = ((name, *ours.get(name, unknown), *others.get(name, unknown)) for name in ours | others)

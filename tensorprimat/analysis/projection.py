@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.analysis.mlperf_repeats import Repeat, distinct, runs_of
+from tensorprimat.analysis.mlperf_repeats import Repeat, distinct_entries, identity_of_runs
 from tensorprimat.analysis.mlperf_score import Scored, timed
 from tensorprimat.analysis.stats import student
 from tensorprimat.core import catalogue, names
@@ -26,7 +26,7 @@ from tensorprimat.core.mlperf_library import Entry
 from tensorprimat.core.quantities import confidence_level, percent, rounded
 from tensorprimat.core.result import Result
 
-CONFIDENCE = 0.90
+PROJECTION_CONFIDENCE = 0.90
 COVERAGE = (0.85, 0.95)
 """Share of left-out points within the 90 % interval for which the projection counts as reliable."""
 FEWEST_GROUPS = 4
@@ -139,11 +139,11 @@ class Projection:
 def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
     """Return every group that has two or more numbers of GPUs."""
     made, known = [], set()
-    once, _ = distinct(entries)
+    once, _ = distinct_entries(entries)
     for (gpu, benchmark, round, submitter), several in timed(once, "gpu", "benchmark", "round", "submitter").items():
         pairs = []
         for fewer, more in itertools.combinations(sorted(several, key=lambda one: one.num_gpus), 2):
-            runs = (runs_of(fewer.entry) or fewer.entry.name, runs_of(more.entry) or more.entry.name)
+            runs = (identity_of_runs(fewer.entry) or fewer.entry.name, identity_of_runs(more.entry) or more.entry.name)
             if more.num_gpus > fewer.num_gpus and runs not in known:
                 known.add(runs)
                 pairs.append((fewer, more))
@@ -156,7 +156,7 @@ def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
 
 def repeats(entries: Sequence[Entry], benchmark: str) -> tuple[Repeat, ...]:
     """Return the entries of a benchmark that `groups` leaves out because another one has their runs."""
-    return tuple(one for one in distinct(entries)[1] if one.entry.benchmark == benchmark)
+    return tuple(one for one in distinct_entries(entries)[1] if one.entry.benchmark == benchmark)
 
 
 def exponent_of(found: Sequence[ScalingGroup]) -> Exponent | None:
@@ -164,7 +164,7 @@ def exponent_of(found: Sequence[ScalingGroup]) -> Exponent | None:
     if len(found) < FEWEST_GROUPS:
         return None
     values = [group.exponent for group in found]
-    half = student(CONFIDENCE, len(values) - 1) * statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
+    half = student(PROJECTION_CONFIDENCE, len(values) - 1) * statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
     return Exponent(mean=statistics.fmean(values), half_width=half, groups=len(values))
 
 
@@ -189,7 +189,7 @@ def verdict(validation: Validation) -> str:
         return "no point can be predicted from other GPU models"
     few = f"; at least {FEWEST_POINTS} points are needed" if len(validation.points) < FEWEST_POINTS else ""
     return (
-        f"its {confidence_level(CONFIDENCE)} intervals contain {percent(validation.coverage, 0)} of "
+        f"its {confidence_level(PROJECTION_CONFIDENCE)} intervals contain {percent(validation.coverage, 0)} of "
         f"{len(validation.points)} measured points, each predicted from other GPU models; "
         f"median error {percent(validation.median_error, 1)}{few}"
     )

@@ -26,7 +26,7 @@ from tensorprimat.core.quantities import percent
 from tensorprimat.core.quantities import rate as numeral
 from tensorprimat.core.result import GpuInfo, Model, ModelShape, PerformanceMetrics, Result, TrainingConfig
 
-ENGINE = "published"
+_ENGINE = "published"
 MLPERF, TABLE = "mlperf", "published"
 """Prefixes of a baseline's name: an entry of the MLPerf library, or a row of a published table."""
 MOST_SHOWN = 12  # rows of a table that a person reads
@@ -113,7 +113,7 @@ def baselines() -> tuple[Baseline, ...]:
     return (*_tables(), *_of_package())
 
 
-def choose(library: Library, choice: EntryChoice, parts: Sequence[str] = ()) -> tuple[Baseline, ...]:
+def choose_baselines(library: Library, choice: EntryChoice, parts: Sequence[str] = ()) -> tuple[Baseline, ...]:
     """Return the baselines that meet every condition and whose name holds one of the parts, if any are given.
 
     A published table has no round and no submitter, so a condition on these leaves only MLPerf entries. Raises
@@ -124,7 +124,7 @@ def choose(library: Library, choice: EntryChoice, parts: Sequence[str] = ()) -> 
     gpus = mlperf_choice.matching_gpus(choice.gpu, every) if choice.gpu else every
     tables = [one for one in tables if one.row is not None and _meets(one.row, choice, gpus)]
     try:
-        entries = mlperf_choice.choose(library, choice)
+        entries = mlperf_choice.choose_entries(library, choice)
     except UsageError:
         if not tables:
             raise
@@ -146,7 +146,7 @@ def _meets(row: Published, choice: EntryChoice, gpus: Collection[str | None]) ->
     )
 
 
-def find(name: str) -> Baseline:
+def find_baseline(name: str) -> Baseline:
     """Return the baseline of a name or of a part of it. Raises InputError unless it means exactly one."""
     kind, _, rest = name.partition(":")
     part = rest.casefold()
@@ -163,10 +163,10 @@ def find(name: str) -> Baseline:
     return found[0]
 
 
-def result_of(baseline: Baseline) -> Result:
+def result_of_baseline(baseline: Baseline) -> Result:
     """Return a baseline as a result. Raises InputError for an entry whose logs give no rate."""
     if baseline.entry is not None:
-        return mlperf_result.result_of(baseline.entry)
+        return mlperf_result.result_of_entry(baseline.entry)
     if baseline.row is None or baseline.row.tokens_per_second_per_gpu is None:
         raise InputError(f"{baseline.name}: its source states no token rate")
     return as_result(baseline.row)
@@ -249,16 +249,16 @@ def as_result(row: Published) -> Result:
         model=Model(name=row.model, preset="full" if shape else None, shape=shape),
         training_config=TrainingConfig(**config),
         performance_metrics=PerformanceMetrics(tokens_per_second_per_gpu=row.tokens_per_second_per_gpu),
-        provenance=Provenance(engine=ENGINE, timing="reported"),
+        provenance=Provenance(engine=_ENGINE, timing="reported"),
     )
 
 
 def _shape(model: str) -> ModelShape | None:
     try:
-        return models.find(model).shape
+        return models.find_preset(model).shape
     except UsageError:  # a model that this project does not train
         rules = (one for one in mlperf_rules.benchmarks() if names.key(one.name) == model and one.shape)
-        found = next((shapes.parse(one.shape).shape for one in rules if one.shape), None)
+        found = next((shapes.parse_shape(one.shape).shape for one in rules if one.shape), None)
         named = shapes.of_name(model) if found is None else None
         return named.shape if named else found
 

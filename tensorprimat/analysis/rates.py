@@ -17,7 +17,7 @@ NORMALISED_BY: dict[str, tuple[str, ...]] = {
 }
 """Rates that a ratio may be of, best first, and the fields that both sides must state equally for each."""
 TIME_TO_TRAIN = "time_to_train"
-FLAGS = {"shape": "--shape"} | {
+RATE_FLAGS = {"shape": "--shape"} | {
     name: settings.flag(name) for name in ("sequence_length", "num_gpus", "global_batch_size")
 }
 
@@ -41,7 +41,7 @@ def metric_for(pair: Sequence[Result]) -> tuple[str | None, str | None]:
     )
     if missing is None:
         return None, "Comparable on the same number of GPUs, or with tokens/s/GPU of both."
-    return None, f"Comparable once both state {_FACTS[missing]}: {FLAGS[missing]}."
+    return None, f"Comparable once both state {_FACTS[missing]}: {RATE_FLAGS[missing]}."
 
 
 _FACTS = {

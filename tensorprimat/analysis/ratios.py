@@ -10,8 +10,8 @@ from tensorprimat.analysis import stats
 from tensorprimat.analysis.estimates import (
     ONE_PERCENT,
     counted_runs,
-    figure,
     log_estimate,
+    positive_figure,
     resolution,
     run_figures,
     scatter,
@@ -108,7 +108,7 @@ def log_ratio(baseline: Group, candidate: Group, metric: str, assumed: StatedSca
         return None
     pairs = in_pairs(baseline, candidate)
     if pairs is None:
-        return stats.difference(above, below)
+        return stats.welch_log_ratio(above, below)
     known_above, known_below = (run_figures(group, metric) or [] for group in (candidate, baseline))
     log = stats.of_pairs(
         [known_above[place] for _, place in pairs],
@@ -329,7 +329,7 @@ def _of_one_pairing(pairs: Sequence[Sequence[GroupPair]]) -> list[GroupPair]:
 
 def _plain_log(pair: GroupPair) -> float:
     """Return the logarithm of the ratio of the sides' figures, without an interval."""
-    below, above = (figure(group.result, pair.metric or PRIMARY) or math.nan for group in pair.groups)
+    below, above = (positive_figure(group.result, pair.metric or PRIMARY) or math.nan for group in pair.groups)
     return math.log(above / below)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tensorprimat.core import flops
 from tensorprimat.core.footprint import StepWork, moved_bytes, of_cell
-from tensorprimat.core.micro_result import PRECISIONS, MicroResult
+from tensorprimat.core.micro_result import CELL_PRECISIONS, MicroResult
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.result import Result
 
@@ -96,7 +96,7 @@ def of_result(result: Result) -> RooflinePoint | None:
     config, shape = result.training_config, result.model.shape
     rate = result.performance_metrics.tokens_per_second_per_gpu
     length, batch, precision = config.sequence_length, config.micro_batch_size, config.precision
-    if not (shape and rate and length and batch and precision in PRECISIONS):
+    if not (shape and rate and length and batch and precision in CELL_PRECISIONS):
         return None
     recomputes = config.recompute not in (None, "none")
     if shape.experts or shape.latent_attention or recomputes:  # the bytes that they move are not modelled

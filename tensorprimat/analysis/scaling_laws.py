@@ -54,7 +54,7 @@ Points = Sequence[tuple[float, float]]
 """Numbers of GPUs with their values."""
 
 
-def power(points: Points, confidence: float) -> Law | None:
+def gpu_power_law(points: Points, confidence: float) -> Law | None:
     """Return the power law through the points, or None for fewer than three numbers of GPUs."""
     if len({count for count, _ in points}) < FEWEST_COUNTS:
         return None
@@ -101,7 +101,7 @@ def amdahl(points: Points, confidence: float) -> Law | None:
 
 def best(points: Points, confidence: float) -> Law | None:
     """Return the law with the smaller scatter, or None for fewer than three numbers of GPUs."""
-    found = [law for law in (power(points, confidence), amdahl(points, confidence)) if law is not None]
+    found = [law for law in (gpu_power_law(points, confidence), amdahl(points, confidence)) if law is not None]
     return min(found, key=lambda law: law.scatter) if found else None
 
 

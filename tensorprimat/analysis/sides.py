@@ -15,7 +15,7 @@ from tensorprimat.core.identity import (
     FIELDS,
     PACE_COLUMNS,
     Pace,
-    differing,
+    differing_fields,
     other_speed,
     paces,
     signature,
@@ -36,7 +36,7 @@ def device_label(result: Result) -> str:
     return short_device(name) if name else PLATFORM_NAMES.get(result.platform or "", "unknown device")
 
 
-SHORT = {name: one.symbol for name, one in settings.BY_NAME.items() if one.symbol} | {
+_SHORT = {name: one.symbol for name, one in settings.BY_NAME.items() if one.symbol} | {
     "sequence_length": "sequence", "global_batch_size": "batch", "micro_batch_size": "micro batch",
     "gradient_accumulation_steps": "accumulation",
 }  # fmt: skip
@@ -67,7 +67,7 @@ class Group:
     """One per run."""
 
 
-def model_of(result: Result) -> str:
+def paired_model(result: Result) -> str:
     """Return the name under which results are paired: one for all spellings of a model."""
     return names.key(result.model.name) if result.model.name else "unknown model"
 
@@ -77,7 +77,7 @@ def paired_models(items: Sequence[Loaded]) -> list[str]:
 
     Where the user named the sides and each holds one model, they are compared whatever their models are called.
     """
-    names_of = [model_of(item.result) for item in items]
+    names_of = [paired_model(item.result) for item in items]
     of_shape: dict[str, str] = {}
     renamed: dict[str, str] = {}
     for item, name in zip(items, names_of, strict=True):
@@ -95,7 +95,7 @@ def paired_models(items: Sequence[Loaded]) -> list[str]:
     return found
 
 
-def usable(loaded: Iterable[Loaded]) -> tuple[list[Loaded], list[str]]:
+def usable_results(loaded: Iterable[Loaded]) -> tuple[list[Loaded], list[str]]:
     """Return results that may enter, each run once, and a sentence for everything left out."""
     kept, warnings = [], []
     seen: dict[Hashable, list[Result]] = {}
@@ -194,7 +194,7 @@ def _as_named(items: Sequence[Loaded]) -> list[list[Loaded]]:
             if files[0].side != item.side or stated is None or not kinds:
                 continue
             alike = (
-                other.platform == item.result.platform and not differing(other, item.result, unknown_equal=True)
+                other.platform == item.result.platform and not differing_fields(other, item.result, unknown_equal=True)
                 for other in kinds.values()
             )
             if stated in kinds or all(alike):
@@ -294,7 +294,7 @@ def _with_unlike_speeds(result: Result, runs: Sequence[Result]) -> Result:
     return result.changed(warnings=(*result.warnings, note))
 
 
-def alone(result: Result) -> Group:
+def single_side(result: Result) -> Group:
     """Return one result as a side of its own, without a label."""
     runs = tuple(runs_of(result))
     hosts = tuple((run.runs[0].host if run.runs else None) or run.provenance.host for run in runs)
@@ -342,5 +342,5 @@ def _distinguishing_labels(result: Result, alike: Sequence[Result]) -> str:
     parts = [device_label(result)] if len({device_label(other) for other in alike}) > 1 else []
     for field in FIELDS:
         if field.key not in ("shape", "versions", "precision") and len({field.read(other) for other in alike}) > 1:
-            parts.append(f"{SHORT.get(field.key, field.label)} {field.read(result) or 'not stated'}")
+            parts.append(f"{_SHORT.get(field.key, field.label)} {field.read(result) or 'not stated'}")
     return ", ".join(parts[:3])

@@ -28,7 +28,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit  # scipy.stats would cost 
 
 from tensorprimat.core.steps import FloatArray
 
-FEWEST_ROWS = 3  # fewer leave no residual for a mean, a scale and an autocorrelation
+FEWEST_ROWS_FOR_INTERVAL = 3  # fewer leave no residual for a mean, a scale and an autocorrelation
 MOST_PLANNED_RUNS = 1000  # nobody does more runs of one configuration
 FEWEST_SHOWN = 80  # rows of one run whose interval is shown; slow wander and changes of clock hide in fewer
 _PHI = np.linspace(-0.5, 0.98, 75)  # steps alternate little and remember much; 0.98 is a memory of 50 steps
@@ -199,7 +199,7 @@ def half_widths_of_series(series: FloatArray, confidence: float = 0.95) -> tuple
     series: shape (series, rows). Returns two arrays of shape (series,). For every φ of a grid the mean of an AR(1)
     process is Student-t around its generalised least squares estimate; the posterior of φ weighs them.
     """
-    if series.shape[1] < FEWEST_ROWS:
+    if series.shape[1] < FEWEST_ROWS_FOR_INTERVAL:
         raise ValueError("an interval over rows needs at least three")
     batch = _batch(series.shape[1])
     if batch > 1:
@@ -266,7 +266,7 @@ def _inflation(rows: int) -> FloatArray:
     return np.asarray((1 + phi) / (1 - phi) - 2 * phi * (1 - phi**rows) / (rows * (1 - phi) ** 2))
 
 
-def difference(candidate: LogEstimate, baseline: LogEstimate) -> LogEstimate:
+def welch_log_ratio(candidate: LogEstimate, baseline: LogEstimate) -> LogEstimate:
     """Return the logarithm of candidate / baseline, by Welch's t.
 
     Where the sides have unequal numbers of runs, p values and intervals lie between Welch's and Behrens–Fisher's.

@@ -27,9 +27,9 @@ VerifyState = Literal["ok", "differs", "missing", "foreign", "unchecked"]
 WRONG: tuple[VerifyState, ...] = ("differs", "missing", "foreign")
 REPORTS = ("comparison", "enhanced_metrics", "history", "aggregate", "analysis", "gate")
 """Kinds of JSON that are written from results and hold no measurement of their own."""
-ROUNDING = 1e-4  # relative: figures have 4 significant digits, and those of a series 6
+_ROUNDING = 1e-4  # relative: figures have 4 significant digits, and those of a series 6
 SPREAD = 5e-5  # of the mean: error of a standard deviation that is computed from rows with 6 digits
-LARGEST = 1e300  # figure that can be compared; a whole number in a JSON file may be too large for a float
+_LARGEST = 1e300  # figure that can be compared; a whole number in a JSON file may be too large for a float
 MOST_FIGURES = 5  # named in one sentence
 
 
@@ -99,7 +99,7 @@ def _logs(paths: Iterable[Path], *, has_folders: bool) -> _Logs:
 def _document_or_error(path: Path, places: _Logs, named: set[Path]) -> list[Finding]:
     """Return the findings about one JSON file; an unusable value in it is a finding, too."""
     try:
-        with regular.usable(path):
+        with regular.naming_file(path):
             return list(_document(path, places, named))
     except InputError as error:
         return [Finding(path=path, state="differs", says=error.what)]
@@ -180,8 +180,8 @@ def _same(name: str, stated: Any, found: Any, mean: float) -> bool:
     field = name.rpartition(".")[2]
     of_differences = field == "drift" or field.startswith(("std_", "cv_"))
     spread = SPREAD * (mean if field.startswith("std_") else 1.0) if of_differences else 0.0
-    return max(abs(stated), abs(found)) < LARGEST and math.isclose(
-        stated, found, rel_tol=ROUNDING, abs_tol=max(spread, _last_digit(stated), 1e-12)
+    return max(abs(stated), abs(found)) < _LARGEST and math.isclose(
+        stated, found, rel_tol=_ROUNDING, abs_tol=max(spread, _last_digit(stated), 1e-12)
     )
 
 
@@ -197,7 +197,7 @@ def _last_digit(value: float) -> float:
 
 
 def _shown(value: Any) -> str:
-    is_number = isinstance(value, int | float) and abs(value) < LARGEST
+    is_number = isinstance(value, int | float) and abs(value) < _LARGEST
     text = f"{value:g}" if is_number else json.dumps(value)
     return text if len(text) <= 40 else text[:39] + "…"
 
@@ -228,7 +228,7 @@ def _sources(path: Path, result: Result, places: _Logs) -> Iterator[Finding]:
 
 def _cell(path: Path, document: Mapping[str, Any]) -> Finding:
     try:
-        with regular.usable(path):
+        with regular.naming_file(path):
             cell = micro_result.load(path)
             computed = json.loads(micro_result.to_json(micro_result.with_figures(cell)))
     except InputError as error:
@@ -258,7 +258,7 @@ def _auxiliary_file(path: Path, named: set[Path]) -> Iterator[Finding]:
     if path.suffix == ".npz" and path not in named:
         yield Finding(path=path, state="foreign", says="a series file that no result refers to")
     elif path.suffix == ".npz" and series.is_own_name(path.name):
-        if series.file_name(_digest(path) or "") != path.name:
+        if series.series_file_name(_digest(path) or "") != path.name:
             yield Finding(path=path, state="differs", says="its content does not match its name")
     elif path.suffix == ".tmp" and processes.is_abandoned(path.name):
         yield Finding(path=path, state="foreign", says="left by an interrupted write; it can be removed")

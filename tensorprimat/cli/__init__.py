@@ -141,8 +141,8 @@ def _unexpected(kind: type[BaseException] | None, error: BaseException | None, t
 
 
 def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any]) -> int:
-    if completion.REQUEST in os.environ or arguments[:1] in ([flag] for flag in completion.FLAGS):
-        return completion.run(arguments[:2], COMMANDS)
+    if completion.REQUEST in os.environ or arguments[:1] in ([flag] for flag in completion.COMPLETION_FLAGS):
+        return completion.run_completion(arguments[:2], COMMANDS)
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         print(OVERVIEW.format(commands="\n".join(_lines())), end="")
         return 0 if arguments else 2
@@ -177,7 +177,7 @@ def _lines() -> Iterator[str]:
     """Yield one line for each command, with the earlier scripts that it replaces."""
     for name, says in COMMANDS.items():
         yield f"  {name:<10} {says}"
-        if replaced := earlier.COMMANDS.get(name):
+        if replaced := earlier.EARLIER_COMMANDS.get(name):
             yield f"{'':<13}(earlier: {', '.join(replaced)})"
 
 

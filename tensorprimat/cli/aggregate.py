@@ -62,8 +62,8 @@ def command(
     cells = aggregate.sort(aggregate.with_columns(aggregate.filtered(cells, filter or ()), add or ()))
     added = [text.partition("=")[0].strip() for text in add or ()]
     pivots = aggregate.chosen_pivots(cells, rows=rows, columns=columns, values=values)
-    fits = [found for axis in ("num_parameters", "context_length") for found in aggregate.scalings(cells, axis)]
-    tables = reports.tables(cells, added=added, pivots=pivots, fits=fits)
+    fits = [found for axis in ("num_parameters", "context_length") for found in aggregate.size_scalings(cells, axis)]
+    tables = reports.aggregate_tables(cells, added=added, pivots=pivots, fits=fits)
     heading = f"Cells of {folder.name or folder}"
     files: dict[Path, str | bytes] = {}
     if plot is not None:
@@ -71,7 +71,7 @@ def command(
             from tensorprimat.reports.plots import canvas
             from tensorprimat.reports.plots import micro as cell_plots
 
-            files[plot] = canvas.picture(cell_plots.scaling(fits))
+            files[plot] = canvas.picture(cell_plots.size_scaling_plot(fits))
         else:
             print(f"warning: {plot} not written: no cells differ in size or context alone", file=sys.stderr)
     document = reports.render_markdown(tables, heading=heading, plot=plot.name if plot in files and plot else None)

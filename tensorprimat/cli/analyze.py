@@ -13,7 +13,7 @@ from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.quantities import counted
 
 
-@facts.with_facts(after="folders", side="[FILE=]")
+@facts.with_fact_options(after="folders", side="[FILE=]")
 def command(
     folders: Annotated[
         list[Path] | None,
@@ -66,14 +66,14 @@ def command(
     survey = survey_folders(folders or [], stated, save_to=save_to, watch=watch)
     options.say_each(survey.notes)
     if file is not None:
-        atomic.write_atomically(file, report.render(survey, file.suffix.lower()))
+        atomic.write_atomically(file, report.render_survey(survey, file.suffix.lower()))
         print(f"wrote {file}", file=sys.stderr)
     if json:
         print(report.render_json(survey))
     elif csv:
         sys.stdout.write(report.render_csv(survey.found))
     else:
-        report.show(survey.found, survey.foreign)
+        report.print_survey(survey.found, survey.foreign)
     for path in survey.saved:
         print(f"wrote {path}", file=sys.stderr)
     if not survey.is_usable:

@@ -23,25 +23,25 @@ from tensorprimat.core.errors import RunError
 from tensorprimat.engines.cluster import submit
 from tensorprimat.engines.registry import default_engine, log_scripts
 from tensorprimat.logs import discover
-from tensorprimat.machine.platform import Machine, detect
+from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.reports import formatting, notices
 from tensorprimat.reports.console import print_summary
 from tensorprimat.session import as_rank, run_summary, runs
 from tensorprimat.session.alternate import AbSide, check_pair, ratio_of, run_in_turn, sides_of
-from tensorprimat.session.plan import Job, Request, check, check_facts, job_of, plan_of
+from tensorprimat.session.plan import Job, Request, check_facts, check_request, job_of, plan_of
 from tensorprimat.session.runs import ModelOutcome, outcomes_of, within_budget
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
 """Name that this program was called by → the command to suggest next; others suggest compare_results.py."""
 
 
-def benchmark(request: Request) -> int:
+def run_benchmark(request: Request) -> int:
     """Run a benchmark and return the exit code. Raises TensorPrimatError for an error that affects all models."""
-    check(request)
+    check_request(request)
     if place := as_rank.rank_of(os.environ):
         return _as_rank(place, request)
     screen = Screen(stderr=request.json)
-    machine = detect()
+    machine = detect_platform()
     for warning in machine.warnings:
         screen.warn(warning)
     request, machine, searches, plan = plan_of(request, machine)
@@ -67,12 +67,14 @@ def benchmark(request: Request) -> int:
 
 def _as_rank(place: as_rank.Rank, request: Request) -> int:
     """Train in this process as one rank of torchrun or srun; rank 0 prints and writes. Returns the exit code."""
-    machine = detect()
-    spec = as_rank.spec_of(request, place, machine)
+    machine = detect_platform()
+    spec = as_rank.spec_of_rank(request, place, machine)
     as_rank.set_lightning_tasks(place)
     screen = Screen(stderr=request.json, silent=place.rank > 0)
-    screen.block(f"BENCHMARK START - {runs.title_of(spec)} on {machine.label}", runs.start_rows(spec, request, machine))
-    result, error = as_rank.train(spec)
+    screen.block(
+        f"BENCHMARK START - {runs._title_of(spec)} on {machine.label}", runs._start_rows(spec, request, machine)
+    )
+    result, error = as_rank.train_as_rank(spec)
     if place.rank > 0:
         if error is not None:
             raise type(error)(f"rank {place.rank}: {error}")
@@ -87,7 +89,7 @@ def _as_rank(place: as_rank.Rank, request: Request) -> int:
     _show_end(screen, outcome)
     if error is not None:
         begun = f"is in {path}" if path else None
-        screen.complain(f"{spec.model}: {runs.explained(error, 1, 1, kept=None, partial=begun)}")
+        screen.complain(f"{spec.model}: {runs.explained_error(error, 1, 1, kept=None, partial=begun)}")
         outcome = replace(outcome, result=None)
     return _finish([outcome], request, screen)
 
@@ -118,7 +120,7 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
     worst = 0
     for job in jobs:
         if job.spec is not None:
-            rows = runs.start_rows(job.spec, request, machine)
+            rows = runs._start_rows(job.spec, request, machine)
             screen.block(f"WOULD TRAIN - {job.model} on {machine.label}", [*rows, ("Results", f"{request.output}/")])
             try:
                 job.show_command(screen.say)
@@ -127,7 +129,7 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
                 worst = error.exit_code
             if request.cluster.executor:
                 folder = request.output / "cluster" / "dry_run"
-                screen.say(submit.script(job.spec, request.cluster, module=job.module, folder=folder))
+                screen.say(submit.executor_script(job.spec, request.cluster, module=job.module, folder=folder))
     if request.json:
         print(json.dumps([job.spec.model_dump(mode="json") for job in jobs if job.spec], indent=2))
     if not any(job.engine for job in jobs):
@@ -186,15 +188,15 @@ def alternate(requests: Sequence[Request]) -> int:
     check_pair(requests)
     first = requests[0]
     screen = Screen(stderr=first.json)
-    machine = detect()
+    machine = detect_platform()
     stamp = store.new_stamp()
     worst, results = 0, []
     for model in first.models:
         sides = sides_of(model, requests, machine, stamp)
         for side in sides:
-            title = f"CONFIGURATION {side.name.upper()} - {runs.title_of(side.spec)} on {machine.label}"
+            title = f"CONFIGURATION {side.name.upper()} - {runs._title_of(side.spec)} on {machine.label}"
             screen.say(f"Engine of {side.name}: {side.because}")
-            screen.block(title, runs.start_rows(side.spec, side.request, machine))
+            screen.block(title, runs._start_rows(side.spec, side.request, machine))
         if first.dry_run:
             continue
         error = run_in_turn(sides, machine, screen, stamp)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat.cli.shared_options import option
+from tensorprimat.cli.shared_options import typed_option
 
 if TYPE_CHECKING:
     from tensorprimat.engines.cluster.executors import Cluster
 
-OPTIONS = (
-    option("account", str | None, "NAME", "Slurm account to charge."),
-    option("partition", str | None, "NAME", "Slurm partition."),
-    option("time", str | None, "LIMIT", "Slurm time limit of a run.", show_default="01:00:00"),
-    option("container_image", str | None, "IMAGE", "Container that the ranks start in."),
-    option("container_mounts", list[str] | None, "SRC:DST", "A folder for the container (repeatable)."),
+CLUSTER_OPTIONS = (
+    typed_option("account", str | None, "NAME", "Slurm account to charge."),
+    typed_option("partition", str | None, "NAME", "Slurm partition."),
+    typed_option("time", str | None, "LIMIT", "Slurm time limit of a run.", show_default="01:00:00"),
+    typed_option("container_image", str | None, "IMAGE", "Container that the ranks start in."),
+    typed_option("container_mounts", list[str] | None, "SRC:DST", "A folder for the container (repeatable)."),
 )
 
 

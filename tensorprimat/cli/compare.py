@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from tensorprimat.reports.sections import Report
     from tensorprimat.session.second_process import StartCall
 
-DEFAULT_FOLDER = Path("output")
-DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
+_DEFAULT_FOLDER = Path("output")
+_DEFAULT_FOLDERS = (_DEFAULT_FOLDER, Path("benchmark_results"))
 """Folders searched for results: the one of this tool, and the one of earlier tools."""
 PLACES = "output, benchmark_results"
 RESULTS = "Results, logs, or folders of them; two or more are sides, the first is the baseline. NAME=PATH names one."
-OUTPUT_DIR = f"Folder for comparison_*{to_file(REPORT_ENDINGS)}"
-BY = "Property that separates the sides: platform, engine, precision, preset or gpu."
+_OUTPUT_DIR = f"Folder for comparison_*{to_file(REPORT_ENDINGS)}"
+_BY = "Property that separates the sides: platform, engine, precision, preset or gpu."
 STRICT = "Print a ratio only where model, shape, sequence length and global batch are the same."
 BASELINE = "Side that is the denominator of every ratio: its name, or part of the name; by default the first side."
 ASSUME_RUN_CV = "Assume that single runs vary by this much, such as 2%, and base the verdict on it."
@@ -47,15 +47,15 @@ ASSUME_HOST_CV = (
 )
 
 
-@facts.with_facts(after="warmup_steps")
+@facts.with_fact_options(after="warmup_steps")
 def command(
     results: Annotated[
         list[str] | None, argument("[NAME=]PATH", RESULTS, show_default="output, benchmark_results")
     ] = None,
-    output_dir: Annotated[Path, takes("DIR|FILE", OUTPUT_DIR)] = DEFAULT_FOLDER,
+    output_dir: Annotated[Path, takes("DIR|FILE", _OUTPUT_DIR)] = _DEFAULT_FOLDER,
     by: Annotated[
         str | None,
-        takes("WHAT", BY, show_default="platform, or the arguments", offers=known.sides),
+        takes("WHAT", _BY, show_default="platform, or the arguments", offers=known.sides),
     ] = None,
     baseline: Annotated[str | None, takes("LABEL", BASELINE)] = None,
     assume_run_cv: Annotated[str | None, takes("PERCENT", ASSUME_RUN_CV)] = None,
@@ -113,7 +113,7 @@ def command(
             assume_host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
             confidence=fraction("--confidence", confidence),
             baseline=baseline,
-            choices=MetricChoices(prices=prices.of(price)),
+            choices=MetricChoices(prices=prices.typed_prices(price)),
             strict=strict,
         )
         if published:
@@ -124,7 +124,9 @@ def command(
             write_one(comparison, COMPARISON, file)
             written = []
         else:
-            written = write(comparison, writable_folder("--output-dir", output_dir), None if no_plot else start_call)
+            written = write_reports(
+                comparison, writable_folder("--output-dir", output_dir), None if no_plot else start_call
+            )
     if json:
         from tensorprimat.reports.json import render
 
@@ -144,7 +146,7 @@ def write_one(comparison: Comparison, report: Report, file: Path) -> None:
 
     ending = file.suffix.lower()
     if ending == ".png":
-        draw = comparison_plot.metrics if report.of_metrics else comparison_plot.render
+        draw = comparison_plot.metrics if report.of_metrics else comparison_plot.comparison_plot
         if not (pictures := draw(comparison, ("png",))):
             raise InputError("no metric is known, so there is nothing to draw", path=file)
         write_atomically(file, pictures["png"])
@@ -185,17 +187,19 @@ def write_each(files: Mapping[str, str | bytes], folder: Path) -> list[str]:
 
 def folders_here() -> list[Path]:
     """Return the default folders that hold result files. Raises InputError where there is none."""
-    found = [folder for folder in DEFAULT_FOLDERS if any(folder.glob("*.json"))]
-    if not found and not DEFAULT_FOLDER.is_dir():
-        raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
-    return found or [DEFAULT_FOLDER]
+    found = [folder for folder in _DEFAULT_FOLDERS if any(folder.glob("*.json"))]
+    if not found and not _DEFAULT_FOLDER.is_dir():
+        raise InputError(
+            "no such folder", path=_DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files"
+        )
+    return found or [_DEFAULT_FOLDER]
 
 
 def _load_matplotlib() -> None:
     from tensorprimat.reports.plots import canvas
 
     if canvas.can_draw():
-        canvas.load()
+        canvas.load_matplotlib()
 
 
 def _loaded(
@@ -207,13 +211,13 @@ def _loaded(
     by_argument: bool,
 ) -> list[Loaded]:
     """Return every result that the arguments name, with its side; warnings about them go to stderr."""
-    from tensorprimat.core.statements import count, laid_over
+    from tensorprimat.core.statements import laid_over, typed_count
     from tensorprimat.session import sides
 
-    skipped = None if warmup_steps is None else count(facts.WARMUP[0], str(warmup_steps), least=0)
-    arguments = sides.parse(results or [str(folder) for folder in folders_here()])
+    skipped = None if warmup_steps is None else typed_count(facts.WARMUP[0], str(warmup_steps), least=0)
+    arguments = sides.parse_argument(results or [str(folder) for folder in folders_here()])
     several = results is not None and (len(arguments) > 1 or arguments[0].name is not None)
-    loaded, problems = sides.load(
+    loaded, problems = sides.load_sides(
         arguments, by_argument=by_argument and several, read=partial(sides.read_in_two, start_call)
     )
     say_each(problems)
@@ -221,7 +225,7 @@ def _loaded(
     return loaded if skipped is None else [sides.with_warmup(item, skipped) for item in loaded]
 
 
-def write(comparison: Comparison, folder: Path, start_call: StartCall | None) -> list[str]:
+def write_reports(comparison: Comparison, folder: Path, start_call: StartCall | None) -> list[str]:
     """Write every report of a comparison, each file whole or not at all. Returns names.
 
     start_call: draws the plot meanwhile; None leaves the pictures out.
@@ -238,11 +242,11 @@ def write(comparison: Comparison, folder: Path, start_call: StartCall | None) ->
         print(MissingPackageError("matplotlib", needed_for="plots"), file=sys.stderr)
     elif start_call:
         plot = start_call(comparison_plot.drawn_as, comparison_plot.drawing_of(comparison))
-        pictures = named("comparison_loss", comparison_plot.losses(comparison))
+        pictures = picture_files("comparison_loss", comparison_plot.losses(comparison))
     files = documents(comparison, COMPARISON, ["comparison_plot.png", *pictures] if plot else pictures)
-    return write_each({**(named("comparison_plot", plot()) if plot else {}), **pictures, **files}, folder)
+    return write_each({**(picture_files("comparison_plot", plot()) if plot else {}), **pictures, **files}, folder)
 
 
-def named(stem: str, pictures: Mapping[str, bytes]) -> dict[str, bytes]:
+def picture_files(stem: str, pictures: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the names of the files of a plot, each with its content."""
     return {f"{stem}.{form}": content for form, content in pictures.items()}

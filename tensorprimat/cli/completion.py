@@ -13,10 +13,10 @@ from collections.abc import Mapping
 PROGRAM = "tprimat"
 REQUEST = "_TPRIMAT_COMPLETE"
 """Environment variable that typer's shell function sets when it requests completions."""
-FLAGS = ("--install-completion", "--show-completion")
+COMPLETION_FLAGS = ("--install-completion", "--show-completion")
 
 
-def run(arguments: list[str], commands: Mapping[str, str]) -> int:
+def run_completion(arguments: list[str], commands: Mapping[str, str]) -> int:
     """Install or print completion, or print the completions that a shell requests. Returns the exit code."""
     import typer
 

@@ -54,6 +54,6 @@ def command(
         print("Dry run: nothing was converted", file=sys.stderr)
         return 0
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the folder alone
-        made = conversion.convert(model, source, output, overwrite=overwrite)
+        made = conversion.convert_checkpoint(model, source, output, overwrite=overwrite)
     print(made)
     return 0

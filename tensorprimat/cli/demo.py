@@ -43,25 +43,28 @@ def command(
     """
     from tensorprimat.analysis import mlperf_compare
     from tensorprimat.analysis.compare import compare
-    from tensorprimat.analysis.published import find, result_of
-    from tensorprimat.cli.compare import write
+    from tensorprimat.analysis.published import find_baseline, result_of_baseline
+    from tensorprimat.cli.compare import write_reports
     from tensorprimat.cli.options import writable_folder
     from tensorprimat.core.atomic import write_atomically
     from tensorprimat.core.mlperf_library import DERIVED, bundled
     from tensorprimat.core.store import Loaded
     from tensorprimat.reports import harmless
     from tensorprimat.reports.console import paragraph, print_summary
-    from tensorprimat.reports.mlperf_comparison import sentence
+    from tensorprimat.reports.mlperf_comparison import verdict_sentence
     from tensorprimat.reports.plots.canvas import can_draw
     from tensorprimat.reports.plots.mlperf import task
     from tensorprimat.session.second_process import second_process
 
-    loaded = [Loaded(path=Path(name), result=result_of(find(name)), side=label) for label, name in ENTRIES.items()]
+    loaded = [
+        Loaded(path=Path(name), result=result_of_baseline(find_baseline(name)), side=label)
+        for label, name in ENTRIES.items()
+    ]
     comparison = compare(loaded)
     folder = writable_folder("--output-dir", output_dir)
     with second_process() as start_call:
-        write(comparison, folder, start_call)
-    [whole] = mlperf_compare.compare(
+        write_reports(comparison, folder, start_call)
+    [whole] = mlperf_compare.compare_gpus(
         [entry for entry in bundled().entries if (entry.benchmark, entry.num_gpus) == ("llama31_8b", 8)], *GPUS
     )
     if can_draw():
@@ -69,7 +72,7 @@ def command(
     screen = harmless.console(highlight=False)
     print_summary(comparison, screen)
     below = (
-        f"Time to the same quality target, mean over several submitters: {sentence(whole, 0.95)}",
+        f"Time to the same quality target, mean over several submitters: {verdict_sentence(whole, 0.95)}",
         *(f"warning: {one_line(warning.text)}" for warning in whole.warnings),
         f"Both sides are {DERIVED.format(round='v5.1')}.",
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-COMMANDS: Mapping[str, tuple[str, ...]] = {
+EARLIER_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "run": ("benchmark",),
     "pretrain": ("pretrain_llama", "pretrain_qwen", "pretrain_mistral"),
     "convert": ("convert_checkpoint", "convert_llama", "convert_qwen"),
@@ -82,10 +82,10 @@ def command_of(name: str) -> str | None:
     >>> command_of("passes"), command_of("benchmark_separate.py"), command_of("warmup-comparison"), command_of("fly")
     ('passes', 'passes', 'warmup', None)
     """
-    if name in COMMANDS:
+    if name in EARLIER_COMMANDS:
         return name
     stem = name.removesuffix(".py").removesuffix(".sh").replace("-", "_")
-    return next((command for command, earlier in COMMANDS.items() if stem in earlier), None)
+    return next((command for command, earlier in EARLIER_COMMANDS.items() if stem in earlier), None)
 
 
 def option_of(command: str, name: str) -> str:

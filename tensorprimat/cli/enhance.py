@@ -9,33 +9,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import price_options as prices
-from tensorprimat.cli.compare import PLACES, documents, folders_here, named, write_each, write_one
+from tensorprimat.cli.compare import PLACES, documents, folders_here, picture_files, write_each, write_one
 from tensorprimat.cli.options import REPORT_ENDINGS, named_file, say_each, say_files, to_file, writable_folder
-from tensorprimat.cli.shared_options import argument, option, switch, takes, with_options
+from tensorprimat.cli.shared_options import argument, switch, takes, typed_option, with_options
 from tensorprimat.core.errors import MissingPackageError, UsageError
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.metrics import MetricChoices
     from tensorprimat.analysis.records import Comparison
 
-DEFAULT_FOLDER = Path("output")
-FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
+_DEFAULT_FOLDER = Path("output")
+_FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
 BUDGET = "Tokens to train on, such as 1e12, for cost, time and energy."
 OF_METRICS = (
-    option("price", list[str] | None, "[GPU=]USD", prices.PRICE),
-    option("flops", str, "CONVENTION", FLOPS, default="megatron"),
-    option("budget_tokens", str, "N", BUDGET, default="1e12"),
+    typed_option("price", list[str] | None, "[GPU=]USD", prices.PRICE),
+    typed_option("flops", str, "CONVENTION", _FLOPS, default="megatron"),
+    typed_option("budget_tokens", str, "N", BUDGET, default="1e12"),
 )
 """Options of the commands that show derived metrics."""
 
 
-@facts.with_facts(after="output_dir")
+@facts.with_fact_options(after="output_dir")
 @with_options(OF_METRICS, after="results")
 def command(
     results: Annotated[
         list[Path] | None, argument("RESULT", "Result files, or folders of them.", show_default=PLACES)
     ] = None,
-    output_dir: Annotated[Path, takes("DIR|FILE", f"Folder for enhanced_*{to_file(REPORT_ENDINGS)}")] = DEFAULT_FOLDER,
+    output_dir: Annotated[Path, takes("DIR|FILE", f"Folder for enhanced_*{to_file(REPORT_ENDINGS)}")] = _DEFAULT_FOLDER,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
     explain: Annotated[bool, switch("--explain", "Show formula and inputs of every figure.")] = False,
     json: Annotated[bool, switch("--json", "Print enhanced_metrics.json on stdout instead of the tables.")] = False,
@@ -95,7 +95,7 @@ def _pictures(comparison: Comparison) -> dict[str, bytes]:
     from tensorprimat.reports.plots import comparison as comparison_plot
 
     try:
-        return named("enhanced_plot", comparison_plot.metrics(comparison))
+        return picture_files("enhanced_plot", comparison_plot.metrics(comparison))
     except MissingPackageError as error:
         print(error, file=sys.stderr)
         return {}
@@ -110,12 +110,12 @@ def choices(typed: Mapping[str, Any], *, near: Sequence[Path]) -> MetricChoices:
     from tensorprimat.core import preflight
     from tensorprimat.core.flops import convention_named
 
-    tokens = prices.number(typed["budget_tokens"])
+    tokens = prices.finite_number(typed["budget_tokens"])
     if tokens is None or tokens < 1:
         raise UsageError(f"--budget-tokens {typed['budget_tokens']}: must be a number of tokens, such as 1e12")
     return MetricChoices(
         convention=convention_named(typed["flops"]).name,
-        prices=prices.of(typed["price"]),
+        prices=prices.typed_prices(typed["price"]),
         budget_tokens=tokens,
         preflights=preflight.kept(dict.fromkeys(path if path.is_dir() else path.parent for path in near)),
     )

@@ -11,7 +11,7 @@ from tensorprimat.cli.options import TO_FILE
 from tensorprimat.cli.shared_options import argument, switch, takes
 
 
-@facts.with_facts(after="log_file", options=facts.OF_A_LOG, side="[LOG=]")
+@facts.with_fact_options(after="log_file", options=facts.LOG_OPTIONS, side="[LOG=]")
 def command(
     logs: Annotated[
         list[str] | None, argument("LOG", "Logs: files, folders, patterns, or - for standard input.")

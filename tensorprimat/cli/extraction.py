@@ -18,11 +18,11 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.statements import Statement, check_sides, words_of_file
 from tensorprimat.session import explain as explaining
-from tensorprimat.session.extract import EACH, Extracted, joined, read_each
-from tensorprimat.session.extract import follow as follow_log
+from tensorprimat.session.extract import EACH, Extracted, extract_each, joined_logs
+from tensorprimat.session.extract import follow_log as follow_log
 from tensorprimat.session.log_names import expand
 
-DEFAULT_FOLDER = Path("output")
+_DEFAULT_FOLDER = Path("output")
 
 
 def show_formats() -> int:
@@ -47,7 +47,7 @@ def extract(
 ) -> int:
     """Read the named logs, write results and return the exit code. Raises TensorPrimatError if none can be read."""
     if format is not None:
-        logs.named(format)
+        logs.format_named(format)
     chosen = _segment(segment)
     paths = expand(named)
     check_sides(stated, [words_of_file(Path(path)) for path in paths])
@@ -63,8 +63,8 @@ def extract(
         _say(str(error))
         refused.append(error)
 
-    read = read_each(paths, stated, format=format, segment=chosen, refuse=refuse)
-    results, notes = (read, []) if chosen == EACH else joined(read)
+    read = extract_each(paths, stated, format=format, segment=chosen, refuse=refuse)
+    results, notes = (read, []) if chosen == EACH else joined_logs(read)
     failed = bool(refused)
     for note in notes:
         _say(note)
@@ -75,7 +75,7 @@ def extract(
     for extracted in results:
         _say_summary(extracted)
     if output is not None or not as_json:
-        _write_all(results, output or DEFAULT_FOLDER, quiet=as_json)
+        _write_all(results, output or _DEFAULT_FOLDER, quiet=as_json)
     if as_json:
         documents = [store.to_json(extracted.result) for extracted in results]
         array = json.dumps([json.loads(document) for document in documents], indent=2)

@@ -6,23 +6,23 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.cli import known_values as known
-from tensorprimat.cli.shared_options import Command, option, with_options
+from tensorprimat.cli.shared_options import Command, typed_option, with_options
 from tensorprimat.core import settings
 
 if TYPE_CHECKING:
     from tensorprimat.core.statements import Statement
 
-GPU = "Name of the GPU, such as MI300X or 'NVIDIA H100'."
-PRESET = "Size of the model; full states that it has its published dimensions."
-SHAPE = "Dimensions: a known model, a Hugging Face config.json, or name=d_model/d_ff/layers/heads."
+GPU_HELP = "Name of the GPU, such as MI300X or 'NVIDIA H100'."
+PRESET_HELP = "Size of the model; full states that it has its published dimensions."
+SHAPE_HELP = "Dimensions: a known model, a Hugging Face config.json, or name=d_model/d_ff/layers/heads."
 PRECISION = "Precision that ran: fp32, tf32, bf16, fp16, fp8 or fp4."
 MODEL_NAME = "Name of the model, such as llama."
-OPTIONS = {
+FACT_OPTIONS = {
     "model_name": ("MODEL", MODEL_NAME),
-    "gpu": ("NAME", GPU),
+    "gpu": ("NAME", GPU_HELP),
     "num_gpus": ("N", settings.option("num_gpus").help),
-    "preset": ("NAME", PRESET),
-    "shape": ("SHAPE", SHAPE),
+    "preset": ("NAME", PRESET_HELP),
+    "shape": ("SHAPE", SHAPE_HELP),
     "precision": ("P", PRECISION),
     "sequence_length": ("N", settings.option("sequence_length").help),
     "global_batch_size": ("N", settings.option("global_batch_size").help),
@@ -30,25 +30,25 @@ OPTIONS = {
 """Fact → its value on the command line, and its help."""
 COMPLETED: Mapping[str, known.Values] = {
     "model_name": known.models,
-    "gpu": known.gpus,
+    "gpu": known.gpu_names,
     "preset": known.presets,
     "precision": known.precisions,
 }
 """Fact → values that the shell completes."""
 WARMUP = (settings.flag("warmup_steps"), "--warmup")
 """Spellings of the option that leaves out steps, the one of `tprimat run` first."""
-OF_A_LOG = OPTIONS | {"micro_batch_size": ("N", settings.option("micro_batch_size").help)}
+LOG_OPTIONS = FACT_OPTIONS | {"micro_batch_size": ("N", settings.option("micro_batch_size").help)}
 
 
-def with_facts(
-    *, after: str, options: Mapping[str, tuple[str, str]] = OPTIONS, side: str = "[SIDE=]"
+def with_fact_options(
+    *, after: str, options: Mapping[str, tuple[str, str]] = FACT_OPTIONS, side: str = "[SIDE=]"
 ) -> Callable[[Command], Command]:
     """Return a decorator that gives a command one option for each fact that a user can state, after a parameter.
 
     side: how --help shows that a value may be for one input only.
     """
     made = [
-        option(name, list[str] | None, f"{side}{metavar}", text, offers=COMPLETED.get(name))
+        typed_option(name, list[str] | None, f"{side}{metavar}", text, offers=COMPLETED.get(name))
         for name, (metavar, text) in options.items()
     ]
     return with_options(made, after=after)
@@ -56,6 +56,6 @@ def with_facts(
 
 def statements(typed: Mapping[str, Any], *, warmup_steps: int | None = None) -> tuple[Statement, ...]:
     """Return the stated facts, checked. typed: the keywords of a command. Raises UsageError that names the flag."""
-    from tensorprimat.core.statements import read
+    from tensorprimat.core.statements import read_statements
 
-    return read({**{name: typed.get(name) for name in OF_A_LOG}, "warmup_steps": warmup_steps})
+    return read_statements({**{name: typed.get(name) for name in LOG_OPTIONS}, "warmup_steps": warmup_steps})

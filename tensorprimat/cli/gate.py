@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EXIT_CODES = {"pass": 0, "fail": 1, "undecided": 3}
 
 
-@facts.with_facts(after="confidence")
+@facts.with_fact_options(after="confidence")
 def command(
     candidate: Annotated[list[Path], takes("RESULT", "Result file or folder to judge; may be repeated.")],
     baseline: Annotated[
@@ -78,7 +78,7 @@ def command(
     from tensorprimat.analysis.ratios import StatedScatter
     from tensorprimat.core.statements import laid_over
     from tensorprimat.core.store import load_all
-    from tensorprimat.reports.gate import render
+    from tensorprimat.reports.gate import render_gate
 
     limits = Limits(
         slowdown=_limit("--max-slowdown", max_slowdown),
@@ -104,7 +104,7 @@ def command(
     if stated:
         note = f"set by flag, not read from a file: {', '.join(one.flag for one in stated)}."
         report = replace(report, notes=(*report.notes, note))
-    print(render(report, confidence=assumed.confidence), end="")
+    print(render_gate(report, confidence=assumed.confidence), end="")
     return EXIT_CODES[report.status]
 
 
@@ -122,8 +122,8 @@ def _bases(baseline: list[Path], against: str | None) -> tuple[Sequence[Loaded],
         raise UsageError(
             f"--against {against}: must be mlperf:ENTRY, such as mlperf:v5.1/AMD/MI355X_…/llama31_8b, or published:ROW"
         )
-    found = published.find(against)
-    return [Loaded(path=Path(found.name), result=published.result_of(found))], []
+    found = published.find_baseline(against)
+    return [Loaded(path=Path(found.name), result=published.result_of_baseline(found))], []
 
 
 def _level(text: str) -> LevelName:

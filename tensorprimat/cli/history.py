@@ -12,9 +12,9 @@ from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.quantities import counted
 
-DEFAULT_FOLDER = Path("output")
-PICTURES = (".png", ".svg")
-OUTPUT_DIR = "Folder for history.*; a name that ends in .csv, .png or .svg is a file."
+_DEFAULT_FOLDER = Path("output")
+_PICTURES = (".png", ".svg")
+_OUTPUT_DIR = "Folder for history.*; a name that ends in .csv, .png or .svg is a file."
 
 
 def command(
@@ -26,7 +26,7 @@ def command(
         str, takes("NAME", "Metric to show.", offers=known.metrics_over_time)
     ] = "tokens_per_second_per_gpu",
     model: Annotated[str | None, takes("MODEL", "Show only this model.", offers=known.models)] = None,
-    output_dir: Annotated[Path, takes("DIR|FILE", OUTPUT_DIR)] = DEFAULT_FOLDER,
+    output_dir: Annotated[Path, takes("DIR|FILE", _OUTPUT_DIR)] = _DEFAULT_FOLDER,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
 ) -> int:
     """Show a metric over time: one table per machine, model and configuration, oldest benchmark first.
@@ -47,33 +47,33 @@ def command(
       2  a flag is wrong, or there is no result with this metric
     """
 
-    from tensorprimat.analysis.history import METRICS, history
+    from tensorprimat.analysis.history import METRICS, metric_history
     from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports import harmless
     from tensorprimat.reports.console import safe, table
     from tensorprimat.reports.history import render_csv
-    from tensorprimat.reports.history import table as table_of
+    from tensorprimat.reports.history import series_table as table_of
     from tensorprimat.session.history import results_of
 
     if metric not in METRICS:
         raise UsageError(f"--metric {metric}: must be one of {', '.join(METRICS)}")
-    file = named_file("--output-dir", output_dir, (".csv", *PICTURES))
+    file = named_file("--output-dir", output_dir, (".csv", *_PICTURES))
     if file is None:
         refuse_file("--output-dir", output_dir, "name a .csv, .png or .svg file, or a folder")
-    loaded, problems = results_of(results or [DEFAULT_FOLDER], model=model)
+    loaded, problems = results_of(results or [_DEFAULT_FOLDER], model=model)
     say_each(problems)
-    all_series, notes = history(loaded, metric=metric)
+    all_series, notes = metric_history(loaded, metric=metric)
     if left_out := [note for note in notes if ": left out" in note]:
         number = counted(len(left_out), "file")
         why = "a copy of another, unfinished, profiled, or without this metric"
         print(f"{number} not shown: {why}", file=sys.stderr)
     folder = file.parent if file else writable_folder("--output-dir", output_dir)
     files: dict[str, str | bytes] = {"history.csv": render_csv(all_series)}
-    if not no_plot and (file is None or file.suffix.lower() in PICTURES):
+    if not no_plot and (file is None or file.suffix.lower() in _PICTURES):
         from tensorprimat.reports.plots import comparison as plots
 
         try:
-            files |= {f"history.{form}": picture for form, picture in plots.history(all_series).items()}
+            files |= {f"history.{form}": picture for form, picture in plots.history_plot(all_series).items()}
         except MissingPackageError as error:
             print(error, file=sys.stderr)
     if file is not None:

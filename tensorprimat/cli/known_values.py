@@ -65,7 +65,7 @@ def profilers() -> Iterable[str]:
     return PROGRAMS
 
 
-def gpus() -> Iterable[str]:
+def gpu_names() -> Iterable[str]:
     """Return the GPUs of the catalogue."""
     from tensorprimat.core.catalogue import gpus
 
@@ -74,7 +74,7 @@ def gpus() -> Iterable[str]:
 
 def gpus_and_cpu() -> Iterable[str]:
     """Return the devices of a node that --executor starts ranks on."""
-    return [*gpus(), "cpu"]
+    return [*gpu_names(), "cpu"]
 
 
 def presets() -> Iterable[str]:
@@ -91,7 +91,7 @@ def precisions() -> Iterable[str]:
     return PRECISIONS
 
 
-def methodologies() -> Iterable[str]:
+def methodology_names() -> Iterable[str]:
     """Return the methodologies of the catalogue."""
     from tensorprimat.core import settings
 
@@ -133,9 +133,9 @@ def model_sizes() -> Iterable[str]:
 
 def cell_precisions() -> Iterable[str]:
     """Return the precisions that cells are measured in."""
-    from tensorprimat.core.micro_result import PRECISIONS
+    from tensorprimat.core.micro_result import CELL_PRECISIONS
 
-    return PRECISIONS
+    return CELL_PRECISIONS
 
 
 def passes() -> Iterable[str]:
@@ -157,7 +157,7 @@ def attentions() -> Iterable[str]:
     return ATTENTIONS
 
 
-def devices() -> Iterable[str]:
+def device_names() -> Iterable[str]:
     """Return the devices that cells are measured on."""
     return ("auto", "cpu", "cuda")
 

@@ -15,7 +15,7 @@ from tensorprimat.reports import harmless
 
 WIDTH = 78  # of the rules around a block: fits a terminal of 80 columns
 Watched = TypeVar("Watched")
-FILE_WIDTH = 160  # of tables in a file or a pipe, where nothing has to be wrapped
+_FILE_WIDTH = 160  # of tables in a file or a pipe, where nothing has to be wrapped
 _STEP_LINE = re.compile(
     r"\[\w{1,9}\] Step\s{1,12}(\d{1,12}) \|"
 )  # "[CUDA] Step  10 | Time: 1.234s | Avg: 1.245s | Memory: 45.67GB"
@@ -34,7 +34,7 @@ class Screen:
         self._console = harmless.console(stderr=stderr, quiet=silent, highlight=False, markup=False, emoji=False)
         self._errors = harmless.console(stderr=True, highlight=False, markup=False, emoji=False)
         if not self._console.is_terminal:
-            self._console.width = FILE_WIDTH
+            self._console.width = _FILE_WIDTH
 
     @property
     def is_terminal(self) -> bool:

@@ -10,7 +10,7 @@ from tensorprimat.cli.enhance import OF_METRICS, choices
 from tensorprimat.cli.shared_options import argument, switch, with_options
 
 
-@facts.with_facts(after="budget_tokens", side="")
+@facts.with_fact_options(after="budget_tokens", side="")
 @with_options(OF_METRICS, after="result")
 def command(
     result: Annotated[Path, argument("RESULT", "One result file.")],

@@ -10,46 +10,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from tensorprimat.cli import known_values as known
-from tensorprimat.cli.shared_options import Command, option, with_options
+from tensorprimat.cli.shared_options import Command, typed_option, with_options
 
 if TYPE_CHECKING:
     from tensorprimat.core.micro_result import CellSpec, MicroResult
     from tensorprimat.reports.tables import Table
 
-SIZES = "small, medium, large, xl, 2.7B; llama, qwen, mistral; llama-tiny …"
+_SIZES = "small, medium, large, xl, 2.7B; llama, qwen, mistral; llama-tiny …"
 OWN_SHAPE = "A shape of your own; may be repeated."
-PASSES = "forward, forward-backward, train, or all of them."
+_PASSES = "forward, forward-backward, train, or all of them."
 AUTOCAST = "Mixed precision with fp32 weights (--autocast), or weights in --precision too (--pure)."
-DEVICE = "auto, cpu, cuda or cuda:N (cuda is also ROCm's name)."
-TOKENS = "Tokens: .npy of uint16 or int32, memory-mapped."
+_DEVICE = "auto, cpu, cuda or cuda:N (cuda is also ROCm's name)."
+_TOKENS = "Tokens: .npy of uint16 or int32, memory-mapped."
 FP32_ON_A_CPU = "bf16 on a GPU, fp32 on a CPU"
 
-SHAPE = (
-    option("model_size", str | None, "NAMES", SIZES, offers=known.model_sizes, listed=True),
-    option("d_model", int | None, "N", "Width of the model."),
-    option("d_ff", int | None, "N", "Width of the MLP.", show_default="4 × --d-model"),
-    option("num_layers", int | None, "N", "Layers.", show_default="12"),
-    option("num_heads", int | None, "N", "Attention heads.", show_default="12"),
-    option("vocab_size", int | None, "N", "Vocabulary.", show_default="10000, or that of --model-size"),
-    option("shape", list[str] | None, "NAME=D_MODEL/D_FF/LAYERS/HEADS", OWN_SHAPE),
-    option("label", str | None, "NAME", "Name of the shape in the column model_size."),
+SHAPE_OPTIONS = (
+    typed_option("model_size", str | None, "NAMES", _SIZES, offers=known.model_sizes, listed=True),
+    typed_option("d_model", int | None, "N", "Width of the model."),
+    typed_option("d_ff", int | None, "N", "Width of the MLP.", show_default="4 × --d-model"),
+    typed_option("num_layers", int | None, "N", "Layers.", show_default="12"),
+    typed_option("num_heads", int | None, "N", "Attention heads.", show_default="12"),
+    typed_option("vocab_size", int | None, "N", "Vocabulary.", show_default="10000, or that of --model-size"),
+    typed_option("shape", list[str] | None, "NAME=D_MODEL/D_FF/LAYERS/HEADS", OWN_SHAPE),
+    typed_option("label", str | None, "NAME", "Name of the shape in the column model_size."),
 )
-WORK = (
-    option(
+WORK_OPTIONS = (
+    typed_option(
         "pass_name",
         str,
         "NAMES",
-        PASSES,
+        _PASSES,
         flag="--pass",
         default="all",
         offers=known.passes_and_all,
         listed=True,
     ),
-    option("warmup_steps", int, "N", "Steps before the measured ones.", default=5),
-    option("measure_steps", int | None, "N", "Measured steps of all trials.", show_default="trials × steps per trial"),
-    option("trials", int | None, "N", "Timed intervals.", show_default="10"),
-    option("steps_per_trial", int | None, "K", "Steps of each timed interval.", show_default="1"),
-    option(
+    typed_option("warmup_steps", int, "N", "Steps before the measured ones.", default=5),
+    typed_option(
+        "measure_steps", int | None, "N", "Measured steps of all trials.", show_default="trials × steps per trial"
+    ),
+    typed_option("trials", int | None, "N", "Timed intervals.", show_default="10"),
+    typed_option("steps_per_trial", int | None, "K", "Steps of each timed interval.", show_default="1"),
+    typed_option(
         "precision",
         str | None,
         "NAMES",
@@ -58,9 +60,11 @@ WORK = (
         offers=known.cell_precisions,
         listed=True,
     ),
-    option("autocast", bool | None, None, AUTOCAST, flag="--autocast/--pure", show_default="pure; autocast for fp16"),
-    option("compile", bool, None, "torch.compile the model.", flag="--compile", default=False),
-    option(
+    typed_option(
+        "autocast", bool | None, None, AUTOCAST, flag="--autocast/--pure", show_default="pure; autocast for fp16"
+    ),
+    typed_option("compile", bool, None, "torch.compile the model.", flag="--compile", default=False),
+    typed_option(
         "attention",
         str,
         "NAMES",
@@ -69,12 +73,12 @@ WORK = (
         offers=known.attentions,
         listed=True,
     ),
-    option("data", Path | None, "FILE", TOKENS, show_default="synthetic"),
-    option("seed", int, "N", "Seed of weights and tokens.", default=1234),
-    option("device", str, "DEVICE", DEVICE, default="auto", offers=known.devices),
-    option("memory_limit", float | None, "GB", "Use no more memory than this.", show_default="all"),
+    typed_option("data", Path | None, "FILE", _TOKENS, show_default="synthetic"),
+    typed_option("seed", int, "N", "Seed of weights and tokens.", default=1234),
+    typed_option("device", str, "DEVICE", _DEVICE, default="auto", offers=known.device_names),
+    typed_option("memory_limit", float | None, "GB", "Use no more memory than this.", show_default="all"),
 )
-OPTIONS = {one.name: one for one in (*SHAPE, *WORK)}
+CELL_OPTIONS = {one.name: one for one in (*SHAPE_OPTIONS, *WORK_OPTIONS)}
 
 
 def of_one_value(parameter: inspect.Parameter) -> inspect.Parameter:
@@ -93,11 +97,11 @@ def with_cell_options(
 
     one_cell: each option takes a single value. defaults: default values that differ in this command.
     """
-    chosen = [of_one_value(OPTIONS[name]) if one_cell else OPTIONS[name] for name in names]
+    chosen = [of_one_value(CELL_OPTIONS[name]) if one_cell else CELL_OPTIONS[name] for name in names]
     return with_options([one.replace(default=defaults.get(one.name, one.default)) for one in chosen], after=after)
 
 
-def cells_of(typed: Mapping[str, Any], **own: Any) -> list[CellSpec]:
+def requested_cells(typed: Mapping[str, Any], **own: Any) -> list[CellSpec]:
     """Return the cells that a command times. typed: its shared options; own: its other ones. Raises UsageError."""
     from tensorprimat.micro import grid
 
@@ -114,7 +118,7 @@ def cells_of(typed: Mapping[str, Any], **own: Any) -> list[CellSpec]:
     )
 
 
-LEFT_OUT_FIRST = (
+_LEFT_OUT_FIRST = (
     "Median, ms", "Parameters", "Model TFLOP/s", "Optimizer, ms", "Forward, ms", "Backward, ms", "Backward / forward",
     "CV, %", "Peak memory", "Catalogue peak, TFLOP/s", "Typical, TFLOP/s",
 )  # fmt: skip
@@ -125,12 +129,12 @@ def resolved_device(device: str) -> str:
     """Return "cpu" or "cuda" for "auto", by the machine; any other device unchanged."""
     if device != "auto":
         return device
-    from tensorprimat.machine.platform import detect
+    from tensorprimat.machine.platform import detect_platform
 
-    return "cpu" if detect().platform == "cpu" else "cuda"
+    return "cpu" if detect_platform().platform == "cpu" else "cuda"
 
 
-def show(content: Table) -> None:
+def print_table(content: Table) -> None:
     """Print a table on stdout, as Markdown unless stdout is a terminal: ready for a write-up."""
     from tensorprimat.reports import markdown
 
@@ -138,31 +142,31 @@ def show(content: Table) -> None:
         print(markdown.table(content))
         return
     from tensorprimat.reports import harmless
-    from tensorprimat.reports.console import listed, without_some
+    from tensorprimat.reports.console import table_as_lists, without_some
 
     console = harmless.console(highlight=False)
-    fitting, left_out = without_some(content, LEFT_OUT_FIRST, console)
-    console.print(listed(content) if fitting is None else fitting)
+    fitting, left_out = without_some(content, _LEFT_OUT_FIRST, console)
+    console.print(table_as_lists(content) if fitting is None else fitting)
     if left_out:
         console.print(f"A wider terminal and files also have: {'; '.join(left_out)}.", style="dim", markup=False)
     if content.note:
         console.print(content.note, style="dim", markup=False)
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message on stderr; stdout is for the table."""
     print(text, file=sys.stderr, flush=True)
 
 
 def say_warnings(cells: Sequence[MicroResult]) -> None:
     """Print the advice on the measured cells."""
-    from tensorprimat.reports.micro_tables import warnings
+    from tensorprimat.reports.micro_tables import cell_warnings
 
-    for sentence in warnings(cells):
-        say(f"note: {sentence}")
+    for sentence in cell_warnings(cells):
+        print_message(f"note: {sentence}")
 
 
-def place_of(output: Path) -> tuple[Path, Path | None]:
+def output_place(output: Path) -> tuple[Path, Path | None]:
     """Return the folder for one JSON per cell, and the file that --output names, if it names one.
 
     With a file, the cells go to a folder of the same name without the suffix.
@@ -190,10 +194,10 @@ def write_file(cells: Sequence[MicroResult], file: Path, *, heading: str, text: 
 def _document(cells: Sequence[MicroResult], heading: str, text: Sequence[str]) -> str:
     """Return the cells as Markdown. text: sentences under the table."""
     from tensorprimat.reports import markdown
-    from tensorprimat.reports.micro_tables import table, warnings
+    from tensorprimat.reports.micro_tables import cell_warnings, cells_table
 
-    notes = markdown.bullets(warnings(cells))
-    parts = [f"# {heading}", markdown.table(table(cells)), " ".join(text), notes]
+    notes = markdown.bullets(cell_warnings(cells))
+    parts = [f"# {heading}", markdown.table(cells_table(cells)), " ".join(text), notes]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -90,7 +90,7 @@ def command(
         raise UsageError(f"--published belongs to list, not to {action}")
     if plot is not None and action != "compare":
         raise UsageError(f"--plot belongs to compare, not to {action}")
-    from tensorprimat.analysis.mlperf_choice import EntryChoice, choose
+    from tensorprimat.analysis.mlperf_choice import EntryChoice, choose_entries
     from tensorprimat.cli.options import fraction
     from tensorprimat.core import mlperf_library
 
@@ -100,7 +100,7 @@ def command(
     if published:
         _list_all(found, choice, names or [], as_json)
         return 0
-    chosen = choose(found, choice)
+    chosen = choose_entries(found, choice)
     if action == "compare":
         _compare(names or [], chosen, level, as_json, plot)
     else:
@@ -109,11 +109,11 @@ def command(
 
 
 def _list_all(library: Library, choice: EntryChoice, names: list[str], as_json: bool) -> None:
-    from tensorprimat.analysis.published import choose
+    from tensorprimat.analysis.published import choose_baselines
     from tensorprimat.reports import mlperf as report
 
-    found = choose(library, choice, names)
-    print((report.baselines_json if as_json else report.baselines)(found), end="")
+    found = choose_baselines(library, choice, names)
+    print((report.baselines_json if as_json else report.baselines_table)(found), end="")
 
 
 def _print(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bool) -> None:
@@ -122,9 +122,9 @@ def _print(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bo
 
     if action == "show" and not names:
         raise UsageError("show: name an entry or a part of its name, as list prints it")
-    entries = mlperf_choice.named(chosen, names) if names else chosen
+    entries = mlperf_choice.entries_named(chosen, names) if names else chosen
     if action == "list":
-        print(report.rows_json(entries) if as_json else report.listing(entries), end="")
+        print(report.listing_json(entries) if as_json else report.listing(entries), end="")
     else:
         print(report.entries_json(entries) if as_json else report.details(entries), end="")
 
@@ -138,7 +138,7 @@ def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_
     if isinstance(found, OfVendors):
         print((report.vendor_json if as_json else report.vendor_text)(found.rounds), end="")
     elif isinstance(found, OfTwoGpus):
-        print((report.as_json if as_json else report.text)(found.tasks, confidence), end="")
+        print((report.as_json if as_json else report.comparison_text)(found.tasks, confidence), end="")
     else:
         print((report.gpu_json if as_json else report.gpu_text)(found.scalings, found.rounds, confidence), end="")
     if plot is None or isinstance(found, OfVendors):
@@ -148,7 +148,7 @@ def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_
     if isinstance(found, OfTwoGpus):
         _write(plot, mlperf_plot.task(found.tasks[0], confidence, (form,))[form])
     else:
-        _write(plot, mlperf_plot.scaling(found.scalings, confidence, (form,))[form])
+        _write(plot, mlperf_plot.strong_scaling_plot(found.scalings, confidence, (form,))[form])
 
 
 def _form(plot: Path) -> str:
@@ -181,10 +181,10 @@ def _import(names: list[str], round: str | None, output: Path | None) -> int:
         name = mlperf_round.round_name(round)
     except ValueError as error:
         raise UsageError(f"--round {round}: {error}") from None
-    found = mlperf_round.find(Path(names[0]), name)
+    found = mlperf_round.find_round_entries(Path(names[0]), name)
     if not found.pairs:
         raise InputError("no result of a language-model benchmark in it", path=names[0])
-    entries = list(with_progress(mlperf_import.entries(found), len(found.pairs)))
+    entries = list(with_progress(mlperf_import.imported_entries(found), len(found.pairs)))
     library = mlperf_import.library(found, entries, round=name)
     write_atomically(output, mlperf_library.dump(library))
     notes, summary = report.of_import(library)

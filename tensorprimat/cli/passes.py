@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tensorprimat.core.micro_result import MicroResult
 
 
-@with_options(options.SHAPE, after=None)
-@with_options(options.WORK, after="batch_size")
+@with_options(options.SHAPE_OPTIONS, after=None)
+@with_options(options.WORK_OPTIONS, after="batch_size")
 def command(
     context_length: Annotated[
         str | None, takes("NUMBERS", "Tokens of a sequence.", show_default="256, or that of --model-size")
@@ -51,22 +51,22 @@ def command(
     """
     from tensorprimat.cli.options import named_file, writable_folder
     from tensorprimat.core import micro_result as cell_files
-    from tensorprimat.machine.platform import detect
+    from tensorprimat.machine.platform import detect_platform
     from tensorprimat.micro import passes, sweep
-    from tensorprimat.reports.micro_tables import table
+    from tensorprimat.reports.micro_tables import cells_table
 
-    specs = options.cells_of(chosen, context_length=context_length, batch_size=batch_size)
-    machine = detect(cpu=specs[0].device == "cpu")
+    specs = options.requested_cells(chosen, context_length=context_length, batch_size=batch_size)
+    machine = detect_platform(cpu=specs[0].device == "cpu")
     for spec in specs:  # check all of them before the first runs for minutes
-        passes.check(spec, machine)
-    passes.check_packages()
+        passes.check_cell(spec, machine)
+    passes.check_cell_packages()
     file = named_file("--output", output)
     folder = None if file else writable_folder("--output", output)
     cells: list[MicroResult] = []
     try:
         for number, spec in enumerate(specs, start=1):
-            options.say(f"[{number}/{len(specs)}] {spec.title}")
-            cells.append(passes.measure(spec))
+            options.print_message(f"[{number}/{len(specs)}] {spec.title}")
+            cells.append(passes.measure_cell(spec))
             if folder is not None:
                 cell_files.save(cells[-1], folder / spec.file_name)
     finally:  # after Ctrl-C too: finished measurements are shown and written
@@ -74,13 +74,13 @@ def command(
             if json:
                 print(cell_files.to_json_array(cells), end="")
             else:
-                options.show(table(cells))
+                options.print_table(cells_table(cells))
             options.say_warnings(cells)
             if file is not None:
                 if file.is_file():  # an earlier measurement is not overwritten
                     sweep.to_history(file)
-                options.say(f"File: {options.write_file(cells, file, heading='Passes')}")
+                options.print_message(f"File: {options.write_file(cells, file, heading='Passes')}")
             if folder is not None:
                 written = options.write_tables(cells, folder, "passes", heading="Passes", file=None)
-                options.say(f"Files: {', '.join(map(str, written))} and {len(cells)} × bench_*.json")
+                options.print_message(f"Files: {', '.join(map(str, written))} and {len(cells)} × bench_*.json")
     return 1 if any(cell.status == "failed" for cell in cells) else 0

@@ -13,13 +13,13 @@ from tensorprimat.cli.shared_options import switch, takes, with_options
 if TYPE_CHECKING:
     from tensorprimat.session.preflight import Outcome
 
-EXECUTOR = "Measure in a job of NeMo-Run: slurm (on other nodes) or local (ranks on this machine)."
-NUM_GPUS = "GPUs of each node, a process for each (with --executor)."
-GPU = "GPU of each node, by name, or cpu (with --executor)."
+_EXECUTOR = "Measure in a job of NeMo-Run: slurm (on other nodes) or local (ranks on this machine)."
+_NUM_GPUS = "GPUs of each node, a process for each (with --executor)."
+_GPU = "GPU of each node, by name, or cpu (with --executor)."
 
 
-@with_options([options.OPTIONS["device"]], after=None)
-@with_options(cluster.OPTIONS, after="gpu")
+@with_options([options.CELL_OPTIONS["device"]], after=None)
+@with_options(cluster.CLUSTER_OPTIONS, after="gpu")
 def command(
     quick: Annotated[bool, switch("--quick", "Small sizes only: done in seconds.")] = False,
     output: Annotated[
@@ -35,10 +35,10 @@ def command(
             "Fail if a GPU reaches less than this share of the median GPU (one GPU: of the best published rate).",
         ),
     ] = None,
-    executor: Annotated[str | None, takes("HOW", EXECUTOR, offers=known.preflight_executors)] = None,
+    executor: Annotated[str | None, takes("HOW", _EXECUTOR, offers=known.preflight_executors)] = None,
     nodes: Annotated[int, takes("N", "Nodes to measure (with --executor).")] = 1,
-    num_gpus: Annotated[int | None, takes("N", NUM_GPUS, show_default="as this machine; 1 on a CPU")] = None,
-    gpu: Annotated[str | None, takes("NAME", GPU, show_default="as this machine", offers=known.gpus_and_cpu)] = None,
+    num_gpus: Annotated[int | None, takes("N", _NUM_GPUS, show_default="as this machine; 1 on a CPU")] = None,
+    gpu: Annotated[str | None, takes("NAME", _GPU, show_default="as this machine", offers=known.gpus_and_cpu)] = None,
     dry_run: Annotated[
         bool, switch("--dry-run", "Print the job that --executor would submit; measure nothing.")
     ] = False,
@@ -77,41 +77,45 @@ def command(
     refuse_file("--output", output, "name a .json file, or a folder", (".csv", ".md"))
     place = preflight.RecordPlace(folder=file.parent if file else writable_folder("--output", output), file=file)
     device, there = chosen["device"], cluster.cluster_of({**chosen, "executor": executor, "gpu": gpu})
-    spec = preflight.spec_of(device, there, place, quick=quick, num_gpus=num_gpus, nodes=nodes, dry_run=dry_run)
+    spec = preflight.spec_of_preflight(
+        device, there, place, quick=quick, num_gpus=num_gpus, nodes=nodes, dry_run=dry_run
+    )
     outcome: Outcome | None
     if spec is not None and dry_run:
-        print(preflight.script(spec, there, place))
+        print(preflight.preflight_script(spec, there, place))
         return 0
     if spec is not None:
-        outcome = preflight.run_on_cluster(spec, there, place, least_share=least, on_line=options.say)
+        outcome = preflight.run_on_cluster(spec, there, place, least_share=least, on_line=options.print_message)
     else:
-        outcome = preflight.run(
+        outcome = preflight.run_preflight(
             device,
             place,
             quick=quick,
             keep_noisy=keep_noisy,
             least_share=least,
-            on_part=lambda part: options.say(f"measuring {part} …"),
+            on_part=lambda part: options.print_message(f"measuring {part} …"),
         )
     return 0 if outcome is None else _show(outcome, as_json=json)
 
 
 def _show(outcome: Outcome, *, as_json: bool) -> int:
     """Print the outcome; return the exit code."""
-    from tensorprimat.reports.preflight import tables
+    from tensorprimat.reports.preflight import preflight_tables
 
     if as_json:
         print(outcome.found.model_dump_json(indent=2))
     else:
-        for table in tables(outcome.found):
+        for table in preflight_tables(outcome.found):
             print(f"\n{table.title}")
-            options.show(table)
+            options.print_table(table)
     for warning in outcome.found.warnings:
-        options.say(f"warning: {warning}")
+        options.print_message(f"warning: {warning}")
     if outcome.path is None:
-        options.say("not kept: the machine was not quiet; run again when it is, or keep the figures with --keep-noisy")
+        options.print_message(
+            "not kept: the machine was not quiet; run again when it is, or keep the figures with --keep-noisy"
+        )
     else:
-        options.say(f"Saved: {outcome.path}")
+        options.print_message(f"Saved: {outcome.path}")
     for sentence in outcome.slow:
-        options.say(sentence)
+        options.print_message(sentence)
     return 1 if outcome.failed else 0

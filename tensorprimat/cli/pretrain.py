@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorprimat.cli import known_values as known
-from tensorprimat.cli.setting_options import values, with_settings
+from tensorprimat.cli.setting_options import setting_values, with_settings
 from tensorprimat.cli.shared_options import switch, takes
 from tensorprimat.core.settings import MODEL_PARALLEL
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tensorprimat.machine.platform import Machine
 
 
-MODEL = "Model: llama, qwen or mistral."
-OWN = (
+_MODEL = "Model: llama, qwen or mistral."
+_OWN = (
     "steps",
     "warmup_steps",
     "methodology",
@@ -40,9 +40,9 @@ HERE: dict[str, dict[str, Any]] = {
 """Options of the recipes that differ from other engines'."""
 
 
-@with_settings(*OWN, after="model", differing=HERE, environment="TPRIMAT_", engines=False)
+@with_settings(*_OWN, after="model", differing=HERE, environment="TPRIMAT_", engines=False)
 def command(
-    model: Annotated[str, takes("MODEL", MODEL, envvar="TPRIMAT_MODEL", offers=known.models)] = "llama",
+    model: Annotated[str, takes("MODEL", _MODEL, envvar="TPRIMAT_MODEL", offers=known.models)] = "llama",
     num_nodes: Annotated[int, takes("N", "Nodes, under srun or torchrun.", envvar="TPRIMAT_NUM_NODES")] = 1,
     recompute: Annotated[
         bool,
@@ -77,24 +77,24 @@ def command(
     from tensorprimat.cli.options import refuse_file
     from tensorprimat.core.errors import UsageError
     from tensorprimat.core.spec import MODELS, RunSettings
-    from tensorprimat.core.statements import count
+    from tensorprimat.core.statements import typed_count
     from tensorprimat.engines import prepare
     from tensorprimat.engines.introspect import NVIDIA_RECIPE
     from tensorprimat.engines.nemo import engine as nemo
     from tensorprimat.engines.registry import ENGINES
-    from tensorprimat.machine.platform import detect
+    from tensorprimat.machine.platform import detect_platform
 
     if model not in MODELS:
         raise UsageError(f"--model {model}: no such model; models: {', '.join(MODELS)}")
-    nodes = count("--num-nodes", str(num_nodes), least=1)
+    nodes = typed_count("--num-nodes", str(num_nodes), least=1)
     engine = ENGINES["nemo"]
     refuse_file("--output", output, "name a folder, or give the file to benchmark.py --engine nemo --output")
     prepare.check_folder(output)
     prepare.check_engine(engine)
-    machine = detect()
+    machine = detect_platform()
     settings = RunSettings(
         seed=nemo.NEMO_SEED,
-        **values(chosen),
+        **setting_values(chosen),
         num_nodes=nodes,
         preset="full",
         recompute="full" if recompute else None,

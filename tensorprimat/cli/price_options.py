@@ -13,7 +13,7 @@ PRICE = 'USD per hour of one GPU: "H100=2.10", "H100=2.10,MI300X=1.85", "cpu=0.1
 Prices = Annotated[list[str] | None, takes("[GPU=]USD", PRICE)]
 
 
-def of(typed: Sequence[str] | None) -> dict[str, float]:
+def typed_prices(typed: Sequence[str] | None) -> dict[str, float]:
     """Return USD per GPU-hour by the name of a device. Raises UsageError that names the flag."""
     prices: dict[str, float] = {}
     for name, usd in (_price(part) for text in typed or () for part in _parts(text)):
@@ -41,13 +41,13 @@ def _price(text: str) -> tuple[str, float]:
     (('H100', 2.1), ('', 2.1))
     """
     name, equals, amount = text.rpartition("=")
-    usd = number(amount)
+    usd = finite_number(amount)
     if usd is None or usd <= 0 or bool(equals) != bool(name.strip()) or "=" in name:
         raise UsageError(f'--price {text}: write it like "H100=2.10", in USD per hour of one GPU')
     return name.strip(), usd
 
 
-def number(text: str) -> float | None:
+def finite_number(text: str) -> float | None:
     """Return a finite number, or None."""
     try:
         value = float(text)

@@ -11,7 +11,7 @@ from tensorprimat.cli.shared_options import argument, takes
 if TYPE_CHECKING:
     from tensorprimat.session.primus_config import PrimusConfiguration
 
-UNSET = "not set"
+_UNSET = "not set"
 
 
 def command(
@@ -36,10 +36,10 @@ def command(
         takes(
             "NAME",
             "Methodology of the NVIDIA configuration: agreed, max, identical or classic.",
-            offers=known.methodologies,
+            offers=known.methodology_names,
         ),
     ] = "agreed",
-    gpu: Annotated[str, takes("GPU", "GPU of the NVIDIA configuration.", offers=known.gpus)] = "H100 SXM",
+    gpu: Annotated[str, takes("GPU", "GPU of the NVIDIA configuration.", offers=known.gpu_names)] = "H100 SXM",
 ) -> int:
     """Show the effective settings of a Primus configuration and their differences from the NVIDIA configuration.
 
@@ -93,4 +93,4 @@ def _show(found: PrimusConfiguration, console: Any) -> None:
 
 
 def _shown(value: object) -> str:
-    return UNSET if value is None else str(value)
+    return _UNSET if value is None else str(value)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tensorprimat.machine.gpu_processes import Holder
 
-FILE_WIDTH = 200  # of the table in a file or a pipe, where nothing has to be wrapped
+_FILE_WIDTH = 200  # of the table in a file or a pipe, where nothing has to be wrapped
 NO_CACHE_STEP = (
     "PyTorch's cache cannot be cleared from outside: empty_cache() frees only the cache of the process that calls it."
 )
@@ -60,7 +60,7 @@ def command(
             raise UsageError(f"{flag} {value:g}: must be {least:g} or more seconds")
     console = harmless.console(highlight=False, markup=False)
     if not console.is_terminal:
-        console.width = FILE_WIDTH
+        console.width = _FILE_WIDTH
     chosen = gpu_processes.chosen_of(_listed(console, idle), pid or [])
     if not chosen:
         console.print(f"Nothing to end. {NO_CACHE_STEP}", soft_wrap=True)
@@ -118,7 +118,7 @@ def _listed(console: Any, idle: float | None) -> list[Holder]:
     from tensorprimat.core.quantities import size
     from tensorprimat.machine import gpu_processes
 
-    memory, answered = gpu_processes.listed()
+    memory, answered = gpu_processes.memory_by_process()
     found = gpu_processes.holders(memory)
     if idle is not None and any(holder.keeps is None for holder in found):
         console.print(f"Watching the processes for {idle:g} s ...")

@@ -66,8 +66,8 @@ def command(
         text, document = report.validation_text(benchmark, shown), report.validation_document(benchmark, shown)
     else:
         projected = projection.project(found, load(source), path=source, benchmark=benchmark, gpus=gpus or 0, gpu=gpu)
-        text, document = report.sentence(projected), report.document(projected)
-    document["derived"] = derived = report.derived([one for one in found if one.benchmark == benchmark])
+        text, document = report.projection_sentence(projected), report.projection_document(projected)
+    document["derived"] = derived = report.derivation_notice([one for one in found if one.benchmark == benchmark])
     document["left_out"] = [one.sentence for one in repeats]
     print(json.dumps(document, indent=2, ensure_ascii=False) if as_json else text + report.notes(repeats, derived))
     return 0

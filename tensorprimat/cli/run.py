@@ -13,7 +13,7 @@ from tensorprimat.cli import cluster_options as cluster
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli.options import TO_FILE, fraction
-from tensorprimat.cli.setting_options import IN_AB, values, with_settings
+from tensorprimat.cli.setting_options import IN_AB, setting_values, with_settings
 from tensorprimat.cli.shared_options import switch, takes, with_options
 from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
@@ -21,40 +21,40 @@ from tensorprimat.core.errors import UsageError
 if TYPE_CHECKING:
     from tensorprimat.session.plan import Request
 
-DEFAULT_FOLDER = Path("output")
-MODEL = "Model: llama, qwen, mistral, all, or a Hugging Face config.json (torch engine)."
-ENGINE = "Engine: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
+_DEFAULT_FOLDER = Path("output")
+_MODEL = "Model: llama, qwen, mistral, all, or a Hugging Face config.json (torch engine)."
+_ENGINE = "Engine: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
 OUTPUT = f"Folder for results{TO_FILE}"
-EXECUTOR = "NeMo-Run executor that starts the ranks: local, slurm, skypilot, kubernetes or docker."
+_EXECUTOR = "NeMo-Run executor that starts the ranks: local, slurm, skypilot, kubernetes or docker."
 AB = "Run two configurations in turn and compare them: give --ab twice, each time with the flags of one."
 TARGET_CI = "Add runs until the half-width of the interval (with --ab: of the ratio) is below this, such as 1%."
-PRESET = f"{settings.option('preset').help} For a log: {facts.PRESET[0].lower()}{facts.PRESET[1:]}"
-GPU = f"For a log. {facts.GPU} With --executor: GPU of each node, or cpu. With --dry-run: GPU to plan for."
-NUM_GPUS = "GPUs of each node, or processes on a CPU. For a log: GPUs of the whole training."
+PRESET = f"{settings.option('preset').help} For a log: {facts.PRESET_HELP[0].lower()}{facts.PRESET_HELP[1:]}"
+_GPU = f"For a log. {facts.GPU_HELP} With --executor: GPU of each node, or cpu. With --dry-run: GPU to plan for."
+_NUM_GPUS = "GPUs of each node, or processes on a CPU. For a log: GPUs of the whole training."
 PROFILE = "Profile one run: torch, nsys or rocprof; the result goes to history only."
 IN_AB_TOO = ("engine", "recompute")
 """Options besides the settings that may differ between the configurations of --ab."""
 
 
-@with_options(cluster.OPTIONS, after="gpu")
-@with_settings(after="runs", differing={"preset": {"help": PRESET}, "num_gpus": {"help": NUM_GPUS}})
+@with_options(cluster.CLUSTER_OPTIONS, after="gpu")
+@with_settings(after="runs", differing={"preset": {"help": PRESET}, "num_gpus": {"help": _NUM_GPUS}})
 def command(
     context: typer.Context,
-    model: Annotated[str, takes("NAME|FILE", MODEL, offers=known.models_and_all)] = "all",
+    model: Annotated[str, takes("NAME|FILE", _MODEL, offers=known.models_and_all)] = "all",
     runs: Annotated[int, takes("N", "Repetitions, each in a fresh process.")] = 1,
-    engine: Annotated[str, takes("ENGINE", ENGINE, offers=known.engines)] = "auto",
-    output: Annotated[Path, takes("DIR|FILE", OUTPUT)] = DEFAULT_FOLDER,
+    engine: Annotated[str, takes("ENGINE", _ENGINE, offers=known.engines)] = "auto",
+    output: Annotated[Path, takes("DIR|FILE", OUTPUT)] = _DEFAULT_FOLDER,
     cooldown: Annotated[
         float | None, takes("S", "Seconds between runs.", show_default="30 on a GPU, 0 on a CPU")
     ] = None,
-    shape: Annotated[str | None, takes("SHAPE", f"For a log. {facts.SHAPE}")] = None,
+    shape: Annotated[str | None, takes("SHAPE", f"For a log. {facts.SHAPE_HELP}")] = None,
     model_name: Annotated[
         str | None,
         takes("MODEL", f"For a log. {facts.MODEL_NAME}", show_default="--model", offers=known.models),
     ] = None,
     recompute: Annotated[bool, switch("--recompute", "The same as --activation-checkpointing full.")] = False,
-    executor: Annotated[str | None, takes("HOW", EXECUTOR, offers=known.executors)] = None,
-    gpu: Annotated[str | None, takes("NAME", GPU, show_default="as this machine", offers=known.gpus_and_cpu)] = None,
+    executor: Annotated[str | None, takes("HOW", _EXECUTOR, offers=known.executors)] = None,
+    gpu: Annotated[str | None, takes("NAME", _GPU, show_default="as this machine", offers=known.gpus_and_cpu)] = None,
     infra: Annotated[str | None, takes("WHERE", "SkyPilot's cloud or cluster.")] = None,
     namespace: Annotated[str | None, takes("NAME", "Kubernetes namespace.")] = None,
     volume_claim: Annotated[str | None, takes("NAME", "Kubernetes volume claim that all pods can write to.")] = None,
@@ -101,11 +101,11 @@ def command(
       2  a flag is wrong, or there is nothing to run or read
     """
     options = {**locals(), **chosen, "typed": typed(context)}
-    from tensorprimat.cli.benchmark import alternate, benchmark
+    from tensorprimat.cli.benchmark import alternate, run_benchmark
 
     if ab:
         return alternate([_request({**options, **_flags_of(text, context)}) for text in ab])
-    return benchmark(_request(options))
+    return run_benchmark(_request(options))
 
 
 def typed(context: typer.Context) -> frozenset[str]:
@@ -148,7 +148,9 @@ def _request(options: Mapping[str, Any]) -> Request:
         max_runs=options["max_runs"],
         minutes=options["budget_minutes"],
     )
-    request = request_of(options, values(options), cluster=cluster.cluster_of(options), budget=budget, file=file)
+    request = request_of(
+        options, setting_values(options), cluster=cluster.cluster_of(options), budget=budget, file=file
+    )
     if file is not None:
         refuse_several(file, len(request.models))
     return request

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tensorprimat.cli.shared_options import Command, option, with_options
+from tensorprimat.cli.shared_options import Command, typed_option, with_options
 from tensorprimat.core.settings import BY_NAME, WITH_OPTION, Option
 
 IN_AB = frozenset(one.option.parameter for one in WITH_OPTION if one.option and one.option.in_ab)
@@ -32,14 +32,14 @@ def with_settings(
     return with_options([_parameter(one, _help(one, engines), environment) for one in here], after=after)
 
 
-def values(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def setting_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings among a command's parameters by their names in RunSettings."""
     found = ((one.name, one.option.parameter) for one in WITH_OPTION if one.option)
     return {name: parameters[parameter] for name, parameter in found if parameter in parameters}
 
 
 def _parameter(setting: Option, text: str, environment: str | None) -> inspect.Parameter:
-    return option(
+    return typed_option(
         setting.parameter,
         setting.type if setting.default is not None else setting.type | None,
         None if setting.type is bool else setting.metavar,

@@ -13,7 +13,7 @@ from tensorprimat.cli.known_values import Completion, Values, offer
 Command = TypeVar("Command", bound=Callable[..., int])
 
 
-def completed(offers: Values | None, listed: bool = False) -> Completion | None:
+def _completed(offers: Values | None, listed: bool = False) -> Completion | None:
     """Return the completion of a value; None for one that the shell completes as the name of a file."""
     return None if offers is None else offer(offers, listed=listed)
 
@@ -23,7 +23,7 @@ def takes(metavar: str, text: str, *flags: str, offers: Values | None = None, li
 
     offers: returns the values that the shell completes; listed: the option takes several with commas between them.
     """
-    return typer.Option(*flags, metavar=metavar, help=text, autocompletion=completed(offers, listed), **more)
+    return typer.Option(*flags, metavar=metavar, help=text, autocompletion=_completed(offers, listed), **more)
 
 
 def switch(flag: str, text: str, **more: Any) -> Any:
@@ -33,10 +33,10 @@ def switch(flag: str, text: str, **more: Any) -> Any:
 
 def argument(metavar: str, text: str, *, offers: Values | None = None, **more: Any) -> Any:
     """Return an argument, for Annotated. offers: as in `takes`."""
-    return typer.Argument(metavar=metavar, help=text, autocompletion=completed(offers), **more)
+    return typer.Argument(metavar=metavar, help=text, autocompletion=_completed(offers), **more)
 
 
-def option(
+def typed_option(
     name: str,
     kind: Any,
     metavar: str | None,
@@ -49,7 +49,7 @@ def option(
     **more: Any,
 ) -> inspect.Parameter:
     """Return an option of a type for `with_options`, the rest as in `takes`."""
-    completion = completed(offers, listed)
+    completion = _completed(offers, listed)
     made = typer.Option(*([flag] if flag else []), metavar=metavar, help=text, autocompletion=completion, **more)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
 

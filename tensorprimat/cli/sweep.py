@@ -66,13 +66,13 @@ def command(
       1  a cell failed or the sweep was interrupted; finished cells are kept
       2  a flag is wrong, or flags contradict each other
     """
-    from tensorprimat.machine.platform import detect
+    from tensorprimat.machine.platform import detect_platform
     from tensorprimat.micro import isolated, passes, sweep
     from tensorprimat.micro.advice import with_spilling
-    from tensorprimat.reports.micro_tables import estimates_table, table
+    from tensorprimat.reports.micro_tables import cells_table, estimates_table
 
     data = chosen["data"]
-    specs = options.cells_of(
+    specs = options.requested_cells(
         chosen,
         model_size=model_size or (None if chosen["shape"] else ALL_SIZES),
         context_length=context_length,
@@ -80,35 +80,37 @@ def command(
         data=None if data is None else resolved(data),
     )
     is_cpu = specs[0].device == "cpu"
-    machine = detect(cpu=is_cpu)
+    machine = detect_platform(cpu=is_cpu)
     for spec in specs:
-        passes.check(spec, machine)
+        passes.check_cell(spec, machine)
     if not dry_run:
-        passes.check_packages()
+        passes.check_cell_packages()
     estimates = _estimates(specs, output, may_run=is_cpu or dry_run or in_process)
     if dry_run:
-        options.show(estimates_table(specs, estimates, machine.gpu_info.total_memory_gb))
+        options.print_table(estimates_table(specs, estimates, machine.gpu_info.total_memory_gb))
         return 0
-    folder, file = options.place_of(output)
-    measure = passes.measure if in_process else isolated.measure
+    folder, file = options.output_place(output)
+    measure = passes.measure_cell if in_process else isolated.measure_isolated
     name = machine.gpu_info.device_name
     done: list[MicroResult] = []
     complete = False
     try:
         weights = [estimate.seconds or 1.0 for estimate in estimates]
         with ended_like_ctrl_c(signal.SIGTERM), Progress(weights) as progress:
-            for outcome in sweep.run(specs, folder, measure=measure, device_name=name, fit=fit):
+            for outcome in sweep.run_sweep(specs, folder, measure=measure, device_name=name, fit=fit):
                 done.append(outcome.cell)
                 progress.advance(outcome.cell, resumed=outcome.resumed)
         complete = True
     finally:  # after Ctrl-C too: finished measurements are shown and written
         if done:
             done = with_spilling(done)
-            options.show(table(done, title="Sweep"))
+            options.print_table(cells_table(done, title="Sweep"))
             options.say_warnings(done)
             try:
                 written = options.write_tables(done, folder, "sweep", heading="Sweep", file=file)
-                options.say(f"Files: {', '.join(map(str, written))} and {len(done)} × bench_*.json in {folder}/")
+                options.print_message(
+                    f"Files: {', '.join(map(str, written))} and {len(done)} × bench_*.json in {folder}/"
+                )
             except OSError:  # a disk without room for a cell has none for these; the first error is the one to report
                 if complete:
                     raise
@@ -121,7 +123,7 @@ def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> lis
 
     estimates, rates = estimate_all(specs, output, may_run=may_run)
     for precision, (rate, origin) in rates.items():
-        options.say(basis_of_estimates(precision, rate, origin))
+        options.print_message(basis_of_estimates(precision, rate, origin))
     return estimates
 
 
@@ -150,12 +152,12 @@ class Progress:
 
     def advance(self, cell: MicroResult, *, resumed: bool) -> None:
         """Count one finished cell. resumed: by an earlier call, so its duration does not predict that of the others."""
-        from tensorprimat.reports.micro_tables import fits, milliseconds
+        from tensorprimat.reports.micro_tables import largest_that_fits, milliseconds
 
         weight = self._time_left.finish(resumed=resumed)
         self._done += 1
         what = {"ok": f"{milliseconds(cell.mean_time_ms)} ms", "oom": "OOM", "failed": "failed"}[cell.status]
-        if fitting := fits(cell):
+        if fitting := largest_that_fits(cell):
             what += f" ({fitting} fits)"
         what = f"measured before, {what}" if resumed else what
         seconds_left = self._time_left.seconds_left()

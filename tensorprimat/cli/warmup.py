@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tensorprimat.core.micro_result import MicroResult
 
 
-@with_options([options.of_one_value(one) for one in options.SHAPE], after="counts")
+@with_options([options.of_one_value(one) for one in options.SHAPE_OPTIONS], after="counts")
 @options.with_cell_options(
     "measure_steps", "trials", "steps_per_trial", "precision", "autocast", "compile", "attention", "seed", "device",
     after="pass_name", one_cell=True,
@@ -57,11 +57,11 @@ def command(
     """
     from tensorprimat.core import micro_result as cell_files
     from tensorprimat.core.errors import UsageError
-    from tensorprimat.machine.platform import detect
+    from tensorprimat.machine.platform import detect_platform
     from tensorprimat.micro import grid, isolated, passes, warmup
-    from tensorprimat.reports.micro_tables import table
+    from tensorprimat.reports.micro_tables import cells_table
 
-    specs = options.cells_of(
+    specs = options.requested_cells(
         chosen,
         context_length=None if context_length is None else str(context_length),
         batch_size=None if batch_size is None else str(batch_size),
@@ -72,25 +72,25 @@ def command(
     tried = grid.whole_numbers("--counts", counts)
     if min(tried) < 0:
         raise UsageError(f"--counts {counts}: must be 0 or more")
-    passes.check(specs[0], detect(cpu=specs[0].device == "cpu"))
-    passes.check_packages()
-    folder, file = options.place_of(output)
+    passes.check_cell(specs[0], detect_platform(cpu=specs[0].device == "cpu"))
+    passes.check_cell_packages()
+    folder, file = options.output_place(output)
     cells: list[MicroResult] = []
-    options.say(f"{specs[0].title}: {len(tried)} fresh processes")
+    options.print_message(f"{specs[0].title}: {len(tried)} fresh processes")
     try:
         with ended_like_ctrl_c(signal.SIGTERM):
-            for cell in warmup.run(specs[0], sorted(tried), measure=isolated.measure):
+            for cell in warmup.run_warmup(specs[0], sorted(tried), measure=isolated.measure_isolated):
                 cells.append(cell)
-                options.say(f"  {counted(cell.num_warmups, 'warm-up step')}: {_figure_of(cell)}")
+                options.print_message(f"  {counted(cell.num_warmups, 'warm-up step')}: {_figure_of(cell)}")
                 cell_files.save(cell, folder / cell.file_name.replace(".json", f"_warmup{cell.num_warmups}.json"))
     finally:  # after Ctrl-C too: finished measurements are shown and written
         if cells:
             sentences = warmup.conclusion(cells)
-            options.show(table(cells, title="Warm-up"))
+            options.print_table(cells_table(cells, title="Warm-up"))
             print("\n" + " ".join(sentences))
             written = options.write_tables(cells, folder, "warmup", heading="Warm-up study", text=sentences, file=file)
             written += _plot(cells, folder / "warmup.png")
-            options.say(f"Files: {', '.join(map(str, written))}")
+            options.print_message(f"Files: {', '.join(map(str, written))}")
     return 0 if all(cell.status == "ok" for cell in cells) else 1
 
 

@@ -28,12 +28,12 @@ from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray
 
 NAMED_SHARE = 0.002  # of the clock; a reason for less is not named
-FEWEST_ROWS = 8  # with dates; with fewer, one slow print or pause may decide, and they refuse nothing
+FEWEST_DATED_ROWS = 8  # with dates; with fewer, one slow print or pause may decide, and they refuse nothing
 FEWEST_DATED = 4  # rows with dates: the median of three gaps is not the longest
 MOST_BACK = 0.02  # of the gaps between rows: more that are negative are no clock that was set back
-LEAST_SECONDS = 1.0  # time between two readings that printing and stopping may take
+_LEAST_SECONDS = 1.0  # time between two readings that printing and stopping may take
 IN_LUMPS = 0.4  # of the steps' time: if rows that follow one another closely hold less, most rows share one date
-STEADY = 0.2  # of the median gap: the middle half of all gaps lies within it
+_STEADY = 0.2  # of the median gap: the middle half of all gaps lies within it
 UNTIMED_SHARE = 0.20  # of the steps: at most so many may precede the first row with a time
 AFTER_LAST_ROW = "after the last row"
 
@@ -72,7 +72,7 @@ class AuditFinding:
     def unexplained(self) -> float:
         """Return the unexplained seconds beyond rounding; negative where the clock counts less than the rows."""
         left = self.seconds - self.expected - sum(seconds for _, seconds in self.explained)
-        return float(np.sign(left)) * max(0.0, abs(left) - max(self.slack, LEAST_SECONDS))
+        return float(np.sign(left)) * max(0.0, abs(left) - max(self.slack, _LEAST_SECONDS))
 
     @property
     def contradiction(self) -> float:
@@ -115,7 +115,7 @@ def unchecked(result: Result) -> str | None:
     steps, config = result.steps, result.training_config
     rate, work, per_gpu = next((row for row in OF_RATES if steps.has(row[0])), ("", "", False))
     dated = np.isfinite(steps.column("ended_at"))
-    if not rate or np.isfinite(steps.column("seconds")).any() or dated.sum() < FEWEST_ROWS:
+    if not rate or np.isfinite(steps.column("seconds")).any() or dated.sum() < FEWEST_DATED_ROWS:
         return None
     needed = [] if steps.has(work) else ["global_batch_size", *(["sequence_length"] if work == "tokens" else [])]
     needed += ["num_gpus"] if per_gpu else []
@@ -198,7 +198,7 @@ def _against_dates(rows: AuditRows) -> AuditFinding | None:
         explained=_summed([*rows.unusual(start=first + 1), *([] if in_lumps else rows.pauses())], seconds),
         taken_out=(),
         slack=max(float(gaps.max()) if in_lumps else 0.0, 2 * resolution),
-        is_certain=rows.dates == DATES and len(dated) >= FEWEST_ROWS,
+        is_certain=rows.dates == DATES and len(dated) >= FEWEST_DATED_ROWS,
         is_copied=bool(in_lumps and seconds < expected / 2),
     )
 
@@ -218,7 +218,7 @@ def _is_steady(gaps: FloatArray, resolution: float) -> bool:
     """Return True if rows were written at a steady pace, as a training writes them and a copy hardly does."""
     ordered = np.sort(gaps)
     low, middle, high = (ordered[len(ordered) * quarter // 4] for quarter in (1, 2, 3))
-    return bool(middle >= resolution and high - low <= max(STEADY * middle, resolution))
+    return bool(middle >= resolution and high - low <= max(_STEADY * middle, resolution))
 
 
 def _summed(explained: Sequence[Reason], clock: float) -> tuple[Reason, ...]:

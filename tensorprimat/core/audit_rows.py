@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import DATES, Elapsed, Evidence
 from tensorprimat.core.selection import Selection
-from tensorprimat.core.steady import LONGEST, median
+from tensorprimat.core.steady import LONGEST_SERIES, median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
 
 WARNED = 0.03  # of the headline: a larger contradiction is a warning
@@ -172,7 +172,7 @@ def rows_of(
         measured_from=_first_measured(inside, selection),
         pace=float(measured[timed].sum()) / amount,
     )
-    return rows.grouped(-(-len(inside) // LONGEST)) if len(inside) > LONGEST else rows
+    return rows.grouped(-(-len(inside) // LONGEST_SERIES)) if len(inside) > LONGEST_SERIES else rows
 
 
 def _first_measured(inside: np.ndarray, selection: Selection) -> int:

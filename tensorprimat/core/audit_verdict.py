@@ -20,7 +20,7 @@ from tensorprimat.core.result import Result
 REFUSED = 0.20
 SUBTRACTED = "subtracted from the clock"
 """End of an explanation whose seconds the clock leaves out."""
-FASTER: Mapping[str, str] = {
+_FASTER: Mapping[str, str] = {
     START_UP: "first rows",
     EVALUATION: "rows with an evaluation",
     CHECKPOINT: "rows with a checkpoint",
@@ -52,8 +52,8 @@ def record(found: Sequence[AuditFinding], result: Result) -> Audit | None:
         clock_seconds=seconds,
         ratio=seconds / sum(run.expected for run in runs),
         explained_by=(
-            *(f"{explanation(what, spent)}, {SUBTRACTED}" for what, spent in subtracted.items()),
-            *(explanation(what, spent) for what, spent in included.items()),
+            *(f"{_explanation(what, spent)}, {SUBTRACTED}" for what, spent in subtracted.items()),
+            *(_explanation(what, spent) for what, spent in included.items()),
         ),
         unexplained_seconds=sum(run.unexplained for run in runs),
     )
@@ -67,14 +67,14 @@ def _work_of_a_step(result: Result) -> tuple[float, Literal["tokens", "samples",
     return (config.global_batch_size, "samples") if config.global_batch_size else (1.0, "steps")
 
 
-def explanation(what: str, seconds: float) -> str:
+def _explanation(what: str, seconds: float) -> str:
     """Return a reason with its seconds as a phrase.
 
     >>> explanation("start-up", 212.3), explanation("start-up", -7.34)
     ('start-up 212 s', 'first rows 7.3 s faster than the measured pace')
     """
     if seconds < 0:
-        return f"{FASTER.get(what, what)} {short_seconds(-seconds)} faster than the measured pace"
+        return f"{_FASTER.get(what, what)} {short_seconds(-seconds)} faster than the measured pace"
     return f"{what} {short_seconds(seconds)}"
 
 
@@ -115,7 +115,7 @@ def _contradiction(finding: AuditFinding) -> str:
         )
     if finding.rows_steps > finding.steps * (1 + WARNED):
         return f"the rows add up to {count(finding.rows_steps)} steps, but the log itself counts {count(finding.steps)}"
-    known = " and ".join(explanation(what, seconds) for what, seconds in (*finding.taken_out, *finding.explained))
+    known = " and ".join(_explanation(what, seconds) for what, seconds in (*finding.taken_out, *finding.explained))
     left = finding.seconds - sum(seconds for _, seconds in finding.explained)
     taken, left_over = different_seconds(finding.expected, left)
     return (
@@ -146,7 +146,7 @@ def pooled(audits: Sequence[Audit | None]) -> Audit | None:
     )
 
 
-def reason(audit: Audit | None) -> str | None:
+def gap_reason(audit: Audit | None) -> str | None:
     """Return a phrase that explains a gap of more than WARNED between headline and the log's own clock, else None."""
     if audit is None or audit.ratio is None or abs(audit.ratio - 1) <= WARNED:
         return None

@@ -89,7 +89,7 @@ class Gpu:
 
 
 CELLS = ("memory_gb", "memory_tb_per_second", "tdp_watts", "cores")
-TABLES = ("peak_tflops", "achievable_tflops")
+_TABLES = ("peak_tflops", "achievable_tflops")
 """Fields of a Gpu that hold one sourced value, and one for each precision."""
 
 
@@ -166,14 +166,14 @@ def published_models() -> tuple[PublishedModel, ...]:
             source=row["source"],
             active_parameters=row.get("active_parameters"),
         )
-        for row in data_files.read("models")["model"]
+        for row in data_files.read_data("models")["model"]
     )
 
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """Return every GPU of the catalogue."""
-    document = data_files.read("gpus")
+    document = data_files.read_data("gpus")
     sources = document["sources"]
 
     def fact(cell: dict[str, Any]) -> SourcedValue:
@@ -188,7 +188,7 @@ def gpus() -> tuple[Gpu, ...]:
             **row
             | {name: tuple(row[name]) for name in ("names", "lacks")}
             | {name: fact(row[name]) for name in CELLS if name in row}
-            | {name: facts(row.get(name, {})) for name in TABLES}
+            | {name: facts(row.get(name, {})) for name in _TABLES}
         )
         for row in document["gpu"]
     )
@@ -296,14 +296,14 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
         names=(),
         lacks=tuple(precision for precision in first.lacks if all(precision in gpu.lacks for gpu in others)),
         **{cell: agreed(cell) for cell in CELLS},  # type: ignore[arg-type]  # the fields of Gpu that hold one
-        **{table: agreed_table(table) for table in TABLES},  # type: ignore[arg-type]
+        **{table: agreed_table(table) for table in _TABLES},  # type: ignore[arg-type]
     )
 
 
 @cache
 def prices() -> tuple[Price, ...]:
     """Return every price, in the file's order: the first of a GPU is the one in use."""
-    return tuple(Price(**row) for row in data_files.read("prices")["price"])
+    return tuple(Price(**row) for row in data_files.read_data("prices")["price"])
 
 
 @cache
@@ -311,5 +311,6 @@ def published_tables() -> tuple[Published, ...]:
     """Return the rows of published.toml; analysis/published.py puts them into one list with the MLPerf library."""
     known = {column.name for column in fields(Published)}
     return tuple(
-        Published(**{key: row[key] for key in known & row.keys()}) for row in data_files.read("published")["result"]
+        Published(**{key: row[key] for key in known & row.keys()})
+        for row in data_files.read_data("published")["result"]
     )

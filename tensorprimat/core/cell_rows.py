@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.micro_result import LARGEST_BYTES, MicroResult, parsed
+from tensorprimat.core.micro_result import LARGEST_CELL_BYTES, MicroResult, parsed
 from tensorprimat.core.quantities import count
 
 MicroRow = dict[str, Any]
@@ -41,7 +41,7 @@ def load_rows(folder: Path) -> tuple[list[MicroRow], list[str]]:
     problems: list[str] = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else [folder]:
         try:
-            content = regular.content(path, most_bytes=LARGEST_BYTES)
+            content = regular.content(path, most_bytes=LARGEST_CELL_BYTES)
             document = parsed(content, path)
         except InputError as error:
             problems.append(f"left out: {error}")

@@ -23,7 +23,7 @@ EARLIER_WARNING = re.compile(r"steps: (?:run \d+: )?\d+ unexplained (?:outliers?
 """A warning of these checks in result files from before 2026-11-25; the checks now print other words."""
 
 
-def warnings_about(result: Result, selections: Sequence[Selection]) -> tuple[str, ...]:
+def result_warnings(result: Result, selections: Sequence[Selection]) -> tuple[str, ...]:
     """Return every warning that follows from the figures and steps of a summarised result."""
     return (
         *_unknown_figures(result),

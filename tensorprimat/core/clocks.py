@@ -11,7 +11,7 @@ import numpy as np
 from tensorprimat.core.steps import FloatArray, Steps
 
 FINEST = 1e-3  # seconds; dates with more than three decimals count as milliseconds
-LOOKED_AT = 1000  # gaps that are tested before all of them: they rule out most wrong resolutions
+_LOOKED_AT = 1000  # gaps that are tested before all of them: they rule out most wrong resolutions
 DATES = "the timestamps of the rows"  # name of this clock in messages
 
 
@@ -25,7 +25,7 @@ def resolution_of(moments: np.ndarray) -> float:
     """
     gaps = np.diff(moments)
     for grain in (60.0, 1.0):
-        if all((np.abs(part - grain * np.round(part / grain)) < FINEST).all() for part in (gaps[:LOOKED_AT], gaps)):
+        if all((np.abs(part - grain * np.round(part / grain)) < FINEST).all() for part in (gaps[:_LOOKED_AT], gaps)):
             return grain
     return FINEST
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tensorprimat.core import decoders, models
 from tensorprimat.core.decoders import Decoder, Layer
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.families import FAMILIES, Config, complete, whole
+from tensorprimat.core.families import FAMILIES, Config, complete_config, positive_entry
 from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.shape_parts import Experts, LatentAttention
@@ -24,7 +24,7 @@ _GPT2_NAMES = {
 }
 MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "kv_lora_rank")
 """Entries that only models with experts or latent attention have."""
-SAME_COUNT = 1e-3  # relative; no shape counts the gates of shared experts
+_SAME_COUNT = 1e-3  # relative; no shape counts the gates of shared experts
 
 
 def kinds() -> list[str]:
@@ -56,13 +56,13 @@ def of_decoder(decoder: Decoder, config: Config) -> ModelShape:
     config: the entries that the decoder comes from.
     """
     try:
-        shape = _shape(decoder, complete(config))
+        shape = _shape(decoder, complete_config(config))
     except ValidationError as error:
         raise UsageError(first_fault(error)) from error
     untied = 0 if decoder.tied_embeddings else decoder.embedding_weights
     weights = models.matrix_parameters(shape) + models.idle_parameters(shape) + untied
     counts = (models.matrix_parameters(shape) / decoder.active_weights, weights / decoder.weights)
-    if any(abs(ratio - 1) > SAME_COUNT for ratio in counts):
+    if any(abs(ratio - 1) > _SAME_COUNT for ratio in counts):
         raise UsageError(f"the layers of this {decoder.kind} differ in a way that a shape cannot express")
     return shape
 
@@ -70,7 +70,7 @@ def of_decoder(decoder: Decoder, config: Config) -> ModelShape:
 def _of_gpt2(config: Config) -> dict[str, object]:
     """Return GPT-2's entries by the names of later models; without n_inner its MLP has four times the width."""
     renamed = {new: config[old] for old, new in _GPT2_NAMES.items() if config.get(old) is not None}
-    inner = 4 * whole(renamed, "hidden_size")
+    inner = 4 * positive_entry(renamed, "hidden_size")
     return {"tie_word_embeddings": True, "intermediate_size": inner, "vocab_size": 50_257, **config, **renamed}
 
 
@@ -78,7 +78,7 @@ def _shape(decoder: Decoder, config: Config) -> ModelShape:
     layers, family = decoder.layers, FAMILIES[decoder.kind]
     mixed = [layer for layer in layers if layer.experts]
     dense = [layer for layer in layers if not layer.experts]
-    heads = whole(config, "num_attention_heads")
+    heads = positive_entry(config, "num_attention_heads")
     windows = {layer.window for layer in layers} - {None}
     if len(windows) > 1 or any(layer.chunk for layer in layers):
         raise UsageError("its layers have windows of several sizes or chunks, which no shape expresses")
@@ -88,7 +88,7 @@ def _shape(decoder: Decoder, config: Config) -> ModelShape:
         hidden_size=decoder.hidden_size,
         ffn_hidden_size=_common("MLPs", [layer.mlp_width for layer in dense] or [mixed[0].mlp_width]),
         num_attention_heads=heads,
-        num_key_value_heads=whole(config, "num_key_value_heads", default=heads),
+        num_key_value_heads=positive_entry(config, "num_key_value_heads", default=heads),
         head_dim=_common("heads", [layer.query_width for layer in layers]) // heads,
         vocab_size=decoder.vocab_size,
         gated_mlp=family.gated,

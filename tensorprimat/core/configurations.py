@@ -41,7 +41,7 @@ class Configuration:
 @cache
 def methodologies() -> tuple[Configuration, ...]:
     """Return every configuration of every methodology, the default first: the first that fits is the headline."""
-    document = data_files.read("methodologies")
+    document = data_files.read_data("methodologies")
     rows = tuple(Configuration(**{**row, "gpus": tuple(row["gpus"])}) for row in document["configuration"])
     return (*_agreed(rows, document["agreed"]), *rows)
 
@@ -106,7 +106,7 @@ def find_configurations(
     ]
 
 
-def differing(config: TrainingConfig, row: Configuration) -> list[str]:
+def contradicted_values(config: TrainingConfig, row: Configuration) -> list[str]:
     """Return the values that a configuration states and a row of a methodology contradicts, one phrase for each."""
     return [
         f"{key} {stated} instead of {getattr(row, key)}"

@@ -19,7 +19,7 @@ from tensorprimat.core.models import ALIASES, FULL_BATCH, TINY_BATCH, Preset
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 
-PRESETS = ("full", "tiny")
+_PRESETS = ("full", "tiny")
 TINY_LENGTH = 2048
 
 
@@ -88,7 +88,7 @@ class ConfiguredModel:
 def model_of(spec: RunSpec) -> Preset | ConfiguredModel:
     """Return the model that a spec trains: a built-in preset, or that of its configuration. Raises UsageError."""
     return (
-        models.find(spec.model, spec.preset)
+        models.find_preset(spec.model, spec.preset)
         if spec.config is None
         else configured(spec.model, spec.config, spec.preset)
     )
@@ -97,8 +97,8 @@ def model_of(spec: RunSpec) -> Preset | ConfiguredModel:
 def configured(name: str, config: Config, preset: str) -> ConfiguredModel:
     """Return a model by its complete configuration. Raises UsageError for another preset or an impossible number."""
     size = ALIASES.get(preset.lower(), preset.lower())
-    if size not in PRESETS:
-        raise UsageError(f"no preset {preset!r} of {name}; presets: {', '.join(PRESETS)}")
+    if size not in _PRESETS:
+        raise UsageError(f"no preset {preset!r} of {name}; presets: {', '.join(_PRESETS)}")
     decoder = decoders.decoder_of(config)
     if decoder is None:
         raise UsageError(f"{name}: {not_known(str(config.get('model_type')))}")

@@ -12,7 +12,7 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # only there before 3.11
 
 
-def read(name: str) -> dict[str, Any]:
+def read_data(name: str) -> dict[str, Any]:
     """Return the document of data/NAME.toml."""
     text = (files("tensorprimat") / "data" / f"{name}.toml").read_text("utf-8")
     document: dict[str, Any] = tomllib.loads(text)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.families import FAMILIES, Config, Family, complete, count, whole
+from tensorprimat.core.families import FAMILIES, Config, Family, complete_config, entry_from_zero, positive_entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +145,9 @@ def decoder_of(config: Config) -> Decoder | None:
     family = FAMILIES.get(kind)
     if family is None:
         return None
-    config = complete(config)
-    hidden, vocabulary = whole(config, "hidden_size"), whole(config, "vocab_size")
-    layers = whole(config, "num_hidden_layers")
+    config = complete_config(config)
+    hidden, vocabulary = positive_entry(config, "hidden_size"), positive_entry(config, "vocab_size")
+    layers = positive_entry(config, "num_hidden_layers")
     if layers > MOST_LAYERS:
         raise UsageError(f"num_hidden_layers: {layers:,} is more than {MOST_LAYERS:,}")
     if vocabulary < LEAST_VOCABULARY:
@@ -164,7 +164,7 @@ def decoder_of(config: Config) -> Decoder | None:
 
 
 def _layer(config: Config, family: Family, position: int) -> Layer:
-    hidden = whole(config, "hidden_size")
+    hidden = positive_entry(config, "hidden_size")
     attention = _latent(config) if family.latent else _grouped(config, family)
     reach: dict[str, Any] = {"chunk" if family.chunked else "window": family.reach(config, position)}
     is_mixed = family.experts is not None and family.experts(config, position)
@@ -175,11 +175,11 @@ def _layer(config: Config, family: Family, position: int) -> Layer:
 
 def _grouped(config: Config, family: Family) -> dict[str, Any]:
     """Return the numbers of attention with queries in groups that share keys and values."""
-    hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
-    pairs_of_heads = whole(config, "num_key_value_heads", default=heads)
+    hidden, heads = positive_entry(config, "hidden_size"), positive_entry(config, "num_attention_heads")
+    pairs_of_heads = positive_entry(config, "num_key_value_heads", default=heads)
     if heads % pairs_of_heads:
         raise UsageError(f"num_key_value_heads: {pairs_of_heads} does not divide {heads} attention heads")
-    size = whole(config, "head_dim", default=hidden // heads)
+    size = positive_entry(config, "head_dim", default=hidden // heads)
     queries, keys = heads * size, pairs_of_heads * size
     stated = config.get("qkv_bias", config.get("attention_bias")) if family.qkv_bias is None else family.qkv_bias
     everywhere = bool(family.biased or config.get("use_bias"))
@@ -204,11 +204,11 @@ def _latent(config: Config) -> dict[str, Any]:
     """Return the numbers of multi-head latent attention as training computes it.
 
     DeepSeek V2, arXiv:2405.04434, section 2.1."""
-    hidden, heads = whole(config, "hidden_size"), whole(config, "num_attention_heads")
-    rank, rotated = whole(config, "kv_lora_rank"), whole(config, "qk_rope_head_dim")
-    plain, values = whole(config, "qk_nope_head_dim"), whole(config, "v_head_dim")
+    hidden, heads = positive_entry(config, "hidden_size"), positive_entry(config, "num_attention_heads")
+    rank, rotated = positive_entry(config, "kv_lora_rank"), positive_entry(config, "qk_rope_head_dim")
+    plain, values = positive_entry(config, "qk_nope_head_dim"), positive_entry(config, "v_head_dim")
     queries = heads * (plain + rotated)
-    query_rank = count(config, "q_lora_rank")
+    query_rank = entry_from_zero(config, "q_lora_rank")
     bias = bool(config.get("attention_bias"))
     weights = (queries + hidden) * query_rank or hidden * queries
     weights += hidden * (rank + rotated) + rank * heads * (plain + values) + heads * values * hidden
@@ -224,8 +224,8 @@ def _latent(config: Config) -> dict[str, Any]:
 
 
 def _dense(config: Config, family: Family) -> dict[str, Any]:
-    hidden = whole(config, "hidden_size")
-    inner = whole(config, "intermediate_size_mlp", "intermediate_size")
+    hidden = positive_entry(config, "hidden_size")
+    inner = positive_entry(config, "intermediate_size_mlp", "intermediate_size")
     inputs = 2 if family.gated else 1
     biased = bool(family.biased or config.get("mlp_bias") or config.get("use_bias"))
     return {
@@ -236,15 +236,15 @@ def _dense(config: Config, family: Family) -> dict[str, Any]:
 
 
 def _experts(config: Config, family: Family) -> dict[str, Any]:
-    hidden = whole(config, "hidden_size")
-    inner = whole(config, "moe_intermediate_size", "intermediate_size")
-    experts = whole(config, "n_routed_experts", "num_local_experts", "num_experts")
-    active = whole(config, "num_experts_per_tok")
+    hidden = positive_entry(config, "hidden_size")
+    inner = positive_entry(config, "moe_intermediate_size", "intermediate_size")
+    experts = positive_entry(config, "n_routed_experts", "num_local_experts", "num_experts")
+    active = positive_entry(config, "num_experts_per_tok")
     if active > experts:
         raise UsageError(f"num_experts_per_tok: {active} is more than the {experts} experts")
-    shared = inner * (count(config, "n_shared_experts") + family.chunked)  # one in Llama 4
+    shared = inner * (entry_from_zero(config, "n_shared_experts") + family.chunked)  # one in Llama 4
     gate = 0
-    if width := count(config, "shared_expert_intermediate_size"):  # weighted by a gate of one output
+    if width := entry_from_zero(config, "shared_expert_intermediate_size"):  # weighted by a gate of one output
         shared, gate = shared + width, hidden
     biased = family.sinks  # gpt-oss has biases in router and experts
     return {

@@ -14,7 +14,7 @@ from tensorprimat.core.processes import usable_cores
 
 WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
 WORTH_BEGINNING_BYTES = 2**26  # hashed in less time than importing a reader takes
-BLOCK_BYTES = 2**20  # stays in the cache of a core from reading to hashing
+DIGEST_BLOCK_BYTES = 2**20  # stays in the cache of a core from reading to hashing
 
 
 class Digest:
@@ -31,9 +31,9 @@ class Digest:
         self._thread.start()
 
     def _run(self) -> None:
-        block = memoryview(bytearray(BLOCK_BYTES))
+        block = memoryview(bytearray(DIGEST_BLOCK_BYTES))
         try:
-            with regular.opened(self._path) as file:
+            with regular.open_regular(self._path) as file:
                 while count := file.readinto(block):  # type: ignore[attr-defined]
                     self._hash.update(block[:count])
                     self._size_bytes += count
@@ -73,11 +73,11 @@ def begin_first(arguments: Iterable[str]) -> None:
     for path in map(Path, arguments):
         with contextlib.suppress(OSError, ValueError):  # no path, or its reader reports the error
             if path.is_file() and path.stat().st_size >= WORTH_BEGINNING_BYTES:
-                _begun[path] = regular.state(path), Digest(path)
+                _begun[path] = regular.file_state(path), Digest(path)
                 return
 
 
-def of(path: Path) -> Digest:
+def digest_of(path: Path) -> Digest:
     """Return the digest of a regular file: the one that was begun, if the file has not changed since."""
     state, begun = _begun.pop(path, ((), None))
-    return begun if begun and state == regular.state(path) else Digest(path)
+    return begun if begun and state == regular.file_state(path) else Digest(path)

@@ -23,7 +23,7 @@ SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[PowerM
 """Sections of a result that hold figures, by their names; `reported` is a part of performance_metrics."""
 FROM_STEPS = "computed from the steps"
 FROM_PRINTED = "printed by the framework for each row, combined over the rows"
-ROUNDED = 1e-3  # relative; a file holds at least 4 digits of a figure
+_ROUNDED = 1e-3  # relative; a file holds at least 4 digits of a figure
 FROM_FILE = "taken from the file, which states it for the whole run; no steps support it"
 
 
@@ -77,7 +77,7 @@ def figures_of(result: Result, section: str) -> Iterator[tuple[str, float]]:
 
 
 def _explained(result: Result, field: str, value: float, term: Term | None) -> Explained:
-    if term is not None and not math.isclose(term.value, value, rel_tol=ROUNDED):
+    if term is not None and not math.isclose(term.value, value, rel_tol=_ROUNDED):
         term = None  # the steps give another value, so they do not support this one
     timer = result.provenance.timer
     from_rate = (
@@ -118,7 +118,7 @@ def measured_lines(result: Result) -> list[str]:
         return []
     lines, of_source = (measured_of(result)[2].column(name) for name in ("line", "source"))
     return [
-        f"{one_line(source.file)}: {terms.lines_of(lines[of_source == position])}"
+        f"{one_line(source.file)}: {terms.describe_lines(lines[of_source == position])}"
         for position, source in enumerate(result.provenance.sources)
     ]
 

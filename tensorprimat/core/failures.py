@@ -147,7 +147,7 @@ def signal_of_rank(line: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def is_summary(line: str) -> bool:
+def is_failure_summary(line: str) -> bool:
     """Return True for a line that launchers print after a failure and that does not state its cause.
 
     >>> is_summary("  exitcode  : 1 (pid: 12)"), is_summary("ValueError: bad shape")

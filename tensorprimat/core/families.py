@@ -60,10 +60,10 @@ class Family:
             return None
         types = config.get("layer_types") if self.limited is not every else None  # one mask for all layers
         is_limited = item(config, "layer_types", layer) != "full_attention" if types else self.limited(config, layer)
-        return whole(config, size) if is_limited else None
+        return positive_entry(config, size) if is_limited else None
 
 
-def whole(config: Config, *names: str, default: int | None = None) -> int:
+def positive_entry(config: Config, *names: str, default: int | None = None) -> int:
     """Return the first entry that is present. Raises UsageError if none is, or if it is not a positive whole number."""
     for name in names:
         value = config.get(name)
@@ -76,9 +76,9 @@ def whole(config: Config, *names: str, default: int | None = None) -> int:
     return default
 
 
-def count(config: Config, name: str) -> int:
+def entry_from_zero(config: Config, name: str) -> int:
     """Return an entry that may be 0, or 0 if it is absent. Raises UsageError if it is not a whole number from 0."""
-    return whole(config, name) if config.get(name) else 0
+    return positive_entry(config, name) if config.get(name) else 0
 
 
 def item(config: Config, name: str, layer: int) -> Any:
@@ -104,11 +104,11 @@ def every(_config: Config, _layer: int) -> bool:
 
 def _but_every(period: int, entry: str = "") -> Rule:
     """Return the rule for all layers but the last of each period. entry: key of a configuration's own period."""
-    return lambda config, layer: (layer + 1) % whole(config, entry, default=period) != 0
+    return lambda config, layer: (layer + 1) % positive_entry(config, entry, default=period) != 0
 
 
 def _upper(config: Config, layer: int) -> bool:
-    return layer >= whole(config, "max_window_layers", default=28)
+    return layer >= positive_entry(config, "max_window_layers", default=28)
 
 
 def _odd_and_lower(config: Config, layer: int) -> bool:
@@ -119,20 +119,20 @@ def _rotated(config: Config, layer: int) -> bool:
     """Return True for a layer with rotary embedding, for which no_rope_layers has a 1."""
     if config.get("no_rope_layers"):
         return bool(item(config, "no_rope_layers", layer))
-    return (layer + 1) % whole(config, "no_rope_layer_interval", default=4) != 0
+    return (layer + 1) % positive_entry(config, "no_rope_layer_interval", default=4) != 0
 
 
 def _sparse_qwen(config: Config, layer: int) -> bool:
-    step = whole(config, "decoder_sparse_step", default=1)
+    step = positive_entry(config, "decoder_sparse_step", default=1)
     return layer not in _listed(config, "mlp_only_layers") and (layer + 1) % step == 0
 
 
 def _sparse_deepseek(config: Config, layer: int) -> bool:
-    return layer >= count(config, "first_k_dense_replace")
+    return layer >= entry_from_zero(config, "first_k_dense_replace")
 
 
 def _sparse_llama4(config: Config, layer: int) -> bool:
-    step = whole(config, "interleave_moe_layer_step", default=1)
+    step = positive_entry(config, "interleave_moe_layer_step", default=1)
     return layer in _listed(config, "moe_layers") if config.get("moe_layers") else (layer + 1) % step == 0
 
 
@@ -196,6 +196,6 @@ FAMILIES: Mapping[str, Family] = {
 """`model_type` → the features of its layers. A test compares each with transformers' class."""
 
 
-def complete(config: Config) -> Config:
+def complete_config(config: Config) -> Config:
     """Return the entries with the defaults of their architecture for those that are absent."""
     return {**FAMILIES[str(config.get("model_type"))].defaults, **config}

@@ -23,7 +23,7 @@ import time
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 IS_LINUX = sys.platform == "linux"
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-POLL_SECONDS = 0.5  # between two checks of the parent where the kernel sends no signal
+_POLL_SECONDS = 0.5  # between two checks of the parent where the kernel sends no signal
 
 
 def prctl(option: int, value: int) -> None:
@@ -117,7 +117,7 @@ def main(argv: list[str]) -> int:
         os.dup2(nothing, stream)
     if not IS_LINUX:
         signal.signal(signal.SIGALRM, parent_may_be_gone)
-        signal.setitimer(signal.ITIMER_REAL, POLL_SECONDS, POLL_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, _POLL_SECONDS, _POLL_SECONDS)
     code = _code_of(leader)
     leader = 0  # its number may be given to another process
     kill_all(leader)

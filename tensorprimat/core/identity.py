@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core import names, settings
-from tensorprimat.core.quantities import listed
+from tensorprimat.core.quantities import shortened_list
 from tensorprimat.core.result import ModelShape, Result, Run
 from tensorprimat.core.settings import Setting, Weight
 from tensorprimat.core.steady import NORMAL_MAD, median
@@ -29,7 +29,7 @@ OTHER_SPEED = 0.08  # repetitions scatter by 1 to 2 %, days and cooling move a m
 SPREADS = 2.0  # and on a noisy machine at least this many times the spread of its own steps
 SAME_MOMENT = 2.0  # seconds: how far the dates of one iteration differ between ranks of one run
 FEWEST_VALUES = 2  # of a printed pace: any run can print "6.06 s, 6.06 s, 6.05 s"
-MOST_VALUES = 3  # of runs that a sentence names
+_MOST_VALUES = 3  # of runs that a sentence names
 SAME_PACE = 0.01  # relative: ranks of one run wait for each other in every step
 PACE_COLUMNS = (
     "seconds", "reported_tokens_per_second_per_gpu", "reported_tokens_per_second", "reported_samples_per_second",
@@ -69,7 +69,7 @@ def _reader(setting: Setting) -> Reader:
         value = getattr(result.training_config, setting.name)
         own = sorted({getattr(run, setting.name) for run in result.runs} - {None}) if of_runs else []
         if len(own) > 1:
-            return listed(list(map(str, own)), MOST_VALUES)
+            return shortened_list(list(map(str, own)), _MOST_VALUES)
         if value is None or value == "":
             return None
         if setting.kind == "word":
@@ -190,7 +190,7 @@ FIELDS: tuple[Field, ...] = (
     _fact("power_limit_watts", "power limit", "context", _watts),
 )  # fmt: skip
 BY_KEY = {field.key: field for field in FIELDS}
-DEVICE = Field(
+_DEVICE = Field(
     key="device", label="device", weight="configuration", read=lambda result: _text(result.gpu_info.device_name)
 )
 """Not a field of fairness, which compares devices, but always one of identity."""
@@ -207,10 +207,10 @@ def signature(result: Result, *, context: bool = True) -> tuple[str | None, ...]
 
 def _fields(context: bool) -> list[Field]:
     of_list = [f for f in FIELDS if f.identifies and (context or f.weight != "context" or f.key == "engine")]
-    return [DEVICE, *of_list]
+    return [_DEVICE, *of_list]
 
 
-def differing(one: Result, other: Result, *, unknown_equal: bool = False, context: bool = True) -> list[Field]:
+def differing_fields(one: Result, other: Result, *, unknown_equal: bool = False, context: bool = True) -> list[Field]:
     """Return the fields in which two results differ, so that they are not runs of one benchmark; empty if they are.
 
     unknown_equal: a fact that only one of them states counts as equal, as among files that the user put on one side.

@@ -23,14 +23,14 @@ from tensorprimat.core.result import SCHEMA_VERSION, GpuInfo, MemoryMetrics, Per
 from tensorprimat.core.spec import MODELS
 from tensorprimat.core.units import GB, GIB
 
-PLATFORMS = {"cuda": "nvd", "nvd": "nvd", "nvidia": "nvd", "nemo": "nvd", "rocm": "amd", "amd": "amd", "cpu": "cpu"}
+_PLATFORMS = {"cuda": "nvd", "nvd": "nvd", "nvidia": "nvd", "nemo": "nvd", "rocm": "amd", "amd": "amd", "cpu": "cpu"}
 STACKS = {"nvd": "cuda", "amd": "rocm", "cpu": "cpu"}
-ENGINES = {"nemo": "nemo", "primus": "primus", "prim": "primus"}
+_ENGINES_IN_NAMES = {"nemo": "nemo", "primus": "primus", "prim": "primus"}
 """Spelling in file names and software stacks of version 2 → engine of this project; other trainers have none."""
-TIMING = {"primus": "reported"}
+_TIMING = {"primus": "reported"}
 """Engine of such a file → who measured its steps, where it is not this project."""
 
-ALIASES = {
+_ALIASES = {
     "sequence_length": ("seq_length",),
     "tensor_model_parallel_size": ("tensor_parallel_size", "tensor_parallel"),
     "pipeline_model_parallel_size": ("pipeline_parallel_size", "pipeline_parallel"),
@@ -49,14 +49,14 @@ SERIES = {
 }
 """Column of `Steps` → keys of the series at the top level; a memory series is in GB."""
 
-RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second")
-SAME_COUNT = 0.01  # relative: rates are printed with a decimal or two
+_RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second")
+_SAME_COUNT = 0.01  # relative: rates are printed with a decimal or two
 SAME_PEAK = 0.001  # relative: a peak and its series are rounded to two decimals
 
 DEVICE_USED_METHODS = ("smi_total_vram",)
 """Values of `measurement_method` that read the whole device from the driver; the others read the allocator."""
 
-LARGEST = 10**30  # no count is larger, and some larger integers have no float
+_LARGEST = 10**30  # no count is larger, and some larger integers have no float
 UNKNOWN_WORDS = frozenset({"", "-", "n/a", "na", "none", "null", "unknown", "nan", "inf", "-inf", "infinity"})
 _FILE_TIME = re.compile(r"(?<!\d)(\d{8})_(\d{6})(?!\d)")
 _FILE_NAME = re.compile(r"benchmark_(?:cuda|rocm|cpu|nemo|nvd|amd|unknown)_(?P<rest>.+)", re.IGNORECASE)
@@ -109,7 +109,7 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
         "memory_metrics": memory or None,
         "provenance": {
             "engine": LOGS if from_primus_log else engine,
-            "timing": "reported" if from_primus_log else TIMING.get(engine or "", "measured"),
+            "timing": "reported" if from_primus_log else _TIMING.get(engine or "", "measured"),
             "sources": [{"file": str(document["source_log_file"])}] if document.get("source_log_file") else [],
             "assumed": assumed,
         },
@@ -121,10 +121,10 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _confirmed_gpus(config: dict[str, Any], gpu: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, str]:
     """Fill num_gpus from device_count where the file's own rates confirm it. Returns the assumption and its reason."""
-    count, total, per_gpu = gpu.get("device_count"), figures.get(RATES[0]), figures.get(RATES[1])
+    count, total, per_gpu = gpu.get("device_count"), figures.get(_RATES[0]), figures.get(_RATES[1])
     if config.get("num_gpus") is not None or not (_number(count) and _number(total) and _number(per_gpu)):
         return {}
-    if abs(total / per_gpu / count - 1) > SAME_COUNT:
+    if abs(total / per_gpu / count - 1) > _SAME_COUNT:
         return {}
     config["num_gpus"] = count
     return {"num_gpus": f"gpu_info.device_count; tokens/s is {count} x tokens/s per GPU in this file"}
@@ -141,7 +141,7 @@ def _section(document: Mapping[str, Any], name: str, path: Path) -> dict[str, An
 
 def _platform(document: Mapping[str, Any], gpu: Mapping[str, Any]) -> str | None:
     for word in (document.get("platform"), gpu.get("hardware_type"), gpu.get("platform"), gpu.get("software_stack")):
-        if (platform := PLATFORMS.get(str(word).lower())) is not None:
+        if (platform := _PLATFORMS.get(str(word).lower())) is not None:
             return platform
     return None
 
@@ -149,7 +149,9 @@ def _platform(document: Mapping[str, Any], gpu: Mapping[str, Any]) -> str | None
 def _engine(document: Mapping[str, Any], gpu: Mapping[str, Any], path: Path) -> str | None:
     """Return "nemo" or "primus" if the document or its file name states it, else None."""
     words = (document.get("framework"), gpu.get("software_stack"), *path.stem.split("_"))
-    return next((ENGINES[word] for word in (str(word).lower() for word in words) if word in ENGINES), None)
+    return next(
+        (_ENGINES_IN_NAMES[word] for word in (str(word).lower() for word in words) if word in _ENGINES_IN_NAMES), None
+    )
 
 
 def _model(document: Mapping[str, Any], config: Mapping[str, Any], path: Path, warnings: list[str]) -> dict[str, Any]:
@@ -191,7 +193,7 @@ def _known(section: Mapping[str, Any], record: Any, name: str, warnings: list[st
     """Return a section's values for the fields of a record, under today's keys, without placeholders for "unknown"."""
     found = {}
     for field in record.model_fields:
-        key = next((key for key in (field, *ALIASES.get(field, ())) if section.get(key) is not None), None)
+        key = next((key for key in (field, *_ALIASES.get(field, ())) if section.get(key) is not None), None)
         if key is not None:
             found[field] = section[key]
     return _clean(found, name, warnings)
@@ -214,7 +216,7 @@ def _is_measured(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().lower() not in UNKNOWN_WORDS
     if isinstance(value, int) and not isinstance(value, bool):
-        return 0 < value < LARGEST
+        return 0 < value < _LARGEST
     if isinstance(value, float):
         return math.isfinite(value) and value > 0
     return True
@@ -228,7 +230,7 @@ def _performance(figures: dict[str, Any], *, with_steps: bool) -> dict[str, Any]
     """Return the file's means; with steps only as `reported`, because core/summary computes every figure again."""
     if not with_steps:
         return {**figures, "basis": "reported_means"}
-    reported = {name: figures[name] for name in RATES if name in figures}
+    reported = {name: figures[name] for name in _RATES if name in figures}
     if "avg_step_time_seconds" in figures:
         reported["step_time_seconds"] = figures["avg_step_time_seconds"]
     return {"reported": reported}

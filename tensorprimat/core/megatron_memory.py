@@ -26,7 +26,7 @@ WEIGHT_BYTES = 2  # BF16; in FP8 a copy by rows and one by columns, of one byte 
 GRADIENT_BYTES = 2  # reduced in BF16, as NVIDIA's performance settings have it; 4 where they are reduced in float32
 STATE_BYTES = 12  # float32 weights and both moments of Adam, split over the ranks
 COPIED_GRADIENT_BYTES = 4  # float32 gradients that the optimizer steps with, split over the ranks
-WIDTH = 2  # BF16
+BF16_BYTES = 2  # BF16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class RankLayout:
         return float(min(self.pipeline, micro_batches))
 
 
-def kept_bytes_per_token(shape: ModelShape, *, fp8: bool) -> float:
+def megatron_kept_bytes_per_token(shape: ModelShape, *, fp8: bool) -> float:
     """Return the bytes that one layer keeps of one token for backward.
 
     Both norms and each linear layer keep their input. Fused attention keeps the rotated queries and keys, the
@@ -64,7 +64,7 @@ def kept_bytes_per_token(shape: ModelShape, *, fp8: bool) -> float:
     first = (2 if shape.gated_mlp else 1) * feed_forward  # the MLP's first product, of which the activation is computed
     others = 2 * hidden + rotated_and_projected + queries + first
     linear_inputs = 2 * hidden + feed_forward  # attention already keeps its output, the fourth
-    return float(WIDTH * others + (linear_inputs + queries if fp8 else WIDTH * linear_inputs))
+    return float(BF16_BYTES * others + (linear_inputs + queries if fp8 else BF16_BYTES * linear_inputs))
 
 
 def of_layout(
@@ -78,7 +78,7 @@ def of_layout(
     recomputed_layers: int = 0,
     gradient_bytes: int = GRADIENT_BYTES,
     state_bytes: int = STATE_BYTES + COPIED_GRADIENT_BYTES,
-    logit_bytes: int = WIDTH,
+    logit_bytes: int = BF16_BYTES,
 ) -> MemoryEstimate:
     """Return the memory of the fullest rank when backward of its first micro-batch begins.
 
@@ -90,11 +90,15 @@ def of_layout(
     ends = 1 if shape.tied_embeddings or layout.pipeline > 1 else 2  # embedding and head; one if tied or split
     layers = models.parameters(shape) - embedding * (1 if shape.tied_embeddings else 2)
     parameters = (layers / layout.pipeline + ends * embedding) / layout.tensor
-    token_bytes = kept_bytes_per_token(shape, fp8=fp8) / layout.tensor  # sequence parallel: norms are split too
-    input_bytes = WIDTH * shape.hidden_size / layout.tensor
+    token_bytes = (
+        megatron_kept_bytes_per_token(shape, fp8=fp8) / layout.tensor
+    )  # sequence parallel: norms are split too
+    input_bytes = BF16_BYTES * shape.hidden_size / layout.tensor
     here = shape.num_layers / layout.pipeline
     again = min(float(recomputed_layers), here)
-    largest_gradient = WIDTH * (2 if shape.gated_mlp else 1) * shape.ffn_hidden_size / layout.tensor  # of gate and up
+    largest_gradient = (
+        BF16_BYTES * (2 if shape.gated_mlp else 1) * shape.ffn_hidden_size / layout.tensor
+    )  # of gate and up
     one_layer = tokens * (largest_gradient + (token_bytes if again else 0.0))
 
     def stage(*, held: float, is_last: bool) -> MemoryEstimate:
@@ -148,7 +152,9 @@ class MegatronCore:
         """Return the share of the layers whose forward pass runs again in backward, by flag or by NVIDIA's recipe."""
         if spec.recompute == "full":
             return 1.0
-        return self.recomputed_by_recipe(spec, device_name) / models.find(spec.model, spec.preset).shape.num_layers
+        return (
+            self.recomputed_by_recipe(spec, device_name) / models.find_preset(spec.model, spec.preset).shape.num_layers
+        )
 
     def forbids_context_parallel(self, spec: RunSpec) -> bool:
         """Return True if the model's attention window is shorter than the sequence, and the engine cannot split it.
@@ -160,7 +166,7 @@ class MegatronCore:
         """
         if self.exchanges_heads:
             return False
-        window = models.find(spec.model, spec.preset).shape.sliding_window
+        window = models.find_preset(spec.model, spec.preset).shape.sliding_window
         return window is not None and window < spec.sequence_length
 
     def uneven_split(self, spec: RunSpec) -> tuple[tuple[str, ...], str, int] | None:
@@ -170,7 +176,7 @@ class MegatronCore:
         Engine divides the heads by the context parallel size, too, where ranks exchange heads (see
         `forbids_context_parallel`).
         """
-        shape = models.find(spec.model, spec.preset).shape
+        shape = models.find_preset(spec.model, spec.preset).shape
         by_context = self.exchanges_heads and shape.sliding_window is not None and spec.context_parallel_size > 1
         by_heads = ("tensor_model_parallel_size", *(("context_parallel_size",) if by_context else ()))
         by_layers = ("pipeline_model_parallel_size",)
@@ -184,7 +190,7 @@ class MegatronCore:
 
     def estimate(self, spec: RunSpec, device_name: str | None = None) -> MemoryEstimate:
         """Return the memory of one device for a spec with NVIDIA's performance settings."""
-        shape = models.find(spec.model, spec.preset).shape
+        shape = models.find_preset(spec.model, spec.preset).shape
         aware = self.steps_with_bf16_gradients and spec.precision == "bf16"
         recomputed = self.recomputed_by_recipe(spec, device_name)
         return of_layout(

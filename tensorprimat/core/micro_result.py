@@ -27,10 +27,10 @@ from tensorprimat.core.units import TERA
 
 Pass = Literal["forward", "forward-backward", "train"]
 PASSES: tuple[Pass, ...] = ("forward", "forward-backward", "train")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+CELL_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 ATTENTIONS = ("sdpa", "eager", "flash")
 LARGEST_TIME_MS = 1e10  # four months
-LARGEST_BYTES = 2**25  # of a JSON file of cells; a sweep of ten thousand makes 10 MB
+LARGEST_CELL_BYTES = 2**25  # of a JSON file of cells; a sweep of ten thousand makes 10 MB
 TIME_DIGITS = 6  # significant digits of a trial time: a microsecond in a second
 ROPE_THETA, RMS_NORM_EPS = 10_000.0, 1e-5  # of the ladder; neither changes cost
 
@@ -76,15 +76,15 @@ class CellSpec(Record):
     def shape(self) -> ModelShape:
         """Return the model's shape with this cell's vocabulary."""
         if self.preset is not None:
-            named = models.find(self.architecture, self.preset).shape
+            named = models.find_preset(self.architecture, self.preset).shape
             return named if named.vocab_size == self.vocab else named.changed(vocab_size=self.vocab)
         heads = self.num_heads
-        return models.shape_of(self.num_layers, self.d_model, self.d_ff, heads, heads, self.vocab)
+        return models.shape_of_numbers(self.num_layers, self.d_model, self.d_ff, heads, heads, self.vocab)
 
     @property
     def as_preset(self) -> Preset:
         """Return the preset that a model class is built from."""
-        named = None if self.preset is None else models.find(self.architecture, self.preset)
+        named = None if self.preset is None else models.find_preset(self.architecture, self.preset)
         return Preset(
             model=self.architecture,
             name=self.model_size,
@@ -168,7 +168,7 @@ class CellSpec(Record):
             )
         for flag, word, words in (
             ("--pass", self.pass_name, PASSES),
-            ("--precision", self.precision, PRECISIONS),
+            ("--precision", self.precision, CELL_PRECISIONS),
             ("--attention", self.attention, ATTENTIONS),
         ):
             if word not in words:
@@ -324,7 +324,7 @@ def save(cell: MicroResult, path: Path) -> Path:
 
 def load(path: Path) -> MicroResult:
     """Read one cell that TensorPrimat wrote. Raises InputError for anything else."""
-    document = parsed(regular.content(path, most_bytes=LARGEST_BYTES), path)
+    document = parsed(regular.content(path, most_bytes=LARGEST_CELL_BYTES), path)
     if not isinstance(document, dict) or document.get("kind") != "cell":
         raise InputError("JSON, but not a cell of tprimat passes or sweep", path=path)
     try:

@@ -21,7 +21,7 @@ from tensorprimat.core.errors import InputError
 
 FORMAT = "tensorprimat-mlperf-library"
 VERSION = 1
-LARGEST_BYTES = 2**28  # the three rounds of 2024 and 2025 take half a megabyte
+_LARGEST_BYTES = 2**28  # the three rounds of 2024 and 2025 take half a megabyte
 DERIVED = "derived from the logs of MLPerf Training {round}; not verified by MLCommons"
 """Notice that the usage rules of MLPerf require for figures that it does not score: rate, tokens/s/GPU, MFU."""
 SUCCESS = "success"
@@ -107,17 +107,17 @@ def load(path: Path | None = None) -> Library:
     """Return the library of a file, or the package's own. Raises InputError for a file that holds none."""
     if path is None:
         return bundled()
-    return parse(regular.text(path, most_bytes=LARGEST_BYTES), name=path)
+    return parse_library(regular.text_of_file(path, most_bytes=_LARGEST_BYTES), name=path)
 
 
 @cache
 def bundled() -> Library:
     """Return the library of the package."""
     place = files("tensorprimat") / "data" / "mlperf_library.jsonl"
-    return parse(place.read_text("utf-8"), name="mlperf_library.jsonl")
+    return parse_library(place.read_text("utf-8"), name="mlperf_library.jsonl")
 
 
-def parse(text: str, *, name: Path | str) -> Library:
+def parse_library(text: str, *, name: Path | str) -> Library:
     """Return the library that a text holds. Raises InputError with the line that cannot be read."""
     lines = text.splitlines()
     head = _document(lines[0] if lines else "", name, 1)

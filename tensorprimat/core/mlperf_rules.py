@@ -36,7 +36,7 @@ def benchmarks() -> tuple[MlperfBenchmark, ...]:
     return tuple(MlperfBenchmark(**row) for row in _document()["benchmark"])
 
 
-def benchmark(name: str) -> MlperfBenchmark | None:
+def benchmark_rules(name: str) -> MlperfBenchmark | None:
     """Return the rules of a benchmark by its name in submissions, or None for one that is not in the table."""
     return next((row for row in benchmarks() if row.name == name), None)
 
@@ -60,7 +60,7 @@ class MlperfPrecision:
     date: date
 
 
-def precision_of(round: str, submitter: str, system: str, benchmark: str) -> MlperfPrecision | None:
+def submission_precision(round: str, submitter: str, system: str, benchmark: str) -> MlperfPrecision | None:
     """Return the precision of a submission by its own configuration, or None if it has not been looked up."""
     return _precisions().get((round, submitter, system, benchmark))
 
@@ -73,4 +73,4 @@ def _precisions() -> dict[tuple[str, str, str, str], MlperfPrecision]:
 
 @cache
 def _document() -> dict[str, Any]:
-    return data_files.read("mlperf")
+    return data_files.read_data("mlperf")

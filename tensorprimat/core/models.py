@@ -164,7 +164,7 @@ def _attention_matrices(shape: ModelShape) -> int:
     return into_queries + into_latent + out_of_latent + values * hidden
 
 
-def shape_of(
+def shape_of_numbers(
     layers: int, width: int, ffn: int, heads: int, key_value_heads: int, vocabulary: int, **features: bool | int | None
 ) -> ModelShape:
     """Return a shape by its numbers, with heads that divide the width. features: other fields of ModelShape."""
@@ -195,7 +195,7 @@ def _preset(
 
 
 def _course(name: str, width: int, ffn: int, layers: int, heads: int) -> Preset:
-    shape = shape_of(layers, width, ffn, heads, heads, COURSE_VOCABULARY)
+    shape = shape_of_numbers(layers, width, ffn, heads, heads, COURSE_VOCABULARY)
     title = f"{name}, {fixed(parameters(shape) / 1e6, 1)} M parameters"  # users call one 2.7B: it has 3.4 billion
     return _preset(COURSE, name, title, shape, 1e4, 1e-5, 2048, _COURSE)
 
@@ -205,17 +205,18 @@ def _course(name: str, width: int, ffn: int, layers: int, heads: int) -> Preset:
 # contexts beyond 8,192 tokens changes neither cost nor count and is left out. A row: model, preset, title, shape
 # (layers, width, FFN, heads, key-value heads, vocabulary), RoPE theta, epsilon of the norms, longest sequence, batch.
 PRESETS = (
-    _preset("llama", "full", "Llama-3.1-8B", shape_of(32, 4096, 14336, 32, 8, 128_256), 5e5, 1e-5, 131_072, FULL_BATCH),
-    _preset("llama", "tiny", "Llama-3.1 tiny", shape_of(4, 128, 448, 8, 2, 4096), 5e5, 1e-5, 2048, TINY_BATCH),
-    _preset("qwen", "full", "Qwen2.5-7B", shape_of(28, 3584, 18944, 28, 4, 152_064, attention_bias=True),
+    _preset("llama", "full", "Llama-3.1-8B", shape_of_numbers(32, 4096, 14336, 32, 8, 128_256), 5e5, 1e-5, 131_072,
+            FULL_BATCH),
+    _preset("llama", "tiny", "Llama-3.1 tiny", shape_of_numbers(4, 128, 448, 8, 2, 4096), 5e5, 1e-5, 2048, TINY_BATCH),
+    _preset("qwen", "full", "Qwen2.5-7B", shape_of_numbers(28, 3584, 18944, 28, 4, 152_064, attention_bias=True),
             1e6, 1e-6, 131_072, FULL_BATCH),
-    _preset("qwen", "tiny", "Qwen2.5 tiny", shape_of(4, 128, 672, 8, 2, 4864, attention_bias=True),
+    _preset("qwen", "tiny", "Qwen2.5 tiny", shape_of_numbers(4, 128, 672, 8, 2, 4864, attention_bias=True),
             1e6, 1e-6, 2048, TINY_BATCH),
-    _preset("mistral", "full", "Mistral-7B-v0.1", shape_of(32, 4096, 14336, 32, 8, 32_000, sliding_window=4096),
+    _preset("mistral", "full", "Mistral-7B-v0.1", shape_of_numbers(32, 4096, 14336, 32, 8, 32_000, sliding_window=4096),
             1e4, 1e-5, 32_768, FULL_BATCH),
-    _preset("mistral", "v0.3", "Mistral-7B-v0.3", shape_of(32, 4096, 14336, 32, 8, 32_768),
+    _preset("mistral", "v0.3", "Mistral-7B-v0.3", shape_of_numbers(32, 4096, 14336, 32, 8, 32_768),
             1e6, 1e-5, 32_768, FULL_BATCH),
-    _preset("mistral", "tiny", "Mistral-v0.1 tiny", shape_of(4, 128, 448, 8, 2, 1024, sliding_window=64),
+    _preset("mistral", "tiny", "Mistral-v0.1 tiny", shape_of_numbers(4, 128, 448, 8, 2, 1024, sliding_window=64),
             1e4, 1e-5, 2048, TINY_BATCH),  # the window is below its sequence length
     _course("small", 768, 3072, 12, 12),
     _course("medium", 1024, 4096, 24, 16),
@@ -225,7 +226,7 @@ PRESETS = (
 )  # fmt: skip
 
 
-def find(model: str, preset: str = "full") -> Preset:
+def find_preset(model: str, preset: str = "full") -> Preset:
     """Return the preset of a model by name ("real" is "full", "2_7B" is "2.7B"; case does not matter).
 
     Raises UsageError that lists the known ones.

@@ -63,7 +63,7 @@ _ANOTHER = re.compile(r"distill|(?<![a-z])moe(?![a-z])|\d{1,4}[-_]?experts?", re
 """Words in the name of another model that contains a known name: a distilled student or a mixture of experts."""
 
 
-def known(spelled: str) -> str | None:
+def known_model(spelled: str) -> str | None:
     """Return the project's name of one of its own models, however it is spelled; None for any other.
 
     Of a path, the last part that is a name counts.
@@ -87,7 +87,7 @@ def known(spelled: str) -> str | None:
 
 def resolve(spelled: str) -> str:
     """Return the project's name where the spelling is one of a known model, else the spelling itself."""
-    return known(spelled) or spelled
+    return known_model(spelled) or spelled
 
 
 def key(name: str) -> str:
@@ -96,7 +96,7 @@ def key(name: str) -> str:
     >>> key("Llama-3.1-8B-Instruct") == key("llama31_8b"), key("Meta-Llama-3.1-70B") == key("llama31_70b")
     (True, True)
     """
-    if own := known(name):
+    if own := known_model(name):
         return own
     plain = re.sub(r"[_\s]+", "-", name.lower())
     last = "/".join(_name_parts(plain)[-1:])

@@ -21,10 +21,10 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.records import Count, Figure, Record, first_fault
 
-LARGEST_BYTES = 2**24  # a record has some kilobytes
+_LARGEST_BYTES = 2**24  # a record has some kilobytes
 COMPARED = "bf16"
 """Precision in which a single GPU is compared with the catalogue."""
-FOLDER = "preflight"
+PREFLIGHT_FOLDER = "preflight"
 """Subfolder of an output folder that holds preflights."""
 
 
@@ -211,7 +211,7 @@ def _median(checks: Sequence[DeviceCheck]) -> float:
     return statistics.median(check.flops_per_second for check in checks)
 
 
-def file_name(preflight: Preflight) -> str:
+def _file_name(preflight: Preflight) -> str:
     """Return the name of a preflight's file; a newer one of the machine, device and number of processes has it too."""
     words = [preflight.host, preflight.device_name or preflight.platform, preflight.device]
     if preflight.world_size > 1:
@@ -221,7 +221,7 @@ def file_name(preflight: Preflight) -> str:
 
 def save(preflight: Preflight, folder: Path) -> Path:
     """Write a preflight into a folder, under `file_name`, and return its path. Raises OSError."""
-    path = folder / file_name(preflight)
+    path = folder / _file_name(preflight)
     write_atomically(path, preflight.model_dump_json(indent=2) + "\n")
     return path
 
@@ -229,7 +229,7 @@ def save(preflight: Preflight, folder: Path) -> Path:
 def load(path: Path) -> Preflight:
     """Read a preflight. Raises InputError for any other file."""
     try:
-        document = json.loads(regular.content(path, most_bytes=LARGEST_BYTES))
+        document = json.loads(regular.content(path, most_bytes=_LARGEST_BYTES))
         if not isinstance(document, dict) or document.get("kind") != "preflight":
             raise InputError("JSON, but not a preflight", path=path)
         return Preflight.model_validate(document)
@@ -246,7 +246,7 @@ def kept(folders: Iterable[Path]) -> list[Preflight]:
     """
     found = []
     for folder in folders:
-        for path in [*folder.glob("preflight_*.json"), *(folder / FOLDER).glob("preflight_*.json")]:
+        for path in [*folder.glob("preflight_*.json"), *(folder / PREFLIGHT_FOLDER).glob("preflight_*.json")]:
             try:
                 found.append(load(path))
             except InputError:  # no figure needs a preflight, so a broken one is ignored

@@ -35,7 +35,7 @@ SCRATCH = "TPRIMAT_SCRATCH"
 TREE = "TPRIMAT_TREE"
 """Variable that marks every descendant of a guarded command, in case its guard is killed."""
 END_SECONDS = 5.0  # time that a guard has to kill everything: a driver may hold a process
-POLL_SECONDS = 0.005
+_POLL_SECONDS = 0.005
 PROC = Path("/proc")
 
 _NAME = re.compile(rf"{PREFIX}(?P<system>[0-9a-f]{{8}})-(?P<pid>\d+)-(?P<started>\d+)-\w+")
@@ -92,7 +92,9 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def run(command: Sequence[str], *, capture_output: bool = False, **settings: Any) -> subprocess.CompletedProcess[Any]:
+def run_guarded(
+    command: Sequence[str], *, capture_output: bool = False, **settings: Any
+) -> subprocess.CompletedProcess[Any]:
     """Run a command below a guard to its end, as subprocess.run does. Raises OSError where there is no such command."""
     if capture_output:
         settings |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -132,7 +134,7 @@ def kill_marked(mark: str) -> None:
         if not (found or empty - empty_before) or time.monotonic() > until:
             return
         empty_before = {pid for pid in empty if not _starts_a_program(pid)}
-        time.sleep(POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def marked(mark: str) -> tuple[list[int], set[int]]:

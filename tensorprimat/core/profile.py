@@ -26,7 +26,7 @@ class Timeline:
     """All communication, including the part that computation hides."""
 
 
-PARTS = tuple(field.name for field in fields(Timeline) if field.name != "rank")
+_PARTS = tuple(field.name for field in fields(Timeline) if field.name != "rank")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Profile:
 
     def parts(self) -> dict[str, tuple[float | None, float | None]]:
         """Return name → (seconds, share) of the parts of the wall time, then of every category of kernels."""
-        total, times = self.seconds("total_seconds"), {name: self.seconds(name) for name in PARTS}
+        total, times = self.seconds("total_seconds"), {name: self.seconds(name) for name in _PARTS}
         wall = {
             name.removesuffix("_seconds").replace("_", " "): (time, ratio(time, total)) for name, time in times.items()
         }

@@ -35,7 +35,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def listed(words: Sequence[str], most: int) -> str:
+def shortened_list(words: Sequence[str], most: int) -> str:
     """Return the first of some words, and how many more there are.
 
     >>> listed(["a", "b"], 2), listed(["a", "b", "c"], 2)
@@ -91,13 +91,15 @@ def seconds_together(values: Iterable[float | None]) -> Form:
     ['12.500 s', '0.050 s']
     """
     known = [abs(value) for value in values if value and math.isfinite(value)]
-    if not known or max(known) >= MOST_MILLISECONDS or min(known) >= LEAST_SECONDS:
+    if not known or max(known) >= MOST_MILLISECONDS or min(known) >= _LEAST_SECONDS:
         digits = 3 if not known else max(3, 2 - math.floor(math.log10(min(known)))) if min(known) < 0.01 else 3
-        return lambda value: seconds(value) if value is None or abs(value) >= LEAST_SECONDS else f"{value:.{digits}f} s"
+        return lambda value: (
+            seconds(value) if value is None or abs(value) >= _LEAST_SECONDS else f"{value:.{digits}f} s"
+        )
     return lambda value: UNMEASURED if value is None else f"{rate(1000 * value)} ms"
 
 
-LEAST_SECONDS = 0.1  # shorter durations are in milliseconds
+_LEAST_SECONDS = 0.1  # shorter durations are in milliseconds
 MOST_MILLISECONDS = 10.0  # seconds; durations shown with one of at least so many are in seconds
 
 
@@ -405,6 +407,6 @@ def loss(value: float | None) -> str:
     return UNMEASURED if value is None else f"{value:.3f}" if abs(value) < 1e5 else f"{value:.4g}"
 
 
-def plain(value: object) -> str:
+def shown_value(value: object) -> str:
     """Return a value as it is, a truth value as yes or no."""
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -51,7 +51,7 @@ def debugging() -> Iterator[None]:
 
 
 @contextmanager
-def usable(name: Path | str) -> Iterator[None]:
+def naming_file(name: Path | str) -> Iterator[None]:
     """Turn an error about a value into one that names the file; every reader of an input file runs inside this guard.
 
     Raises InputError for UNUSABLE. Errors of this program and OSError pass unchanged.
@@ -72,7 +72,7 @@ def resolved(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def state(path: Path) -> tuple[int, ...]:
+def file_state(path: Path) -> tuple[int, ...]:
     """Return values that change when a file grows, is truncated or replaced; () while there is no file."""
     try:
         status = path.stat()
@@ -81,7 +81,7 @@ def state(path: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def opened(path: Path) -> IO[bytes]:
+def open_regular(path: Path) -> IO[bytes]:
     """Open a regular file for reading. Raises InputError for everything else, without waiting."""
     try:
         handle = os.open(path, os.O_RDONLY | _NEVER_WAIT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
@@ -103,7 +103,7 @@ def opened(path: Path) -> IO[bytes]:
 
 def content(path: Path, *, most_bytes: int) -> bytes:
     """Return all bytes of a regular file. Raises InputError for one that is larger than `most_bytes` or unreadable."""
-    with opened(path) as file:
+    with open_regular(path) as file:
         try:
             size = os.fstat(file.fileno()).st_size
             if size <= most_bytes:
@@ -117,7 +117,7 @@ def content(path: Path, *, most_bytes: int) -> bytes:
     raise InputError(f"more than {most_bytes // 2**20} MiB, which no file of this kind has", path=path)
 
 
-def text(path: Path, *, most_bytes: int) -> str:
+def text_of_file(path: Path, *, most_bytes: int) -> str:
     """Return a regular file's UTF-8 text. Raises InputError as `content` does, and for a file that is not text."""
     try:
         return content(path, most_bytes=most_bytes).decode("utf-8-sig")

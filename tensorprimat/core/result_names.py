@@ -36,7 +36,7 @@ def _file_safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") or "model"
 
 
-def difference(result: Result, held: Result, stem: str) -> str:
+def distinguishing_facts(result: Result, held: Result, stem: str) -> str:
     """Return the facts by which a result differs from the one that has its name, for a file name; "" for none."""
     facts = (
         (result.gpu_info.device_name, held.gpu_info.device_name),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-LONGEST = 500  # characters; nothing that names a device, a model or a file needs more
+LONGEST_TEXT = 500  # characters; nothing that names a device, a model or a file needs more
 LONGEST_NOTE = 8_000  # characters of a note of this program, which holds names and remarks of every side
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -21,7 +21,7 @@ _MARKDOWN_REFERENCE = re.compile(r"(@|(?<!&)#)(?=\w)")  # GitHub links @names an
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "|", "%")  # a cell that a spreadsheet takes for a formula or a command
 
 
-def one_line(text: object, *, longest: int = LONGEST) -> str:
+def one_line(text: object, *, longest: int = LONGEST_TEXT) -> str:
     """Return a text's visible characters on one line.
 
     Control codes, escape sequences, direction overrides and lone surrogates are gone.
@@ -58,7 +58,7 @@ def _visible(character: str) -> str:
     return REPLACEMENT if category[0] == "C" else character  # control, format (bidi, zero width), surrogate, private
 
 
-def markdown(text: object, *, longest: int = LONGEST) -> str:
+def markdown(text: object, *, longest: int = LONGEST_TEXT) -> str:
     """Escape a text for running text and table cells of Markdown (CommonMark and GitHub's dialect), never inside code.
 
     >>> markdown("<b>|x|</b> *y* [a](b)")

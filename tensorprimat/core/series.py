@@ -24,11 +24,11 @@ from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import COLUMNS, FLOAT_COLUMNS, INTERRUPTIONS, Steps
 
-LARGEST_BYTES = 2**30  # ten million rows of twelve columns
+LARGEST_SERIES_BYTES = 2**30  # ten million rows of twelve columns
 NAME_DIGITS = 16  # of the hash in the file's name; the JSON has all of it
 _OWN_NAME = re.compile(rf"series_[0-9a-f]{{{NAME_DIGITS}}}\.npz")
 NAN_PREFIX = "nan:"
-REMEDY = "copy it again from where it was written, or extract the log again"
+_REMEDY = "copy it again from where it was written, or extract the log again"
 _BROKEN = (
     ValueError, OSError, EOFError, KeyError, TypeError, MemoryError, NotImplementedError, RuntimeError, OverflowError,
     SyntaxError, zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
@@ -45,7 +45,7 @@ def to_bytes(steps: Steps) -> bytes:
     return file.getvalue()  # a view of it in a cycle of objects makes Python 3.13 and later print an error
 
 
-def file_name(sha256: str) -> str:
+def series_file_name(sha256: str) -> str:
     """Return the name of the series file whose content has this SHA-256."""
     return f"series_{sha256[:NAME_DIGITS]}.npz"
 
@@ -62,7 +62,7 @@ def is_whole(path: Path, sha256: str) -> bool:
     return False
 
 
-def read(path: Path, name: str, *, sha256: str | None) -> Steps:
+def read_series(path: Path, name: str, *, sha256: str | None) -> Steps:
     """Return the steps of a series file that a JSON names.
 
     path: the JSON. Raises InputError for a file that is missing, damaged or of another result.
@@ -70,7 +70,7 @@ def read(path: Path, name: str, *, sha256: str | None) -> Steps:
     if Path(name).name != name:
         raise InputError(f"series_file {name!r} is not a plain file name", path=path)
     try:
-        content = regular.content(path.parent / name, most_bytes=LARGEST_BYTES)
+        content = regular.content(path.parent / name, most_bytes=LARGEST_SERIES_BYTES)
     except InputError as error:
         if error.what == "no such file":
             raise InputError(
@@ -78,14 +78,14 @@ def read(path: Path, name: str, *, sha256: str | None) -> Steps:
             ) from None
         raise InputError(f"its step series {name} {error.what}", path=path) from error
     if sha256 is None:
-        raise InputError(f"its step series {name} has no hash (series_sha256)", path=path, remedy=REMEDY)
+        raise InputError(f"its step series {name} has no hash (series_sha256)", path=path, remedy=_REMEDY)
     if sha256_of(content) != sha256:
-        raise InputError(f"its step series {name} is damaged or of another result", path=path, remedy=REMEDY)
+        raise InputError(f"its step series {name} is damaged or of another result", path=path, remedy=_REMEDY)
     try:
         return _parsed(content)
     except _BROKEN as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"its step series {name} cannot be read: {first}", path=path, remedy=REMEDY) from error
+        raise InputError(f"its step series {name} cannot be read: {first}", path=path, remedy=_REMEDY) from error
 
 
 def sha256_of(content: bytes) -> str:
@@ -135,6 +135,6 @@ def remove_unnamed(folder: Path, name: str) -> None:
     encoded = name.encode()
     with contextlib.suppress(InputError, OSError):
         for path in folder.glob("*.json"):
-            if path.is_file() and path.stat().st_size <= LARGEST_BYTES and encoded in path.read_bytes():
+            if path.is_file() and path.stat().st_size <= LARGEST_SERIES_BYTES and encoded in path.read_bytes():
                 return
         os.unlink(folder / name)

@@ -27,7 +27,7 @@ MORE_NUMBERS = "; /kv_heads and /vocabulary may follow"
 
 _SUFFIXES = re.compile(r"(?:instruct|base|chat|hf|it|pretrain|bf16|fp8|fp16){1,9}$")
 _LARGEST_CONFIG_BYTES = 2**20
-CONFIG = "config.json"
+CONFIG_FILE = "config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class NamedShape:
     """Assumption about anything that the numbers leave open."""
 
 
-def parse(text: str) -> NamedShape:
+def parse_shape(text: str) -> NamedShape:
     """Return the shape that a text states. Raises UsageError that says how to write it.
 
     >>> parse("llama3.1-8b").name, parse("meta-llama/Llama-3.1-8B").shape.hidden_size
@@ -56,8 +56,8 @@ def parse(text: str) -> NamedShape:
     if match := NUMBERS.fullmatch(text):
         return _of_numbers(text, match)
     path = Path(text)
-    if path.is_dir() and (path / CONFIG).is_file():
-        path = path / CONFIG
+    if path.is_dir() and (path / CONFIG_FILE).is_file():
+        path = path / CONFIG_FILE
     if path.is_file():
         return _of_config(text, path)
     named = of_name(text)
@@ -77,10 +77,12 @@ def of_name(name: str) -> NamedShape | None:
     >>> of_name("llama31_8b").name, of_name("Qwen/Qwen3-14B").shape.num_layers, of_name("llama2_70b_lora")
     ('Llama-3.1-8B', 40, None)
     """
-    if preset := known(name):
+    if preset := known_preset(name):
         return NamedShape(text=name, name=preset.title, shape=preset.shape, preset=preset)
-    if (rules := mlperf_rules.benchmark(name)) and rules.shape:  # MLPerf changes vocabularies: its own name counts
-        return replace(parse(rules.shape), text=name)
+    if (
+        rules := mlperf_rules.benchmark_rules(name)
+    ) and rules.shape:  # MLPerf changes vocabularies: its own name counts
+        return replace(parse_shape(rules.shape), text=name)
     one = _published_by_key().get(names.key(name)) or _published_by_key().get(_plain(name))
     return None if one is None else NamedShape(text=name, name=one.title, shape=one.shape)
 
@@ -103,7 +105,7 @@ def title_of(shape: ModelShape) -> str | None:
     return next((one.title for one in catalogue.published_models() if one.shape == shape), None)
 
 
-def known(name: str) -> Preset | None:
+def known_preset(name: str) -> Preset | None:
     """Return the preset that a model's name means, in any spelling; None where no preset has that name.
 
     >>> known("llama31_8b").title, known("qwen2.5-7b").title, known("mistral-7b").title, known("llama2_70b")
@@ -111,8 +113,8 @@ def known(name: str) -> Preset | None:
     """
     plain = _plain(name)
     exact = next((preset for preset in models.PRESETS if plain in map(_plain, _names(preset))), None)
-    if exact is None and (model := names.known(name)) in ("llama", "qwen"):  # versions of mistral differ in shape
-        return models.find(model)
+    if exact is None and (model := names.known_model(name)) in ("llama", "qwen"):  # versions of mistral differ in shape
+        return models.find_preset(model)
     return exact
 
 
@@ -124,11 +126,11 @@ def of_preset(preset: str, model: str | None) -> NamedShape | None:
     >>> of_preset("full", "llama31_8b").name, of_preset("tiny", "qwen").name, of_preset("full", "llama2_70b")
     ('Llama-3.1-8B', 'Qwen2.5 tiny', None)
     """
-    named = known(model or "")
+    named = known_preset(model or "")
     if named is None:
         return None
     if models.ALIASES.get(preset.lower(), preset.lower()) != named.name.lower() or named.model == COURSE:
-        named = models.find(named.model, preset)
+        named = models.find_preset(named.model, preset)
     return NamedShape(text=f"{named.model}-{named.name}", name=named.title, shape=named.shape, preset=named)
 
 
@@ -179,7 +181,7 @@ def _of_numbers(text: str, match: re.Match[str]) -> NamedShape:
     if heads % key_value_heads:
         raise UsageError(f"--shape {text}: {key_value_heads} key-value heads do not divide {heads} heads")
     vocabulary = more[1] if len(more) > 1 else models.COURSE_VOCABULARY
-    shape = models.shape_of(layers, width, ffn, heads, key_value_heads, vocabulary)
+    shape = models.shape_of_numbers(layers, width, ffn, heads, key_value_heads, vocabulary)
     assumed = [] if more else [f"{heads} key-value heads"]
     assumed += [] if len(more) > 1 else [f"a vocabulary of {vocabulary:,}"]
     return NamedShape(
@@ -197,7 +199,7 @@ def read_config(path: Path, where: str) -> tuple[str, dict[str, Any]]:
     Raises UsageError, led by `where` (the flag), for any other file.
     """
     try:
-        config = json.loads(regular.text(path, most_bytes=_LARGEST_CONFIG_BYTES))
+        config = json.loads(regular.text_of_file(path, most_bytes=_LARGEST_CONFIG_BYTES))
     except InputError as error:
         raise UsageError(f"{where}: {error.what}") from error
     except (ValueError, RecursionError) as error:
@@ -231,4 +233,4 @@ def _of_config(text: str, path: Path) -> NamedShape:
 
 
 def _named(config: Mapping[str, Any], path: Path, kind: str) -> str:
-    return str(config.get("_name_or_path") or (path.parent.name if path.name == CONFIG else path.stem) or kind)
+    return str(config.get("_name_or_path") or (path.parent.name if path.name == CONFIG_FILE else path.stem) or kind)

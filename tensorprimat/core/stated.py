@@ -37,10 +37,10 @@ _Record = TypeVar("_Record", bound=Record)
 SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_second_per_gpu"
 SAME_SIZE = 0.02  # a count of parameters in words ("8.03 B") against the count that follows from a shape
 
-FLAGS = {name: settings.flag(name) for name in (*settings.OF_A_LOG, "warmup_steps")}
+FACT_FLAGS = {name: settings.flag(name) for name in (*settings.OF_A_LOG, "warmup_steps")}
 """Fields of UserFacts that are fields of TrainingConfig, with their flags."""
 
-ALL_FLAGS = {**FLAGS, "gpu": "--gpu", "model_name": "--model-name", "preset": "--preset", "shape": "--shape"}
+ALL_FLAGS = {**FACT_FLAGS, "gpu": "--gpu", "model_name": "--model-name", "preset": "--preset", "shape": "--shape"}
 ANSWERS = {"preset": ("--preset", "--shape"), "shape": ("--preset", "--shape")}
 """Fields of UserFacts → flags whose advice they follow, where that is not only their own."""
 
@@ -134,10 +134,10 @@ def _is_answered(warning: str, facts: UserFacts) -> bool:
 def _configuration(before: TrainingConfig, facts: UserFacts, notes: _Notes) -> TrainingConfig:
     values = before.model_dump()
     for name, value in facts.stated().items():
-        if name not in FLAGS:
+        if name not in FACT_FLAGS:
             continue
         known = values.get(name)
-        if not notes.settle(name, known, value, FLAGS[name], key=name, same=known == value):
+        if not notes.settle(name, known, value, FACT_FLAGS[name], key=name, same=known == value):
             continue
         values[name] = value
         if known != value and name == "num_gpus":

@@ -40,7 +40,9 @@ class Statement:
         return f"{ALL_FLAGS[self.field]} {self.typed}"
 
 
-def read(typed: Mapping[str, Sequence[str] | str | int | None], *, sides: bool = True) -> tuple[Statement, ...]:
+def read_statements(
+    typed: Mapping[str, Sequence[str] | str | int | None], *, sides: bool = True
+) -> tuple[Statement, ...]:
     """Return the facts of a command line, checked.
 
     typed: field of UserFacts → values as typed, None where not stated. sides: True if a value may have the form
@@ -76,15 +78,15 @@ def _value(field: str, text: str, typed: str) -> Any:
     if not text.strip():
         raise UsageError(f"{flag} is empty" if not typed.strip() else f"{flag} {typed}: has no value")
     if field in ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "warmup_steps"):
-        return count(flag, text, least=0 if field == "warmup_steps" else 1)
+        return typed_count(flag, text, least=0 if field == "warmup_steps" else 1)
     if field == "precision":
         if text.lower() not in PRECISIONS:
             raise UsageError(f"{flag} {typed}: must be one of {', '.join(PRECISIONS)}")
         return text.lower()
-    return shapes.parse(text) if field == "shape" else text.strip()
+    return shapes.parse_shape(text) if field == "shape" else text.strip()
 
 
-def count(flag: str, text: str, *, least: int) -> int:
+def typed_count(flag: str, text: str, *, least: int) -> int:
     """Return a whole number as typed. Raises UsageError naming the flag where it is none, too small or impossible."""
     try:
         number = int(text)
@@ -114,12 +116,12 @@ def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement]) -> list
     check_sides(statements, words)
     alone = len(loaded) == 1
     return [
-        replace(item, result=amended(item.result, statements, own, alone=alone))
+        replace(item, result=with_statements(item.result, statements, own, alone=alone))
         for item, own in zip(loaded, words, strict=True)
     ]
 
 
-def amended(result: Result, statements: Sequence[Statement], words: Collection[str], *, alone: bool) -> Result:
+def with_statements(result: Result, statements: Sequence[Statement], words: Collection[str], *, alone: bool) -> Result:
     """Return a result with the facts that are meant for it. words: names of it; alone: it is the only one."""
     own = _own(statements, words)
     for_all = {one.field: one.value for one in statements if one.side is None and one.field not in own}

@@ -23,16 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHANCE = 6.25  # z² beyond which a row pays for being dropped: 2.5 standard deviations
-MOST = 20.0  # of z²: one row cannot outweigh more than two good ones
-FEWEST = 6  # below, nothing but the first row is dropped: a median of two or three rows is not a level
-FEWEST_FOR_QUARTER = 4 * FEWEST
+_MOST = 20.0  # of z²: one row cannot outweigh more than two good ones
+_FEWEST = 6  # below, nothing but the first row is dropped: a median of two or three rows is not a level
+FEWEST_FOR_QUARTER = 4 * _FEWEST
 FEWEST_FOR_SHIFT = 12  # Pettitt's approximation, with a deflation that has to be estimated too
-SIGNIFICANCE = 0.01
-RESOLUTION = 1e-3  # relative difference up to which rows count as equal, whatever their MAD (printed digits, clock)
+_SIGNIFICANCE = 0.01
+_RESOLUTION = 1e-3  # relative difference up to which rows count as equal, whatever their MAD (printed digits, clock)
 MATERIAL = 5e-3  # relative shift of a level below which no conclusion changes
 TICKING_SHARE = 0.15  # share of rows off the level above which the clock ticks coarsely; fewer are single odd rows
 TRIMMED_SHARE = 0.1  # share of the sorted rows that is left out at either end before levels are compared
-LONGEST = 2**17  # rows looked at one by one: ranks of ten million take seconds and half a gigabyte
+LONGEST_SERIES = 2**17  # rows looked at one by one: ranks of ten million take seconds and half a gigabyte
 SORTED_WHOLE = 1000  # rows up to which sorting all is faster than finding the middle
 SPARED_SHARE = 0.1  # share of the work: a first row that holds more is a warm-up only if it is slower than all
 NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
@@ -60,14 +60,14 @@ def find_steady(seconds: np.ndarray) -> Steady:
     series that does not settle keeps the rows after its ramp, at least half of all rows, and has settled=False. A
     series of more than LONGEST rows is examined in means of neighbouring rows, and row by row only at its beginning.
     """
-    if len(seconds) > LONGEST:
-        size = -(-len(seconds) // LONGEST)
+    if len(seconds) > LONGEST_SERIES:
+        size = -(-len(seconds) // LONGEST_SERIES)
         whole = find_steady(_means(seconds, size))
-        start = find_steady(seconds[:LONGEST]).start if whole.start <= 1 else whole.start * size
+        start = find_steady(seconds[:LONGEST_SERIES]).start if whole.start <= 1 else whole.start * size
         return Steady(start=start, settled=whole.settled)
     positions = np.flatnonzero(np.isfinite(seconds))
     known = np.asarray(seconds, np.float64)[positions]
-    if len(known) < FEWEST:
+    if len(known) < _FEWEST:
         return Steady(start=min(1, len(seconds)), settled=True)
     half = len(known) // 2
     ramp = _ramp(known, reference=half)
@@ -123,7 +123,7 @@ def find_outliers(seconds: np.ndarray) -> NDArray[np.int64]:
     """
     known = np.isfinite(seconds)
     rows = seconds[known]
-    if len(rows) < FEWEST or np.ptp(rows) <= OUTLIER_SHARE * rows.min():  # the second is quick, and true of most runs
+    if len(rows) < _FEWEST or np.ptp(rows) <= OUTLIER_SHARE * rows.min():  # the second is quick, and true of most runs
         return np.empty(0, np.int64)
     level, scale = _level(rows)
     with np.errstate(invalid="ignore"):
@@ -140,7 +140,7 @@ def _level(rows: Floats) -> tuple[float, float]:
     """
     level = median(rows)
     distance = np.abs(rows - level)
-    resolution = max(RESOLUTION * abs(level), np.finfo(np.float64).tiny)
+    resolution = max(_RESOLUTION * abs(level), np.finfo(np.float64).tiny)
     deviation = NORMAL_MAD * median(distance) * (1 + 3 / len(rows))
     if deviation < resolution:
         off = distance[distance > resolution]
@@ -171,9 +171,9 @@ def _ramp(rows: Floats, *, reference: int) -> int:
     start = 1
     for _ in range(10):
         level, scale = _level(rows[reference:])
-        payment = np.cumsum(np.minimum(((rows - level) / scale) ** 2, MOST) - CHANCE)
+        payment = np.cumsum(np.minimum(((rows - level) / scale) ** 2, _MOST) - CHANCE)
         found = max(1, int(np.argmax(payment)) + 1) if payment.max() > 0 else 1
-        if found == start or len(rows) - found < FEWEST // 2:
+        if found == start or len(rows) - found < _FEWEST // 2:
             return found
         start = reference = found
     return start
@@ -219,7 +219,7 @@ def _shift(rows: Floats) -> _Shift | None:
     phi = max(0.0, min(_lag_one(around_levels), _lag_one(around_line), 0.95))
     statistic = 2 * abs(float(excess[change - 1]))
     deflated = statistic**2 * (1 - phi) / (1 + phi)
-    if 2 * np.exp(-6 * deflated / (count**3 + count**2)) >= SIGNIFICANCE:
+    if 2 * np.exp(-6 * deflated / (count**3 + count**2)) >= _SIGNIFICANCE:
         return None
     return _Shift(at=change, gradual=bool(around_line @ around_line < around_levels @ around_levels))
 

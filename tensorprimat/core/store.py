@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from tensorprimat.core import atomic, legacy, regular, result_names, series
 from tensorprimat.core.errors import InputError, RunError, of_file_system
-from tensorprimat.core.identity import continues, differing, short_hash
+from tensorprimat.core.identity import continues, differing_fields, short_hash
 from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 from tensorprimat.core.stated import with_rates
@@ -33,7 +33,7 @@ from tensorprimat.core.summary import summarise
 HISTORY = "history"  # subfolder of earlier results in a folder of results
 READ_A_LOG = "for a training log use extract_primus_metrics.py"
 INLINE_STEPS = 50_000  # longer series go to a sidecar file, so that the JSON stays something a person can open
-LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is not a step time
+_LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is not a step time
 MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
 USUAL_RESULT_BYTES = 2**18  # size of the first read: reading for the largest file costs time for a small one
 LARGEST_RESULT_BYTES = 2**25  # 50,000 rows of thirty columns make 20 MB
@@ -105,7 +105,7 @@ def latest_of(planned: Result, folder: Path, *, default_engine: str | None = Non
     """Return the file of the latest result of a planned benchmark, or the plain name where there is none."""
     for path in _candidates(planned, folder, default_engine=default_engine):
         held = _held(path)
-        if held is not None and not differing(held, planned, unknown_equal=True, context=False):
+        if held is not None and not differing_fields(held, planned, unknown_equal=True, context=False):
             return path
     return folder / f"{result_names.file_stem(planned, default_engine=default_engine)}.json"
 
@@ -127,7 +127,7 @@ def _place(
     path = folder / f"{stem}.json"
     if (held := _held(path)) is None or _supersedes(result, held, path, written):
         return path
-    if distinct := result_names.difference(result, held, stem):
+    if distinct := result_names.distinguishing_facts(result, held, stem):
         path = folder / f"{stem}_{distinct}.json"
         if (held := _held(path)) is None or _supersedes(result, held, path, written):
             return path
@@ -158,7 +158,7 @@ def _held(path: Path) -> Result | None:
 def _supersedes(result: Result, held: Result, path: Path, written: Collection[Path] | None) -> bool:
     """Return True if a result takes the place of an earlier one: the same benchmark again, or the same log again."""
     if written is None:
-        return not differing(result, held, unknown_equal=True, context=False)
+        return not differing_fields(result, held, unknown_equal=True, context=False)
     return path not in written and continues(result, held)
 
 
@@ -173,13 +173,15 @@ def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
     kept = history / f"{latest.stem}_before_{stamp}.json"
     name = _series_named(latest)
     if name is not None and (latest.parent / name).is_file() and not (history / name).exists():
-        atomic.write_atomically(history / name, regular.content(latest.parent / name, most_bytes=series.LARGEST_BYTES))
+        atomic.write_atomically(
+            history / name, regular.content(latest.parent / name, most_bytes=series.LARGEST_SERIES_BYTES)
+        )
     atomic.write_atomically(kept, content)
 
 
 def _series_named(path: Path) -> str | None:
     """Return the name of the series file that a result names, without reading all of it."""
-    with contextlib.suppress(InputError, OSError), regular.opened(path) as file:
+    with contextlib.suppress(InputError, OSError), regular.open_regular(path) as file:
         if match := _SERIES_FILE.search(file.read(USUAL_RESULT_BYTES)):
             return match[1].decode(errors="replace")
     return None
@@ -204,14 +206,14 @@ class _Content(NamedTuple):
             return cls(to_json(result), None, "")
         content = series.to_bytes(result.steps)
         sha256 = series.sha256_of(content)
-        named = result.changed(series_file=series.file_name(sha256), series_sha256=sha256)
+        named = result.changed(series_file=series.series_file_name(sha256), series_sha256=sha256)
         return cls(to_json(named), content, sha256)
 
 
 def _write(content: _Content, path: Path) -> Path:
     before, name = _series_named(path), None
     if content.series is not None:
-        name = series.file_name(content.series_sha256)
+        name = series.series_file_name(content.series_sha256)
         if not series.is_whole(path.parent / name, content.series_sha256):
             atomic.write_atomically(path.parent / name, content.series)
     atomic.write_atomically(path, content.document)
@@ -235,7 +237,7 @@ def to_json(result: Result) -> str:
 
 def load(path: Path) -> Result:
     """Read one result of any version. Raises InputError with the reason for anything else."""
-    with regular.usable(path):
+    with regular.naming_file(path):
         return _from_document(read_json(path), path)
 
 
@@ -254,7 +256,7 @@ def _from_document(document: Any, path: Path) -> Result:
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"broken series: {error}", path=path, remedy="repair or remove the file") from error
     if result.series_file is not None:
-        steps = series.read(path, result.series_file, sha256=result.series_sha256)
+        steps = series.read_series(path, result.series_file, sha256=result.series_sha256)
         result = result.changed(steps=steps, series_file=None)
     if odd := next(_odd_numbers(result.steps), None):
         raise InputError(odd, path=path, remedy="repair or remove the file")
@@ -306,7 +308,7 @@ def is_result(document: Any) -> bool:
 def _odd_numbers(steps: Steps) -> Iterator[str]:
     """Yield a clause for each column that holds a number impossible in training."""
     seconds, covers = steps.column("seconds"), steps.column("covers")
-    if len(wrong := np.flatnonzero((seconds <= 0) | (seconds > LONGEST_STEP_SECONDS))):
+    if len(wrong := np.flatnonzero((seconds <= 0) | (seconds > _LONGEST_STEP_SECONDS))):
         yield f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is not a step time"
     if ((covers < 0) | (covers > MOST_STEPS_OF_ROW)).any():
         yield f"step_metrics.covers holds a number outside 0 to {MOST_STEPS_OF_ROW:,}"
@@ -322,21 +324,21 @@ ReadOutcome = Result | InputError | None
 Read = Callable[[Sequence[Path]], Sequence[ReadOutcome]]
 
 
-def read_each(files: Sequence[Path]) -> list[ReadOutcome]:
+def load_each(files: Sequence[Path]) -> list[ReadOutcome]:
     """Return the outcome of reading each file of a folder, in order."""
     return list(map(_outcome, files))
 
 
 def _outcome(file: Path) -> ReadOutcome:
     try:
-        with regular.usable(file):
+        with regular.naming_file(file):
             document = read_json(file)
             return _from_document(document, file) if is_result(document) else None
     except InputError as error:
         return error
 
 
-def load_all(paths: Iterable[Path], *, read: Read = read_each, strict: bool = False) -> tuple[list[Loaded], list[str]]:
+def load_all(paths: Iterable[Path], *, read: Read = load_each, strict: bool = False) -> tuple[list[Loaded], list[str]]:
     """Load the results of files and folders, in this order, files of a folder by name.
 
     Broken files come back as sentences in the second list; in a folder (not searched deeper), other JSON files are

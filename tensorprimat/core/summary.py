@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprimat.core import audit_verdict, terms
-from tensorprimat.core.checks import EARLIER_WARNING, warnings_about
+from tensorprimat.core.checks import EARLIER_WARNING, result_warnings
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.provenance import Source
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run
@@ -210,7 +210,7 @@ def summarise(result: Result) -> Result:
     """
     warnings = recorded_warnings(result)
     if not len(result.steps):
-        return result.changed(warnings=_unique(warnings + warnings_about(result, ())))
+        return result.changed(warnings=_unique(warnings + result_warnings(result, ())))
     steps, selections, measured = measured_of(result)
     known = {run.index: run for run in result.runs}
     found = _terms(result, steps, selections, measured)
@@ -232,7 +232,7 @@ def summarise(result: Result) -> Result:
             for selection in selections
         ),
     )
-    return figured.changed(warnings=_unique(warnings + warnings_about(figured, selections)))
+    return figured.changed(warnings=_unique(warnings + result_warnings(figured, selections)))
 
 
 def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
@@ -252,7 +252,7 @@ def recorded_warnings(result: Result) -> tuple[str, ...]:
     if not result.warnings:
         return ()
     selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
-    derived = set(warnings_about(result, selections))
+    derived = set(result_warnings(result, selections))
     return tuple(w for w in result.warnings if w not in derived and not EARLIER_WARNING.match(w))
 
 
@@ -323,7 +323,7 @@ def _terms(
 ) -> dict[str, dict[str, Term]]:
     loss = terms.final_loss(result.steps)
     return {
-        "performance_metrics": terms.performance(
+        "performance_metrics": terms.performance_figures(
             result.training_config,
             steps,
             measured,
@@ -331,8 +331,8 @@ def _terms(
             dropped=sum(selection.dropped_steps for selection in selections),
             excluded=sum(selection.excluded_steps for selection in selections),
         ),
-        "memory_metrics": terms.memory(steps, measured),
-        "power_metrics": terms.power(measured),
+        "memory_metrics": terms.memory_figures(steps, measured),
+        "power_metrics": terms.power_figures(measured),
         "reported": terms.reported(measured if len(measured) else steps),
         "runs": {} if loss is None else {"final_loss": loss},
     }

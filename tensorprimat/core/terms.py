@@ -76,7 +76,7 @@ def unit_of(field: str) -> str:
     return next(unit for ending, unit in _UNITS.items() if field.endswith(ending))
 
 
-def performance(
+def performance_figures(
     config: TrainingConfig, steps: Steps, measured: Steps, *, timer: str | None, dropped: int, excluded: int
 ) -> dict[str, Term]:
     """Return the figures of PerformanceMetrics that the rows give, by field.
@@ -197,7 +197,7 @@ def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: f
     return _term(value, formula, put_in, (formula, value, "s"))
 
 
-def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
+def memory_figures(steps: Steps, measured: Steps) -> dict[str, Term]:
     """Return the average over measured rows and the peak over all rows (the first step may hold it), by kind."""
     found = {}
     for kind in MEMORY_KINDS:
@@ -219,7 +219,7 @@ def memory(steps: Steps, measured: Steps) -> dict[str, Term]:
     return found
 
 
-def power(measured: Steps) -> dict[str, Term]:
+def power_figures(measured: Steps) -> dict[str, Term]:
     """Return mean power and energy of a GPU over the measured rows."""
     drawn = combined(measured, "power_watts_per_gpu")  # watts × seconds are joules: the same ratio of sums
     joules, time = _whole(measured, "energy_joules_per_gpu"), time_of(measured)
@@ -429,7 +429,7 @@ def _seconds_of_rate(seconds: float, rate: Term, timer: str, gpus: int | None) -
     )
 
 
-def lines_of(lines: Sequence[int] | np.ndarray) -> str:
+def describe_lines(lines: Sequence[int] | np.ndarray) -> str:
     """Return the lines of many rows in a few words; -1 is not a line."""
     known = np.asarray(lines)
     known = np.array(distinct(known[known > 0])) if len(known) <= FEW_LINES else known[known > 0]
@@ -445,7 +445,7 @@ def _rows_of(steps: Steps) -> str:
 
 
 def _rows(steps: Steps, rows: np.ndarray) -> str:
-    return f"{int(rows.sum())} of {len(steps)} rows, {lines_of(chosen(steps.column('line'), rows))}"
+    return f"{int(rows.sum())} of {len(steps)} rows, {describe_lines(chosen(steps.column('line'), rows))}"
 
 
 def _place(steps: Steps, row: int) -> str:

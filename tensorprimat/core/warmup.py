@@ -27,7 +27,7 @@ import numpy as np
 from tensorprimat.core.steady import FEWEST_FOR_QUARTER, MATERIAL, Floats, Steady, find_steady, median
 
 FEWEST_FOR_DECAY = 8  # a level, an amplitude, a decay time and some residual
-TIMES = np.geomspace(1 / 16, 2.0, 11)  # decay times that are tried, as shares of the rows
+_TIMES = np.geomspace(1 / 16, 2.0, 11)  # decay times that are tried, as shares of the rows
 EVIDENT = 0.03  # p below which a decay counts; about 5 % of level series show one, as several decay times are tried
 HINTED = 0.2  # p of the t test over runs, for a decay that the mean curve shows
 AS_LIKELY = 2.7  # χ² of one parameter at 90 %: decay times whose fit is worse by less may be the true one
@@ -276,7 +276,7 @@ def _fitted(curves: Floats, first: int) -> _Fitted | None:
 
 def _shapes(rows: int) -> Floats:
     """Return an exponential decay for every one of TIMES. shape (times, rows)"""
-    return np.asarray(np.exp(-np.arange(rows) / (TIMES[:, None] * rows)))
+    return np.asarray(np.exp(-np.arange(rows) / (_TIMES[:, None] * rows)))
 
 
 @dataclass(frozen=True, kw_only=True)

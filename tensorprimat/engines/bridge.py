@@ -30,13 +30,13 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.entry import parser_of, run_spec
-from tensorprimat.engines.launcher_output import follow, keep
+from tensorprimat.engines.launcher_output import follow_launcher, keep
 from tensorprimat.engines.registry import importable
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import environment
-from tensorprimat.machine.platform import Machine, detect
+from tensorprimat.machine.platform import Machine, detect_platform
 
-RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "qwen25_7b"}
+BRIDGE_RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "qwen25_7b"}
 """Our model → prefix of its recipe's name. Mistral has no recipe: it uses qwen's, with mistral's model in it."""
 
 MODEL_INSTEAD = {"mistral": "mistralai/Mistral-7B-v0.1"}
@@ -51,12 +51,12 @@ PERFORMANCE_GPUS = ("GB300", "GB200", "B300", "B200", "H200", "H100")
 PERFORMANCE_PRECISIONS = {"bf16": "bf16", "fp8": "fp8cs"}
 """Our precision → its name in a performance recipe; fp8 is current scaling."""
 
-PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed", "fp16": "fp16_mixed"}
+BRIDGE_PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed", "fp16": "fp16_mixed"}
 """Our precision → Megatron-Bridge's recipe for it, where no performance recipe sets it."""
 FP8_RECIPE = "tensorwise"  # Megatron's name of current scaling
 
 SettingValue = Callable[[RunSpec], Any]
-SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
+BRIDGE_SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
     *(((f"model.{name}",), attrgetter(name)) for name in MODEL_PARALLEL),
     (("model.virtual_pipeline_model_parallel_size",), lambda _: None),
     (("model.sequence_parallel",), lambda spec: spec.tensor_model_parallel_size > 1),
@@ -69,7 +69,7 @@ SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
     (("tokenizer.tokenizer_type",), lambda _: "NullTokenizer"),
     (("tokenizer.tokenizer_model",), lambda _: None),
     # The null tokenizer of some versions adds an end-of-document token; it may have no more tokens than the model.
-    (("tokenizer.vocab_size",), lambda spec: models.find(spec.model, spec.preset).shape.vocab_size - 1),
+    (("tokenizer.vocab_size",), lambda spec: models.find_preset(spec.model, spec.preset).shape.vocab_size - 1),
     (("train.train_iters",), lambda spec: spec.max_steps),
     (("train.micro_batch_size",), lambda spec: spec.micro_batch_size),
     (("train.global_batch_size",), lambda spec: spec.global_batch_size),
@@ -79,7 +79,7 @@ SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
     (("checkpoint.save",), lambda _: None),
     (("checkpoint.load",), lambda _: None),
     (("rng.seed",), lambda spec: spec.seed),
-    (("mixed_precision",), lambda spec: PRECISIONS[spec.precision]),
+    (("mixed_precision",), lambda spec: BRIDGE_PRECISIONS[spec.precision]),
 )
 """Settings of a recipe: its possible names (the first that this version has is used) and its value for a spec."""
 
@@ -101,7 +101,7 @@ models (models/llama) and off in its Qwen 2.5 and Mistral models; here they are 
 
 OF_THE_LOG = ("global_batch_size", "micro_batch_size", "sequence_length", "precision", "warmup_steps")
 """Settings of the spec that the reader of the log gets as facts."""
-STATED = (
+_STATED = (
     "num_nodes", *MODEL_PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "seed",
 )  # fmt: skip
 """Settings taken from the spec if the training's log does not state them."""
@@ -118,8 +118,8 @@ def check(spec: RunSpec, machine: Machine) -> None:
         raise UsageError(
             f"--preset {spec.preset}: Megatron-Bridge has recipes for the full models only; try --engine torch"
         )
-    if spec.precision not in PRECISIONS:
-        raise UsageError(f"--precision {spec.precision}: Megatron-Bridge trains in {', '.join(PRECISIONS)}")
+    if spec.precision not in BRIDGE_PRECISIONS:
+        raise UsageError(f"--precision {spec.precision}: Megatron-Bridge trains in {', '.join(BRIDGE_PRECISIONS)}")
     if spec.num_nodes > 1:
         raise UsageError(f"{spec.num_nodes} nodes: the bridge engine trains on one; try --engine nemo")
 
@@ -132,12 +132,12 @@ def recipe_name(model: str, offered: Sequence[str]) -> str:
     >>> recipe_name("qwen", ["qwen25_7b_pretrain_2gpu_h100_bf16_config"])  # names since 2026
     'qwen25_7b_pretrain_2gpu_h100_bf16_config'
     """
-    stem = f"{RECIPES[model]}_pretrain_"
+    stem = f"{BRIDGE_RECIPES[model]}_pretrain_"
     fitting = [name for name in offered if name == f"{stem}config"] or sorted(
         name for name in offered if name.startswith(stem) and name.endswith("_bf16_config")
     )
     if not fitting:
-        raise UsageError(f"this Megatron-Bridge has no pretrain recipe of {RECIPES[model]}; try --engine torch")
+        raise UsageError(f"this Megatron-Bridge has no pretrain recipe of {BRIDGE_RECIPES[model]}; try --engine torch")
     return fitting[0]
 
 
@@ -154,13 +154,13 @@ def performance_recipe_name(spec: RunSpec, device_name: str | None, offered: Seq
     return name if name in offered else None
 
 
-def configure(config: Any, spec: RunSpec, *, is_performance_recipe: bool = False) -> Any:
+def configure_recipe(config: Any, spec: RunSpec, *, is_performance_recipe: bool = False) -> Any:
     """Set every value of the spec in a recipe's configuration and return it.
 
     A performance recipe keeps its own precision and, if the spec requests no recomputation, its own recomputation. Any
     other recipe gets TUNED. Raises RunError where the recipe has none of a setting's names.
     """
-    for places, value in SETTINGS:
+    for places, value in BRIDGE_SETTINGS:
         if is_performance_recipe and _is_the_recipes_own(places[0], spec):
             continue
         if not any(_set(config, place, value(spec)) for place in places):
@@ -207,7 +207,7 @@ def _reducing_in_bf16(name: str) -> Any:
 
 def _recipe(spec: RunSpec) -> tuple[Any, bool]:
     """Return the configuration of the model's recipe, and True if it is NVIDIA's performance recipe."""
-    device_name = detect().gpu_info.device_name
+    device_name = detect_platform().gpu_info.device_name
     if importable(PERFORMANCE_RECIPES):
         performance = importlib.import_module(PERFORMANCE_RECIPES)
         if name := performance_recipe_name(spec, device_name, dir(performance)):
@@ -233,7 +233,8 @@ def train_rank(spec: RunSpec) -> None:
     pretrain = importlib.import_module("megatron.bridge.training.pretrain").pretrain
     forward_step = importlib.import_module("megatron.bridge.training.gpt_step").forward_step
     pretrain(
-        config=configure(config, spec, is_performance_recipe=is_performance_recipe), forward_step_func=forward_step
+        config=configure_recipe(config, spec, is_performance_recipe=is_performance_recipe),
+        forward_step_func=forward_step,
     )
 
 
@@ -248,13 +249,13 @@ def train(spec: RunSpec, spec_file: Path, result_file: Path) -> None:
     print(f"Megatron-Bridge starts; its log: {log}", flush=True)
     with log.open("xb", buffering=0) as file:
         preparing = [*ours, *module, "--environment", str(brought)]
-        if failure := follow(preparing, file, name="Megatron-Bridge", spec=spec, environment=dict(os.environ)):
+        if failure := follow_launcher(preparing, file, name="Megatron-Bridge", spec=spec, environment=dict(os.environ)):
             raise failure
         variables = _variables(brought)  # set before the ranks start: CUDA and its allocator read them only once
-        failure = follow(
+        failure = follow_launcher(
             [*ours, *torchrun, *module, "--rank"], file, name="Megatron-Bridge", spec=spec, environment=variables
         )
-    keep(lambda: read(spec, log, detect(), variables), result_file, name="Megatron-Bridge", failure=failure)
+    keep(lambda: _read(spec, log, detect_platform(), variables), result_file, name="Megatron-Bridge", failure=failure)
 
 
 def _variables(brought: Path) -> dict[str, str]:
@@ -264,7 +265,7 @@ def _variables(brought: Path) -> dict[str, str]:
     return {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **variables, **os.environ}
 
 
-def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str]) -> Result:
+def _read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str]) -> Result:
     """Return the log as the result of this run. Raises InputError where the log holds no usable step.
 
     variables: environment of the ranks.
@@ -276,7 +277,7 @@ def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str
     )
     result = logs.read(log, facts=facts)
     config = result.training_config
-    unstated = {name: getattr(spec, name) for name in STATED if getattr(config, name) is None}
+    unstated = {name: getattr(spec, name) for name in _STATED if getattr(config, name) is None}
     if spec.precision == "fp8" and config.fp8_recipe is None:
         unstated["fp8_recipe"] = FP8_RECIPE
     return result.changed(
@@ -286,7 +287,7 @@ def read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str
         training_config=config.changed(
             **unstated,
             data="mock",
-            environment=environment.settings(variables),
+            environment=environment.speed_variables(variables),
             versions={**environment.versions(), **environment.gpu_software(machine.platform, machine.gpu_ids)},
             framework="Megatron-Bridge",
             framework_version=_version(),

@@ -30,7 +30,7 @@ from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.engines import clock, console, live_result, power, ranks
 from tensorprimat.engines.batches import BatchCounter, with_counted_work
-from tensorprimat.engines.failures import reason
+from tensorprimat.engines.failures import end_reason
 from tensorprimat.engines.introspect import batch_shape, is_nemo, observed_by, optimizer_dtype
 from tensorprimat.engines.live_result import Declared
 from tensorprimat.engines.memory import DeviceMemory
@@ -88,7 +88,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
 
         Raises UsageError for an unknown platform or a negative number.
         """
-        if platform != "auto" and platform not in machines.SPELLINGS:
+        if platform != "auto" and platform not in machines.PLATFORM_SPELLINGS:
             raise UsageError(f"platform={platform!r}: must be auto, nvd, amd or cpu")
         if print_every < 0 or (warmup_steps or 0) < 0:
             raise UsageError("print_every and warmup_steps must not be negative")
@@ -137,7 +137,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self.result = self.result_path = None
         if trainer.is_global_zero:
             live_result.check_writable(self.output_dir, self.result_file)
-            self._described = live_result.describe(trainer, pl_module, self.declared, built=False)
+            self._described = live_result.describe_training(trainer, pl_module, self.declared, built=False)
             _bracket_checkpoints(trainer, self)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -146,7 +146,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._memory.restart_peaks()
         if not trainer.is_global_zero:
             return
-        self._described = live_result.describe(trainer, pl_module, self.declared, built=True)
+        self._described = live_result.describe_training(trainer, pl_module, self.declared, built=True)
         self._step = trainer.global_step
         # Several processes also wait for each other between batches (Lightning 2.6 exchanges a flag before each one).
         self._alone = trainer.world_size == 1
@@ -161,7 +161,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             self._sampler.start()
         if self.print_every:
             self._print(console.start_block(self._described, label=self._label))
-        timer = clock.choose(device.type, sync=self.sync)
+        timer = clock.choose_clock(device.type, sync=self.sync)
         self._recorder = Recorder(
             timer,
             power_at=self._sampler.mean_watts if self._sampler else None,
@@ -263,14 +263,14 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             return
         for row in self._recorder.finish() if self._recorder else ():
             self._show(row)
-        memory, lost = ranks.largest(self._memory.read_last())
+        memory, lost = ranks.largest_of_ranks(self._memory.read_last())
         self._write(trainer, memory=memory, ended_by=None, warnings=[lost] if lost else [])
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self._recorder is not None:
             self._recorder.abandon()
         memory = self._memory.read_last() if self._memory else {}
-        self._write(trainer, memory=memory, ended_by=reason(exception), warnings=[])
+        self._write(trainer, memory=memory, ended_by=end_reason(exception), warnings=[])
         self._close(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -311,7 +311,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         if self._sampler is not None:
             self.result = power.judged(self.result, self._sampler)
         try:
-            self.result_path = live_result.save(
+            self.result_path = live_result.save_training(
                 self.result, output_dir=self.output_dir, result_file=self.result_file, stamp=self._stamp
             )
         finally:  # shown even if it cannot be saved

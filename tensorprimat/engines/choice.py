@@ -73,7 +73,7 @@ def looks_for_logs(requested: str, platform: str) -> bool:
     return requested in ENGINES and ENGINES[requested].logs is not None
 
 
-def choose(
+def choose_engines(
     requested: str,
     *,
     platform: Platform,

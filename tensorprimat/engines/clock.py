@@ -69,7 +69,7 @@ class EventClock(SynchronisedClock):
         return float(start.elapsed_time(end)) / 1e3  # torch gives milliseconds
 
 
-def choose(device_type: str, *, sync: bool) -> Clock:
+def choose_clock(device_type: str, *, sync: bool) -> Clock:
     """Return the clock for a device ("cuda" also names ROCm). sync: wait for the device at every step."""
     if device_type != "cuda":
         return Clock()

@@ -19,7 +19,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return named or (isinstance(error, RuntimeError) and cause_of_failure(str(error)) == OUT_OF_MEMORY)
 
 
-def reason(error: BaseException) -> str:
+def end_reason(error: BaseException) -> str:
     """Return the reason for an early end as one line, for `Run.ended_by`.
 
     >>> reason(KeyboardInterrupt())
@@ -75,7 +75,7 @@ def _that_split(spec: RunSpec) -> list[str]:
 
 def out_of_memory(spec: RunSpec, rest: str = "") -> OutOfMemoryError:
     """Return the error of a training that ran out of memory, with configuration and remedies. rest: text to append."""
-    return OutOfMemoryError(f"{OUT_OF_MEMORY}: {configuration(spec)}; try {memory_remedies(spec)}{rest}")
+    return OutOfMemoryError(f"{OUT_OF_MEMORY}: {_configuration(spec)}; try {memory_remedies(spec)}{rest}")
 
 
 @contextlib.contextmanager
@@ -92,10 +92,10 @@ def of_training(spec: RunSpec, *others: type[Exception]) -> Iterator[None]:
     except failures as error:
         if is_out_of_memory(error):
             raise out_of_memory(spec) from error
-        raise RunError(f"training failed: {reason(error)}") from error
+        raise RunError(f"training failed: {end_reason(error)}") from error
 
 
-def configuration(spec: RunSpec) -> str:
+def _configuration(spec: RunSpec) -> str:
     """Return the configuration in a phrase, for the message of a run that failed.
 
     >>> spec = RunSpec(model="llama", preset="tiny", engine="torch", steps=1, warmup_steps=0, micro_batch_size=2,

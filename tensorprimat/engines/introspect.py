@@ -26,7 +26,10 @@ from tensorprimat.core.settings import (
 from tensorprimat.core.spec import MODELS
 from tensorprimat.machine import environment
 
-DTYPES = {precision: dtype for dtype, precision in PRECISION_OF_DTYPE.items()} | {"tf32": "tfloat32", "fp8": "float8"}
+DTYPE_NAMES = {precision: dtype for dtype, precision in PRECISION_OF_DTYPE.items()} | {
+    "tf32": "tfloat32",
+    "fp8": "float8",
+}
 """Precision → type in which the matrix products are computed, as results name it."""
 
 SHAPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {  # transformers, then Megatron and NeMo
@@ -45,7 +48,7 @@ MIXED = ("num_local_experts", "num_experts", "n_routed_experts", "num_moe_expert
 DIFFERING = ("multi_latent_attention", "layer_types", "window_attn_skip_freq")
 """Attributes that only a model with latent attention, or with windows in some of its layers, sets."""
 
-TOKENS = ("input_ids", "tokens", "text")
+_TOKENS = ("input_ids", "tokens", "text")
 """Keys of the token ids in a batch that is a dictionary, of transformers, Megatron and older Megatron."""
 
 
@@ -68,7 +71,7 @@ def framework(trainer: Any) -> dict[str, str]:
     return {"framework": name, **({"framework_version": versions[package]} if package in versions else {})}
 
 
-def is_sharded(trainer: Any) -> bool:
+def is_model_sharded(trainer: Any) -> bool:
     """Return True if one rank holds only parts of the parameters and cannot count all (with DTensors it can)."""
     strategy = trainer.strategy
     if type(strategy).__name__ in ("FSDPStrategy", "DeepSpeedStrategy"):
@@ -192,7 +195,7 @@ def _precision(trainer: Any) -> dict[str, Any]:
         wide = "bf16" if getattr(megatron, "bf16", False) else "fp16" if getattr(megatron, "fp16", False) else "fp32"
         return {
             "precision": "fp8" if recipe else wide,
-            "compute_dtype": DTYPES["fp8" if recipe else wide],
+            "compute_dtype": DTYPE_NAMES["fp8" if recipe else wide],
             "fp8_recipe": fp8_recipe(getattr(megatron, "fp8_recipe", None) or "delayed") if recipe else None,
         }
     word = str(trainer.precision)
@@ -202,7 +205,7 @@ def _precision(trainer: Any) -> dict[str, Any]:
 
         if torch.get_float32_matmul_precision() != "highest":
             precision = "tf32"
-    return {"precision": precision, "compute_dtype": DTYPES.get(precision or "")}
+    return {"precision": precision, "compute_dtype": DTYPE_NAMES.get(precision or "")}
 
 
 def dtype_name(dtype: Any) -> str:
@@ -226,7 +229,7 @@ def batch_shape(batch: Any) -> tuple[int, int] | None:
     It is the shape of the token ids in a dictionary, or of the first two-dimensional integer tensor in a tuple or list.
     """
     if isinstance(batch, Mapping):
-        return next((batch_shape(batch[name]) for name in TOKENS if name in batch), None)
+        return next((batch_shape(batch[name]) for name in _TOKENS if name in batch), None)
     if isinstance(batch, (tuple, list)):
         return next((shape for part in batch if (shape := batch_shape(part))), None)
     if getattr(batch, "ndim", None) != 2 or batch.is_floating_point():
@@ -234,7 +237,7 @@ def batch_shape(batch: Any) -> tuple[int, int] | None:
     return int(batch.shape[0]), int(batch.shape[1])
 
 
-def model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
+def describe_model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
     """Return name, shape and parameter count of a training module, and warnings about them.
 
     The shape comes from the module's own configuration. If this rank holds every parameter, a shape that contradicts

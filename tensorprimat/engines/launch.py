@@ -41,7 +41,7 @@ from tensorprimat.machine import oom_kills
 
 GRACE_SECONDS = 15.0  # time to write the measurements; importing torch alone, which ignores signals, takes 5 s
 TERMINATE_SECONDS = 5.0
-POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 LONGEST_LINE = 2**14  # characters of a line that are passed to on_line
 TAIL_LINES = 40  # last lines of stderr, which are searched for the cause
 
@@ -71,7 +71,7 @@ def cool_down(seconds: float, on_wait: Callable[[float], None]) -> None:
         time.sleep(min(1.0, left))
 
 
-def run(
+def run_in_process(
     spec: RunSpec, *, module: str, log: Path, on_line: Callable[[str], None], wrapping: Sequence[str] = ()
 ) -> Ending:
     """Run a spec in a fresh process and return the outcome. on_line: called with each line of its stdout as it comes.
@@ -127,11 +127,11 @@ def _start(command: list[str], stderr: IO[bytes], scratch: Path) -> subprocess.P
         start_new_session=True,
         encoding="utf-8",
         errors="replace",
-        env=environment(),
+        env=process_environment(),
     )
 
 
-def environment() -> dict[str, str]:
+def process_environment() -> dict[str, str]:
     """Return the environment for a process of this package: it imports this copy and prints without buffering."""
     package_parent = str(Path(tensorprimat.__file__).parents[1])
     search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
@@ -147,7 +147,7 @@ def _follow(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> Non
     threading.Thread(target=_pump, args=(child, lines), daemon=True).start()
     while True:
         try:
-            line = lines.get(timeout=POLL_SECONDS)
+            line = lines.get(timeout=_POLL_SECONDS)
         except queue.Empty:
             if child.poll() is not None:
                 processes.end(child)

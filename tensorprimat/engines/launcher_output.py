@@ -19,7 +19,7 @@ from tensorprimat.core.failures import (
     cause_of_failure,
     ending,
     is_consequence,
-    is_summary,
+    is_failure_summary,
     signal_of_rank,
     was_killed,
 )
@@ -30,11 +30,11 @@ from tensorprimat.core.units import GIB
 from tensorprimat.engines import console, failures
 from tensorprimat.machine import oom_kills
 
-GRACE_SECONDS = 10.0  # time for interrupted ranks to leave their collectives
+_GRACE_SECONDS = 10.0  # time for interrupted ranks to leave their collectives
 SHOWN_LINES = 15  # last lines of a failed training that are shown again
 CAUSE_LINES = 400  # last lines searched for the cause: a traceback of each of eight ranks, then torchrun's summary
 
-LONGEST_LINE = 2**12  # characters of a line that are searched and shown; the log has the whole line
+_LONGEST_LINE = 2**12  # characters of a line that are searched and shown; the log has the whole line
 
 _ITERATION = re.compile(r"iteration\s+(\d{1,12})/\s*\d+ \|.*?elapsed time per iteration \(ms\): *([\d.]{1,30})")
 _MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]{1,30})Gi?B")
@@ -46,7 +46,7 @@ _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found
 """These three find the line to quote and prove no cause, so they are not in core/failures, whose texts do."""
 
 
-def follow(
+def follow_launcher(
     command: Sequence[str],
     log: IO[bytes],
     *,
@@ -76,8 +76,8 @@ def follow(
         show = _Shown(label="ROCM" if spec.platform == "amd" else "CUDA", warmup_steps=spec.warmup_steps)
         try:
             with child.stdout:
-                for raw in pieces(child.stdout, log):
-                    line = plain(raw)
+                for raw in _pieces(child.stdout, log):
+                    line = displayed_line(raw)
                     if line.strip():
                         tail.append(line)
                     with contextlib.suppress(OSError):  # the training continues if our output has no reader left
@@ -111,20 +111,20 @@ def keep(read: Callable[[], Result], result_file: Path, *, name: str, failure: R
         raise failure
 
 
-def pieces(output: IO[bytes], log: IO[bytes]) -> Iterator[bytes]:
+def _pieces(output: IO[bytes], log: IO[bytes]) -> Iterator[bytes]:
     """Copy output to a log as it comes, and yield the beginning of each line, because a line may never end."""
     begins = True
-    while piece := output.readline(4 * LONGEST_LINE):  # a character has up to four bytes
+    while piece := output.readline(4 * _LONGEST_LINE):  # a character has up to four bytes
         log.write(piece)
         if begins:
             yield piece
         begins = piece.endswith(b"\n")
 
 
-def plain(raw: bytes) -> str:
+def displayed_line(raw: bytes) -> str:
     """Return a line as text without colours; for a progress bar that redraws itself, its last state."""
     text = raw.decode(errors="replace").rstrip("\r\n")
-    return _COLOUR.sub("", text.rpartition("\r")[2])[:LONGEST_LINE]
+    return _COLOUR.sub("", text.rpartition("\r")[2])[:_LONGEST_LINE]
 
 
 def complaint(lines: Sequence[str]) -> str | None:
@@ -138,7 +138,7 @@ def complaint(lines: Sequence[str]) -> str | None:
     >>> complaint(["[rank1]: ValueError: bad shape", "[rank0]: RuntimeError: Connection closed by peer"])
     '[rank1]: ValueError: bad shape'
     """
-    output = [line.strip() for line in lines if not is_summary(line)]
+    output = [line.strip() for line in lines if not is_failure_summary(line)]
     raised = [line for line in output if _RAISED.search(line)]
     if raised:
         own = [line for line in raised if not is_consequence(line)] or raised
@@ -195,7 +195,7 @@ def _stop(child: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
         if asks:
             processes.terminate(child)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            child.wait(timeout=GRACE_SECONDS)
+            child.wait(timeout=_GRACE_SECONDS)
             return
     processes.end(child)
 

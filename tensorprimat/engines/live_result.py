@@ -37,19 +37,19 @@ class Declared:
     training_config: Mapping[str, Any] = field(default_factory=dict)
 
 
-def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> Result:
+def describe_training(trainer: Any, module: Any, declared: Declared, *, built: bool) -> Result:
     """Return a result without steps: machine, model, configuration and warnings of a Lightning training.
 
     built: the model has its parameters and the trainer its optimizers (from on_train_start on).
     """
-    machine = platform.detect(cpu=trainer.strategy.root_device.type == "cpu")
+    machine = platform.detect_platform(cpu=trainer.strategy.root_device.type == "cpu")
     warnings = list(machine.warnings)
-    if declared.platform != "auto" and platform.SPELLINGS[declared.platform] != machine.platform:
+    if declared.platform != "auto" and platform.PLATFORM_SPELLINGS[declared.platform] != machine.platform:
         warnings.append(f"platform: {declared.platform} was requested, but the training runs on {machine.label}")
     model = Model()
     if built:
-        model, odd = introspect.model_stated_by(module) or introspect.model(
-            module, sharded=introspect.is_sharded(trainer)
+        model, odd = introspect.model_stated_by(module) or introspect.describe_model(
+            module, sharded=introspect.is_model_sharded(trainer)
         )
         warnings += odd
     preset, contradicted = _preset(declared, model)
@@ -67,7 +67,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
                 **environment.versions(),
                 **environment.gpu_software(machine.platform, machine.gpu_ids),
             },
-            "environment": environment.settings(),
+            "environment": environment.speed_variables(),
         }
     )
     if introspect.is_nemo(trainer) and machine.platform != "nvd":
@@ -105,7 +105,7 @@ def describe(trainer: Any, module: Any, declared: Declared, *, built: bool) -> R
 def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
     """Return the declared preset without a warning, or None and a warning if the trained model has another size."""
     try:
-        preset = models.find(names.resolve(declared.model_name or ""), declared.preset or "")
+        preset = models.find_preset(names.resolve(declared.model_name or ""), declared.preset or "")
     except UsageError:  # a model or preset that is not built in: nothing to compare it with
         return declared.preset, []
     expected = models.parameters(preset.shape)
@@ -181,7 +181,7 @@ def check_writable(output_dir: str, result_file: str | None) -> None:
         raise RunError(f"{folder}: {why}; give another output folder")
 
 
-def save(result: Result, *, output_dir: str, result_file: str | None, stamp: str) -> Path:
+def save_training(result: Result, *, output_dir: str, result_file: str | None, stamp: str) -> Path:
     """Write result_file if it is set, else the latest file and its history in output_dir; return the file.
 
     Without a model name the file name contains the stamp instead, and history has no copy. Raises OSError; RunError if

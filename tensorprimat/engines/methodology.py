@@ -39,7 +39,7 @@ class Chosen:
     """Source of the values that no flag set, for messages."""
 
 
-def values(
+def methodology_values(
     name: str | None,
     flags: Mapping[str, Any],
     *,
@@ -126,7 +126,9 @@ def label(result: Result, name: str | None) -> Result:
     if not rows:
         warning = f"methodology: {_missing_entry(name, result.model.name, gpu, config.precision)}"
         return result.changed(warnings=(*result.warnings, warning))
-    contradicted, row = min(((configurations.differing(config, row), row) for row in rows), key=lambda one: len(one[0]))
+    contradicted, row = min(
+        ((configurations.contradicted_values(config, row), row) for row in rows), key=lambda one: len(one[0])
+    )
     if contradicted:
         warning = f"methodology: {name} is not recorded, because the log contradicts it ({', '.join(contradicted)})"
         return result.changed(warnings=(*result.warnings, warning))

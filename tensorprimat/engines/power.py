@@ -13,7 +13,7 @@ from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
 
 ENERGY_TOLERANCE = 0.05  # relative; sampling noise alone causes a smaller difference between counter and sampled power
-LEAST_THROTTLED = 0.01
+_LEAST_THROTTLED = 0.01
 """Share of the measured time below which throttling is not mentioned."""
 
 
@@ -44,7 +44,7 @@ def _is_instance(result: Result) -> bool:
     return " MIG " in (result.gpu_info.device_name or "")
 
 
-PACKAGES = {"nvd": "nvidia-ml-py (pip install nvidia-ml-py)", "amd": "amdsmi (it comes with ROCm)"}
+_PACKAGES = {"nvd": "nvidia-ml-py (pip install nvidia-ml-py)", "amd": "amdsmi (it comes with ROCm)"}
 """Platform → the Python package that reads its power, and how to install it."""
 
 
@@ -52,7 +52,7 @@ def unmeasured(result: Result, sampler: telemetry.Sampler) -> list[str]:
     """Return a warning with the reason why the power of the result's GPUs is unknown; empty if it was sampled."""
     if any(reading.power_watts is not None for reading in sampler.first):
         return []
-    package = PACKAGES.get(result.platform or "", "the driver's package")
+    package = _PACKAGES.get(result.platform or "", "the driver's package")
     if sampler.first:
         why = "the driver reports none for this GPU"
     elif not result.provenance.gpu_ids:
@@ -107,7 +107,7 @@ def judged(result: Result, sampler: telemetry.Sampler) -> Result:
     if power is None or not time:
         return result
     warnings = []
-    if power.throttled_seconds and power.throttled_seconds > LEAST_THROTTLED * time:
+    if power.throttled_seconds and power.throttled_seconds > _LEAST_THROTTLED * time:
         why = " and ".join(sampler.throttled_by) or "a limit that the driver does not name"
         share = percent(power.throttled_seconds / time, 0)
         warnings.append(f"clock: throttled for {share} of the measured time by {why}")

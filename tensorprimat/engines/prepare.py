@@ -14,7 +14,7 @@ from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.memory_estimate import MemoryEstimate
-from tensorprimat.core.quantities import alternatives, counted, listed, size
+from tensorprimat.core.quantities import alternatives, counted, shortened_list, size
 from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
@@ -72,7 +72,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "platform": platform,
         **{name: getattr(settings, name) for name in AS_CHOSEN},
     }
-    configured = methodology.values(
+    configured = methodology.methodology_values(
         settings.methodology,
         vars(settings),
         model=model,
@@ -154,7 +154,7 @@ def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> st
             for name in settings_of_runs.MODEL_PARALLEL
             if (share := getattr(spec, name)) > 1
         ]
-        return f"has {listed(sizes, len(sizes))}, which the {engine.name} engine lacks"
+        return f"has {shortened_list(sizes, len(sizes))}, which the {engine.name} engine lacks"
     try:
         spec.check()
         if not engine.own_training:  # the torch engine recomputes activations until they fit
@@ -201,7 +201,7 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
     from tensorprimat.engines.torch import fp8, memory
 
     try:
-        kept = memory.kept_bytes_per_token(
+        kept = memory.mean_kept_bytes_per_token(
             preset, precision=spec.precision, compiled=spec.compile, fused_norm=fused_norm, recipe=fp8.recipe_of(spec),
             autocast=training_memory.uses_autocast(spec),
         )  # fmt: skip
@@ -214,7 +214,7 @@ def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> mod
     """Return the model to train. Raises UsageError for an unknown preset or a model that the engine cannot train."""
     if settings.config is None:
         try:
-            found = models.find(model, name)
+            found = models.find_preset(model, name)
         except UsageError as error:
             raise UsageError(f"--preset {name}: {error}") from error
         if settings.preset is not None and found.name != "full" and not engine.own_training:
@@ -226,7 +226,7 @@ def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> mod
         raise UsageError(f"--engine {engine.name}: trains {', '.join(MODELS)}; use --engine torch for a config.json")
     from tensorprimat.engines.torch import config as torch_config
 
-    return torch_config.model(model, dict(settings.config), name)
+    return torch_config.model_of_config(model, dict(settings.config), name)
 
 
 def _default_batch(

@@ -23,7 +23,7 @@ _WHERE = {
 }
 
 
-def check(name: str, engine: Engine) -> None:
+def check_profiler(name: str, engine: Engine) -> None:
     """Raise UsageError for a profiler that does not exist, is not installed, or cannot profile this engine."""
     if name not in PROGRAMS:
         raise UsageError(f"--profile {name}: no such profiler; choose {', '.join(PROGRAMS)}")
@@ -38,7 +38,7 @@ def check(name: str, engine: Engine) -> None:
         raise UsageError(f"--profile {name}: {program} is not installed; {_WHERE[name]}")
 
 
-def wrapping(name: str, stem: Path) -> list[str]:
+def profiler_command(name: str, stem: Path) -> list[str]:
     """Return the profiler's command, which precedes that of the run. stem: the profile's path without suffix."""
     if name == "nsys":
         return ["nsys", "profile", f"--output={stem}", "--trace=cuda,nvtx,osrt", "--sample=none"]

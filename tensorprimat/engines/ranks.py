@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-PATIENCE_SECONDS = 30.0  # a rank that finished its last step answers in a fraction of this; a dead one never does
+_PATIENCE_SECONDS = 30.0  # a rank that finished its last step answers in a fraction of this; a dead one never does
 
 
-def largest(
-    own: dict[str, float], *, patience_seconds: float = PATIENCE_SECONDS
+def largest_of_ranks(
+    own: dict[str, float], *, patience_seconds: float = _PATIENCE_SECONDS
 ) -> tuple[dict[str, float], str | None]:
     """Return the maximum of each figure over all ranks; if a rank did not answer, this rank's figures and a warning.
 

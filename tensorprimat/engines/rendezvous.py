@@ -7,9 +7,9 @@ import time
 
 from tensorprimat.core.errors import RunError
 
-PATIENCE_SECONDS = 300.0  # rank 0 has to import the same packages first, maybe from a slower disk
+_PATIENCE_SECONDS = 300.0  # rank 0 has to import the same packages first, maybe from a slower disk
 ANSWER_SECONDS = 5.0  # time limit of one connection attempt
-REMEDY = "set MASTER_ADDR to an address of the first node that every node can reach, and MASTER_PORT to a free port"
+_REMEDY = "set MASTER_ADDR to an address of the first node that every node can reach, and MASTER_PORT to a free port"
 
 
 def check_srun() -> None:
@@ -21,9 +21,11 @@ def check_srun() -> None:
     try:
         socket.getaddrinfo(host, port)
     except OSError as error:
-        raise RunError(f"srun: the host of rank 0, {host}, has no address here ({error.strerror}); {REMEDY}") from error
+        raise RunError(
+            f"srun: the host of rank 0, {host}, has no address here ({error.strerror}); {_REMEDY}"
+        ) from error
     if place.global_rank() > 0:
-        wait_for(host, port, patience_seconds=PATIENCE_SECONDS)
+        wait_for(host, port, patience_seconds=_PATIENCE_SECONDS)
 
 
 def wait_for(host: str, port: int, *, patience_seconds: float) -> None:
@@ -35,7 +37,7 @@ def wait_for(host: str, port: int, *, patience_seconds: float) -> None:
         except OSError as error:
             if time.monotonic() > until:
                 raise RunError(
-                    f"srun: rank 0 did not answer at {host}:{port} in {patience_seconds:g} s ({error}); {REMEDY}"
+                    f"srun: rank 0 did not answer at {host}:{port} in {patience_seconds:g} s ({error}); {_REMEDY}"
                 ) from error
             time.sleep(0.5)
         else:

@@ -13,9 +13,9 @@ from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import ContradictionError, InputError, InternalError, NoFormatError, NotALogError
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.result import Result
-from tensorprimat.core.stated import FLAGS
+from tensorprimat.core.stated import FACT_FLAGS
 from tensorprimat.logs import assemble, failures, fields, files, line_widths, spelling
-from tensorprimat.logs.detection import Detection, detect, named
+from tensorprimat.logs.detection import Detection, detect_format, format_named
 from tensorprimat.logs.format import Format, UserFacts
 from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
@@ -23,15 +23,15 @@ from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
 STDIN = "-"
 
 __all__ = [
-    "FLAGS",
+    "FACT_FLAGS",
     "FORMATS",
     "STDIN",
     "Detection",
     "Format",
     "Log",
     "UserFacts",
-    "detect",
-    "named",
+    "detect_format",
+    "format_named",
     "read",
     "read_each",
 ]
@@ -77,7 +77,7 @@ def read_each(
 def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choice: Any) -> list[Result]:
     """Read a log by the first possible format that measures something. choice: see assemble.join."""
     with _log(path) as log:
-        hashing, folds = None if log.is_folder else digest.of(log.path), _folds(log)
+        hashing, folds = None if log.is_folder else digest.digest_of(log.path), _folds(log)
         read = partial(_read_as, log, folds=folds, hashing=hashing, facts=facts or UserFacts(), choice=choice)
         refusal: InputError | None = None
         for chosen, warnings in _chosen(log, format):
@@ -91,7 +91,7 @@ def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choic
                         f"format: read as {name}, because the rows of {chosen.name} contradict the log's own clock"
                     )
                     with suppress(NotALogError, ContradictionError):
-                        return read(named(name), [warning])
+                        return read(format_named(name), [warning])
                 raise
         raise refusal or _refusal(log, FORMATS)
 
@@ -138,13 +138,13 @@ def _unchanged(log: Log) -> Iterator[Log]:
 
     A log is read several times; a training that appends to it in between does no harm.
     """
-    before = regular.state(log.path)
+    before = regular.file_state(log.path)
     error = None
     try:
         yield log
     except InputError as failure:
         error = failure
-    now = regular.state(log.path)
+    now = regular.file_state(log.path)
     is_other = bool(before) and (now[:1] != before[:1] or now[1] < before[1])
     if is_other or (isinstance(error, InternalError) and now != before):
         raise InputError("changed while it was read", path=log.name, remedy="read it again, or a copy") from error
@@ -168,10 +168,10 @@ def _chosen(log: Log, name: str | None) -> Iterator[tuple[Format, list[str]]]:
     find as many rows.
     """
     if name is not None:
-        yield named(name), []
+        yield format_named(name), []
         return
     with regular.reading(log.name, "the detection of its format"):
-        detection = detect(log)
+        detection = detect_format(log)
     found = [(detection.format, detection.rows), *detection.others] if detection else []
     for format, rows in found:
         if rows == found[0][1]:

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tensorprimat.core import devices as vendors
-from tensorprimat.core.names import known
+from tensorprimat.core.names import known_model
 from tensorprimat.logs.fields import whole
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_names import ARGUMENTS
-from tensorprimat.logs.paths import platform_of
+from tensorprimat.logs.paths import platform_in_path
 
 MODEL_ARGUMENTS = (
     *("model_name", "model_name_or_path", "pretrained_model_name_or_path", "model", "exp_name", "experiment_name"),
     *("tokenizer_model", "tokenizer_name_or_path", "_name_or_path"),
 )
 """Arguments that may name the model, in the order in which they are believed; only a known model's name counts."""
-PARAMETERS = "model/num_parameters"  # by the Hugging Face Trainer
+_PARAMETERS = "model/num_parameters"  # by the Hugging Face Trainer
 DEVICE_ARGUMENTS = ("gpu", "gpu_type", "gpu_name", "gpu_model", "device_name", "platform", "hardware", "vendor")
 """Arguments that may name the vendor in one word; `device: cuda` does not, it is PyTorch's word on ROCm too."""
 MOST_TEXTS = 10_000  # settings
@@ -40,15 +40,15 @@ def configure(reading: Reading, texts: Mapping[str, str], *, of: str) -> None:
     for name, field_name in ARGUMENTS.items():
         if value := whole(texts.get(name)):
             config[field_name] = value
-    if parameters := whole(texts.get(PARAMETERS)):
+    if parameters := whole(texts.get(_PARAMETERS)):
         reading.model.setdefault("parameters", parameters)
     for name in MODEL_ARGUMENTS:
-        if (spelled := texts.get(name)) and len(spelled) < 200 and (model := known(spelled)):
+        if (spelled := texts.get(name)) and len(spelled) < 200 and (model := known_model(spelled)):
             reading.model["name"] = model
             break
     for name, text in texts.items():
         device = vendors.find_name(text)
-        platform = vendors.platform_of(device) or (platform_of((text,)) if name in DEVICE_ARGUMENTS else None)
+        platform = vendors.platform_of(device) or (platform_in_path((text,)) if name in DEVICE_ARGUMENTS else None)
         if platform is not None:
             reading.platform = platform
             reading.assumed["platform"] = f"argument {name} of {of}"

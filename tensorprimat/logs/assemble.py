@@ -56,7 +56,7 @@ def join(
         return [
             result for number in chosen for result in _of_run(log, format, warnings, facts, runs, number, cited=cited)
         ]
-    found = segments.read(log, format)
+    found = segments.read_segments(log, format)
     if isinstance(found, Result):
         return [stated.amended(found.changed(warnings=(*found.warnings, *warnings)), facts)]
     numbers = [one.number for one in found] if each and len(found) > 1 else [segment]
@@ -88,7 +88,7 @@ def _result(
             path=log.name,
             remedy=f"--segment takes 1 to {count}, or all",
         )
-    reading = dates.with_dates(log, segments.joined(found, measured, picked=number is not None))
+    reading = dates.with_dates(log, segments.joined_segments(found, measured, picked=number is not None))
     warnings = [*warnings, *reading.warnings]
     config = stated.with_parallelism(stated.believed(TrainingConfig, reading.training_config, warnings))
     gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)

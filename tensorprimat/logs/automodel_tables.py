@@ -25,7 +25,7 @@ from tensorprimat.logs.text import Log
 
 MARKS = {"tps", "tps_per_gpu", "num_label_tokens"}
 """Names that only its rows have together."""
-MOST_ENTRIES = 10_000  # of the folder
+_MOST_ENTRIES = 10_000  # of the folder
 LONGEST_ROW = 2**14  # characters; a row of a validation has a few hundred
 UNSEEN = (
     "steps: NeMo Automodel counts a validation and the saving of a checkpoint to the step after it; this table states "
@@ -90,7 +90,7 @@ def _after_step(index: np.ndarray, step: int) -> np.ndarray:
 def _names(folder: Path) -> list[str]:
     """Return the names in a folder, at most MOST_ENTRIES; none if it cannot be read."""
     try:
-        return sorted(path.name for path in islice(folder.iterdir(), MOST_ENTRIES))
+        return sorted(path.name for path in islice(folder.iterdir(), _MOST_ENTRIES))
     except OSError:
         return []
 

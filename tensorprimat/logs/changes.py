@@ -11,12 +11,12 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import pace_of
 from tensorprimat.core.terms import RATES
 
-FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
+_FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
 """Printed rates of arithmetic; multiplied by the step time they are the work of a device in a step."""
 WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
 MOST_GPUS_BY_RATIO = 64  # beyond, the tolerance is 0.1 GPUs: WHOLE_RATIO of the number comes near half a GPU
 STEADY_ROWS = 3  # of equal work, before and after a change
-SAME_WORK, OTHER_WORK = 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
+SAME_WORK, _OTHER_WORK = 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
 LEVEL_ROWS = 0.8  # of the rows are near their level; the others are slow steps whose rate is a mean
 
 
@@ -32,14 +32,14 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
     if steps.has("samples"):
         for row in np.flatnonzero(np.diff(samples) < 0).tolist():
             yield row + 1, f"the global batch falls from {count(samples[row])} to {count(samples[row + 1])}"
-    for row in _shifts(gpus(steps)):
+    for row in _shifts(_gpus(steps)):
         yield row, "the number of GPUs that the rates imply changes"
     if not steps.has("samples"):
         for row, is_restart in _other_tokens(steps.column("tokens")):
             if is_restart:
                 yield row, "the tokens of a step change"
     per_step = 1.0 if not steps.has("samples") else samples
-    for names in (FLOPS,) if steps.has("samples") else (FLOPS, RATES):
+    for names in (_FLOPS,) if steps.has("samples") else (_FLOPS, RATES):
         name = next((name for name in names if steps.has(name)), None)
         if name is None or not steps.has("seconds"):
             continue
@@ -58,7 +58,7 @@ def _stays_level(work: np.ndarray, shifts: list[int]) -> bool:
     for stretch in np.split(work, shifts):
         known = stretch[np.isfinite(stretch)]
         if len(known):  # a stretch of rows without a time has no level
-            near += np.count_nonzero(np.abs(known - np.median(known)) <= OTHER_WORK / 2 * np.median(known))
+            near += np.count_nonzero(np.abs(known - np.median(known)) <= _OTHER_WORK / 2 * np.median(known))
     return bool(near >= LEVEL_ROWS * np.count_nonzero(np.isfinite(work)))
 
 
@@ -84,7 +84,7 @@ def _other_tokens(tokens: np.ndarray) -> Iterator[tuple[int, bool]]:
     training begins there.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        jumps = np.abs(np.diff(np.log(tokens), prepend=np.nan, append=np.nan)) > OTHER_WORK
+        jumps = np.abs(np.diff(np.log(tokens), prepend=np.nan, append=np.nan)) > _OTHER_WORK
     spikes = jumps[:-1] & jumps[1:]
     levels = np.where(spikes, np.nan, tokens)
     for row in _shifts(levels):
@@ -104,10 +104,10 @@ def other_work(one: Steps, other: Steps) -> tuple[int, int] | None:
             return None
         levels.append(level)
     mine, theirs = levels
-    return (mine, theirs) if abs(mine - theirs) > OTHER_WORK * min(mine, theirs) else None
+    return (mine, theirs) if abs(mine - theirs) > _OTHER_WORK * min(mine, theirs) else None
 
 
-def gpus(steps: Steps) -> np.ndarray:
+def _gpus(steps: Steps) -> np.ndarray:
     """Return the rate over all GPUs divided by the rate per GPU, NaN where a row does not state both; (rows,)."""
     total = steps.column("reported_tokens_per_second")
     if not steps.has("reported_tokens_per_second"):
@@ -120,7 +120,7 @@ def whole_gpus(steps: Steps, batch: int | None = None) -> int | None:
 
     batch: sequences of a step, which with its time are a rate over all GPUs too.
     """
-    ratios = gpus(steps)
+    ratios = _gpus(steps)
     if batch and not np.isfinite(ratios).any():
         ratios = batch / steps.column("seconds") / steps.column("reported_samples_per_second_per_gpu")
     ratios = ratios[np.isfinite(ratios)]
@@ -138,9 +138,9 @@ def _shifts(work: np.ndarray) -> list[int]:
     """
     known = np.flatnonzero(np.isfinite(work))
     values = work[known]
-    if len(values) < 2 * STEADY_ROWS or np.ptp(values) <= OTHER_WORK * values.min():
+    if len(values) < 2 * STEADY_ROWS or np.ptp(values) <= _OTHER_WORK * values.min():
         return []
-    jumps = np.flatnonzero(np.abs(np.diff(values)) > OTHER_WORK * np.minimum(values[1:], values[:-1])) + 1
+    jumps = np.flatnonzero(np.abs(np.diff(values)) > _OTHER_WORK * np.minimum(values[1:], values[:-1])) + 1
     found = []
     for at in jumps.tolist():
         before, after = values[max(0, at - STEADY_ROWS) : at], values[at : at + STEADY_ROWS]
@@ -167,7 +167,7 @@ def of_speed(steps: Steps) -> Iterator[str]:
     counted = (steps.column("interrupted_by") == 0) & (steps.column("covers") > 0)  # 0: a repeated row
     pace = np.where(counted, pace_of(steps) / work, np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
-        jumps = np.abs(np.diff(np.log(pace), prepend=np.nan, append=np.nan)) > OTHER_WORK
+        jumps = np.abs(np.diff(np.log(pace), prepend=np.nan, append=np.nan)) > _OTHER_WORK
     pace[jumps[:-1] & jumps[1:]] = np.nan  # a slow start, or a stall, between two levels
     for row in _shifts(pace)[:1]:
         before, after = (part[np.isfinite(part)] for part in (pace[:row], pace[row:]))

@@ -38,7 +38,7 @@ def stating(log: Log, format: Format, segment: int | None, record: str, field: s
     """
     if log.is_folder or log.is_binary:
         return []
-    found = segments.read(log, format)
+    found = segments.read_segments(log, format)
     if isinstance(found, Result) or not (chosen := segments.benchmark_of(found, segment)):
         return []
     value = getattr(chosen[0].reading, record).get(field)

@@ -17,7 +17,7 @@ from tensorprimat.logs.clocks import Moment, written_at
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
-LOOKED_AT = 3  # rows; if none of them has a stamp, the others are not looked for
+_LOOKED_AT = 3  # rows; if none of them has a stamp, the others are not looked for
 
 
 def with_dates(log: Log, reading: Reading) -> Reading:
@@ -33,7 +33,7 @@ def with_dates(log: Log, reading: Reading) -> Reading:
     places = lines[np.diff(lines, prepend=0) > 0]
     if len(places) < FEWEST_DATED or lines[0] <= 0:
         return reading
-    if not any(moment for _, moment in stamps_of(log, places[:LOOKED_AT].tolist())):
+    if not any(moment for _, moment in stamps_of(log, places[:_LOOKED_AT].tolist())):
         return reading
     found = {line: moment for line, moment in stamps_of(log, places.tolist()) if moment is not None}
     moments = [found.get(line) for line in steps.column("line").tolist()]

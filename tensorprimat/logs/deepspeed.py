@@ -26,7 +26,7 @@ from tensorprimat.core.quantities import counted, percent
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.clocks import date_in
-from tensorprimat.logs.fields import CLOCK_RESOLUTION, WHOLE, iso, merged, positive, seconds, whole
+from tensorprimat.logs.fields import CLOCK_RESOLUTION, WHOLE, iso, merged, positive, printed_seconds, whole
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
@@ -55,7 +55,7 @@ _ROWS = (
 """Kind of row, text that every such row holds, expression."""
 UNTIMED_STEPS = 2  # at the start, which DeepSpeed's timer leaves out of its means
 FEWEST_MEANS = 3
-LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar may precede them
+_LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar may precede them
 _SCHEDULE = re.compile(rf"\bstep=(?P<step>\d{{1,15}}), skipped=(?P<skipped>\d{{1,15}}), lr=\[(?P<rate>{_NUMBER})")
 _SETTING = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)")
 _WORLD = re.compile(rf"\bdist_world_size={WHOLE}")
@@ -66,7 +66,7 @@ _LENGTH = re.compile(
 )
 LONGEST_COMMAND = 2**16  # characters; a launcher's command line has a few thousand
 
-SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
+_SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "train_batch_size": ("global_batch_size", int),
     "train_micro_batch_size_per_gpu": ("micro_batch_size", int),
     "gradient_accumulation_steps": ("gradient_accumulation_steps", int),
@@ -87,7 +87,7 @@ TRAINER = {
 }
 """Lines of the Hugging Face Trainer that started the engine → field of TrainingConfig."""
 
-ARGUMENTS: dict[str, tuple[str, Callable[[str], Any]]] = {
+_ARGUMENTS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--per_device_train_batch_size": ("micro_batch_size", int),
     "--gradient_accumulation_steps": ("gradient_accumulation_steps", int),
     "--max_seq_len": ("sequence_length", int),
@@ -127,7 +127,7 @@ def detect(log: Log) -> int:
 def _row(text: str) -> tuple[str, re.Match[str]] | None:
     """Return kind and content of a line about speed."""
     for kind, mark, pattern in _ROWS:
-        if mark in text and (match := pattern.search(text[-LONGEST_ROW:])):
+        if mark in text and (match := pattern.search(text[-_LONGEST_ROW:])):
             return kind, match
     return None
 
@@ -216,7 +216,7 @@ def _content(log: Log) -> _Content:
             else:
                 rows = content.pipeline if kind == "pipeline" else content.chat
                 rows.append(_row_step(kind, match, line, time, len(rows) + 1))
-        elif schedule := _SCHEDULE.search(text[:LONGEST_ROW]):
+        elif schedule := _SCHEDULE.search(text[:_LONGEST_ROW]):
             learning_rate = {int(schedule["step"]): float(schedule["rate"])}
             content.skipped = int(schedule["skipped"])
         else:
@@ -232,7 +232,7 @@ def _row_step(kind: str, match: re.Match[str], line: int, time: float | None, in
     groups = match.groupdict()
     return Step(
         index=index if kind == "chat" else int(groups["step"]),
-        seconds=seconds(groups.get("seconds") or groups.get("seconds2")),
+        seconds=printed_seconds(groups.get("seconds") or groups.get("seconds2")),
         ended_at=None if kind == "chat" else time,
         loss=float(groups["loss"]) if kind == "pipeline" else None,
         reported_samples_per_second=positive(groups.get("rate") or groups.get("rate2")),
@@ -262,8 +262,8 @@ def _configure(content: _Content, text: str) -> None:
     if match := _SETTING.search(text):
         if match["name"] == "steps_per_print" and match["value"].isdecimal():
             content.interval = int(match["value"][:9])
-        elif match["name"] in SETTINGS:
-            _keep(content.settings, SETTINGS[match["name"]], match["value"])
+        elif match["name"] in _SETTINGS:
+            _keep(content.settings, _SETTINGS[match["name"]], match["value"])
     elif match := _TRAINER.search(text):
         _keep(content.arguments, (TRAINER[match["name"]], whole), match[2])
     elif match := _WORLD.search(text):
@@ -271,9 +271,9 @@ def _configure(content: _Content, text: str) -> None:
     elif match := _COMMAND.search(text):
         words = match[1].replace("=", " ").split()
         for word, value in pairwise(words):
-            if word in ARGUMENTS:
-                _keep(content.arguments, ARGUMENTS[word], value)
-                content.from_command = content.from_command or ARGUMENTS[word][0] == "sequence_length"
+            if word in _ARGUMENTS:
+                _keep(content.arguments, _ARGUMENTS[word], value)
+                content.from_command = content.from_command or _ARGUMENTS[word][0] == "sequence_length"
             elif word == "--model_name_or_path" and (name := model_name(value)):
                 content.reading.model.setdefault("name", name)
     elif match := _LENGTH.search(text):  # dumps of arguments: Megatron-DeepSpeed's dots, argparse's Namespace

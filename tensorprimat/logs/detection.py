@@ -10,7 +10,7 @@ from tensorprimat.core.line_kinds import kinds_of, occurs_in
 from tensorprimat.logs import files
 from tensorprimat.logs.format import Format
 from tensorprimat.logs.formats import FORMATS
-from tensorprimat.logs.text import HEAD_BYTES, Log, plain, window_of
+from tensorprimat.logs.text import HEAD_BYTES, Log, window_of, without_controls
 
 TABLE_BYTES = 2**14  # of the beginning of a table of numbers
 FEWEST_ROWS = 3  # of a format to which others yield; with fewer they do not, as the first row never counts
@@ -29,7 +29,7 @@ class Detection:
     """Formats that found rows too: no more of them, or they yield to this one."""
 
 
-def detect(log: Log) -> Detection | None:
+def detect_format(log: Log) -> Detection | None:
     """Return the format that finds most rows in the first block of the log in which any format finds one.
 
     A format that yields to another one ranks last, unless the other finds fewer than FEWEST_ROWS. None where no format
@@ -39,7 +39,7 @@ def detect(log: Log) -> Detection | None:
         return _best(log, [format for format in FORMATS if not format.last_resort])
     number = 1
     for block in files.blocks(log.path, HEAD_BYTES):
-        present = _present(plain(block))
+        present = _present(without_controls(block))
         likely = [format for format in FORMATS if not present.isdisjoint(format.needles)]
         if likely and (found := _best(Log(log.path, log.called, window_of(number, block)), likely)):
             return found
@@ -66,7 +66,7 @@ def _best(log: Log, formats: Sequence[Format]) -> Detection | None:
     return Detection(format=counts[0][0], rows=counts[0][1], others=tuple(counts[1:]))
 
 
-def named(name: str) -> Format:
+def format_named(name: str) -> Format:
     """Return a format by its name. Raises UsageError for a name that is not in the table."""
     for format in FORMATS:
         if format.name == name:

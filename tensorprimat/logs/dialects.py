@@ -110,14 +110,14 @@ class Dialect:
     """Text on or between the rows → warning."""
 
 
-UNITS = {"GiB": float(GIB)}
+_UNITS = {"GiB": float(GIB)}
 
 
 def _number(spelled: str, means: str, more: Mapping[str, Any] | None = None) -> Number:
     stated = dict(more or {})
     scale = stated.pop("scale", 1.0)
     before = spelled.partition("{}")[0]
-    return Number(spelled=spelled, before=before, means=means, scale=UNITS.get(scale, scale), **stated)
+    return Number(spelled=spelled, before=before, means=means, scale=_UNITS.get(scale, scale), **stated)
 
 
 def _tuples(value: Any) -> Any:
@@ -129,4 +129,4 @@ def _dialect(name: str, table: Mapping[str, Any]) -> Dialect:
     return Dialect(name=name, **{field: _tuples(value) for field, value in table.items()} | numbers)
 
 
-DIALECTS = tuple(_dialect(name, table) for name, table in data_files.read("dialects").items())
+DIALECTS = tuple(_dialect(name, table) for name, table in data_files.read_data("dialects").items())

@@ -38,24 +38,26 @@ class Search:
 
 
 def _has_standard_name(name: str, model: str) -> bool:
-    ours = name.startswith(f"primus_training_{model}") and name.endswith(".log") and model_names.fits(name, model)
+    ours = (
+        name.startswith(f"primus_training_{model}") and name.endswith(".log") and model_names.names_model(name, model)
+    )
     return name == f"training_{model}.log" or ours
 
 
 _RULES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
     ("named training_{model}.log", _has_standard_name),
-    ("named *{model}*.log", lambda name, model: name.endswith(".log") and model_names.fits(name, model)),
-    ("named *{model}*", model_names.fits),
+    ("named *{model}*.log", lambda name, model: name.endswith(".log") and model_names.names_model(name, model)),
+    ("named *{model}*", model_names.names_model),
 )
 """Kinds of names, each with a test of (name of the file, model) in lower case; of equals the newest wins."""
 
 
-def find(models: Sequence[str], *, folders: Sequence[Path] | None = None) -> dict[str, Search]:
+def find_logs(models: Sequence[str], *, folders: Sequence[Path] | None = None) -> dict[str, Search]:
     """Return the log of each model: by {MODEL}_LOG, by name, then by content, whatever the file is called.
 
     folders: where to look (default: `places`). Raises InputError where a variable names a file that cannot be read.
     """
-    folders = places() if folders is None else folders
+    folders = searched_folders() if folders is None else folders
     every = [path for folder in folders for path in _files(folder)]
     files = [path for path in every if _ENDING.search(path.name)]
     found = {}
@@ -69,7 +71,7 @@ def find(models: Sequence[str], *, folders: Sequence[Path] | None = None) -> dic
     return found
 
 
-def places() -> list[Path]:
+def searched_folders() -> list[Path]:
     """Return the folders of a search: the current one, output/, $PRIMUS_PATH and the workspaces of AMD's containers."""
     primus = os.environ.get("PRIMUS_PATH")
     named = [".", "output", *([primus] if primus else []), *WORKSPACES]
@@ -144,7 +146,7 @@ def _by_content(models: Sequence[str], files: Sequence[Path], found: dict[str, S
             continue
         try:
             name = logs.read(path).model.name
-            named = {spellings.known(name) or name: ""} if name else model_names.in_text(Log(path))
+            named = {spellings.known_model(name) or name: ""} if name else model_names.in_text(Log(path))
         except TensorPrimatError:
             continue
         for model in named:
@@ -167,7 +169,7 @@ def _flaw(path: Path) -> str | None:
     try:
         if is_own(log):
             return "written by this tool"
-        return None if logs.detect(log) else "no training steps in it"
+        return None if logs.detect_format(log) else "no training steps in it"
     except TensorPrimatError as error:
         return str(error)
 

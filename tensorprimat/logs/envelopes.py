@@ -26,9 +26,9 @@ JOURNAL = "MESSAGE"
 """Key of journald, which writes a line with colours as a list of bytes."""
 MESSAGES = ("textPayload", "log", "line", "message", "msg", JOURNAL)
 """Keys of the line itself."""
-TIMES = ("timestamp", "@timestamp", "time", "ts", "date", "__REALTIME_TIMESTAMP")
+_TIMES = ("timestamp", "@timestamp", "time", "ts", "date", "__REALTIME_TIMESTAMP")
 """Keys of the time at which the line was written."""
-COMPANIONS = frozenset(
+_COMPANIONS = frozenset(
     (
         *("stream", "time", "timestamp", "@timestamp", "ts", "date", "labels", "kubernetes", "container_id", "_p"),
         *("insertId", "logName", "receiveTimestamp", "resource", "ingestionTime", "eventId", "logStreamName"),
@@ -38,18 +38,18 @@ COMPANIONS = frozenset(
 """Keys that accompany the line in an envelope and that no row of a training has."""
 DOCKER_PIECE_BYTES = 16_000  # docker cuts lines into pieces of 16 KiB
 LOOKED_AT_LINES = 40  # of a file: an entry printed over several lines has some ten
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 _LONG_DOCUMENT = re.compile(rb'"(?:events|streams|result)": ?\[ ?\{|"textPayload": ?"')
 _LINE_OF_ENTRY = re.compile(r'^\s+"(?:' + "|".join(MESSAGES) + r')": ("(?:[^"\\]|\\.)*"),?\s*$')
-_TIME_OF_ENTRY = re.compile(r'^\s+"(?:' + "|".join(TIMES) + r')": ("[^"\\]{1,64}"|\d{1,20}(?:\.\d{1,9})?),?\s*$')
+_TIME_OF_ENTRY = re.compile(r'^\s+"(?:' + "|".join(_TIMES) + r')": ("[^"\\]{1,64}"|\d{1,20}(?:\.\d{1,9})?),?\s*$')
 _DATE = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9})\d*)?"
     r" ?(?P<zone>Z|[+-]\d\d:?\d\d)?"
 )
 _SINCE_EPOCH = re.compile(r"(?P<seconds>\d{10})(?:\.?(?P<fraction>\d{1,9}))?")
 """Seconds, milliseconds, microseconds or nanoseconds since 1970, of the years 2001 to 2286."""
-_COMPANION_OF_ENTRY = re.compile(r'^\s+"(' + "|".join(map(re.escape, sorted(COMPANIONS))) + r')": ')
+_COMPANION_OF_ENTRY = re.compile(r'^\s+"(' + "|".join(map(re.escape, sorted(_COMPANIONS))) + r')": ')
 
 
 def is_enveloped(head: bytes) -> bool:
@@ -124,7 +124,7 @@ def _prefix(time: Any) -> str:
         return ""
     if not (match := _SINCE_EPOCH.fullmatch(format(time, ".6f") if isinstance(time, float) else str(time))):
         return ""
-    moment = EPOCH + timedelta(seconds=int(match["seconds"]))
+    moment = _EPOCH + timedelta(seconds=int(match["seconds"]))
     fraction = f".{match['fraction']}" if match["fraction"] else ""
     return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z "
 
@@ -175,7 +175,7 @@ def _entries(document: Any) -> list[Any]:
 
 def _message(entry: Any) -> str | None:
     """Return the line in an entry; None if it is not an entry of a log service."""
-    if not isinstance(entry, dict) or COMPANIONS.isdisjoint(entry):
+    if not isinstance(entry, dict) or _COMPANIONS.isdisjoint(entry):
         return None
     payload = entry.get("jsonPayload")
     for within in (entry, payload if isinstance(payload, dict) else {}):
@@ -189,4 +189,4 @@ def _message(entry: Any) -> str | None:
 
 
 def _time(entry: dict[str, Any]) -> Any:
-    return next((entry[name] for name in TIMES if name in entry), None)
+    return next((entry[name] for name in _TIMES if name in entry), None)

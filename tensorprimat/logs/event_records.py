@@ -35,7 +35,7 @@ def records(path: Path) -> Iterator[bytes]:
 
     Raises InputError for a file that cannot be read.
     """
-    with files.opened(path) as file:
+    with files.open_log(path) as file:
         size, at = os.fstat(file.fileno()).st_size, 0
         while at < size:
             file.seek(at)

@@ -26,7 +26,7 @@ from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
-MAGIC = b"PK\x03\x04"  # a zip archive, as every workbook is
+ZIP_MAGIC = b"PK\x03\x04"  # a zip archive, as every workbook is
 MOST_COLUMNS = 200  # of a sheet
 MOST_CELLS = 400_000  # of the sheets that are read; TraceLens writes some ten thousand
 MOST_STRINGS = 500_000  # texts that sheets share
@@ -66,7 +66,7 @@ _RANK = re.compile(r"(?<![A-Za-z0-9])rank[_-]?(\d{1,6})|(?<=[_-])rank(\d{1,6})",
 def is_workbook(path: Path) -> bool:
     """Return True if a file is an Excel workbook, judged by its content."""
     try:
-        if files.opening(path, len(MAGIC)) != MAGIC:
+        if files.first_bytes(path, len(ZIP_MAGIC)) != ZIP_MAGIC:
             return False
         with zipfile.ZipFile(path) as archive:
             return "xl/workbook.xml" in archive.namelist()

@@ -33,7 +33,7 @@ CLOCK_RESOLUTION = 0.005
 
 MEASURES = ("seconds", *RATES)
 """Columns of which a row needs one to be measured."""
-OTHER_TIME = 0.3  # logarithm of the ratio of two times (35 %); ranks wait for one another in every step
+_OTHER_TIME = 0.3  # logarithm of the ratio of two times (35 %); ranks wait for one another in every step
 _PEAKS = ("memory_allocated_peak_bytes", "memory_reserved_peak_bytes", "memory_device_used_bytes")
 
 
@@ -57,7 +57,7 @@ def positive(text: str | None, scale: float = 1.0) -> float | None:
     return value * scale if value is not None and 0 < value < math.inf else None
 
 
-def seconds(text: str | None, scale: float = 1.0) -> float | None:
+def printed_seconds(text: str | None, scale: float = 1.0) -> float | None:
     """Return a printed step time in seconds; None where it is none."""
     value = positive(text, scale)
     return value if value is not None and value < LONGEST_STEP_SECONDS else None
@@ -271,7 +271,7 @@ def _has_other_time(before: Step | None, again: Step) -> bool:
     """Return True if a number was printed twice with times that no two ranks have of one step."""
     if before is None or not before.seconds or not again.seconds:
         return False
-    return abs(math.log(again.seconds / before.seconds)) > OTHER_TIME
+    return abs(math.log(again.seconds / before.seconds)) > _OTHER_TIME
 
 
 def _new_of(first: Step, other: Step) -> dict[str, float]:

@@ -74,11 +74,11 @@ def spooled_stdin() -> Iterator[Path]:
         yield Path(f"/proc/{os.getpid()}/fd/{spool.fileno()}") if nameless else Path(str(spool.name))
 
 
-def opening(path: Path, size: int = SNIFF_BYTES) -> bytes:
+def first_bytes(path: Path, size: int = SNIFF_BYTES) -> bytes:
     """Return the first bytes as they are on disk; empty for a folder."""
     if stat.S_ISDIR(status(path).st_mode):
         return b""
-    with opened(path) as file:
+    with open_log(path) as file:
         return file.read(size)
 
 
@@ -137,7 +137,7 @@ def blocks_of_spans(
     if not has_its_own_bytes(path):
         yield from _unpacked_spans(path, spans, size)
         return
-    with opened(path) as file:
+    with open_log(path) as file:
         for place, (start, stop) in enumerate(spans):
             for block in _whole_lines(_chunks_between(file, start, stop, size)):
                 yield place, block
@@ -163,7 +163,7 @@ def _unpacked_spans(path: Path, spans: Sequence[tuple[int, int]], size: int) -> 
 
 def has_its_own_bytes(path: Path) -> bool:
     """Return True if byte n of the text is byte n of the file."""
-    head = opening(path)
+    head = first_bytes(path)
     return not _is_transformed(head) and not head.startswith(codecs.BOM_UTF8)
 
 
@@ -184,7 +184,7 @@ def offsets_of_lines(path: Path, lines: Sequence[int]) -> list[int]:
     """
     offsets: list[int] = []
     number, at = 1, 0  # of the line that the chunk begins with or inside
-    with opened(path) as file:
+    with open_log(path) as file:
         own = has_its_own_bytes(path)
         chunks = iter(lambda: file.read(BLOCK_BYTES), b"") if own else blocks(path)
         for chunk in chunks:
@@ -203,7 +203,7 @@ def offsets_of_lines(path: Path, lines: Sequence[int]) -> list[int]:
 def line_starts(path: Path, places: Sequence[int]) -> list[int]:
     """Return where the first line begins at or after each byte; the end of the file if none does. places: not 0."""
     found: list[int] = []
-    with opened(path) as file:
+    with open_log(path) as file:
         for place in places:
             at = file.seek(place - 1)  # a line begins at `place` itself if a line end precedes it
             while (chunk := file.read(LOOK_BYTES)) and b"\n" not in chunk:
@@ -214,7 +214,7 @@ def line_starts(path: Path, places: Sequence[int]) -> list[int]:
 
 def is_plain(path: Path) -> bool:
     """Return True if the text is the file's bytes without any conversion."""
-    return not _is_transformed(opening(path))
+    return not _is_transformed(first_bytes(path))
 
 
 def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -243,7 +243,7 @@ def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def tail(path: Path, size: int) -> bytes:
     """Return about the last `size` bytes of the text, in UTF-8; of a plain file only these are read."""
-    with opened(path) as file:
+    with open_log(path) as file:
         if not _is_transformed(file.read(SNIFF_BYTES)):
             file.seek(max(0, path.stat().st_size - size))
             return file.read()
@@ -281,10 +281,10 @@ def _is_transformed(head: bytes) -> bool:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
+def open_log(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for reading. Raises InputError where it cannot be read, then or later."""
     try:
-        with regular.opened(path) as file:
+        with regular.open_regular(path) as file:
             yield file
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", path=path) from error
@@ -329,7 +329,7 @@ def _unmarked_utf16(head: bytes) -> str | None:
 
 
 def _unpacked_chunks(path: Path, size: int) -> Iterator[bytes]:
-    with opened(path) as file:
+    with open_log(path) as file:
         kind = packed.kind_of(file.read(packed.MAGIC_BYTES))
         file.seek(0)
         if kind is not None:

@@ -61,6 +61,6 @@ def _bytes(texts: Iterable[str]) -> tuple[bytes, ...]:
 IN_BYTES = ("needles", "starts", "settings", "ends")
 FORMATS: tuple[Format, ...] = tuple(
     format
-    for name, table in data_files.read("formats").items()
+    for name, table in data_files.read_data("formats").items()
     for format in (map(_of_dialect, DIALECTS) if name == "dialects" else (_format(name, table),))
 )

@@ -31,7 +31,7 @@ from tensorprimat.logs.format import Reading
 from tensorprimat.logs.progress import DrawnBar, marks_of
 from tensorprimat.logs.text import Log
 
-LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
+_LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
 LONGEST_SETTING = 2**12
 SAME_SUM = 0.01  # relative: time of a step outside its parts
 MOST_ROUNDING = 0.03  # of a printed time or rate; the closing audit asks for a reason beyond it
@@ -43,8 +43,8 @@ _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}
 _CUT = "…"  # follows a last line without line end: no delimiter
 
 _AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
-TOTALS = ("total_tokens", "total_samples", "total_steps")
-NO_COLUMNS = (*TOTALS, "elapsed", "label_tokens", "interval_seconds", "steps_per_second")
+_TOTALS = ("total_tokens", "total_samples", "total_steps")
+_NO_COLUMNS = (*_TOTALS, "elapsed", "label_tokens", "interval_seconds", "steps_per_second")
 WHOLE_STEPS = 0.05  # most difference between an interval times its rate and a whole number of steps
 
 
@@ -113,7 +113,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
     steps = fields.merged((None, _step(row)) for row in found)
     steps = fields.with_intervals(steps) if dialect.averaged else steps
     steps, rounded = _fine_enough(steps, dialect)
-    totals, samples, done = ({row.line: row.values.get(name) for row in found} for name in TOTALS)
+    totals, samples, done = ({row.line: row.values.get(name) for row in found} for name in _TOTALS)
     steps = work.with_tokens(steps, totals, before_step=dialect.totals_before_step, done=done)
     labels = clocks.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
     labelled = changes.level_of(labels)
@@ -149,7 +149,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
 def _rows(log: Log, dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
     """Yield the rows that carry a time or a rate (of a sliding window: or a total), in the order of the log."""
     in_order = log.with_cuts(log.lines_of_one_rank(re.compile(dialect.row).search))
-    lines = ((line, text[:LONGEST_ROW] + _CUT * is_cut) for line, text, is_cut in in_order)
+    lines = ((line, text[:_LONGEST_ROW] + _CUT * is_cut) for line, text, is_cut in in_order)
     for row in _blocks(lines, dialect, seen) if dialect.block else _single_lines(lines, dialect, seen):
         seen.timestamp = seen.timestamp or fields.iso(row.ended_at)
         seen.has_rows = True
@@ -183,7 +183,7 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
     new_epoch = re.compile(dialect.new_epoch) if dialect.new_epoch else None
     row: _Row | None = None
     steps_before = last_index = 0
-    needed = (*fields.MEASURES, *TOTALS) if dialect.windowed else fields.MEASURES
+    needed = (*fields.MEASURES, *_TOTALS) if dialect.windowed else fields.MEASURES
     for line, text in lines:
         if match := first.search(text):
             if row and row.is_measured(needed):
@@ -264,7 +264,7 @@ def _value(text: str, number: Number, dialect: Dialect) -> float | None:
         return None
     scale = number.scale * (_SUFFIX.get(match["suffix"] or "", 1.0) if dialect.suffixes else 1.0)
     if number.means == "seconds":
-        return fields.seconds(match["number"], scale)
+        return fields.printed_seconds(match["number"], scale)
     plain = fields.number(match["number"])
     if plain is None or (number.means in _AMOUNTS and not 0 < plain < inf):
         return None
@@ -353,7 +353,7 @@ def _of_bar(dialect: Dialect, seen: _Seen) -> Reading:
 
 
 def _step(row: _Row) -> Step:
-    values: dict[str, Any] = {name: value for name, value in row.values.items() if name not in NO_COLUMNS}
+    values: dict[str, Any] = {name: value for name, value in row.values.items() if name not in _NO_COLUMNS}
     values.setdefault("seconds", None)
     return Step(index=row.index, ended_at=row.ended_at, interrupted_by=row.interrupted_by, line=row.line, **values)
 

@@ -23,7 +23,7 @@ from tensorprimat.logs.metric_columns import MetricRow
 
 RECORD = '{"tracker": "json_logger"'
 """Opening of a record of its JSON logger."""
-MARKS = frozenset(("throughput/loading_time", "throughput/hook_time"))
+LEVANTER_METRICS = frozenset(("throughput/loading_time", "throughput/hook_time"))
 """Metrics that Levanter alone logs."""
 FACTS = ("num_devices", "parameter_count", "throughput/device_kind")
 """Facts in its summary."""
@@ -31,7 +31,7 @@ WORTH_A_WARNING = 0.01  # of a step's time
 WHOLE_WITHIN = 1e-3  # of a number of sequences or tokens: TensorBoard keeps 24 bits of each rate
 
 
-def records(
+def rows_noting_texts(
     table: Iterable[tuple[int | None, MetricRow]], texts: dict[str, str]
 ) -> Iterator[tuple[int | None, MetricRow]]:
     """Yield the rows of a table, and add the settings and facts that the JSON logger wrote among them to texts."""

@@ -20,9 +20,9 @@ from tensorprimat.logs.metric_names import is_lightnings
 from tensorprimat.logs.progress import ClockReading, resumed_before
 from tensorprimat.logs.text import Log
 
-LONGEST_ROW = 2**16  # characters of a bar
+_LONGEST_ROW = 2**16  # characters of a bar
 
-ROUNDED_RATE, ROUNDED_SECONDS = 0.005, 0.5  # how far a bar's it/s and its clock can be from the truth
+_ROUNDED_RATE, ROUNDED_SECONDS = 0.005, 0.5  # how far a bar's it/s and its clock can be from the truth
 
 _BAR = re.compile(
     r"\bEpoch (?P<epoch>\d{1,9})\S{0,20}\s.{0,500}?(?P<done>\d{1,12})/\d{1,12} "
@@ -47,7 +47,7 @@ def _bar(text: str) -> re.Match[str] | None:
     """Return a drawing of a training bar; NeMo's, which carry step times, are another format's."""
     if ("it/s" not in text and "s/it" not in text) or "Epoch" not in text or "train_step_timing" in text:
         return None
-    return _BAR.search(text[:LONGEST_ROW])
+    return _BAR.search(text[:_LONGEST_ROW])
 
 
 def _of_bars(log: Log) -> Reading:
@@ -63,7 +63,7 @@ def _of_bars(log: Log) -> Reading:
                 first_drawing.setdefault(epoch, match)
             last_drawing[epoch] = match
         else:
-            trained.note(text, counts)
+            trained.note_counts(text, counts)
     reading.training_config |= trained.config_of(counts)
     epochs = [last_drawing[epoch] for epoch in sorted(last_drawing)]
     batches, seconds = 0, 0.0
@@ -92,6 +92,6 @@ def _duration(match: re.Match[str]) -> float | None:
     """Return the seconds of a bar by its clock of whole seconds, or by tqdm's mean rate where that is finer."""
     done, elapsed = _progress(match)
     rate = float(match["rate"] or 0)
-    if rate and (not elapsed or ROUNDED_RATE / rate < ROUNDED_SECONDS / elapsed):
+    if rate and (not elapsed or _ROUNDED_RATE / rate < ROUNDED_SECONDS / elapsed):
         return done * rate if match["unit"] == "s/it" else done / rate
     return elapsed or None

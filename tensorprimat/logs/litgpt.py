@@ -52,8 +52,8 @@ _ARGUMENT = re.compile(r"(?:\b|')(?P<name>\w{1,40})(?:=|': )'?(?P<value>[\w.+-]{
 RESUMES = "Resuming training from "
 DUMP_OPENS = "{'"  # the first line of the arguments, as pprint writes them
 FIRST_VALIDATION = 30.0  # seconds: Training Time begins before it, and before the example that fine-tuning generates
-LONGEST_ROW = 2**12  # characters of a line in which a row is looked for, from its end
-LONGEST_LINE = 2**14  # characters of a line in which arguments are looked for
+_LONGEST_ROW = 2**12  # characters of a line in which a row is looked for, from its end
+_LONGEST_LINE = 2**14  # characters of a line in which arguments are looked for
 
 Rows = list[tuple[int, re.Match[str]]]
 """(line, row) of each iteration that was printed."""
@@ -70,7 +70,7 @@ def detect(log: Log) -> int:
 
 
 def _row(text: str) -> re.Match[str] | None:
-    return _ROW.search(text[-LONGEST_ROW:]) if "iter time: " in text else None
+    return _ROW.search(text[-_LONGEST_ROW:]) if "iter time: " in text else None
 
 
 def read(log: Log) -> Reading:
@@ -87,7 +87,7 @@ def read(log: Log) -> Reading:
             continue
         if not rows and text.startswith(DUMP_OPENS):
             settings.clear()  # another attempt to start: the one before died without a row
-        for match in _ARGUMENT.finditer(text[:LONGEST_LINE]):
+        for match in _ARGUMENT.finditer(text[:_LONGEST_LINE]):
             settings.setdefault(match["name"], match["value"])
         if match := _VALIDATION.search(text):
             totals["validation"] = totals.get("validation", 0.0) + float(match[1]) / 1000
@@ -95,7 +95,7 @@ def read(log: Log) -> Reading:
         if _SAVING.search(text):
             settings["saved"] = "yes"
             other_work[line] = "checkpoint"
-        trained.note(text, counts)
+        trained.note_counts(text, counts)
         for name, pattern in _TOTALS.items():
             if (match := pattern.search(text)) and (total := number(match[1])) is not None:
                 totals[name] = total
@@ -105,7 +105,7 @@ def read(log: Log) -> Reading:
             settings["resumed"] = "yes"
     reading = Reading(steps=merged((None, step) for step in _steps(rows)), source="LitGPT log")
     _configure(reading, settings)
-    reading.model |= trained.model_of(counts)
+    reading.model |= trained.counted_model(counts)
     reading.training_config |= trained.config_of(counts)
     by_iterations = reading.steps.has("seconds")
     if rows and not by_iterations:
@@ -160,7 +160,7 @@ def _time_from_remaining(reading: Reading, rows: Rows, settings: dict[str, str],
     steps = timed_steps(marks)
     clock = marks[-1].moment.seconds / int(found[-1][1]["iter"])
     printed = float(np.median([float(match["ms"]) for _, match, _, _ in found])) / 1000
-    if steps.has("seconds") and SLOWEST_SHARE <= clock / printed <= 1 + SAME_TIME:
+    if steps.has("seconds") and SLOWEST_SHARE <= clock / printed <= 1 + _SAME_TIME:
         reading.steps, reading.begins = steps, pauses(steps)
         reading.warnings.append(
             "steps: timed by the remaining time that each row states and the number of iterations that max_tokens "
@@ -199,7 +199,7 @@ def _check_by_remaining(reading: Reading, rows: Rows, settings: dict[str, str], 
     if not any(match["clock"] for _, match in rows):
         return
     found = _clock_of(rows, _last_iteration(reading.training_config, settings))
-    early = [one for one in found if one[3] <= COARSEST]
+    early = [one for one in found if one[3] <= _COARSEST]
     if len(early) >= FEWEST_DATED:
         clock = Elapsed(
             name="the remaining time",
@@ -215,9 +215,9 @@ def _check_by_remaining(reading: Reading, rows: Rows, settings: dict[str, str], 
         )
 
 
-COARSEST = 2.0  # seconds: most resolution of the clock that follows from the remaining time
+_COARSEST = 2.0  # seconds: most resolution of the clock that follows from the remaining time
 NEARLY_ALL = 0.02  # of the steps: the last ones may be in no row
-SLOWEST_SHARE, SAME_TIME = 0.3, 0.15  # mean iteration over the last of a step, which also runs the optimizer
+SLOWEST_SHARE, _SAME_TIME = 0.3, 0.15  # mean iteration over the last of a step, which also runs the optimizer
 
 
 def _last_iteration(config: dict[str, Any], settings: dict[str, str]) -> int | None:

@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.metrics import cells_of
+from tensorprimat.logs.metrics import csv_cells
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
-COLUMNS = ("model", "performance", "metric", "gpu_architecture")
+_COLUMNS = ("model", "performance", "metric", "gpu_architecture")
 """Columns that distinguish its table from others."""
 FAILED = "FAILURE"
-MOST_NAMED = 3  # other models in a warning
+_MOST_NAMED = 3  # other models in a warning
 
-METRICS: tuple[tuple[re.Pattern[str], str, float], ...] = (
+_METRICS: tuple[tuple[re.Pattern[str], str, float], ...] = (
     (re.compile(r"tok(?:en)?s?/s(?:ec(?:ond)?)?/(?:gpu|device)"), "tokens_per_second_per_gpu", 1.0),
     (re.compile(r"tok(?:en)?s?/s(?:ec(?:ond)?)?"), "tokens_per_second", 1.0),
     (re.compile(r"(?:samples?|sequences?|examples?)/s(?:ec(?:ond)?)?"), "samples_per_second", 1.0),
@@ -38,7 +38,7 @@ METRICS: tuple[tuple[re.Pattern[str], str, float], ...] = (
 def detect(log: Log) -> int:
     lines = log.head()
     header = _cells(next((text for _, text in lines if text.strip()), ""))
-    if not set(COLUMNS) <= set(header):
+    if not set(_COLUMNS) <= set(header):
         return 0
     return sum(len(_cells(text)) == len(header) for _, text in lines)
 
@@ -48,7 +48,9 @@ def read(log: Log) -> Reading:
     count, row, models = 0, None, set[str]()
     for run in _rows(log):
         count += 1
-        if len(models) <= MOST_NAMED + 1:  # to name, to leave out the one that is read, and to tell that there are more
+        if (
+            len(models) <= _MOST_NAMED + 1
+        ):  # to name, to leave out the one that is read, and to tell that there are more
             models.add(run["model"])
         if run["performance"] and run.get("status", "") != FAILED:
             row = run
@@ -57,8 +59,8 @@ def read(log: Log) -> Reading:
         return reading
     others = sorted(models - {row["model"]})
     if count > 1:
-        more = " …" if len(others) > MOST_NAMED else ""
-        rest = f", also of {', '.join(others[:MOST_NAMED])}{more}" if others else ""
+        more = " …" if len(others) > _MOST_NAMED else ""
+        rest = f", also of {', '.join(others[:_MOST_NAMED])}{more}" if others else ""
         reading.warnings.append(
             f"runs: the table holds {count} runs{rest}; the last one with a figure is read, {row['model']} "
             f"({row['metric']})"
@@ -69,13 +71,13 @@ def read(log: Log) -> Reading:
 
 
 def _cells(text: str) -> list[str]:
-    return [cell.strip() for cell in cells_of(text)]
+    return [cell.strip() for cell in csv_cells(text)]
 
 
 def _rows(log: Log) -> Iterator[dict[str, str]]:
     lines = (cells for _, text in log.lines() if (cells := _cells(text)))
     header = next(lines, [])
-    if set(COLUMNS) <= set(header):
+    if set(_COLUMNS) <= set(header):
         yield from (
             dict(zip(header, cells, strict=True)) for cells in lines if len(cells) == len(header) and cells != header
         )
@@ -88,7 +90,7 @@ def _figure(row: dict[str, str], reading: Reading) -> None:
         .replace("_", "/")
     )
     nodes = fields.whole(row.get("nnodes")) or 1
-    for pattern, target, factor in METRICS:
+    for pattern, target, factor in _METRICS:
         if pattern.fullmatch(spelled):
             if nodes > 1 and target == "tokens_per_second_per_gpu":
                 reading.warnings.append(

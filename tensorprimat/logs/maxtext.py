@@ -43,7 +43,7 @@ _ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<second
 _FIELD = re.compile(rf", ([\w/ ]{{1,60}}): ({NUMBER})(?=,|\s)|, (?P<last>[\w ]{{1,60}}): (?P<value>{NUMBER})$")
 """A rate is never the last of a row: at the end it lacks digits."""
 TOLD_PADDING = 0.01  # of the tokens of a step; less is not worth a warning
-STEP_TIME = "perf/step_time_seconds"
+MAXTEXT_STEP_TIME = "perf/step_time_seconds"
 """Name of `seconds` in TensorBoard and Weights & Biases."""
 OVERLAP = 0.05  # of the median step; a usual dispatch takes less
 DISPATCH = 0.1  # of the median step; a first row that is shorter holds no compilation
@@ -82,7 +82,7 @@ TEXT_SETTINGS = {
     "opt_type": "optimizer",
 }
 """`Config param` → field of TrainingConfig."""
-PLATFORMS: dict[str, Platform] = {"cuda": "nvd", "rocm": "amd"}
+_PLATFORMS: dict[str, Platform] = {"cuda": "nvd", "rocm": "amd"}
 
 
 @dataclass(kw_only=True)
@@ -138,7 +138,7 @@ def _step(line: int, row: re.Match[str]) -> Step:
     values = {name or last: value or end for name, value, last, end in _FIELD.findall(row["fields"])}
     return Step(
         index=int(row["step"]),
-        seconds=fields.seconds(row["seconds"]),
+        seconds=fields.printed_seconds(row["seconds"]),
         tokens=fields.positive(values.get("total_weights")),
         loss=fields.number(values.get("loss")),
         reported_tokens_per_second_per_gpu=fields.positive(values.get("Tokens/s/device")),
@@ -236,7 +236,7 @@ def _notice(text: str, seen: _Seen) -> None:
         if match["tpu"]:
             seen.gpu_info["device_name"] = match["device"]
             return
-        seen.platform = PLATFORMS[(match["name"] or match["memory"]).lower()]
+        seen.platform = _PLATFORMS[(match["name"] or match["memory"]).lower()]
         if match["version"]:
             seen.gpu_info["software_version"] = _release(match["version"])
 

@@ -15,7 +15,7 @@ from tensorprimat.core.steps import FloatArray
 from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import Moment, moment_in
-from tensorprimat.logs.metric_names import CLOCKS, EVALUATION, OTHERWISE, RUNS, STEPS, TOTALS, field_of
+from tensorprimat.logs.metric_names import CLOCKS, EVALUATION_PREFIXES, OTHERWISE, RUNS, STEPS, TOTALS, field_of
 from tensorprimat.logs.metric_steps import SO_FAR, Merged, RowClock
 
 EXACT_CLOCK = 1e-3  # seconds; W&B's clocks have microseconds, but a call takes a millisecond
@@ -28,7 +28,7 @@ MetricRow = Mapping[str, Any]
 
 @cache
 def _is_of_evaluation(name: str) -> bool:
-    return name.startswith(EVALUATION)
+    return name.startswith(EVALUATION_PREFIXES)
 
 
 @cache
@@ -36,7 +36,7 @@ def _is_known(name: str) -> bool:
     return name in STEPS or name in CLOCKS or name in OTHERWISE or field_of(name) is not None
 
 
-def number(value: object) -> float | None:
+def _number(value: object) -> float | None:
     """Return a cell as a number; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -104,7 +104,7 @@ class MetricColumns:
                 continue
             if name in CLOCKS and (moment := _moment(name, printed)):
                 self._clocks.setdefault(name, _Clock()).add(place, moment)
-            if name not in CLOCKS and (value := number(printed)) is not None:
+            if name not in CLOCKS and (value := _number(printed)) is not None:
                 column = self._numbers.setdefault(name, _Numbers())
                 column.rows.append(place)
                 column.values.append(value)
@@ -249,12 +249,12 @@ def _numbers(cells: Sequence[str]) -> tuple[np.ndarray, FloatArray] | None:
 
 def _total(name: str, printed: object) -> float | None:
     """Return a mean over the whole run, where a metric is one."""
-    value = number(printed) if name.removeprefix("train/") in TOTALS else None
+    value = _number(printed) if name.removeprefix("train/") in TOTALS else None
     return value if value is not None and 0 < value < math.inf else None
 
 
 def _moment(name: str, printed: object) -> Moment | None:
-    value = number(printed)
+    value = _number(printed)
     if value is not None and math.isfinite(value) and value > 0:
         whole = value == int(value)
         return Moment(

@@ -11,24 +11,24 @@ from tensorprimat.core import data_files
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.units import GIB
 
-SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/", "performance/")
+_SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/", "performance/")
 
-EVALUATION = ("eval/", "eval_", "val/", "validation", "val_loss", "valid/", "valid_loss", "test/", "test_loss")
+EVALUATION_PREFIXES = ("eval/", "eval_", "val/", "validation", "val_loss", "valid/", "valid_loss", "test/", "test_loss")
 """Prefixes of names of an evaluation's metrics."""
 UNITLESS_TIMES = ("step_time",)
 """Names of step times that do not say their unit."""
 
-UNITS = {"GiB": float(GIB), "GB": 1e9, "ms": 1e-3, "%": 0.01, "FLOP/s": 1e-12}
+_UNITS = {"GiB": float(GIB), "GB": 1e9, "ms": 1e-3, "%": 0.01, "FLOP/s": 1e-12}
 
 
 def _fields() -> Iterator[tuple[str, tuple[str, float]]]:
-    for field, names in data_files.read("metric_names").items():
+    for field, names in data_files.read_data("metric_names").items():
         for entry in names:
             name, unit = (entry, None) if isinstance(entry, str) else entry
-            yield name, (field, UNITS[unit] if unit else 1.0)
+            yield name, (field, _UNITS[unit] if unit else 1.0)
 
 
-FIELDS = dict(_fields())
+_FIELDS = dict(_fields())
 """Name → field of Step, or one of those that data/metric_names.toml describes, and factor to its unit."""
 OTHERWISE: Mapping[str, tuple[str, str]] = {
     "global_batch_size": ("time_per_iteration_ms", "tokens"),  # nanotron's
@@ -82,9 +82,9 @@ def field_of(name: str) -> tuple[str, float] | None:
     >>> field_of("train/tokens_per_sec"), field_of("perf/time_per_step"), field_of("eval/loss")
     (('reported_tokens_per_second', 1.0), ('seconds', 1.0), None)
     """
-    if name in FIELDS:
-        return FIELDS[name]
+    if name in _FIELDS:
+        return _FIELDS[name]
     if name.startswith("lr-"):  # Lightning's LearningRateMonitor adds the optimizer
-        return FIELDS["lr"]
-    section = next((section for section in SECTIONS if name.startswith(section)), "")
-    return FIELDS.get(name.removeprefix(section)) if section else None
+        return _FIELDS["lr"]
+    section = next((section for section in _SECTIONS if name.startswith(section)), "")
+    return _FIELDS.get(name.removeprefix(section)) if section else None

@@ -16,12 +16,12 @@ from tensorprimat.logs.clocks import Moment, TimeMark, longest_gap
 
 TOTAL_TOKENS = ("total_tokens", "tokens_before")
 """Total tokens, with those of the step or without them."""
-OTHER_WORK = "other_work"
+_OTHER_WORK = "other_work"
 SO_FAR = "seconds_so_far"
 HOOKS = "hooks"
-NO_COLUMNS = (*TOTAL_TOKENS, OTHER_WORK, SO_FAR, HOOKS)
+_NO_COLUMNS = (*TOTAL_TOKENS, _OTHER_WORK, SO_FAR, HOOKS)
 FEWEST_WAITS = 3  # that show how long a wait usually is
-SLOW_START = 1.5  # times the median step: less is no sign of a new process
+_SLOW_START = 1.5  # times the median step: less is no sign of a new process
 MOST_OF_A_STEP = 3.0  # ratio of a step's time to the time between rows, which distinguishes milliseconds from seconds
 
 
@@ -56,9 +56,9 @@ class Merged(NamedTuple):
             columns["line"] = self.lines
         if self.is_dated:
             columns["ended_at"] = self.clock.seconds
-        if OTHER_WORK in self.columns:
-            columns["interrupted_by"] = self.columns[OTHER_WORK][1] * np.int8(INTERRUPTIONS.index("validation"))
-        known = {name: column for name, column in self.columns.items() if name not in NO_COLUMNS}
+        if _OTHER_WORK in self.columns:
+            columns["interrupted_by"] = self.columns[_OTHER_WORK][1] * np.int8(INTERRUPTIONS.index("validation"))
+        known = {name: column for name, column in self.columns.items() if name not in _NO_COLUMNS}
         columns |= {name: values for name, (values, _) in known.items()}
         masks = {name: mask & np.isnan(values) for name, (values, mask) in known.items()}
         if SO_FAR not in self.columns or "seconds" in known:
@@ -135,7 +135,7 @@ class Merged(NamedTuple):
         longest = np.full(len(steps), longest_gap(waits))
         if np.isfinite(of_evaluations).sum() >= FEWEST_WAITS:
             longest[evaluated] = longest_gap(of_evaluations)
-        new = (idle > longest) & (seconds > SLOW_START * usual)
+        new = (idle > longest) & (seconds > _SLOW_START * usual)
         return steps.replace(segment=steps.column("segment") + np.cumsum(new)) if new.any() else steps
 
     def moments(self, steps: Steps) -> FloatArray:

@@ -41,7 +41,7 @@ from tensorprimat.logs.metric_names import STEPS, UNITLESS_TIMES, field_of, is_l
 from tensorprimat.logs.metric_steps import Merged
 from tensorprimat.logs.text import Log, lines_of
 
-LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
+_LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
 DOCUMENT_MARKS = {"[": tuple(f'"{name}"' for name in STEPS), "{": ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')}
@@ -61,14 +61,14 @@ def detect(log: Log) -> int:
     if shape == "lines":
         found = (_object(text) for _, text in islice(log.head(), 200_000))
         return sum(1 for row in found if row is not None and (_names_a_table(row) or _is_summary(row)))
-    names = cells_of(first)
+    names = csv_cells(first)
     return rows_in_head(log) if _names_a_table(names) and not is_lightnings(names) else 0
 
 
 def header_of(log: Log) -> list[str]:
     """Return the names of a CSV's columns; none for another shape of table and for no table."""
     shape, _, first = _opening(log)
-    return cells_of(first) if shape == "csv" else []
+    return csv_cells(first) if shape == "csv" else []
 
 
 def rows_in_head(log: Log) -> int:
@@ -81,11 +81,11 @@ def read(log: Log) -> Reading:
     reading = Reading(source="Table of metrics")
     shape, line, text = _opening(log)
     if shape == "csv":
-        if any(_plain(name) in WANDB_MARKS for name in cells_of(text)):
+        if any(_plain(name) in WANDB_MARKS for name in csv_cells(text)):
             reading.source = "Weights & Biases"
-        if is_lightnings(cells_of(text)):
+        if is_lightnings(csv_cells(text)):
             reading.source = "Lightning"
-        return read_columns(log, _of_csv(log, line, cells_of(text), reading), reading)
+        return read_columns(log, _of_csv(log, line, csv_cells(text), reading), reading)
     of_lines = ((number, row) for number, text in log.lines() if (row := _object(text)) is not None)
     table = iter(_document(log)) if shape == "document" else of_lines
     first = list(islice(table, 50))
@@ -96,7 +96,7 @@ def read(log: Log) -> Reading:
     if len(first) == 1 and _is_summary(first[0][1]):
         return _summary(first[0][1], reading)
     texts: dict[str, str] = {}
-    columns = metric_columns.of_rows(levanter.records(chain(first, table), texts))
+    columns = metric_columns.of_rows(levanter.rows_noting_texts(chain(first, table), texts))
     reading = read_columns(log, columns, reading)
     configure(reading, columns, texts, of="the logger's settings")
     return reading
@@ -105,7 +105,7 @@ def read(log: Log) -> Reading:
 def configure(reading: Reading, columns: MetricColumns, texts: dict[str, str], *, of: str) -> None:
     """Take settings, the model and the device from what a trainer handed to a logger. of: see arguments.configure."""
     arguments.configure(reading, texts, of=of)
-    if levanter.MARKS & columns.names.keys():
+    if levanter.LEVANTER_METRICS & columns.names.keys():
         levanter.configure(reading, texts)
 
 
@@ -155,18 +155,18 @@ def read_columns(
         if windows:
             steps, windowed = sliding.without_overlap(steps, late=True)
             reading.warnings += windowed
-        if torchtitan.STEP_TIME in columns.names:
+        if torchtitan.TORCHTITAN_STEP_TIME in columns.names:
             steps, unknown = torchtitan.with_step_times(steps, found.evaluations)
             reading.warnings += unknown
-        if levanter.MARKS & columns.names.keys():
+        if levanter.LEVANTER_METRICS & columns.names.keys():
             reading.source = "Levanter"
             steps, hooks = levanter.whole_steps(steps, found.hooks(steps))
             reading.warnings += hooks
-        if columns.names.keys() >= xtuner.MARKS:
+        if columns.names.keys() >= xtuner.XTUNER_METRICS:
             reading.source = "XTuner"
             steps, waits = xtuner.with_waits(steps)
             reading.warnings += waits
-        if maxtext.STEP_TIME in columns.names:
+        if maxtext.MAXTEXT_STEP_TIME in columns.names:
             steps, left_out = maxtext.without_waits(steps, dict.fromkeys(found.evaluations.tolist(), "validation"))
             reading.warnings += left_out
         reading.steps, uneven = work.weighted(steps, elapsed, None, None, varies=False)
@@ -195,7 +195,7 @@ def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricC
         heads = [place for place, (_, text) in enumerate(rows) if _is_head(text)]
         for begin, end in pairwise([0, *heads, len(rows)]):
             if begin in heads:
-                header = cells_of(rows[begin][1])
+                header = csv_cells(rows[begin][1])
                 reading.begins.append((rows[begin][0], f"another header in line {rows[begin][0]}"))
             _add_rows(columns, header, rows[begin + (begin in heads) : end], log)
     return columns
@@ -215,13 +215,13 @@ def _add_rows(columns: MetricColumns, header: list[str], rows: list[tuple[int, s
 
 
 def _is_head(text: str) -> bool:
-    return ("tep" in text or "iteration" in text) and (_names_a_table(names := cells_of(text)) or is_lightnings(names))
+    return ("tep" in text or "iteration" in text) and (_names_a_table(names := csv_cells(text)) or is_lightnings(names))
 
 
-def cells_of(text: str) -> list[str]:
+def csv_cells(text: str) -> list[str]:
     """Return the cells of a line of a CSV; none for a line without a comma."""
     text = text.lstrip("\ufeff")
-    if "," not in text or len(text) > LONGEST_ROW:
+    if "," not in text or len(text) > _LONGEST_ROW:
         return []
     try:
         return next(csv.reader([text]), [])
@@ -251,7 +251,7 @@ def _plain(name: str) -> str:
 def _object(text: str) -> MetricRow | None:
     """Return the values of a JSON line by name; of Levanter's logger, those of the record that the line ends with."""
     text = text[max(0, text.find(levanter.RECORD)) :].strip()
-    if not (text.startswith("{") and text.endswith("}")) or len(text) > LONGEST_ROW:
+    if not (text.startswith("{") and text.endswith("}")) or len(text) > _LONGEST_ROW:
         return None
     try:
         row = json.loads(text)
@@ -290,9 +290,9 @@ def _golden_rows(document: Any) -> list[MetricRow]:
 
 def _csv(names: Sequence[str], lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, MetricRow]]:
     for line, text in lines:
-        if len(text) > LONGEST_ROW:
+        if len(text) > _LONGEST_ROW:
             continue
-        cells = (cells_of(text) or [text]) if '"' in text else text.split(",")
+        cells = (csv_cells(text) or [text]) if '"' in text else text.split(",")
         if len(cells) == len(names):  # a row of another width is a torn one
             yield line, {name: cell for name, cell in zip(names, cells, strict=True) if cell not in EMPTY}
 

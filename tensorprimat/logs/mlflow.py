@@ -18,7 +18,7 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.logs import fields, files, metric_columns, mlflow_database
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
-from tensorprimat.logs.metric_names import ARGUMENTS, EVALUATION, OTHERWISE, TOTALS, field_of
+from tensorprimat.logs.metric_names import ARGUMENTS, EVALUATION_PREFIXES, OTHERWISE, TOTALS, field_of
 from tensorprimat.logs.metrics import read_columns
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
@@ -27,7 +27,7 @@ LoggedValue = tuple[int, int, str, float]
 """Milliseconds since 1970, step, name, value."""
 ValuesByMetric = dict[str, Callable[[], Iterator[LoggedValue]]]
 """Name of a metric → its values."""
-FOLDER, PARAMETERS = "metrics", "params"
+FOLDER, _PARAMETERS = "metrics", "params"
 MOST_FILES = 2000
 MOST_VALUES = 1_000_000  # of all metrics that are read; three metrics of 300,000 steps
 MODEL_PARAMETERS = ("model_name", "model_name_or_path")
@@ -57,7 +57,7 @@ def read(log: Log) -> Reading:
     reading = Reading(source="MLflow")
     found, parameters = _of_database(log) if log.is_binary else _of_folder(log.path)
     known = [name for name in found if field_of(name) or name in OTHERWISE or name.removeprefix("train/") in TOTALS]
-    evaluations = [name for name in found if name.startswith(EVALUATION)]
+    evaluations = [name for name in found if name.startswith(EVALUATION_PREFIXES)]
     if not known:
         some = ", ".join(list(found)[:5])
         reading.warnings.append(f"steps: no metric of the run has a name that is known ({some})")
@@ -83,20 +83,20 @@ def _of_folder(path: Path) -> tuple[ValuesByMetric, dict[str, str]]:
     root = _root(path)
     metrics = _metric_files(root) if root.is_dir() else [(path.name, path)]
     values: ValuesByMetric = {name: partial(_entries, name, file) for name, file in metrics}
-    return values, _parameters(root.parent / PARAMETERS)
+    return values, _parameters(root.parent / _PARAMETERS)
 
 
-def runs(log: Log) -> list[str]:
+def run_identifiers(log: Log) -> list[str]:
     """Return the identifiers of the runs in a database; none for files."""
-    return [run for run, _ in mlflow_database.runs(log.path)] if log.is_binary else []
+    return [run for run, _ in mlflow_database.stored_runs(log.path)] if log.is_binary else []
 
 
 def _of_database(log: Log) -> tuple[ValuesByMetric, dict[str, str]]:
     """Return the metrics of a run in a database, and its parameters. Raises InputError for several and no choice."""
     path, run = log.path, log.run or mlflow_database.only_run(log.path)
     names = mlflow_database.metric_names(path, run)
-    metrics: ValuesByMetric = {name: partial(mlflow_database.entries, path, run, name) for name in names}
-    return metrics, mlflow_database.parameters(path, run)
+    metrics: ValuesByMetric = {name: partial(mlflow_database.metric_entries, path, run, name) for name in names}
+    return metrics, mlflow_database.run_parameters(path, run)
 
 
 def _root(path: Path) -> Path:

@@ -16,22 +16,22 @@ from typing import Any
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import files
 
-MAGIC = b"SQLite format 3\0"
-TABLES = {"metrics", "params", "runs"}
-NAMED_RUNS = 10  # in a refusal
+_MAGIC = b"SQLite format 3\0"
+_TABLES = {"metrics", "params", "runs"}
+_NAMED_RUNS = 10  # in a refusal
 
 
 def is_database(path: Path) -> bool:
     """Return True for a SQLite file with MLflow's tables."""
     try:
-        if files.opening(path, len(MAGIC)) != MAGIC:
+        if files.first_bytes(path, len(_MAGIC)) != _MAGIC:
             return False
-        return {name for (name,) in _rows(path, "SELECT name FROM sqlite_master WHERE type = 'table'")} >= TABLES
+        return {name for (name,) in _rows(path, "SELECT name FROM sqlite_master WHERE type = 'table'")} >= _TABLES
     except InputError:
         return False
 
 
-def runs(path: Path) -> list[tuple[str, str]]:
+def stored_runs(path: Path) -> list[tuple[str, str]]:
     """Return (identifier, name) of the runs with metrics that were not deleted, in the order in which they began."""
     found = _rows(
         path,
@@ -46,14 +46,14 @@ def only_run(path: Path) -> str:
 
     Raises InputError for several runs or none.
     """
-    found = runs(path)
+    found = stored_runs(path)
     if len(found) == 1:
         return found[0][0]
     if not found:
         raise InputError("is an MLflow database without a run that logged a metric", path=str(path))
-    some = ", ".join(f"{number}: {name} {run}" for number, (run, name) in enumerate(found[:NAMED_RUNS], start=1))
+    some = ", ".join(f"{number}: {name} {run}" for number, (run, name) in enumerate(found[:_NAMED_RUNS], start=1))
     raise InputError(
-        f"is an MLflow database of {len(found)} runs ({some}{', …' if len(found) > NAMED_RUNS else ''})",
+        f"is an MLflow database of {len(found)} runs ({some}{', …' if len(found) > _NAMED_RUNS else ''})",
         path=str(path),
         remedy="tprimat extract --segment N reads one of them, --segment all writes a result for each",
     )
@@ -64,7 +64,7 @@ def metric_names(path: Path, run: str) -> list[str]:
     return [str(name) for (name,) in _rows(path, "SELECT key FROM latest_metrics WHERE run_uuid = ? ORDER BY key", run)]
 
 
-def entries(path: Path, run: str, name: str) -> Iterator[tuple[int, int, str, float]]:
+def metric_entries(path: Path, run: str, name: str) -> Iterator[tuple[int, int, str, float]]:
     """Yield (milliseconds since 1970, step, name, value) of a metric, in the order of its steps."""
     for time, step, value, is_nan in _rows(
         path,
@@ -75,7 +75,7 @@ def entries(path: Path, run: str, name: str) -> Iterator[tuple[int, int, str, fl
         yield int(time), int(step), name, math.nan if is_nan else float(value)
 
 
-def parameters(path: Path, run: str) -> dict[str, str]:
+def run_parameters(path: Path, run: str) -> dict[str, str]:
     """Return the parameters of a run."""
     return {
         str(name): str(value) for name, value in _rows(path, "SELECT key, value FROM params WHERE run_uuid = ?", run)

@@ -9,7 +9,7 @@ from tensorprimat.core import names
 from tensorprimat.logs import files
 from tensorprimat.logs.text import HEAD_BYTES, Log
 
-SEARCHED_BYTES = 2**26  # of a log whose reader knows no model; seconds of work, and a configuration lies in the head
+_SEARCHED_BYTES = 2**26  # of a log whose reader knows no model; seconds of work, and a configuration lies in the head
 _FAMILY = re.compile(rb"llama|qwen|mistral", re.IGNORECASE)
 
 
@@ -23,7 +23,7 @@ def model_name(spelled: str) -> str | None:
     >>> model_name("1986054144")
     """
     last = spelled.strip().strip("'\"").rstrip("/").rpartition("/")[2]
-    return names.known(spelled) or (None if last.isdigit() else names.undecorated(last) or None)
+    return names.known_model(spelled) or (None if last.isdigit() else names.undecorated(last) or None)
 
 
 def in_text(log: Log) -> dict[str, str]:
@@ -33,7 +33,7 @@ def in_text(log: Log) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     number = 1
-    for block in itertools.islice(files.blocks(log.path, HEAD_BYTES), SEARCHED_BYTES // HEAD_BYTES):
+    for block in itertools.islice(files.blocks(log.path, HEAD_BYTES), _SEARCHED_BYTES // HEAD_BYTES):
         if _FAMILY.search(block):
             for offset, line in enumerate(block.decode("utf-8", "replace").split("\n")):
                 for match in names.mentions(line):
@@ -42,7 +42,7 @@ def in_text(log: Log) -> dict[str, str]:
     return found
 
 
-def fits(file_name: str, model: str) -> bool:
+def names_model(file_name: str, model: str) -> bool:
     """Return True if a file's name names this model alone: with its size where the name has one, else by its family.
 
     >>> fits("my_llama_run.log", "llama"), fits("llama3.1_70B.log", "llama"), fits("llama_and_qwen.log", "llama")

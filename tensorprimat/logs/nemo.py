@@ -49,8 +49,8 @@ THREE_DIGITS = (
 _FIELD = re.compile(rf" \| ([^|:]{{1,60}}): ({NUMBER})(?=\s|$)")
 
 BAR_TIMING = "train_step_timing in s="
-TIMING = "train_step_timing in s"
-NUMBERS = {"loss": "reduced_train_loss", "learning_rate": "lr", "gradient_norm": "grad_norm"}
+_TIMING = "train_step_timing in s"
+_NUMBERS = {"loss": "reduced_train_loss", "learning_rate": "lr", "gradient_norm": "grad_norm"}
 AMOUNTS = {
     "samples": "global_batch_size",
     "memory_allocated_bytes": "memory_allocated",
@@ -75,8 +75,8 @@ _ARGUMENT = re.compile(  # Hydra's YAML, dataclasses, NeMo-Run's tables of a rec
     r"(?P<value>\d{1,9})(?=[\s,)}│|]|$)"
 )
 _VOCABULARY = re.compile(r"Padded vocab_size: (\d{1,9})\b")
-LONGEST_NOTE = 2**16  # characters of a line; a recipe printed as one dataclass has some ten thousand
-SIZES = {
+_LONGEST_NOTE = 2**16  # characters of a line; a recipe printed as one dataclass has some ten thousand
+_SIZES = {
     "tensor model": "tensor_model_parallel_size",
     "pipeline model": "pipeline_model_parallel_size",
     "context": "context_parallel_size",
@@ -89,13 +89,13 @@ def detect(log: Log) -> int:
 
 
 def _bar(text: str) -> re.Match[str] | None:
-    return _BAR.search(text[:LONGEST_NOTE]) if BAR_TIMING in text else None
+    return _BAR.search(text[:_LONGEST_NOTE]) if BAR_TIMING in text else None
 
 
 def _is_row(text: str) -> bool:
-    if TIMING not in text and NUMBERS["loss"] not in text:  # most lines are done after this one look
+    if _TIMING not in text and _NUMBERS["loss"] not in text:  # most lines are done after this one look
         return False
-    return (row := _ROW.search(text)) is not None and (TIMING in row["fields"] or NUMBERS["loss"] in row["fields"])
+    return (row := _ROW.search(text)) is not None and (_TIMING in row["fields"] or _NUMBERS["loss"] in row["fields"])
 
 
 def read(log: Log) -> Reading:
@@ -139,8 +139,8 @@ def _step_of_bar(line: int, bar: re.Match[str], drawn: dict[int, float], consume
         consumed[index] = samples  # many drawings share a line
     return Step(
         index=index,
-        seconds=fields.seconds(values.get(TIMING)),
-        loss=fields.number(values.get(NUMBERS["loss"])),
+        seconds=fields.printed_seconds(values.get(_TIMING)),
+        loss=fields.number(values.get(_NUMBERS["loss"])),
         line=line,
     )
 
@@ -149,11 +149,11 @@ def _lines(log: Log, reading: Reading, counts: dict[str, Any]) -> Iterator[tuple
     """Yield lines that may be rows, and note the facts that the others state."""
     for line, origin, text in log.lines_by_rank():
         if "iteration" in text or BAR_TIMING in text:
-            yield line, origin.rank, text[:LONGEST_NOTE]
+            yield line, origin.rank, text[:_LONGEST_NOTE]
         elif _NOTABLE.search(text):
             _notice(text, reading)
         else:
-            trained.note(text, counts)
+            trained.note_counts(text, counts)
 
 
 def _step_of(line: int, text: str, consumed: dict[int, float]) -> Step | None:
@@ -162,18 +162,18 @@ def _step_of(line: int, text: str, consumed: dict[int, float]) -> Step | None:
     if row is None:
         return None
     values = dict(_FIELD.findall(row["fields"]))
-    if TIMING not in values and NUMBERS["loss"] not in values:
+    if _TIMING not in values and _NUMBERS["loss"] not in values:
         return None
     if samples := fields.positive(values.get("consumed_samples")):
         consumed[line] = samples
-    columns: dict[str, Any] = {name: fields.number(values.get(metric)) for name, metric in NUMBERS.items()}
+    columns: dict[str, Any] = {name: fields.number(values.get(metric)) for name, metric in _NUMBERS.items()}
     columns |= {name: fields.positive(values.get(metric)) for name, metric in AMOUNTS.items()}
     if columns["memory_reserved_peak_bytes"] is None:
         columns["memory_reserved_peak_bytes"] = fields.positive(values.get(OLD_RESERVED_PEAK))
     index = int(row["step"])
     if int(row["epoch"]) and (over_all := fields.whole(values.get("global_step"))):
         index = max(index, over_all)
-    return Step(index=index, seconds=fields.seconds(values.get(TIMING)), line=line, **columns)
+    return Step(index=index, seconds=fields.printed_seconds(values.get(_TIMING)), line=line, **columns)
 
 
 def _with_first_interval(steps: Steps) -> Steps:
@@ -212,12 +212,12 @@ def _notice(text: str, reading: Reading) -> None:
     if match := _PROCESSES.search(text):
         config["num_gpus"] = int(match[1])
     elif match := _GROUPS.search(text):
-        config[SIZES[match[1]]] = len(match[2].split(","))
+        config[_SIZES[match[1]]] = len(match[2].split(","))
     elif match := _MAX_STEPS.search(text):
         config["max_steps"] = int(match[1] or match[2])
     elif match := _VOCABULARY.search(text):
         config["padded_vocabulary_size"] = int(match[1])
-    elif found := list(_ARGUMENT.finditer(text[:LONGEST_NOTE])):
+    elif found := list(_ARGUMENT.finditer(text[:_LONGEST_NOTE])):
         for argument in found:
             target = "sequence_length" if argument["name"] == "seq_length" else argument["name"]
             if value := fields.whole(argument["value"]):

@@ -13,7 +13,7 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs.text import Log
 
-LEAST_ROWS = 3  # whose order says something
+_LEAST_ROWS = 3  # whose order says something
 MOSTLY = 0.8  # of the lines go back; those of several ranks or restarts do so far less often
 
 
@@ -22,7 +22,7 @@ def goes_back(values: Sequence[float] | np.ndarray) -> bool:
     known = np.asarray(values, np.float64)
     growth = np.diff(known[np.isfinite(known)])
     growth = growth[growth != 0]  # ranks, and marks of one moment, repeat a value
-    return len(growth) >= LEAST_ROWS - 1 and bool(np.mean(growth < 0) >= MOSTLY)
+    return len(growth) >= _LEAST_ROWS - 1 and bool(np.mean(growth < 0) >= MOSTLY)
 
 
 def refuse_steps(log: Log, steps: Steps) -> None:

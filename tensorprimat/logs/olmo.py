@@ -36,7 +36,7 @@ _ABSL = r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} {1,8}\d{1,20} [\w.-]{1,80}:\d{1,7}\]
 _METRIC = re.compile(
     rf"(?:{_ABSL})?\s+(?P<name>[A-Za-z][\w/ ()%.*-]{{1,80}})=(?P<value>{fields.NUMBER})(?P<suffix>[BTPE])?\s*$"
 )
-SUFFIXES = {"B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SUFFIXES = {"B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 """Of numbers from 10**9 on, which OLMo-core 3 rounds to four or five digits."""
 _NOTABLE = re.compile(
     r"Config\(|Total number of parameters|Building transformer with|\bDevice: |^\d{4}-\d\d-\d\d"
@@ -57,28 +57,28 @@ CORE_SETTINGS = {
     "world_size": "num_gpus",
 }
 
-RATES = ("throughput/device/tokens_per_second", "throughput/device/TPS")
-METRICS: dict[str, tuple[str, float]] = {
+_RATES = ("throughput/device/tokens_per_second", "throughput/device/TPS")
+_METRICS: dict[str, tuple[str, float]] = {
     "train/CrossEntropyLoss": ("loss", 1.0),
     "train/CE loss": ("loss", 1.0),
     "optim/total_grad_norm": ("gradient_norm", 1.0),
     "optim/total grad norm": ("gradient_norm", 1.0),
     "optim/learning_rate_group0": ("learning_rate", 1.0),
     "optim/LR (group 0)": ("learning_rate", 1.0),
-    **dict.fromkeys(RATES, ("reported_tokens_per_second_per_gpu", 1.0)),
+    **dict.fromkeys(_RATES, ("reported_tokens_per_second_per_gpu", 1.0)),
     "throughput/device/MFU": ("reported_mfu", 0.01),
     "throughput/device/flopsPS": ("reported_tflops_per_gpu", 1e-12),
     "System/Peak GPU Memory (MB)": ("memory_allocated_peak_bytes", 1e6),
     "gpu_memory/GPU reserved mem (GiB)": ("memory_reserved_peak_bytes", float(GIB)),
 }
 """Printed name → field of Step and unit."""
-OTHER_WORK = {"checkpoint/save_duration_s": "checkpoint", "throughput/in-loop eval time (s)": "validation"}
+_OTHER_WORK = {"checkpoint/save_duration_s": "checkpoint", "throughput/in-loop eval time (s)": "validation"}
 """Metrics of OLMo-core of which one is in a block whose step's time holds that work: its speed monitor runs last."""
 BATCHES_PER_SECOND = "throughput/device/BPS"
 """Of OLMo-core, whose batch is an optimizer step: one over the time of the step."""
-TOTALS = ("throughput/total_tokens", "throughput/total tokens")
+_TOTALS = ("throughput/total_tokens", "throughput/total tokens")
 
-SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
+_SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "global_train_batch_size": ("global_batch_size", fields.whole),
     "device_train_microbatch_size": ("micro_batch_size", fields.whole),
     "device_train_grad_accum": ("gradient_accumulation_steps", fields.whole),
@@ -98,7 +98,7 @@ def detect(log: Log) -> int:
         if "[step=" in text and _BLOCK.search(text):
             inside = 1
         elif inside and (metric := _METRIC.match(text)):
-            if metric["name"] in RATES:
+            if metric["name"] in _RATES:
                 found, inside = found + 1, 0
         elif text.strip():
             inside = 0
@@ -138,7 +138,7 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
         before = text
         if block and (metric := _METRIC.match(text)) and metric["name"] not in stated:
             stated.add(metric["name"])  # a second one belongs to another block whose first line is lost
-            if metric["name"] == RATES[1]:
+            if metric["name"] == _RATES[1]:
                 reading.training_config["single"] = True
             _take(metric, block, totals)
             continue
@@ -157,16 +157,16 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
 
 
 def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]) -> None:
-    if metric["name"] in TOTALS:  # rounded totals give no tokens of a step
+    if metric["name"] in _TOTALS:  # rounded totals give no tokens of a step
         totals[block["line"]] = (not metric["suffix"] and fields.positive(metric["value"])) or np.nan
-    elif metric["name"] in OTHER_WORK:
-        block["interrupted_by"] = OTHER_WORK[metric["name"]]
+    elif metric["name"] in _OTHER_WORK:
+        block["interrupted_by"] = _OTHER_WORK[metric["name"]]
     elif metric["name"] == BATCHES_PER_SECOND:
         if (rate := fields.positive(metric["value"])) and half_digit(metric["value"]) <= CLOCK_RESOLUTION * rate:
             block["seconds"] = 1 / rate
-    elif metric["name"] in METRICS:
-        name, unit = METRICS[metric["name"]]
-        unit *= SUFFIXES.get(metric["suffix"] or "", 1.0)
+    elif metric["name"] in _METRICS:
+        name, unit = _METRICS[metric["name"]]
+        unit *= _SUFFIXES.get(metric["suffix"] or "", 1.0)
         value = (
             fields.number(metric["value"]) if unit == 1.0 and name == "loss" else fields.positive(metric["value"], unit)
         )
@@ -207,7 +207,7 @@ def _notice_configuration(text: str, reading: Reading) -> None:
     for name, value in _ARGUMENT.findall(text):
         settings.setdefault(name, value.strip("'"))
     config = reading.training_config
-    for name, (target, convert) in SETTINGS.items():
+    for name, (target, convert) in _SETTINGS.items():
         if settings.get(name, "None") != "None" and (value := convert(settings[name])) is not None:
             config[target] = value
     per_device, batch = fields.whole(settings.get("device_train_batch_size")), config.get("global_batch_size")

@@ -49,20 +49,20 @@ def parts_of(path: str | Path) -> tuple[str, ...]:
     return (parent, typed.name) if holds_logs else (typed.name,)
 
 
-def with_facts(result: Result, parts: Sequence[str]) -> Result:
+def with_path_facts(result: Result, parts: Sequence[str]) -> Result:
     """Return the result with facts from the parts of its path, where it does not state them itself."""
     origin = f"{FROM_PATH}{'/'.join(part for part in parts if part)}"
     assumed = dict(result.provenance.assumed)
     changes: dict[str, object] = {}
-    if result.model.name is None and (model := model_of(parts)):
+    if result.model.name is None and (model := model_in_path(parts)):
         changes["model"] = result.model.changed(name=model)
         assumed["model.name"] = origin
     config = result.training_config
-    if config.precision is None and (precision := precision_of(parts)):
+    if config.precision is None and (precision := precision_in_path(parts)):
         changes["training_config"] = config.changed(precision=precision)
         assumed["precision"] = origin
     nameless = result.platform is None and result.provenance.format in WITHOUT_DEVICE
-    if nameless and (platform := platform_of(parts)):
+    if nameless and (platform := platform_in_path(parts)):
         changes["platform"] = platform
         assumed["platform"] = origin
         if result.gpu_info.software_stack is None:
@@ -72,14 +72,14 @@ def with_facts(result: Result, parts: Sequence[str]) -> Result:
     return result.changed(**changes, provenance=result.provenance.changed(assumed=assumed))
 
 
-def model_of(parts: Sequence[str]) -> str | None:
+def model_in_path(parts: Sequence[str]) -> str | None:
     """Return the model named by the innermost part of a path that names one.
 
     >>> model_of(("nvi-logs", "llama3_1_8b_pretrain_fp8", "log.txt")), model_of(("llama2_70b.log",))
     ('llama', 'llama2_70b')
     """
     for part in reversed([_ENDINGS.sub("", part) for part in parts]):
-        if model := names.known(part):
+        if model := names.known_model(part):
             return model
         sized = [mention for mention in names.mentions(part) if _MODEL.match(mention)]
         if match := _MODEL.search(part):
@@ -87,7 +87,7 @@ def model_of(parts: Sequence[str]) -> str | None:
     return None
 
 
-def precision_of(parts: Sequence[str]) -> str | None:
+def precision_in_path(parts: Sequence[str]) -> str | None:
     """Return the precision named by the innermost part of a path that names one."""
     for part in reversed(parts):
         if match := _PRECISION.search(part.replace("_", "-")):
@@ -95,7 +95,7 @@ def precision_of(parts: Sequence[str]) -> str | None:
     return None
 
 
-def platform_of(parts: Sequence[str]) -> Platform | None:
+def platform_in_path(parts: Sequence[str]) -> Platform | None:
     """Return the platform named by the innermost part of a path that names one; None where one part names both.
 
     >>> platform_of(("nvi-logs", "qwen25_7b_test_fp8")), platform_of(("runs", "mi300x_vs_h100")), platform_of(("amd3",))

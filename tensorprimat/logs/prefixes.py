@@ -91,7 +91,7 @@ def split(text: str) -> tuple[Origin, str]:
     return Origin(int(rank) if rank else None, int(world) if world else None, found.get("time"), primus), text[end:]
 
 
-def places(text: str) -> tuple[slice | None, int]:
+def rank_places(text: str) -> tuple[slice | None, int]:
     """Return the place of the rank that `split` finds, and where the line without prefixes begins.
 
     >>> places("3: [default1]: iteration 5")

@@ -19,7 +19,7 @@ from tensorprimat.core.terms import RATES
 from tensorprimat.logs import files, prefixes
 from tensorprimat.logs.text import Log, Part
 
-LEAST_ROWS = 3  # different rows: fewer may agree by chance, and ranks print each row several times
+_LEAST_ROWS = 3  # different rows: fewer may agree by chance, and ranks print each row several times
 MOST_LINES = 5_000_000  # of a log whose lines are compared; a hash of each is kept
 
 
@@ -32,7 +32,7 @@ class RepeatedText(NamedTuple):
     """The first of the lines that are repeated."""
 
 
-def of(log: Log, steps: Steps, *, by_stamps: bool = False) -> list[RepeatedText]:
+def find_replays(log: Log, steps: Steps, *, by_stamps: bool = False) -> list[RepeatedText]:
     """Return the stretches of whole lines that repeat an earlier stretch with rows, in the order of the log.
 
     The prefixes of launchers and collectors may differ, unless they time the rows (by_stamps). steps: the rows
@@ -43,7 +43,7 @@ def of(log: Log, steps: Steps, *, by_stamps: bool = False) -> list[RepeatedText]
     stated = [np.isfinite(steps.column(name)) for name in ("seconds", *RATES) if steps.has(name)]
     timed = np.logical_or.reduce(stated) if stated else np.zeros(len(steps), np.bool_)
     rows = np.unique(lines_of_rows[timed & (lines_of_rows > 0)])
-    if len(rows) < LEAST_ROWS:
+    if len(rows) < _LEAST_ROWS:
         return []
     lines = array("q")
     row = next((text for line, text in log.bare_lines() if line == rows[0]), "")
@@ -68,7 +68,7 @@ def of(log: Log, steps: Steps, *, by_stamps: bool = False) -> list[RepeatedText]
             start -= 1
         looked_at = stop
         inside = rows[np.searchsorted(rows, start - back + 1) : np.searchsorted(rows, stop - back + 1)]
-        if len({lines[row - 1] for row in inside.tolist()}) >= LEAST_ROWS:
+        if len({lines[row - 1] for row in inside.tolist()}) >= _LEAST_ROWS:
             found.append(RepeatedText(start + 1, stop, start - back + 1))
             end = stop
     return found
@@ -78,7 +78,7 @@ def _bare(line: bytes) -> bytes:
     return prefixes.strip(line.decode("utf-8", "replace")).encode()
 
 
-def without(log: Log, found: Sequence[RepeatedText]) -> tuple[Part, ...]:
+def parts_without_replays(log: Log, found: Sequence[RepeatedText]) -> tuple[Part, ...]:
     """Return the parts of a log between replays."""
     firsts = sorted({1, *(line for replay in found for line in (replay.first_line, replay.last_line + 1))})
     *starts, end = files.offsets_of_lines(log.path, firsts)
@@ -98,7 +98,7 @@ def within(parts: Sequence[Part], own: Part) -> tuple[Part, ...]:
     )
 
 
-def note(found: Sequence[RepeatedText]) -> str:
+def replay_note(found: Sequence[RepeatedText]) -> str:
     """Return a note that names the first of the stretches."""
     first, more = found[0], len(found) - 1
     return (

@@ -17,7 +17,7 @@ from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.starts import Cut
 from tensorprimat.logs.text import Log, Part
 
-MOST_BYTES = 8 * 2**20  # between rows; a longer text states settings once, if at all
+_MOST_BYTES = 8 * 2**20  # between rows; a longer text states settings once, if at all
 MOST_STRETCHES = 100  # read one by one where all of them together state other settings
 ROWS_READ = 5  # enough for a reader to recognise its format, in addition to lines without rows
 
@@ -34,7 +34,7 @@ def facts_of(reading: Reading) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None and value != {}}
 
 
-def cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_row: int) -> Iterator[Cut]:
+def restated_cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_row: int) -> Iterator[Cut]:
     """Yield the first line of each stretch that states another value of a setting than was stated before.
 
     stretches: first and last line of each, ascending; those before the first row each hold a whole attempt to start.
@@ -50,7 +50,7 @@ def cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_r
         return Part(first, offsets[first], offsets[last + 1])
 
     parts = [part(*stretch) for stretch in stretches]
-    if sum(one.stop - one.start for one in parts) > MOST_BYTES:
+    if sum(one.stop - one.start for one in parts) > _MOST_BYTES:
         return
     rows = part(first_row, first_row + ROWS_READ - 1)
 

@@ -27,7 +27,7 @@ from tensorprimat.logs.replays import RepeatedText
 from tensorprimat.logs.starts import OTHER_RANK, Cut
 from tensorprimat.logs.text import Log, Part
 
-MOST_NAMED = 5  # segments in a warning
+_MOST_NAMED = 5  # segments in a warning
 MOST_SEGMENTS = 5_000  # each is read separately; no job restarts so often
 HEADER_BYTES = 64 * 2**20  # settings precede the first row, within this much text if at all
 
@@ -65,7 +65,7 @@ class Segment:
         return restated.facts_of(self.reading)
 
 
-def read(log: Log, format: Format) -> Result | list[Segment]:
+def read_segments(log: Log, format: Format) -> Result | list[Segment]:
     """Read every segment of a log with its own facts; of a result file, return its Result.
 
     A log that holds one training, or none, has one segment.
@@ -75,20 +75,20 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
         return whole
     newest_first.refuse_steps(log, whole.steps)
     cuts = [] if log.is_folder or log.is_binary else _cuts(log, format, whole)
-    again = replays.of(log, whole.steps, by_stamps=whole.timing == "timestamps") if cuts else []
+    again = replays.find_replays(log, whole.steps, by_stamps=whole.timing == "timestamps") if cuts else []
     if again:
-        log = replace(log, parts=replays.without(log, again))
+        log = replace(log, parts=replays.parts_without_replays(log, again))
         whole = format.read(log)
         if isinstance(whole, Result):
             return whole
-        whole.warnings.append(replays.note(again))
+        whole.warnings.append(replays.replay_note(again))
         cuts = _cuts_after_replays(again, _cuts(log, format, whole), whole)
     found = list(_read_each(log, format, cuts)) if cuts else []
     if cuts and cuts[-1].reason == OTHER_RANK and (not found or found[-1].began_by != OTHER_RANK):
         found = list(_read_each(log, format, cuts[:-1])) if cuts[1:] else []
     one_benchmark = all(not differences(found[0], other) for other in found[1:])
     for segment in found if again else ():
-        segment.reading.warnings.append(replays.note(again))
+        segment.reading.warnings.append(replays.replay_note(again))
     if not found or (one_benchmark and len(np.unique(whole.steps.column("run"))) > 1):  # the reader separates runs
         failures.examine(log, whole)
         lines = whole.steps.column("line")
@@ -99,10 +99,10 @@ def read(log: Log, format: Format) -> Result | list[Segment]:
 
 def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     """Return where segments begin: at lines that say so, and where settings are stated again with other values."""
-    cuts = starts.cuts(log, format, whole)
+    cuts = starts.segment_cuts(log, format, whole)
     _refuse_many(log, len(cuts))
     first_row, stretches = starts.doubtful(log, format, whole, cuts)
-    found = sorted([*cuts, *restated.cuts(log, format, stretches, first_row)])
+    found = sorted([*cuts, *restated.restated_cuts(log, format, stretches, first_row)])
     _refuse_many(log, len(found))
     return found
 
@@ -158,7 +158,7 @@ def benchmark_of(found: Sequence[Segment], number: int | None) -> list[Segment]:
     return [longest, *(s for s in found if s is not longest and not s.alone and not differences(longest, s))]
 
 
-def joined(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool = False) -> Reading:
+def joined_segments(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool = False) -> Reading:
     """Return one reading of the measured segments: the facts of the first of them, the rows of all, in the order of the
     log.
 
@@ -227,8 +227,8 @@ def _segment_warnings(found: Sequence[Segment], measured: Sequence[Segment], *, 
     if others and picked:
         yield f"segments: the log holds {len(found)} trainings; this is {ours}"
     elif others:
-        described = "; ".join(f"{_place(other)}, {_otherwise(measured[0], other)}" for other in others[:MOST_NAMED])
-        more = f"; and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        described = "; ".join(f"{_place(other)}, {_otherwise(measured[0], other)}" for other in others[:_MOST_NAMED])
+        more = f"; and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
         yield (
             f"segments: the log holds {len(found)} trainings; measured: {ours}; not measured: {described}{more}; "
             f"tprimat extract --segment {others[0].number} reads one of them, --segment all writes a result for each"
@@ -335,7 +335,7 @@ def _header(log: Log, format: Format, segment: Segment, own: Sequence[Part]) -> 
     lines, first = segment.reading.steps.column("line"), own[0].first_line
     if not len(lines) or int(lines.min()) <= first:
         return ()
-    first_row = starts.opening(log, format, first - 1, int(lines.min()))
+    first_row = starts.row_opening(log, format, first - 1, int(lines.min()))
     if first_row <= first:
         return ()
     stop = files.offsets_of_lines(log.path, [first_row])[0]

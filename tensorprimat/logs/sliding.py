@@ -32,7 +32,7 @@ def without_overlap(steps: Steps, *, late: bool = False) -> tuple[Steps, list[st
     timed = _timed(steps)
     if not timed.any():
         return steps, []
-    window = window_of(steps, late=late)
+    window = _window_of(steps, late=late)
     if window is None:
         return steps, [f"{NOTE} of unknown size, which overlap; their spread is not that of single steps"]
     index, segment = steps.column("index"), steps.column("segment")
@@ -53,7 +53,7 @@ def without_overlap(steps: Steps, *, late: bool = False) -> tuple[Steps, list[st
     return steps.replace(covers=covers, **measures), [f"{NOTE} ({size}){left_out}"]
 
 
-def window_of(steps: Steps, *, late: bool = False) -> Window | None:
+def _window_of(steps: Steps, *, late: bool = False) -> Window | None:
     """Return the bounds of the window, from the rows without a rate at the beginning of a process, or None.
 
     A rate is printed once the window is full, and the first step of a process only starts its clock. Of several

@@ -23,23 +23,23 @@ from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.logs.line_widths import LEAST_ROWS, LEAST_SHARE, cut_width
 from tensorprimat.logs.text import Log
 
-MOST_BYTES = 8 * 2**20  # of a log: in a larger one a single row does not move a mean by much
-LONGEST_ROW = 2**14
+_MOST_BYTES = 8 * 2**20  # of a log: in a larger one a single row does not move a mean by much
+_LONGEST_ROW = 2**14
 MOST_SHARE = 1.3  # numbers of a metric per row; if there are more, some are on lines of another kind
 ODD_SHARE = 0.02  # share of rows that may be damaged; above it the framework prints them that way
 ZERO_LAST = 0.1  # share of numbers whose last decimal is a zero, which repr and %g drop
 LEAST_CHANCE = 0.01  # of so few shortened numbers if the program drops zeros; below it, a short number is damaged
-WHOLE = (" 0.0", " 1.0")  # a share of none or all; repr drops every further zero
-LABEL_CHARACTERS = 32
-MOST_DECIMALS = 8  # digits; a number with more is complete
+_WHOLE = (" 0.0", " 1.0")  # a share of none or all; repr drops every further zero
+_LABEL_CHARACTERS = 32
+_MOST_DECIMALS = 8  # digits; a number with more is complete
 UNIT_CHARACTERS = 8
 LEAST_REST = 6
 MOST_LINES_OF_A_ROW = 60
 LOOKED_AT_ROWS = 50  # for decimal commas
-SAME_TIME, OTHER_RATE = 0.05, 0.2  # relative to the medians: a row of usual time and another rate
+_SAME_TIME, OTHER_RATE = 0.05, 0.2  # relative to the medians: a row of usual time and another rate
 AGREEING = 0.9  # share of the rows whose two numbers must have one ratio before another one is damage
 ROWS_OF_A_RATIO = 10_000  # sampled evenly; their median stands for the usual ratio of all rows
-FASTER, SLOWER = 8.0, 100.0  # than the median rate: no step is, unless digits were added or lost
+_FASTER, SLOWER = 8.0, 100.0  # than the median rate: no step is, unless digits were added or lost
 
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?P<whole>\d{1,20}(?:,\d{3})*)(?P<point>\.(?P<decimals>\d{0,20}))?(?:[eE](?P<exponent>[-+]?\d{1,3}))?"
@@ -103,14 +103,14 @@ def problems(log: Log, steps: Steps) -> list[str]:
 
 
 def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
-    if log.size_bytes > MOST_BYTES:
+    if log.size_bytes > _MOST_BYTES:
         return
     cited = _cited(steps)
     if len(cited) < LEAST_ROWS:
         return
     lines_of_a_row = min(int(np.median(np.diff(cited))), MOST_LINES_OF_A_ROW)
     first, last = int(cited[0]) - lines_of_a_row + 1, int(cited[-1])
-    lines = [(line, text) for line, text in log.lines() if len(text) <= LONGEST_ROW]
+    lines = [(line, text) for line, text in log.lines() if len(text) <= _LONGEST_ROW]
     near = [(line, text) for line, text in lines if first <= line <= last]
     if odd := odd_number(near, len(cited), cited):
         yield (
@@ -139,9 +139,9 @@ def _first_rows(log: Log, steps: Steps) -> list[str]:
     found, size = [], 0
     for line, text in log.lines() if cited else ():
         size += len(text)
-        if line in cited and len(text) <= LONGEST_ROW:
+        if line in cited and len(text) <= _LONGEST_ROW:
             found.append(text)
-        if line >= max(cited) or size > MOST_BYTES:
+        if line >= max(cited) or size > _MOST_BYTES:
             break
     return found
 
@@ -219,7 +219,7 @@ def _of_odd_shape(
     if odd.exponent and not usual.exponent:  # a small value, unless no program writes it so
         printed = _labelled(lines[where], label, odd)
         return printed if printed and not _SCIENTIFIC.search(printed.text) else None
-    if max(odd.decimals or 0, usual.decimals) > MOST_DECIMALS:
+    if max(odd.decimals or 0, usual.decimals) > _MOST_DECIMALS:
         return None
     same = [_labelled(lines[place], label) for shape, places in listed if shape == usual for place in places]
     texts = {printed.text for printed in same if printed}
@@ -231,7 +231,7 @@ def _of_odd_shape(
         first = min(place for _, places in listed for place in places)  # where memory still grows
         is_cut = len(texts) == 1 and where != first and printed is not None and printed.text in next(iter(texts))
         fewer = odd.decimals < usual.decimals - likely
-        if printed is not None and not is_fixed and printed.text.endswith(WHOLE):
+        if printed is not None and not is_fixed and printed.text.endswith(_WHOLE):
             return None
         if not (is_fixed or _chance_of_dropped_zeros(len(texts) + others, others) < LEAST_CHANCE or is_cut or fewer):
             return None
@@ -290,7 +290,7 @@ def _numbers(line: int, text: str) -> Iterator[_Printed]:
     if bare and " " not in text:
         text = text.replace(",", " ")  # cells of a CSV
     for match in _NUMBER.finditer(text):
-        before = text[max(end, match.start() - LABEL_CHARACTERS) : match.start()]
+        before = text[max(end, match.start() - _LABEL_CHARACTERS) : match.start()]
         end, place = match.end(), place + 1
         label = f"column {place}" if bare else _label(before, text[end : end + UNIT_CHARACTERS])
         if label is None:
@@ -299,7 +299,7 @@ def _numbers(line: int, text: str) -> Iterator[_Printed]:
         labels.add(label)
         decimals = None if match["point"] is None else len(match["decimals"])
         shape = _Shape(decimals, len(match["exponent"] or ""))
-        yield _Printed(line, label, shape, (before.strip()[-LABEL_CHARACTERS:] + " " + match[0]).strip())
+        yield _Printed(line, label, shape, (before.strip()[-_LABEL_CHARACTERS:] + " " + match[0]).strip())
 
 
 def _label(before: str, behind: str) -> str | None:
@@ -350,7 +350,7 @@ def _contradictions(steps: Steps) -> list[str]:
         if off.max() <= OTHER_RATE:
             continue
         odd = usable[off > OTHER_RATE + _last_decimal(divisor) / divisor]
-        if 0 < len(odd) <= max(1, ODD_SHARE * len(steps)) and (off < SAME_TIME).mean() >= AGREEING:
+        if 0 < len(odd) <= max(1, ODD_SHARE * len(steps)) and (off < _SAME_TIME).mean() >= AGREEING:
             return [
                 f"steps: {first} and {second} on line {int(line[odd[0]])} contradict the ratio that they have in the "
                 "other rows, so one of them is damaged and the mean may be wrong; look at the line"
@@ -360,7 +360,7 @@ def _contradictions(steps: Steps) -> list[str]:
 
 def _last_decimal(values: FloatArray) -> float:
     """Return one unit of the last decimal that a column is printed with: 0.01 for 41.5 and 0.02."""
-    for decimals in range(MOST_DECIMALS):
+    for decimals in range(_MOST_DECIMALS):
         scaled = values * 10.0**decimals
         if np.allclose(scaled, np.round(scaled), rtol=0, atol=1e-6):
             return float(10.0**-decimals)
@@ -371,7 +371,7 @@ def _odd_rates(steps: Steps) -> list[str]:
     """Return a warning for a row whose rate no step has, or that its own time contradicts."""
     seconds = steps.column("seconds")[2:]
     starts = np.diff(steps.column("segment"))[1:] != 0  # a training's first row holds its compilation
-    normal = np.abs(seconds / np.nanmedian(seconds) - 1) < SAME_TIME if np.isfinite(seconds).any() else None
+    normal = np.abs(seconds / np.nanmedian(seconds) - 1) < _SAME_TIME if np.isfinite(seconds).any() else None
     for name in _RATES:
         if not steps.has(name):
             continue
@@ -384,7 +384,7 @@ def _odd_rates(steps: Steps) -> list[str]:
             continue
         usual, most = median(known), max(1, ODD_SHARE * len(rates))
         slow = (rates > 0) & (rates < usual / SLOWER) & ~starts
-        odd = np.flatnonzero((rates > FASTER * usual) | slow)
+        odd = np.flatnonzero((rates > _FASTER * usual) | slow)
         why = "; the line may have lost or gained digits"
         if not len(odd) and normal is not None:
             odd = np.flatnonzero(normal & (np.abs(rates / usual - 1) > OTHER_RATE))

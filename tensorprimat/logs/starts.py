@@ -23,9 +23,11 @@ from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
 
-_TEXTS = {name: tuple(text.encode() for text in texts) for name, texts in data_files.read("training_starts").items()}
+_TEXTS = {
+    name: tuple(text.encode() for text in texts) for name, texts in data_files.read_data("training_starts").items()
+}
 """Lists of data/training_starts.toml, which describes each of them."""
-PRELUDE, LAUNCHERS = _TEXTS["prelude"], _TEXTS["launchers"]
+PRELUDE, _LAUNCHERS = _TEXTS["prelude"], _TEXTS["launchers"]
 SAYS_SIZE, ONE_OF_MANY = _TEXTS["says_size"], _TEXTS["one_of_many"]
 VAST = ("megatron",)
 """Formats whose readers pass over most of the text: to search all of it for marks would take longer than to read it."""
@@ -41,7 +43,7 @@ ROW_BYTES = 1000  # around a needle, in which a row, or a block of lines, of ano
 MANY_ROWS = 20_000  # of several lines each: only unusually long gaps are searched, and a sample of all
 SAMPLED_GAPS = 1000
 UNUSUAL_LINES = 20  # beyond twice the median distance of rows: dumps of arguments have hundreds of lines
-SEARCHED_BYTES = 64 * 2**20  # of a log whose rows are means, where no row has a line
+_SEARCHED_BYTES = 64 * 2**20  # of a log whose rows are means, where no row has a line
 
 
 class StartMark(NamedTuple):
@@ -66,7 +68,7 @@ class Cut(NamedTuple):
     """A line of the training that this one continues, if that is not the one before it."""
 
 
-def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
+def segment_cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     """Return the lines at which segments begin, in ascending order, without the first segment."""
     rows, going_back = _rows_of(log, format, whole)
     if not len(rows):
@@ -78,7 +80,7 @@ def cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     certain |= {int(np.searchsorted(rows, line)): Cut(line, reason) for line, reason in reversed(whole.begins)}
     if format.opens:
         for place in [place for place in certain if place < len(rows)]:
-            begin = opening(log, format, int(rows[place - 1]) if place else 0, int(rows[place]))
+            begin = row_opening(log, format, int(rows[place - 1]) if place else 0, int(rows[place]))
             certain[place] = certain[place]._replace(line=begin)
     marks = list(_without_late_ranks(_marks(log, format, rows, whole)))
     by_gap: dict[int, list[StartMark]] = {}
@@ -153,7 +155,7 @@ def _cuts_in(
     yield from _attempts([mark for mark in marks if at is None or mark.line >= at], next_row)
 
 
-def opening(log: Log, format: Format, before: int, line: int) -> int:
+def row_opening(log: Log, format: Format, before: int, line: int) -> int:
     """Return the first line of the row that ends in `line`. before: the line of the row before it."""
     if not format.opens:
         return line
@@ -172,7 +174,7 @@ def _attempts(marks: Sequence[StartMark], next_row: int | None) -> Iterator[Cut]
     for mark in marks:
         if mark.kind in ("death", "crash"):
             died, begin = True, None
-        elif mark.kind == "prelude" or mark.text in LAUNCHERS:
+        elif mark.kind == "prelude" or mark.text in _LAUNCHERS:
             begin = begin or mark
         elif mark.kind in ("foreign", "row"):
             foreign, begin = mark, None
@@ -208,7 +210,7 @@ def _rows_of(log: Log, format: Format, whole: Reading) -> tuple[np.ndarray, list
 
 def _lines_of_rows(log: Log, format: Format) -> Iterator[int]:
     """Yield the lines of rows of a log from which the reader takes no rows, only means."""
-    if log.size_bytes > SEARCHED_BYTES:
+    if log.size_bytes > _SEARCHED_BYTES:
         return
     for number, block in log.numbered_blocks(HEAD_BYTES):
         if any(needle in block for needle in format.needles):
@@ -340,12 +342,15 @@ def _marks_in(
 
 def _literals(format: Format) -> dict[bytes, str]:
     """Return text → kind of mark, for a log of this format."""
-    own = {*LAUNCHERS, *(text for one in FORMATS if one.name in (format.name, *format.together) for text in one.starts)}
+    own = {
+        *_LAUNCHERS,
+        *(text for one in FORMATS if one.name in (format.name, *format.together) for text in one.starts),
+    }
     return {
         **dict.fromkeys((*PRELUDE, *format.settings), "prelude"),
         TRACEBACK.encode(): "crash",
         **dict.fromkeys((text.encode() for text in DEATHS), "death"),
-        **dict.fromkeys(LAUNCHERS, "start"),
+        **dict.fromkeys(_LAUNCHERS, "start"),
         **{text: "start" if text in own else "foreign" for one in FORMATS for text in one.starts},
         **dict.fromkeys(format.ends, "end"),
     }

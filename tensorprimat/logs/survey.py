@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, MissingPackageError, NoFormatError, TensorPrimatError
-from tensorprimat.core.statements import Statement, amended, words_of, words_of_file
+from tensorprimat.core.statements import Statement, with_statements, words_of, words_of_file
 from tensorprimat.core.surveyed import Item, SurveyedFile
 from tensorprimat.logs import excel, paths, tensorboard
 from tensorprimat.logs.text import Log
@@ -34,7 +34,7 @@ def items(paths: Sequence[Path]) -> Iterator[Item]:
             yield from _of_files([path], path.parent)
 
 
-def look(item: Item, stated: Sequence[Statement] = (), *, alone: bool = False) -> SurveyedFile:
+def survey_item(item: Item, stated: Sequence[Statement] = (), *, alone: bool = False) -> SurveyedFile:
     """Return the content of one item, or the reason why it cannot be read.
 
     stated: facts that the user states; alone: the item is all there is. Raises UsageError for a preset that the model
@@ -47,9 +47,9 @@ def look(item: Item, stated: Sequence[Statement] = (), *, alone: bool = False) -
             return SurveyedFile(item=item, profile=excel.read_profile(item.ranks))
         result = logs.read(item.path)
         if stated:
-            result = amended(result, stated, words_of_file(item.path) | words_of(result), alone=alone)
+            result = with_statements(result, stated, words_of_file(item.path) | words_of(result), alone=alone)
         parts = (item.root.absolute().name, *item.path.relative_to(item.root).parts)  # from the folder that was named
-        return SurveyedFile(item=item, result=paths.with_facts(result, parts))
+        return SurveyedFile(item=item, result=paths.with_path_facts(result, parts))
     except NoFormatError:
         return SurveyedFile(item=item)
     except InputError as error:
@@ -104,7 +104,7 @@ def _unreadable(path: Path) -> str | None:
         if not stat.S_ISREG(mode):
             return "a pipe or a device, not a file"
         with path.open("rb") as file:
-            torn = file.read(len(excel.MAGIC)) == excel.MAGIC and not zipfile.is_zipfile(file)
+            torn = file.read(len(excel.ZIP_MAGIC)) == excel.ZIP_MAGIC and not zipfile.is_zipfile(file)
         return "a damaged workbook or zip archive" if torn else None
     except OSError as error:
         return "a broken link" if path.is_symlink() else error.strerror or str(error)
@@ -114,6 +114,6 @@ def _is_other_data(path: Path) -> bool:
     """Return True if a file that no reader accepts is simply other data: empty or binary."""
     try:
         log = Log(path)
-        return log.size_bytes == 0 or (log.is_binary and logs.detect(log) is None)
+        return log.size_bytes == 0 or (log.is_binary and logs.detect_format(log) is None)
     except TensorPrimatError:
         return False

@@ -23,19 +23,19 @@ from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
 from tensorprimat.logs.text import Log
 
-MAGIC = b"brain.Event:"  # the version that opens every event file, inside its first record
+_MAGIC = b"brain.Event:"  # the version that opens every event file, inside its first record
 FIRST_RECORD_BYTES = 1024  # it has 24 to 80: time, version, name of the writer
-LARGEST_STEP = 10**15
+_LARGEST_STEP = 10**15
 LATEST_TIME = 32503680000  # seconds since the epoch: the year 3000
-LONGEST_TEXT = 2**20  # bytes; arguments are written one by one
-MOST_ENTRIES = 20_000  # of a folder, while looking for event files
+_LONGEST_TEXT = 2**20  # bytes; arguments are written one by one
+_MOST_ENTRIES = 20_000  # of a folder, while looking for event files
 
 
 FRAMEWORKS = {
     "iteration-time": "Megatron-LM",
     "train_step_timing in s": "NeMo",
-    torchtitan.STEP_TIME: "torchtitan",
-    maxtext.STEP_TIME: "MaxText",
+    torchtitan.TORCHTITAN_STEP_TIME: "torchtitan",
+    maxtext.MAXTEXT_STEP_TIME: "MaxText",
 }
 """Tag of the step time → the framework that writes it."""
 AVERAGED = ("Megatron-LM",)
@@ -53,10 +53,10 @@ def detect(log: Log) -> int:
 def is_event_file(path: Path) -> bool:
     """Return True if the first record of a file is TensorBoard's: its length, and the version inside."""
     try:
-        opening = files.opening(path, FIRST_RECORD_BYTES)
+        opening = files.first_bytes(path, FIRST_RECORD_BYTES)
     except InputError:
         return False
-    return len(opening) > 12 and struct.unpack_from("<Q", opening)[0] < FIRST_RECORD_BYTES and MAGIC in opening
+    return len(opening) > 12 and struct.unpack_from("<Q", opening)[0] < FIRST_RECORD_BYTES and _MAGIC in opening
 
 
 def read(log: Log) -> Reading:
@@ -85,7 +85,7 @@ def _event_files(folder: Path) -> Iterator[Path]:
         folders.sort()
         for name in sorted(names, key=_with_numbers):
             seen += 1
-            if seen > MOST_ENTRIES:
+            if seen > _MOST_ENTRIES:
                 return
             if is_event_file(path := Path(parent, name)):
                 yield path
@@ -126,14 +126,14 @@ def _collect(path: Path, scalars: Scalars, texts: dict[str, str]) -> None:
                         texts.setdefault(name, hparams)
                     continue
                 elif value.HasField("tensor") and value.tensor.string_val:
-                    text = value.tensor.string_val[0][:LONGEST_TEXT].decode("utf-8", "replace")
+                    text = value.tensor.string_val[0][:_LONGEST_TEXT].decode("utf-8", "replace")
                     texts.setdefault(value.tag.removesuffix("/text_summary"), text)
                     continue
                 elif value.HasField("tensor") and len(value.tensor.float_val) == 1:
                     number = value.tensor.float_val[0]
                 else:
                     continue
-                if 0 <= event.step < LARGEST_STEP and 0 < event.wall_time < LATEST_TIME:
+                if 0 <= event.step < _LARGEST_STEP and 0 < event.wall_time < LATEST_TIME:
                     scalars.add(event.step, event.wall_time, value.tag, number)
     except (DecodeError, ValueError) as error:
         raise InputError("is damaged: a record is not a TensorBoard event", path=path) from error
@@ -146,7 +146,7 @@ def _hparams(message: bytes) -> Iterator[tuple[str, str]]:
     for name, value in HParamsPluginData.FromString(message).session_start_info.hparams.items():
         kind = value.WhichOneof("kind")
         if kind in ("string_value", "number_value"):
-            yield re.split(r"[./]", name)[-1], str(getattr(value, kind))[:LONGEST_TEXT].removesuffix(".0")
+            yield re.split(r"[./]", name)[-1], str(getattr(value, kind))[:_LONGEST_TEXT].removesuffix(".0")
 
 
 def _collect_hparams(log: Log, texts: dict[str, str]) -> None:

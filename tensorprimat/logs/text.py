@@ -39,7 +39,7 @@ def without_colours(text: str) -> str:
     return _COLOUR.sub("", text) if _may_be_coloured(text) else text
 
 
-def plain(block: bytes) -> bytes:
+def without_controls(block: bytes) -> bytes:
     """Return a block of a log without terminal control sequences, which may stand inside a text that is searched."""
     if b"[" not in block:
         return block

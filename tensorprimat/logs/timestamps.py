@@ -30,8 +30,8 @@ from tensorprimat.logs.clocks import (
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
-LONGEST_ROW = 2**12
-LEAST_ROWS = 3
+_LONGEST_ROW = 2**12
+_LEAST_ROWS = 3
 
 _WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?![\d.:%]|,\d)"
 _STEP = re.compile(
@@ -80,7 +80,7 @@ def detect(log: Log) -> int:
     found, known = 0, _Known()
     for _, text in log.bare_lines():
         found += _row(text, known) is not None
-        if found == LEAST_ROWS:
+        if found == _LEAST_ROWS:
             return found
     return 0
 
@@ -89,7 +89,7 @@ def _row(text: str, known: _Known) -> _Row | None:
     """Return the facts that a row states of its step, and the time at which it was written."""
     if "loss" not in text and "Loss" not in text:
         return None
-    text = text[:LONGEST_ROW]
+    text = text[:_LONGEST_ROW]
     shape = text.translate(_DIGITS)
     places = known.get(shape)
     if places is None:
@@ -119,7 +119,7 @@ def _places(text: str) -> _Places | None:
         return None
     if (other := _other_work(lowered)) and other["validation"]:
         return None
-    rank, own = prefixes.places(text)
+    rank, own = prefixes.rank_places(text)
     stamp = stamp_places(text, own)
     if stamp is None:
         return None
@@ -180,7 +180,7 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
             return
         row = _row(text, known)
         if row is None:
-            if other := _other_work(text[:LONGEST_ROW].lower()):
+            if other := _other_work(text[:_LONGEST_ROW].lower()):
                 interrupted_by = "validation" if other["validation"] else interrupted_by or "checkpoint"
             continue
         speaker = row.rank if speaker is None else speaker

@@ -41,7 +41,7 @@ from tensorprimat.logs.prefixes import Origin
 from tensorprimat.logs.text import Log
 
 LEAST_TPS = 500  # half a token in 500 is 0.1 %
-STEP_TIME = "time_metrics/end_to_end(s)"
+TORCHTITAN_STEP_TIME = "time_metrics/end_to_end(s)"
 LARGEST_DEVIATION = 0.05  # of a number of steps from a whole one
 NO_LOSS = -1.0  # printed by ranks that hold none
 
@@ -66,7 +66,7 @@ _CAPACITY = re.compile(
 _MODEL = re.compile(r"\bModel (?P<name>\S{1,60}(?: \S{1,60})?) size: (?P<parameters>[\d,]+) total parameters")
 _TRAINER = re.compile(r"\bTrainer (?:is )?initialized\b|\bTraining starts at step .{1,80}batch size")
 
-SETTINGS: dict[str, re.Pattern[str]] = {
+_SETTINGS: dict[str, re.Pattern[str]] = {
     "micro_batch_size": re.compile(rf"\blocal batch size {WHOLE}(?=,)"),
     "global_batch_size": re.compile(rf"\bglobal batch size {WHOLE}(?=,)"),
     "gradient_accumulation_steps": re.compile(rf"\bgradient accumulation steps {WHOLE}"),
@@ -77,7 +77,7 @@ SETTINGS: dict[str, re.Pattern[str]] = {
 """Field of TrainingConfig → expression for the line that the trainer prints at its start (tokens_per_step is no
 field)."""
 
-ARGUMENTS = {
+_ARGUMENTS = {
     "training.steps": "max_steps",
     "training.seq_len": "sequence_length",
     "training.local_batch_size": "micro_batch_size",
@@ -96,7 +96,7 @@ MESH = {
 }
 OUTSIDE_THE_PRODUCT = ("ep", "etp")  # experts are spread over GPUs that the other sizes already count
 
-MARKS: tuple[tuple[re.Pattern[str], str, Any], ...] = (
+_MARKS: tuple[tuple[re.Pattern[str], str, Any], ...] = (
     (
         re.compile(r"Compiling (?:each|the) .{1,80}with torch\.compile|--compile\.enable\b(?!=[Ff]alse)"),
         "compile",
@@ -258,11 +258,11 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
             seen.gpu_info["total_memory_gb"] = memory
     elif (match := _MODEL.search(text)) and not (seen.has_rows and seen.model):
         seen.model = {"name": match["name"], "parameters": fields.whole(match["parameters"])}
-    for pattern, name, value in MARKS:
+    for pattern, name, value in _MARKS:
         if match := pattern.search(text):
             seen.training_config[name] = match[1] if value is None else value
     for match in _ARGUMENT.finditer(text):
-        if (target := ARGUMENTS.get(match["name"])) and (stated := fields.whole(match["value"])):
+        if (target := _ARGUMENTS.get(match["name"])) and (stated := fields.whole(match["value"])):
             seen.arguments[target] = stated
     if (match := _DTYPE.search(text)) and match[1] in PRECISION_OF_DTYPE:
         seen.arguments["precision"] = PRECISION_OF_DTYPE[match[1]]
@@ -278,7 +278,7 @@ def _notice_primus(origin: Origin, step: Step, seen: _Seen) -> None:
 
 
 def _notice_trainer(text: str, seen: _Seen) -> None:
-    for name, pattern in SETTINGS.items():
+    for name, pattern in _SETTINGS.items():
         if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             if name == "tokens_per_step":
                 seen.tokens_per_step = seen.tokens_per_step if seen.has_rows and seen.tokens_per_step else value
@@ -320,8 +320,8 @@ def with_step_times(steps: Steps, validations: np.ndarray) -> tuple[Steps, list[
         counted = _counted(interval * (printed * rates)[known], covers[known])
         if counted is None or counted.max() > interval:
             return steps.replace(seconds=np.full(len(steps), np.nan), covers=covers), [
-                f"step_time: {STEP_TIME} divides the time between two rows by the log interval, and the rates show "
-                "that a row holds another number of steps; the rates are the measurement"
+                f"step_time: {TORCHTITAN_STEP_TIME} divides the time between two rows by the log interval, and the "
+                "rates show that a row holds another number of steps; the rates are the measurement"
             ]
         covers = covers.copy()
         covers[known] = counted

@@ -17,7 +17,7 @@ _ROUNDED = re.compile(
 _MARK = "rainable param"
 
 
-def note(text: str, found: dict[str, Any]) -> None:
+def note_counts(text: str, found: dict[str, Any]) -> None:
     """Note a line's counts in `found`, by "trainable" and "non-trainable": a number, or True for a rounded one."""
     if _MARK not in text:
         return
@@ -39,7 +39,7 @@ def config_of(found: dict[str, Any]) -> dict[str, str]:
     return {"peft": "frozen" if found["non-trainable"] else "none"}
 
 
-def model_of(found: dict[str, Any]) -> dict[str, int]:
+def counted_model(found: dict[str, Any]) -> dict[str, int]:
     """Return the fields of Model that exact counts give."""
     trained, frozen = found.get("trainable"), found.get("non-trainable")
     if isinstance(trained, bool) or isinstance(frozen, bool) or not trained or frozen is None:

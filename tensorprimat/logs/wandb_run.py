@@ -21,17 +21,17 @@ from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 MAGIC = files.WANDB_OPENING
-HEADER_BYTES = 7  # of the file, and of each fragment
-BLOCK_BYTES = 2**15
-WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4  # kinds of fragments
-LARGEST_RECORD_BYTES = 2**26
-HISTORY, SUMMARY, CONFIG, RUN, ENVIRONMENT = 2, 3, 5, 17, 26  # fields of a record
-CONFIG_OF_RUN = 4  # field of a run
+WANDB_HEADER_BYTES = 7  # of the file, and of each fragment
+WANDB_BLOCK_BYTES = 2**15
+WHOLE_FRAGMENT, FIRST_FRAGMENT, MIDDLE_FRAGMENT, LAST_FRAGMENT = 1, 2, 3, 4  # kinds of fragments
+_LARGEST_RECORD_BYTES = 2**26
+HISTORY_FIELD, SUMMARY_FIELD, CONFIG_FIELD, RUN_FIELD, ENVIRONMENT_FIELD = 2, 3, 5, 17, 26  # fields of a record
+CONFIG_FIELD_OF_RUN = 4  # field of a run
 ITEMS, KEY, NESTED_KEY, VALUE = 1, 1, 2, 16  # fields of a history or configuration, and of its items
 
 
 def detect(log: Log) -> int:
-    return int(not log.is_folder and files.opening(log.path, len(MAGIC)) == MAGIC)
+    return int(not log.is_folder and files.first_bytes(log.path, len(MAGIC)) == MAGIC)
 
 
 def read(log: Log) -> Reading:
@@ -53,49 +53,49 @@ def read(log: Log) -> Reading:
 def _rows(path: Path, texts: dict[str, str]) -> Iterator[dict[str, float]]:
     """Yield the numbers of each call of wandb.log, and add the settings to texts. Raises InputError if damaged."""
     try:
-        for record in records(path):
+        for record in _records(path):
             for field, message in _fields(record):
-                if field == HISTORY:
+                if field == HISTORY_FIELD:
                     yield {name: float(value) for name, value in _items(message) if isinstance(value, int | float)}
-                elif field == CONFIG:
+                elif field == CONFIG_FIELD:
                     arguments.add_texts(_items(message), texts)
-                elif field == SUMMARY:
+                elif field == SUMMARY_FIELD:
                     arguments.add_texts((item for item in _items(message) if item[0] in levanter.FACTS), texts)
-                elif field == RUN:
+                elif field == RUN_FIELD:
                     for inner, config in _fields(message):
-                        arguments.add_texts(_items(config) if inner == CONFIG_OF_RUN else (), texts)
-                elif field == ENVIRONMENT:
+                        arguments.add_texts(_items(config) if inner == CONFIG_FIELD_OF_RUN else (), texts)
+                elif field == ENVIRONMENT_FIELD:
                     texts["environment"] = texts.get("environment", "") + message.decode("utf-8", "replace")
     except (IndexError, ValueError, OverflowError) as error:
         raise InputError("is damaged: a record is not one of Weights & Biases", path=path) from error
 
 
-def records(path: Path) -> Iterator[bytes]:
+def _records(path: Path) -> Iterator[bytes]:
     """Yield the content of each record, up to the first that is truncated or damaged: a killed run leaves one.
 
     Raises InputError for a file that cannot be read.
     """
-    with files.opened(path) as file:
-        block, at, record = file.read(BLOCK_BYTES), HEADER_BYTES, bytearray()
+    with files.open_log(path) as file:
+        block, at, record = file.read(WANDB_BLOCK_BYTES), WANDB_HEADER_BYTES, bytearray()
         while True:
-            if len(block) - at < HEADER_BYTES:  # the rest of a block is filled with zeros
-                block, at = file.read(BLOCK_BYTES), 0
+            if len(block) - at < WANDB_HEADER_BYTES:  # the rest of a block is filled with zeros
+                block, at = file.read(WANDB_BLOCK_BYTES), 0
                 if not block:
                     return
                 continue
             checksum, kind = int.from_bytes(block[at : at + 4], "little"), block[at + 6]
-            start = at + HEADER_BYTES
+            start = at + WANDB_HEADER_BYTES
             at = start + int.from_bytes(block[at + 4 : at + 6], "little")
-            if kind not in (WHOLE, FIRST, MIDDLE, LAST) or at > len(block):
+            if kind not in (WHOLE_FRAGMENT, FIRST_FRAGMENT, MIDDLE_FRAGMENT, LAST_FRAGMENT) or at > len(block):
                 return
             if zlib.crc32(block[start:at], zlib.crc32(bytes([kind]))) != checksum:
                 return
-            if kind in (WHOLE, FIRST):
+            if kind in (WHOLE_FRAGMENT, FIRST_FRAGMENT):
                 record.clear()
             record += block[start:at]
-            if len(record) > LARGEST_RECORD_BYTES:
+            if len(record) > _LARGEST_RECORD_BYTES:
                 return
-            if kind in (WHOLE, LAST):
+            if kind in (WHOLE_FRAGMENT, LAST_FRAGMENT):
                 yield bytes(record)
 
 

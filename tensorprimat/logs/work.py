@@ -25,7 +25,7 @@ MOST_RESTARTS = 0.02  # of the rows
 PAUSE = 10.0  # times the median gap between rows: it holds more than a step, whatever its tokens
 WORTH_REPORTING = 0.002  # of a mean rate
 WHOLE_LENGTH = 0.25  # tokens; most difference between a length of a sequence that follows from rates and a whole number
-RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
+_RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
 OF_REPLICAS = (
     "tokens_per_second_per_gpu: NeMo Automodel before 0.7.0 divides by data- and context-parallel ranks only; with "
     "tensor or pipeline parallelism the printed rate per GPU is too high: give --num-gpus"
@@ -86,9 +86,9 @@ def length_by_rates(steps: Steps, gpus: int | None, batch: int | None) -> int | 
 
     gpus: number of GPUs; batch: sequences of a step. Rounded rates and times leave a doubt, and give None.
     """
-    if not (gpus and batch and steps.has("seconds") and steps.has(RATES[1])):
+    if not (gpus and batch and steps.has("seconds") and steps.has(_RATES[1])):
         return None
-    lengths = steps.column(RATES[1]) * steps.column("seconds") * gpus / batch
+    lengths = steps.column(_RATES[1]) * steps.column("seconds") * gpus / batch
     lengths = lengths[np.isfinite(lengths)]
     if not len(lengths):
         return None
@@ -113,11 +113,11 @@ def weighted(
     elapsed: a clock that the rows state, in place of their dates; labels: tokens of each step that enter the loss;
     shape (rows,); gpus: number of GPUs; varies: steps of this framework hold different numbers of tokens.
     """
-    rates = next((steps.column(name) for name in RATES if steps.has(name)), None)
+    rates = next((steps.column(name) for name in _RATES if steps.has(name)), None)
     if rates is None or steps.has("tokens"):
         return steps, []
     if steps.has("seconds"):
-        over_all = 1 if steps.has(RATES[0]) else gpus
+        over_all = 1 if steps.has(_RATES[0]) else gpus
         if not varies:
             return steps, []
         work = rates * steps.column("seconds")
@@ -180,10 +180,10 @@ def with_times(steps: Steps, gpus: int | None = None) -> Steps:
     """
     if steps.has("seconds") or not steps.has("tokens"):
         return steps
-    if steps.has(RATES[0]):
-        rates = steps.column(RATES[0])
+    if steps.has(_RATES[0]):
+        rates = steps.column(_RATES[0])
     elif gpus:
-        rates = gpus * steps.column(RATES[1])
+        rates = gpus * steps.column(_RATES[1])
     else:
         return steps
     seconds = steps.column("tokens") / rates

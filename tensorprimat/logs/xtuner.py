@@ -35,11 +35,11 @@ _BATCH = re.compile(rf"\best_global_batch_tokens: {_NUMBER}(?: |$)")
 _GRADIENT = re.compile(rf"\bgrad_norm: {_NUMBER} ")
 _MEMORY = (re.compile(rf"\bmax_memory: {_NUMBER} GB "), re.compile(rf"\breserved_memory: {_NUMBER} GB "))
 _ACCUMULATION = re.compile(r"\bgrad_accumulation_steps: (\d{1,9})\b")
-LONGEST_LINE = 2**13
+_LONGEST_LINE = 2**13
 UNEVEN_RANKS = 0.2  # of a rank's tokens, which differ from rank to rank
 
 
-MARKS = frozenset(("time/step_time", "time/data_time", "runtime_info/tgs"))
+XTUNER_METRICS = frozenset(("time/step_time", "time/data_time", "runtime_info/tgs"))
 """Metrics that XTuner hands to its tracker (tracker.jsonl, TensorBoard) in the place of a row."""
 NO_WAIT = "tokens_per_second_per_gpu: XTuner's tgs leaves the wait for data out; here it is part of every step"
 ONE_RANK = "tokens_per_second_per_gpu: the log holds the rows of one rank, whose tokens stand for those of every GPU"
@@ -60,7 +60,7 @@ def read(log: Log) -> Reading:
     reading.warnings.append(NO_WAIT)
     attempts: list[dict[int, list[_Row]]] = [{}]
     for line, text in log.lines():
-        text = text[:LONGEST_LINE]
+        text = text[:_LONGEST_LINE]
         if "[XTuner]" not in text:
             continue
         if match := _ROW.search(text):

@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorprimat.machine.device import Device, DeviceReading, Process
 
-MEGA = 1e6
+_MEGA = 1e6
 MICRO = 1e-6
 
 ABSENT = (2**16 - 1, 2**32 - 1, 2**64 - 1)
@@ -23,7 +23,7 @@ ABSENT = (2**16 - 1, 2**32 - 1, 2**64 - 1)
 
 # amdgpu's gpu_metrics 1.6 and later (MI300): how long each limit has held the clock down, in counts that only grow.
 # amdsmi_get_violation_status of AMD SMI reads the same counts twice and waits a tenth of a second in between.
-THROTTLING = {
+_THROTTLING = {
     "ppt_residency_acc": "the power cap",
     "socket_thm_residency_acc": "heat",
     "hbm_thm_residency_acc": "heat (memory)",
@@ -63,7 +63,7 @@ class AmdDevice:
             energy_joules=_product(
                 _number(energy, "energy_accumulator", "power"), _number(energy, "counter_resolution"), MICRO
             ),
-            clock_hertz=_product(_number(clock, "clk", "cur_clk"), MEGA),
+            clock_hertz=_product(_number(clock, "clk", "cur_clk"), _MEGA),
             temperature_celsius=self._temperature(),
             throttled_by=self._throttled_by(),
         )
@@ -74,7 +74,7 @@ class AmdDevice:
         return replace(
             self.glance(),
             power_limit_watts=_product(_number(self._ask("amdsmi_get_power_cap_info"), "power_cap"), MICRO),
-            max_clock_hertz=_product(_number(clock, "max_clk"), MEGA),
+            max_clock_hertz=_product(_number(clock, "max_clk"), _MEGA),
             processes=self._processes(),
         )
 
@@ -88,8 +88,8 @@ class AmdDevice:
     def _throttled_by(self) -> tuple[str, ...]:
         """Return the reasons for a reduced clock since the last reading; on MI200 and older at this moment."""
         metrics = self._ask("amdsmi_get_gpu_metrics_info")
-        counts = {name: count for name in THROTTLING if (count := _number(metrics, name)) is not None}
-        grown = tuple(THROTTLING[name] for name, count in counts.items() if count > self._held.get(name, count))
+        counts = {name: count for name in _THROTTLING if (count := _number(metrics, name)) is not None}
+        grown = tuple(_THROTTLING[name] for name, count in counts.items() if count > self._held.get(name, count))
         self._held = counts
         held_now = not counts and bool(_number(metrics, "throttle_status"))  # MI200 and before: flags
         return ("a limit that the driver does not name",) if held_now else grown

@@ -18,11 +18,11 @@ from tensorprimat.machine import telemetry
 if TYPE_CHECKING:
     from tensorprimat.core.result import Platform
 
-PACKAGES = (
+_PACKAGES = (
     "torch", "lightning", "transformers", "nemo_toolkit", "nemo_run", "megatron-core", "transformer_engine", "torchao",
     "flash-attn", "triton", "numpy",
 )  # fmt: skip
-SETTINGS = (
+_SETTINGS = (
     "CUDA_", "CUBLAS", "CUDNN_", "NVIDIA_TF32", "NCCL_", "NVSHMEM_", "NVTE_", "HIP_", "HSA_", "ROCR_", "RCCL_",
     "GPU_MAX_HW_QUEUES", "HIPBLASLT_", "ROCBLAS_", "MIOPEN_", "PRIMUS_TURBO_", "PATCH_TE_FLASH_ATTN",
     "USE_ROCM_AITER", "UCX_", "FI_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_",
@@ -47,7 +47,7 @@ _COMMIT_DIGITS = 12
 _LARGEST_GIT_FILE = 2**24  # characters; packed-refs of NeMo has 2 MB
 
 
-def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+def versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str]:
     """Return the versions of Python, of the installed packages and of the container, by name; nothing is imported.
 
     A package that was installed from a git repository has its commit after its version.
@@ -147,10 +147,10 @@ def _digits(text: str) -> str | None:
     return found[0][:_COMMIT_DIGITS] if found else None
 
 
-def settings(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+def speed_variables(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return those of the environment variables that change speed, by name."""
     return {
         name: value
         for name, value in sorted(variables.items())
-        if name in CHOSEN_FILES or (name.startswith(SETTINGS) and not name.endswith(NO_SETTINGS))
+        if name in CHOSEN_FILES or (name.startswith(_SETTINGS) and not name.endswith(NO_SETTINGS))
     }

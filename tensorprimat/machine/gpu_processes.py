@@ -26,9 +26,9 @@ from tensorprimat.machine import leftovers
 
 DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd")
 """Device files that are open only in processes which compute on a GPU."""
-PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
+_PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
 KILLED_SECONDS = 10.0  # a large process ends only after the driver has freed its memory
-POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Holder:
         return None if self.created is None else datetime.fromtimestamp(self.created)
 
 
-def listed() -> tuple[dict[int, float | None], list[str]]:
+def memory_by_process() -> tuple[dict[int, float | None], list[str]]:
     """Return the GPU memory in bytes by process number, and the vendors' programs that answered."""
     memory: dict[int, float | None] = {}
     answered = []
@@ -70,7 +70,7 @@ def listed() -> tuple[dict[int, float | None], list[str]]:
 
 def _answer(question: Sequence[str]) -> str | None:
     try:
-        answer = subprocess.run(question, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
+        answer = subprocess.run(question, capture_output=True, timeout=_PATIENCE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):  # not installed, or its driver does not answer
         return None
     return answer.stdout.decode(errors="replace") if answer.returncode == 0 else None
@@ -343,7 +343,7 @@ def _still_running(processes: list[psutil.Process], patience_seconds: float) -> 
     """Return those that still run after a time; a zombie counts as ended, because it holds no memory."""
     until = time.monotonic() + patience_seconds
     while (left := [process for process in processes if _runs(process)]) and time.monotonic() < until:
-        time.sleep(POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return left
 
 

@@ -22,14 +22,16 @@ from tensorprimat.core.quantities import fixed
 
 REAPERS = ("systemd", "init")
 """Programs other than process 1 that adopt orphans, such as a user's own systemd."""
-LAUNCHERS = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec\S*|orted|prted|srun|ray|raylet|nemo")
+_LAUNCHERS = re.compile(
+    r"python[\d.]*|torchrun|accelerate|deepspeed|mpirun|mpiexec\S*|orted|prted|srun|ray|raylet|nemo"
+)
 """Programs that start ranks in new sessions. As process 1 of a container they are the parents of its ranks."""
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID", "_CONDOR_SLOT", "COBALT_JOBID")
 """Variables that a batch system sets in every process of a job, without Grid Engine's JOB_ID, a too common name."""
 JOB_CGROUP = re.compile(r"slurm|/job_?\d|pbs|lsf|condor|flux-|oar/|\.service$|/run-[^/]*\.scope$", re.IGNORECASE)
 """Control groups of batch systems and of services that systemd still runs."""
 IDLE_SHARE = 0.001  # share of one core's time: a watchdog thread that wakes ten times a second uses less
-SAMPLE_SECONDS = 1.0  # interval of GPU readings; vendors average the utilization over about as long
+_SAMPLE_SECONDS = 1.0  # interval of GPU readings; vendors average the utilization over about as long
 
 GpuUse = Callable[[], Mapping[str, float | None]]
 """Function that returns the utilization of every GPU in percent, by name; None for a GPU that does not report it."""
@@ -53,7 +55,7 @@ def _parent(process: psutil.Process) -> str | None:
         return f"its parent {number} ({name}) waits for it"
     if os.getsid(process.pid) == os.getsid(number):
         return f"process {number} ({name}) has started it"
-    if number == 1 and LAUNCHERS.fullmatch(name):
+    if number == 1 and _LAUNCHERS.fullmatch(name):
         return f"process 1 ({name}) is a launcher and may have started it"
     return None
 
@@ -174,7 +176,7 @@ def _busiest(gpu_use: GpuUse, seconds: float) -> dict[str, float | None]:
     until = time.monotonic() + seconds
     busiest = dict(gpu_use())
     while (left := until - time.monotonic()) > 0:
-        time.sleep(min(SAMPLE_SECONDS, left))
+        time.sleep(min(_SAMPLE_SECONDS, left))
         now = gpu_use()
         for gpu in {*busiest, *now}:
             known, seen = busiest.get(gpu), now.get(gpu)

@@ -55,7 +55,7 @@ class NoiseReading:
         return self.busy_share >= BUSY_SHARE and (self.load is None or self.load > self.cores)
 
 
-def look(gpu_ids: Sequence[str] = ()) -> NoiseReading:
+def observe_machine(gpu_ids: Sequence[str] = ()) -> NoiseReading:
     """Return the present state of the machine; takes LOOK_SECONDS. gpu_ids: GPUs that take part; empty: read no GPU."""
     try:
         load: float | None = os.getloadavg()[0]

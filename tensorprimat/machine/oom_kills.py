@@ -17,15 +17,15 @@ class KillWatch:
     """A watch for kills: create it before a process starts, and ask it when the process has ended."""
 
     def __init__(self) -> None:
-        self._before = count()
+        self._before = count_oom_kills()
 
     def killed(self) -> bool:
         """Return True if the kernel has killed a process of this control group for lack of memory since creation."""
-        after = count()
+        after = count_oom_kills()
         return self._before is not None and after is not None and after > self._before
 
 
-def count() -> int | None:
+def count_oom_kills() -> int | None:
     """Return the number of processes of this control group that the kernel killed for lack of memory, or None."""
     try:
         groups = [line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines()]

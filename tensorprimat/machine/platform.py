@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LABELS: dict[Platform, str] = {"nvd": "CUDA", "amd": "ROCm", "cpu": "CPU"}
 """Label of a platform on the console."""
-SPELLINGS: dict[str, Platform] = {
+PLATFORM_SPELLINGS: dict[str, Platform] = {
     "nvd": "nvd", "nvidia": "nvd", "cuda": "nvd", "amd": "amd", "rocm": "amd", "hip": "amd", "cpu": "cpu",
 }  # fmt: skip
 """Accepted spelling of a platform → platform."""
@@ -71,7 +71,7 @@ class Machine:
         }
 
 
-def detect(*, cpu: bool = False) -> Machine:
+def detect_platform(*, cpu: bool = False) -> Machine:
     """Return the machine with the devices that torch can use; imports torch where it is installed.
 
     cpu: return the CPU even if there is a GPU, for training on the CPU. If the system has a GPU that torch cannot use,

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from tensorprimat.core.preflight import Collective
 from tensorprimat.micro import matmul
 
-SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**10, 2**16, 2**20, 2**24, 2**26, 2**28, 2**30)}
-REPEATS = 5
+COLLECTIVE_SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**10, 2**16, 2**20, 2**24, 2**26, 2**28, 2**30)}
+COLLECTIVE_REPEATS = 5
 SMALL_BYTES, CALLS_OF_SMALL = 2**22, 20  # several calls are timed together: a small message takes less than its launch
 TYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16, torch.float32)}
 """Types in which all-reduce is timed, because trainings reduce gradients in both; other collectives use the first."""
@@ -62,13 +62,13 @@ def gathered(own: Value, processes: int) -> list[Value]:
     return [one for one in everyones if one is not None]
 
 
-def measure(device: torch.device, processes: int) -> list[Collective]:
+def measure_collectives(device: torch.device, processes: int) -> list[Collective]:
     """Return every collective at every size; [] for a single process."""
     if processes == 1:
         return []
     return [
         _timed(kind, dtype, size, device, processes)
-        for size in SIZES[device.type]
+        for size in COLLECTIVE_SIZES[device.type]
         for kind in _KINDS
         for dtype in TYPES[device.type][: None if kind == "all_reduce" else 1]
     ]
@@ -109,7 +109,7 @@ def _timed(kind: CollectiveKind, dtype: torch.dtype, size: int, device: torch.de
     work()
     calls = CALLS_OF_SMALL if size < SMALL_BYTES else 1
     seconds = []
-    for _ in range(REPEATS):
+    for _ in range(COLLECTIVE_REPEATS):
         refill()  # sums grow with every call
         dist.barrier()
         matmul.synchronise(device)

@@ -15,16 +15,16 @@ from tensorprimat.core.micro_result import CellSpec, MicroEstimate
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.engines.torch.fused_norm import fuses_norm
-from tensorprimat.machine.platform import Machine, detect
+from tensorprimat.machine.platform import Machine, detect_platform
 
 PROCESS_BYTES = 0.4e9  # resident memory of a process with torch and transformers; a GPU's allocator does not count it
 
-UTILISATION = 0.4  # share of the best matrix rate that training usually reaches
+_UTILISATION = 0.4  # share of the best matrix rate that training usually reaches
 QUICK_SIZE = {"cpu": 1024, "cuda": 8192}  # side of the product that is timed (tenths of a second) if no rate is known
-START_SECONDS = 8.0  # start of a fresh process: importing torch and transformers, building the model
+_START_SECONDS = 8.0  # start of a fresh process: importing torch and transformers, building the model
 
 
-def estimate(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate:
+def estimate_cell(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate:
     """Return the estimated memory and time of a cell.
 
     flops_per_second: the best matrix rate of the device at this precision, measured or from the catalogue; if it is
@@ -33,8 +33,8 @@ def estimate(spec: CellSpec, *, flops_per_second: float | None) -> MicroEstimate
     step = of_cell(spec, fused_norm=fuses_norm(spec.device.partition(":")[0]))
     held = state_bytes(step) + activation_bytes(step) + (PROCESS_BYTES if spec.device == "cpu" else 0)
     steps = spec.num_warmups + spec.num_trials * spec.num_steps
-    work = steps * spec.step_flops / (flops_per_second * UTILISATION) if flops_per_second else None
-    return MicroEstimate(memory_gb=held / GB, seconds=None if work is None else START_SECONDS + work)
+    work = steps * spec.step_flops / (flops_per_second * _UTILISATION) if flops_per_second else None
+    return MicroEstimate(memory_gb=held / GB, seconds=None if work is None else _START_SECONDS + work)
 
 
 def best_rate(
@@ -62,7 +62,7 @@ def best_rate(
     from tensorprimat.micro import matmul
 
     size = QUICK_SIZE["cpu" if device == "cpu" else "cuda"]
-    rate, _ = matmul.rate(size, precision, torch.device(device), repeats=2)
+    rate, _ = matmul.matmul_rate(size, precision, torch.device(device), repeats=2)
     return rate, f"one product of {size} × {size}, measured now"
 
 
@@ -73,11 +73,11 @@ def estimate_all(
 
     output: the folder in which a preflight of this machine may be kept. may_run: as in `best_rate`.
     """
-    machine = detect(cpu=specs[0].device == "cpu")
+    machine = detect_platform(cpu=specs[0].device == "cpu")
     same = {"platform": machine.platform, "device_name": machine.gpu_info.device_name, "host": machine.host}
     kept = next((one for one in preflight.kept([output, output.parent, Path("output")]) if one.fits(**same)), None)
     rates = {
         precision: best_rate(machine, specs[0].device, precision, kept=kept, may_run=may_run)
         for precision in dict.fromkeys(spec.precision for spec in specs)
     }
-    return [estimate(spec, flops_per_second=rates[spec.precision][0]) for spec in specs], rates
+    return [estimate_cell(spec, flops_per_second=rates[spec.precision][0]) for spec in specs], rates

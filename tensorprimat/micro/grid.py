@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 
 from tensorprimat.core import models, shapes
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.micro_result import ATTENTIONS, PASSES, PRECISIONS, CellSpec
+from tensorprimat.core.micro_result import ATTENTIONS, CELL_PRECISIONS, PASSES, CellSpec
 from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.quantities import alternatives
 
@@ -72,7 +72,9 @@ def cells(options: GridOptions) -> list[CellSpec]:
     if options.memory_limit_gb is not None and not 0 < options.memory_limit_gb < math.inf:  # NaN fails both comparisons
         raise UsageError(f"--memory-limit {options.memory_limit_gb:g}: must be a number above 0")
     trials, steps = trials_of(options)
-    precisions = _words("--precision", options.precision or ("fp32" if options.device == "cpu" else "bf16"), PRECISIONS)
+    precisions = _words(
+        "--precision", options.precision or ("fp32" if options.device == "cpu" else "bf16"), CELL_PRECISIONS
+    )
     contexts = None if options.context_length is None else whole_numbers("--context-length", options.context_length)
     batches = None if options.batch_size is None else whole_numbers("--batch-size", options.batch_size)
     return [

@@ -27,7 +27,7 @@ MODULE = "tensorprimat.micro.isolated"
 STOP_SECONDS = 5.0  # time between SIGTERM and SIGKILL
 
 
-def measure(spec: CellSpec) -> MicroResult:
+def measure_isolated(spec: CellSpec) -> MicroResult:
     """Time a cell in a separate process; return a failure as a cell, too.
 
     Raises UsageError where the cell cannot run here at all. Ctrl-C ends the process and raises KeyboardInterrupt.
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tensorprimat.micro import passes
 
     try:
-        cell = passes.measure(CellSpec.model_validate_json(arguments.spec.read_text()))
+        cell = passes.measure_cell(CellSpec.model_validate_json(arguments.spec.read_text()))
     except TensorPrimatError as error:
         print(f"cell: {error}", file=sys.stderr)
         return error.exit_code

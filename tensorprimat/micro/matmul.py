@@ -11,9 +11,9 @@ import torch
 from tensorprimat.machine.platform import multiply_float32_in
 
 LEAST_SECONDS = 0.05  # target for one timed interval: far above any clock's resolution and a kernel's launch
-REPEATS = 5
+MATMUL_REPEATS = 5
 FP8_SCALE = 1.0  # the operands are standard normal values, which fit into E4M3 (largest value 240 or 448) unscaled
-DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TORCH_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def synchronise(device: torch.device) -> None:
@@ -22,7 +22,7 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def intervals(work: Callable[[], object], device: torch.device, *, repeats: int = REPEATS) -> list[float]:
+def intervals(work: Callable[[], object], device: torch.device, *, repeats: int = MATMUL_REPEATS) -> list[float]:
     """Return the mean seconds of one call in each of `repeats` intervals, after a warm-up.
 
     An interval has as many calls as fit into about LEAST_SECONDS, at least one.
@@ -42,7 +42,9 @@ def intervals(work: Callable[[], object], device: torch.device, *, repeats: int 
     return [timed(calls) for _ in range(repeats)]
 
 
-def rate(size: int, precision: str, device: torch.device, *, repeats: int = REPEATS) -> tuple[float, float]:
+def matmul_rate(
+    size: int, precision: str, device: torch.device, *, repeats: int = MATMUL_REPEATS
+) -> tuple[float, float]:
     """Return the best and median FLOP/s of a product of two square matrices.
 
     fp8: E4M3 operands with one scale each and a BF16 result, as in the backward pass of FP8 training with tensorwise
@@ -60,7 +62,7 @@ def rate(size: int, precision: str, device: torch.device, *, repeats: int = REPE
 
 
 def _product(size: int, precision: str, device: torch.device) -> Callable[[], object]:
-    left, right = (torch.randn(size, size, device=device, dtype=DTYPES[precision]) for _ in range(2))
+    left, right = (torch.randn(size, size, device=device, dtype=TORCH_DTYPES[precision]) for _ in range(2))
     product = torch.empty_like(left)
     return lambda: torch.mm(left, right, out=product)
 

@@ -21,24 +21,24 @@ from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.quantities import counted
 from tensorprimat.engines import clock as clocks
 from tensorprimat.engines import failures
-from tensorprimat.machine.platform import Machine, detect
+from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.micro import advice, memory
 
 if TYPE_CHECKING:
     from tensorprimat.micro.workload import Workload
 
 
-PACKAGES = ("torch", "transformers")
+_PACKAGES = ("torch", "transformers")
 
 
-def check_packages() -> None:
+def check_cell_packages() -> None:
     """Raise MissingPackageError if a package is missing that every measurement of a cell needs."""
-    for name in PACKAGES:
+    for name in _PACKAGES:
         if importlib.util.find_spec(name) is None:
             raise MissingPackageError(name, needed_for="measurements of a model's passes")
 
 
-def check(spec: CellSpec, machine: Machine) -> None:
+def check_cell(spec: CellSpec, machine: Machine) -> None:
     """Raise UsageError naming the flag where the cell cannot run here."""
     spec.check()
     on_gpu = spec.device.startswith("cuda")
@@ -62,14 +62,14 @@ def check(spec: CellSpec, machine: Machine) -> None:
             raise UsageError(f"--attention flash: not with --precision {spec.precision}; it needs bf16 or fp16")
 
 
-def measure(spec: CellSpec) -> MicroResult:
+def measure_cell(spec: CellSpec) -> MicroResult:
     """Time one cell in this process; return a cell also if memory runs out or a step fails.
 
     Raises UsageError where the cell cannot run here, InputError for its token file, KeyboardInterrupt on Ctrl-C.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    machine = detect(cpu=spec.device == "cpu")
-    check(spec, machine)
+    machine = detect_platform(cpu=spec.device == "cpu")
+    check_cell(spec, machine)
     import torch
 
     kind = torch.device(spec.device).type
@@ -84,7 +84,7 @@ def measure(spec: CellSpec) -> MicroResult:
             cell = with_figures(_cell(spec, machine, times), times.parts)
         except (RuntimeError, MemoryError, OSError, ImportError, ValueError) as error:
             short = failures.is_out_of_memory(error)
-            reason = f"{OUT_OF_MEMORY}: {spec.title}" if short else failures.reason(error)
+            reason = f"{OUT_OF_MEMORY}: {spec.title}" if short else failures.end_reason(error)
             kept = times if not short else Times()  # after lack of memory, the trials before it do not count
             cell = with_figures(_cell(spec, machine, kept), kept.parts)
             cell = cell.changed(status="oom" if short else "failed", reason=reason)
@@ -112,7 +112,7 @@ def _run(spec: CellSpec, times: Times) -> None:
     workload = Workload(spec)
     times.loss, times.fused_norm = workload.loss, workload.fused_norm
     times.parts = {part: [] for part in workload.parts}
-    clock = clocks.choose(workload.device.type, sync=False)
+    clock = clocks.choose_clock(workload.device.type, sync=False)
     with without_collection():
         for _ in range(spec.num_warmups):
             times.warmups.append(trial(workload, clock, 1)[0])

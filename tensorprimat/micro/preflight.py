@@ -24,9 +24,9 @@ from tensorprimat.machine.device import DeviceReading
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import collectives, matmul
 
-SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192, 16384)}
+_SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192, 16384)}
 QUICK_SIZES = {"cpu": (256, 512), "cuda": (4096, 8192)}
-PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16", "fp16", "fp8")}
+_PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16", "fp16", "fp8")}
 STREAM_BYTES = {"cpu": 2**28, "cuda": 2**31}  # size of one array: far beyond any cache, a small part of the memory
 QUICK_STREAM_BYTES = {"cpu": 2**26, "cuda": 2**29}
 TRANSFER_BYTES = 2**28
@@ -42,7 +42,9 @@ OnPart = Callable[[str], None]
 """Function that is called with the name of each part before it is measured."""
 
 
-def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part: OnPart = lambda _: None) -> Preflight:
+def measure_machine(
+    machine: Machine, device_name: str, *, quick: bool = False, on_part: OnPart = lambda _: None
+) -> Preflight:
     """Return every measurement of one machine. quick: measure few and small sizes, which takes seconds."""
     began = time.perf_counter()
     device = torch.device(device_name)
@@ -51,7 +53,7 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
     here = machine.gpu_info
     gpu = None if machine.platform == "cpu" else catalogue.find_gpu(here.device_name, here.total_memory_gb)
     on_part("matrix products")
-    rates = matrix_rates(device, (QUICK_SIZES if quick else SIZES)[device.type], gpu)
+    rates = matrix_rates(device, (QUICK_SIZES if quick else _SIZES)[device.type], gpu)
     on_part("memory")
     moved = memory_rates(device, (QUICK_STREAM_BYTES if quick else STREAM_BYTES)[device.type], gpu)
     if device.type == "cuda":
@@ -63,7 +65,7 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
         is_checked = device.type == "cuda" or processes > 1  # a CPU alone has no others to compare with
         if is_checked:
             on_part(f"differences between {'GPUs' if device.type == 'cuda' else 'processes'}")
-        exchanged = collectives.measure(device, processes)
+        exchanged = collectives.measure_collectives(device, processes)
         checks = device_checks(machine, device, processes) if is_checked else []
     found = Preflight(
         **machine.facts_of_a_measurement(),
@@ -78,13 +80,13 @@ def measure(machine: Machine, device_name: str, *, quick: bool = False, on_part:
         devices=tuple(checks),
         seconds=time.perf_counter() - began,
     )
-    return found.changed(warnings=(*machine.warnings, *warnings_about(found)))
+    return found.changed(warnings=(*machine.warnings, *preflight_warnings(found)))
 
 
 def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) -> list[MatrixRate]:
     """Return the rates of square products at each precision that the device has."""
     rates = []
-    for precision in PRECISIONS[device.type]:
+    for precision in _PRECISIONS[device.type]:
         if gpu and precision in gpu.lacks:
             continue
         if gpu is None and precision == "fp8":  # torch raises on an older GPU, and this GPU's units are unknown
@@ -92,7 +94,7 @@ def matrix_rates(device: torch.device, sizes: Sequence[int], gpu: Gpu | None) ->
         fact = gpu.peak(precision) if gpu else None
         reached = gpu.achievable_tflops.get(precision) if gpu else None
         for size in sizes:
-            best, typical = matmul.rate(size, precision, device)
+            best, typical = matmul.matmul_rate(size, precision, device)
             rates.append(
                 MatrixRate(
                     precision=precision,
@@ -159,7 +161,7 @@ def launch_seconds(device: torch.device) -> float:
     """
     tiny = torch.ones(1, device=device)
     times = []
-    for _ in range(matmul.REPEATS):
+    for _ in range(matmul.MATMUL_REPEATS):
         matmul.synchronise(device)
         start = time.perf_counter()
         for _ in range(LAUNCHES):
@@ -183,7 +185,7 @@ def device_checks(machine: Machine, device: torch.device, processes: int) -> lis
 
 def _cpu_check(machine: Machine, device: torch.device) -> DeviceCheck:
     """Measure one process on a CPU for the comparison with those of other nodes."""
-    best, _ = matmul.rate(CPU_SIBLING_SIZE, "fp32", device)
+    best, _ = matmul.matmul_rate(CPU_SIBLING_SIZE, "fp32", device)
     return DeviceCheck(index=int(os.environ.get("LOCAL_RANK", "0")), host=node_name(machine), flops_per_second=best)
 
 
@@ -199,7 +201,7 @@ def _device_check(machine: Machine, place: int) -> DeviceCheck:
     sampler = telemetry.Sampler(known)
     sampler.start()
     precision = "bf16" if torch.cuda.is_bf16_supported() else "fp16"
-    best, _ = matmul.rate(SIBLING_SIZE, precision, torch.device("cuda", place))
+    best, _ = matmul.matmul_rate(SIBLING_SIZE, precision, torch.device("cuda", place))
     sampler.stop()
     reading = known[0].read() if known else DeviceReading()
     return DeviceCheck(
@@ -213,7 +215,7 @@ def _device_check(machine: Machine, place: int) -> DeviceCheck:
     )
 
 
-def warnings_about(found: Preflight) -> list[str]:
+def preflight_warnings(found: Preflight) -> list[str]:
     """Return warnings about GPUs well below the fastest, with the driver's reasons, and precisions below the peak."""
     warnings = []
     best = max((check.flops_per_second for check in found.devices), default=0.0)

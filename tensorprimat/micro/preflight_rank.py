@@ -19,12 +19,12 @@ from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.quantities import counted
 from tensorprimat.engines import failures
 from tensorprimat.engines.entry import parser_of, run_spec
-from tensorprimat.machine.platform import LABELS, detect
+from tensorprimat.machine.platform import LABELS, detect_platform
 
 
-def measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
+def _measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
     """Measure as this rank; rank 0 writes the record. Raises UsageError for a missing device, RunError if it fails."""
-    machine = detect(cpu=spec.platform == "cpu")
+    machine = detect_platform(cpu=spec.platform == "cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     gpus = 0 if machine.platform == "cpu" else machine.gpu_info.device_count or 0
     if spec.platform != "cpu" and local >= gpus:
@@ -40,16 +40,16 @@ def measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
 
     device = "cpu" if spec.platform == "cpu" else f"cuda:{local}"
     try:
-        found_here = preflight.measure(machine, device, quick=spec.quick, on_part=say)
+        found_here = preflight.measure_machine(machine, device, quick=spec.quick, on_part=say)
     except (RuntimeError, MemoryError, OSError) as error:
-        raise RunError(f"{preflight.node_name(machine)}: preflight failed: {failures.reason(error)}") from error
+        raise RunError(f"{preflight.node_name(machine)}: preflight failed: {failures.end_reason(error)}") from error
     if is_first:
         write_atomically(options.result, found_here.model_dump_json(indent=2))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the preflight that a spec file describes; returns the exit code."""
-    return run_spec("preflight", PreflightSpec, parser_of("tensorprimat.micro.preflight_rank", __doc__), measure, argv)
+    return run_spec("preflight", PreflightSpec, parser_of("tensorprimat.micro.preflight_rank", __doc__), _measure, argv)
 
 
 if __name__ == "__main__":

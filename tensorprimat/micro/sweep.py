@@ -72,7 +72,7 @@ def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool
     return None if fit and cell.status == "oom" and not searched else cell
 
 
-def run(
+def run_sweep(
     specs: Sequence[CellSpec], folder: Path, *, measure: Measure, device_name: str | None, fit: bool = False
 ) -> Iterator[SweepOutcome]:
     """Measure every cell in turn, and yield each after saving it.
@@ -126,18 +126,18 @@ def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:
     def fits(**changed: int) -> bool:
         return measure(probe.changed(**changed)).status == "ok"
 
-    batch = largest(cell.batch_size - 1, lambda size: fits(batch_size=size))
+    batch = _largest(cell.batch_size - 1, lambda size: fits(batch_size=size))
     if batch:
         return cell.changed(fit_batch_size=batch)
     part = max(1, cell.context_length // CONTEXT_PARTS)
-    parts = largest((cell.context_length - 1) // part, lambda count: fits(batch_size=1, context_length=count * part))
+    parts = _largest((cell.context_length - 1) // part, lambda count: fits(batch_size=1, context_length=count * part))
     if parts:
         return cell.changed(fit_context_length=parts * part)
     warning = "memory: not even one sequence of the shortest context fits; use a smaller --model-size"
     return cell.changed(fit_batch_size=0, fit_context_length=0, warnings=(*cell.warnings, warning))
 
 
-def largest(most: int, fits: Callable[[int], bool]) -> int:
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
     """Return the largest number from 1 to most that fits, 0 if none does; assumes that all smaller ones fit too.
 
     >>> largest(100, lambda number: number <= 37)

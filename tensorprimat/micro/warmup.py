@@ -14,7 +14,7 @@ LOW_CV_PERCENT = 5.0  # dedicated devices scatter by 1 to 2 %; at 5 % the mean o
 MEAN_STABLE_PERCENT = 5.0  # largest deviation of a stable mean; a first step among the trials changes CV and mean
 
 
-def run(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[MicroResult]:
+def run_warmup(spec: CellSpec, counts: Sequence[int], *, measure: Measure) -> Iterator[MicroResult]:
     """Yield the same cell with each number of warm-up steps, as `measure` returns it."""
     for count in counts:
         yield measure(spec.changed(num_warmups=count))

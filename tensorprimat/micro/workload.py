@@ -16,7 +16,7 @@ from tensorprimat.engines.torch.cross_entropy import cross_entropy, linear_cross
 from tensorprimat.engines.torch.model import LanguageModel, adamw, has_fused_norm
 from tensorprimat.machine.platform import multiply_float32_in
 from tensorprimat.micro import tokens
-from tensorprimat.micro.matmul import DTYPES
+from tensorprimat.micro.matmul import TORCH_DTYPES
 
 TimingMark = Callable[[], None]
 
@@ -30,7 +30,7 @@ class Network(LanguageModel):
         """Return the mean loss of a batch of shape (sequences, length + 1)."""
         hidden = self.hidden(batch[:, :-1])
         targets = batch[:, 1:].flatten()
-        if not pieces(len(targets), self.causal.lm_head.weight.shape[0]):
+        if not _in_pieces(len(targets), self.causal.lm_head.weight.shape[0]):
             return cross_entropy(self.causal.lm_head(hidden), targets)
         if not self.forward_only:
             return linear_cross_entropy(hidden, self.causal.lm_head.weight, targets)
@@ -57,7 +57,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def pieces(rows: int, vocabulary_size: int) -> bool:
+def _in_pieces(rows: int, vocabulary_size: int) -> bool:
     """Return True if a batch has too many logits to hold them all, so that the loss is computed in pieces."""
     return rows * vocabulary_size > LARGEST_LOGITS
 
@@ -71,7 +71,7 @@ class Workload:
         multiply_float32_in(spec.precision)
         torch.manual_seed(spec.seed)
         on_host = tokens.batches(spec)
-        stored = torch.float32 if spec.autocast else DTYPES[spec.precision]
+        stored = torch.float32 if spec.autocast else TORCH_DTYPES[spec.precision]
         with self.device, _default_dtype(stored):  # so that peak memory does not include a copy in a wider type
             self.network = Network(spec.as_preset, attention=spec.attention, sequence_length=spec.context_length)
         self.network.forward_only = spec.forward_only
@@ -114,7 +114,7 @@ class Workload:
     @property
     def loss(self) -> str:
         """Return a description of the loss computation."""
-        if not pieces(self.spec.tokens, self.spec.vocab):
+        if not _in_pieces(self.spec.tokens, self.spec.vocab):
             return "cross-entropy of all logits"
         if self.spec.forward_only:
             return "cross-entropy in pieces"
@@ -128,5 +128,5 @@ class Workload:
     def _autocast(self) -> AbstractContextManager[Any]:
         if not self.spec.autocast:
             return nullcontext()
-        context: AbstractContextManager[Any] = torch.autocast(self.device.type, DTYPES[self.spec.precision])
+        context: AbstractContextManager[Any] = torch.autocast(self.device.type, TORCH_DTYPES[self.spec.precision])
         return context

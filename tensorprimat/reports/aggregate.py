@@ -62,9 +62,9 @@ TITLES = {
 }
 """The columns of the complete table, and their headings; a column that no cell fills is left out."""
 MOST_TABLES = 100  # of one model or context each; the first table holds the rows of all
-LABELS = {"model_size", "precision", "autocast", "compile", "attention", "device_name", "pass", "forward_only"}
+_LABELS = {"model_size", "precision", "autocast", "compile", "attention", "device_name", "pass", "forward_only"}
 ONLY_WHERE_THEY_DIFFER = {"autocast", "compile", "attention", "vocab", "device_name"}
-FORMS: dict[str, quantities.Form] = {
+_FORMS: dict[str, quantities.Form] = {
     "num_parameters": quantities.count,
     "flops_per_second": lambda value: quantities.rate(None if value is None else value / TERA),
     "mfu": quantities.percent,
@@ -80,14 +80,14 @@ def shown(key: str, value: Any) -> str:
     if value is None:
         return quantities.UNMEASURED
     if not is_figure(value):
-        return quantities.plain(value)
-    form = FORMS.get(key) or (milliseconds if key.endswith("_ms") else None)
+        return quantities.shown_value(value)
+    form = _FORMS.get(key) or (milliseconds if key.endswith("_ms") else None)
     if form is None:
         return quantities.count(value) if isinstance(value, int) else quantities.rate(value)
     return form(value)
 
 
-def complete(rows: Sequence[MicroRow], *, added: Sequence[str] = (), title: str = "All cells") -> Table:
+def all_cells_table(rows: Sequence[MicroRow], *, added: Sequence[str] = (), title: str = "All cells") -> Table:
     """Return one row per cell. added: columns that the user added."""
     keys = [
         key
@@ -99,7 +99,7 @@ def complete(rows: Sequence[MicroRow], *, added: Sequence[str] = (), title: str 
         keys.remove("forward_only")  # the pass implies it
     keys += [key for key in added if key not in keys]
     failed = any(row.get("status", "ok") != "ok" for row in rows)
-    columns = [Column(title=TITLES.get(key, key), numeric=key not in LABELS) for key in keys]
+    columns = [Column(title=TITLES.get(key, key), numeric=key not in _LABELS) for key in keys]
     return Table(
         key="all",
         title=title,
@@ -176,12 +176,12 @@ def scaling_table(found: Sequence[SizeScaling]) -> Table:
     return table_of("scaling", "Scaling of time", found, columns, words=("Axis", "Cells"), note=note)
 
 
-def tables(
+def aggregate_tables(
     rows: Sequence[MicroRow], *, added: Sequence[str], pivots: Sequence[Pivot], fits: Sequence[SizeScaling]
 ) -> list[Table]:
     """Return every table of the document, in order."""
     rows = with_distinct_labels(rows)
-    of_all, left_out = complete(rows, added=added), []
+    of_all, left_out = all_cells_table(rows, added=added), []
     found = [of_all, *map(pivot_table, pivots)]
     for key, name in (("model_size", "Model"), ("context_length", "Context")):
         values = values_of(rows, key)
@@ -192,7 +192,9 @@ def tables(
             )
         elif len(values) > 1:
             of_value = grouped(rows, methodcaller("get", key))
-            found += [complete(of_value[value], added=added, title=f"{name} {shown(key, value)}") for value in values]
+            found += [
+                all_cells_table(of_value[value], added=added, title=f"{name} {shown(key, value)}") for value in values
+            ]
     if pairs := pass_pairs(rows):
         found.append(pass_table(pairs))
     if fits:

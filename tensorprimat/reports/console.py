@@ -35,7 +35,7 @@ TOO_NARROW = 76  # below which a table's columns do not fit at all
 INDENT = 2  # columns before everything that belongs to a model
 NO_BREAK = "\N{NO-BREAK SPACE}"
 GAP = 2  # columns between two columns of a table
-MOST_WARNINGS = 5  # of a screen; the report has them all
+_MOST_WARNINGS = 5  # of a screen; the report has them all
 MOST_PUBLISHED = 6  # rows of a screen
 MOST_SIDE_COLUMNS = 3  # sides that each have a column next to a published result
 
@@ -99,7 +99,7 @@ def fitting(content: Table, *, width: int) -> RenderableType:
             continue
         if width >= TOO_NARROW - INDENT and _least_width(content, narrow) <= width:
             return table(content, narrow=narrow)
-    return listed(content)
+    return table_as_lists(content)
 
 
 def _least_width(content: Table, narrow: bool) -> int:
@@ -115,7 +115,7 @@ def _least_width(content: Table, narrow: bool) -> int:
 _FIGURE = re.compile(r"(?<= GB) ")  # "61.30 GB allocated" on two lines
 
 
-def listed(content: Table) -> RenderableType:
+def table_as_lists(content: Table) -> RenderableType:
     """Return a table as one list of figures per row, for terminals too narrow for columns."""
     width = max(len(column.title) for column in content.columns) + 2
     parts: list[RenderableType] = []
@@ -149,10 +149,10 @@ def summary(
         parts.append(Text("Warnings", style="bold"))
         parts += [
             paragraph(warning, "yellow", width=width, indent=INDENT, bullet="• ")
-            for warning in warnings[:MOST_WARNINGS]
+            for warning in warnings[:_MOST_WARNINGS]
         ]
-        if len(warnings) > MOST_WARNINGS:
-            parts.append(Padding(safe(f"… and {len(warnings) - MOST_WARNINGS} more in the report"), (0, 0, 0, 2)))
+        if len(warnings) > _MOST_WARNINGS:
+            parts.append(Padding(safe(f"… and {len(warnings) - _MOST_WARNINGS} more in the report"), (0, 0, 0, 2)))
         parts.append(Text())
     return Group(*parts)
 
@@ -193,11 +193,11 @@ def _answer(comparison: Comparison, width: int) -> list[RenderableType]:
         style = _style(comparison.pairs[0])
     parts += [paragraph(f"{sentence}.", style or "bold", width=width) for sentence in forest.answers(comparison)]
     for scale in forest.forests(comparison):
-        parts += [Text(), Padding(drawn(scale, width - INDENT), (0, 0, 0, INDENT))]
+        parts += [Text(), Padding(_drawn(scale, width - INDENT), (0, 0, 0, INDENT))]
     return [*parts, Text()] if parts else []
 
 
-def drawn(scale: forest.Forest, width: int) -> RenderableType:
+def _drawn(scale: forest.Forest, width: int) -> RenderableType:
     """Return a scale as lines of text: label, ratio, interval and a strip with the ratio between its ends."""
     labels = max(min(LONGEST_LABEL, max(cell_len(one_line(mark.label)) for mark in scale.marks)), len("equal"))
     figures = max(len(mark.text) for mark in scale.marks)
@@ -266,21 +266,21 @@ def _published(of_model: Comparison, width: int) -> list[RenderableType]:
     near = [row for row in rows if any(one.ratio is not None for one in row.against)][:MOST_PUBLISHED]
     if not rows:
         return []
-    content = published.table(near, every - len(near))
+    content = published.published_table(near, every - len(near))
     parts: list[RenderableType] = [Text(), safe(f"{content.title} ({len(near)} of {every} rows)", "bold")]
     if near:
         several = len(near[0].against) > MOST_SIDE_COLUMNS
         each = [
             column.title for column in content.columns if several and column.title.endswith(published.OVER_PUBLISHED)
         ]
-        slim = without(content, "Source", "What differs", "Sequence", "Global batch", *each)
+        slim = without_columns(content, "Source", "What differs", "Sequence", "Global batch", *each)
         parts += [fitting(slim, width=width - INDENT), safe(content.note or "", "dim")]
     else:
         parts.append(safe("None can be compared; the written report gives the reasons.", "dim"))
     return [Padding(part, (0, 0, 0, 2)) for part in parts]
 
 
-def without(content: Table, *titles: str) -> Table:
+def without_columns(content: Table, *titles: str) -> Table:
     """Return a table without the columns of these titles."""
     keep = [position for position, column in enumerate(content.columns) if column.title not in titles]
     return replace(
@@ -301,7 +301,7 @@ def without_some(content: Table, first: Sequence[str], screen: Console) -> tuple
     boundless = screen.options.update(width=UNBOUNDED)
     present = [title for title in first if title in (column.title for column in content.columns)]
     for count in range(len(present) + 1):
-        shown = table(without(content, *present[:count]))
+        shown = table(without_columns(content, *present[:count]))
         if screen.measure(shown, options=boundless).maximum <= screen.width:
             return shown, present[:count]
     return None, []
@@ -325,7 +325,7 @@ def _pair(pair: Pair, width: int, *, alone: bool) -> list[RenderableType]:
     sentences = [(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
     if not alone:
         sentences.append((f"{formatting.headline(pair)}.", _style(pair) if comparable else ""))
-    if not comparable and not pair.fairness.errors and (each := sections.alone(pair)):
+    if not comparable and not pair.fairness.errors and (each := sections.own_device_sentence(pair)):
         sentences.append((f"{each}.", ""))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:
         sentences.append((pair.losses.sentence, "bold yellow"))
@@ -353,7 +353,7 @@ def _several(pairs: Sequence[Pair], width: int, *, drawn: bool) -> list[Renderab
             parts.append(paragraph(f"{whose}: {sentence}", width=width, indent=INDENT))
         if any(pair.fairness.verdict != "not_comparable" for pair in of_baseline):
             content = sections.verdicts(of_baseline)
-            shown = fitting(without(content, "Model", "Baseline", "Fairness"), width=width - INDENT)
+            shown = fitting(without_columns(content, "Model", "Baseline", "Fairness"), width=width - INDENT)
             parts += [] if drawn else [Text(), Padding(shown, (0, 0, 0, INDENT))]
             if note := sections.family_note(of_baseline) if drawn else content.note:
                 parts.append(paragraph(note, "dim", width=width, indent=INDENT))

@@ -24,7 +24,7 @@ def _estimate(name: str) -> dict[str, Callable[[Side], CsvValue]]:
     return {f"{name}{suffix}": attrgetter(f"{name}.{end}") for suffix, end in ends.items()}
 
 
-COLUMNS: Mapping[str, Callable[[Side], CsvValue]] = {
+_COLUMNS: Mapping[str, Callable[[Side], CsvValue]] = {
     "side": lambda side: side.label,
     "model": lambda side: side.result.model.name,
     "preset": lambda side: side.result.model.preset,
@@ -68,9 +68,9 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     rows = []
     for side in comparison.sides:
         pair = next((pair for pair in comparison.pairs if pair.candidate is side), None)
-        row = (*(read(side) for read in COLUMNS.values()), *_against_baseline(pair))
+        row = (*(read(side) for read in _COLUMNS.values()), *_against_baseline(pair))
         rows.append([None if isinstance(value, float) and not math.isfinite(value) else value for value in row])
-    return csv_of((*COLUMNS, *PAIR_COLUMNS), rows)
+    return csv_of((*_COLUMNS, *PAIR_COLUMNS), rows)
 
 
 def _against_baseline(pair: Pair | None) -> tuple[CsvValue, ...]:

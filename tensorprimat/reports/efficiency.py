@@ -18,7 +18,7 @@ from tensorprimat.core.units import TERA
 from tensorprimat.reports.facts import runs_added_up
 from tensorprimat.reports.formatting import VERDICT_TITLES
 from tensorprimat.reports.metric_forms import FORMS
-from tensorprimat.reports.tables import Table, TableCell, figure, headed, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, figure_cell, headed, table_of, text_cell
 
 SHORT = (
     "model_tflops_per_gpu", "mfu", "power_watts_per_gpu", "tokens_per_watt_hour", "price_usd_per_gpu_hour",
@@ -44,7 +44,7 @@ def efficiency(comparison: Comparison) -> Table:
     return replace(_section("Efficiency", comparison), note=runs_added_up(comparison.sides))
 
 
-def memory(comparison: Comparison) -> Table:
+def memory_use(comparison: Comparison) -> Table:
     """Return every metric of the use of the device's memory."""
     return _section("Memory", comparison)
 
@@ -72,8 +72,8 @@ def _of_metrics(title: str, names: Sequence[str], sides: Sequence[Side], *, quie
         for kind in dict.fromkeys(map(memory_kind, metrics)) if unlike else (None,):
             alike = [metric if kind is None or memory_kind(metric) == kind else None for metric in metrics]
             if kind is not None or not unlike:
-                cells = [text(None) if metric is None else _explained_cell(metric) for metric in alike]
-                rows.append((text(f"{label}, {kind}" if kind else label), *cells))
+                cells = [text_cell(None) if metric is None else _explained_cell(metric) for metric in alike]
+                rows.append((text_cell(f"{label}, {kind}" if kind else label), *cells))
     columns = headed(("", *(side.label for side in sides)), words=("",))
     remarks = tuple(_remarks(sides, names, quiet)) if rows else ()
     key = title.partition(",")[0].lower()
@@ -98,7 +98,7 @@ def _explained_cell(metric: Metric) -> TableCell:
     rests_on = "; ".join(f"{i.name} = {_input(i)}" + (f" ({i.source})" if i.source else "") for i in metric.inputs)
     is_stated = metric.formula == FROM_FILE or metric.formula.startswith("as ")
     terms = metric.formula if is_stated else f"= {metric.formula}"
-    return figure(metric.value, FORMS[metric.name], source=rests_on, terms=(terms,))
+    return figure_cell(metric.value, FORMS[metric.name], source=rests_on, terms=(terms,))
 
 
 def _input(item: Input) -> str:
@@ -146,8 +146,8 @@ WITH_REMARK = {
 def budget(comparison: Comparison) -> Table:
     """Return the table of cost, time and energy of training on the user's token budget."""
     columns: dict[str, Callable[[Side], TableCell]] = {
-        "": lambda side: text(side.label),
-        "GPUs": lambda side: figure(side.result.training_config.num_gpus, quantities.count),
+        "": lambda side: text_cell(side.label),
+        "GPUs": lambda side: figure_cell(side.result.training_config.num_gpus, quantities.count),
         "GPU-hours": lambda side: _explained_cell(side.metrics["budget_gpu_hours"]),
         "time": lambda side: _explained_cell(side.metrics["budget_seconds"]),
         "energy": lambda side: _explained_cell(side.metrics["budget_energy_kwh"]),
@@ -157,14 +157,14 @@ def budget(comparison: Comparison) -> Table:
     return table_of("budget", title, comparison.sides, columns, words=("",))
 
 
-def returns(comparison: Comparison) -> Table:
+def economics(comparison: Comparison) -> Table:
     """Return the table of each side's gain against its baseline, with verdict level and finding."""
     columns: dict[str, Callable[[tuple[Return, Pair]], TableCell]] = {
-        "side": lambda row: text(row[0].candidate),
-        "against": lambda row: text(row[0].baseline),
+        "side": lambda row: text_cell(row[0].candidate),
+        "against": lambda row: text_cell(row[0].baseline),
         "saving": lambda row: _explained_cell(row[0].saving),
         "break-even price": lambda row: _explained_cell(row[0].break_even_price),
-        "basis": lambda row: text(_basis(row[1])),
+        "basis": lambda row: text_cell(_basis(row[1])),
     }
     every = [(weigh(pair), pair) for pair in comparison.pairs]
     missing = {reason for one, _ in every for reason in (*one.saving.reasons, *one.break_even_price.reasons)}
@@ -187,15 +187,15 @@ def explanation(side: Side) -> tuple[Table, Table]:
         metric.definition.title for metric in side.metrics.values() if metric.name != "tokens_per_second_per_gpu"
     }
     figures: dict[str, Callable[[Metric], TableCell]] = {
-        "figure": lambda metric: text(metric.definition.title),
-        "value": lambda metric: figure(metric.value, FORMS[metric.name]),
-        "formula": lambda metric: text(metric.formula),
-        "remark": lambda metric: text(f"unknown: {metric.because}" if metric.because else metric.remark),
+        "figure": lambda metric: text_cell(metric.definition.title),
+        "value": lambda metric: figure_cell(metric.value, FORMS[metric.name]),
+        "formula": lambda metric: text_cell(metric.formula),
+        "remark": lambda metric: text_cell(f"unknown: {metric.because}" if metric.because else metric.remark),
     }
     inputs: dict[str, Callable[[Input], TableCell]] = {
-        "input": lambda item: text(item.name),
-        "value": lambda item: text(_input(item)),
-        "source": lambda item: text(item.source if item.value is not None else item.because),
+        "input": lambda item: text_cell(item.name),
+        "value": lambda item: text_cell(_input(item)),
+        "source": lambda item: text_cell(item.source if item.value is not None else item.because),
     }
     words = ("figure", "formula", "remark", "input", "source")
     not_derived = [item for item in rests_on.values() if item.name not in derived]

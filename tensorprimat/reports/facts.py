@@ -55,7 +55,7 @@ def basis_of(side: Side) -> str:
     return f"{how} over {measured}{excluded}; {source_of(side)}"
 
 
-def terms_of(side: Side, section: str, field: str) -> tuple[str, ...]:
+def formula_lines(side: Side, section: str, field: str) -> tuple[str, ...]:
     """Return the formula of a figure and the formula with its numbers, a line each; none for an unknown figure."""
     known = side.figures.get(section, {}).get(field)
     return known.lines if known else ()
@@ -90,12 +90,12 @@ HARDWARE = (
 )
 
 
-FORMS: dict[Kind, Callable[[Any], str]] = {
+_FORMS: dict[Kind, Callable[[Any], str]] = {
     "count": quantities.count,
     "number": quantities.rate,
     "upper": str.upper,
-    "word": quantities.plain,
-    "text": quantities.plain,
+    "word": quantities.shown_value,
+    "text": quantities.shown_value,
 }
 ELSEWHERE = ("num_gpus", "num_nodes", "warmup_steps")
 """Settings that the tables of hardware and performance show."""
@@ -111,12 +111,12 @@ def _row_of(setting: Setting) -> SideRow:
     return SideRow(
         label=setting.heading,
         read=lambda side: getattr(side.result.training_config, setting.name),
-        form=FORMS[setting.kind],
+        form=_FORMS[setting.kind],
         source=source,
     )
 
 
-CONFIGURATION = (
+CONFIGURATION_ROWS = (
     SideRow(label="Model", read=lambda side: formatting.model_title(side.result.model)),
     SideRow(label="Parameters", read=lambda side: side.result.model.parameters, form=quantities.count),
     *(
@@ -138,7 +138,7 @@ def _performance(field: str, label: str, form: quantities.Form) -> SideRow:
         read=read,
         form=form,
         source=basis_of,
-        terms=lambda side: terms_of(side, "performance_metrics", field),
+        terms=lambda side: formula_lines(side, "performance_metrics", field),
     )
 
 
@@ -150,7 +150,7 @@ def _stated(record: str, field: str, label: str, form: quantities.Form, of: str)
         read=lambda side: getattr(attrgetter(record)(side.result), field, None),
         form=form,
         source=lambda side: source_of_figure(side, section, field, of),
-        terms=lambda side: terms_of(side, section, field),
+        terms=lambda side: formula_lines(side, section, field),
     )
 
 
@@ -204,12 +204,12 @@ def hardware(comparison: Comparison) -> Table:
     return side_by_side("hardware", "Hardware", HARDWARE, comparison.sides, numeric=False)
 
 
-def configuration(comparison: Comparison) -> Table:
+def configuration_table(comparison: Comparison) -> Table:
     """Return the table of the sides' training configuration."""
-    return side_by_side("configuration", "Configuration", CONFIGURATION, comparison.sides, numeric=False)
+    return side_by_side("configuration", "Configuration", CONFIGURATION_ROWS, comparison.sides, numeric=False)
 
 
-def performance(comparison: Comparison) -> Table:
+def performance_table(comparison: Comparison) -> Table:
     """Return every figure of the measured steps, and the figures that the frameworks reported."""
     step_times = [
         fact for fact in PERFORMANCE if fact.label.startswith("Step time") and fact.form is quantities.seconds
@@ -243,7 +243,7 @@ def runs_added_up(sides: Sequence[Side]) -> str | None:
     return "Work and time of all runs are added up here; the results above are means of the runs."
 
 
-def memory(comparison: Comparison) -> Table:
+def memory_table(comparison: Comparison) -> Table:
     """Return the device memory by kind."""
     return side_by_side(
         "memory", "Memory", MEMORY, comparison.sides, numeric=True,
@@ -267,7 +267,7 @@ POWER = (
 )  # fmt: skip
 
 
-def power(comparison: Comparison) -> Table:
+def power_table(comparison: Comparison) -> Table:
     """Return power, energy, clocks and temperature over the measured steps; no rows where nothing measured them."""
     measured = any(side.result.power_metrics is not None for side in comparison.sides)
     return side_by_side("power", "Power and clocks", POWER if measured else (), comparison.sides, numeric=True)

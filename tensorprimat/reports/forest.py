@@ -17,9 +17,9 @@ from tensorprimat.analysis.records import Comparison, Pair, Ratio
 from tensorprimat.core import quantities
 from tensorprimat.core.safe_text import middle_cut
 from tensorprimat.reports import formatting
-from tensorprimat.reports.tables import Table, TableCell, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, table_of, text_cell
 
-LARGEST = 1e6  # a ratio beyond it is nonsense that would flatten every other
+_LARGEST = 1e6  # a ratio beyond it is nonsense that would flatten every other
 LONGEST_BASE = 40  # characters of the baseline in a title
 ROOM = 0.12  # of the span, left free at both ends of a scale
 LEAST_ROOM = 0.01  # a ratio of 1.0001 must not look like a difference
@@ -74,7 +74,7 @@ def _ratio_of(pair: Pair) -> Ratio | None:
     if ratio is None or not pair.fairness.level.comparable or pair.fairness.errors:
         return None
     value = ratio.estimate.value
-    return ratio if value is not None and math.isfinite(value) and 1 / LARGEST < value < LARGEST else None
+    return ratio if value is not None and math.isfinite(value) and 1 / _LARGEST < value < _LARGEST else None
 
 
 def _forest(comparison: Comparison, metric: str, pairs: Sequence[Pair]) -> Forest:
@@ -123,7 +123,7 @@ def _mark(label: str, ratio: Ratio, pair: Pair | None) -> ForestMark:
         high=high if known else None,
         text=form(value),
         ends=f"{form(low)} to {form(high)}" if known else "no interval",
-        verdict=formatting.verdict_of(pair) if pair is not None else formatting.VERDICT_TITLES[ratio.verdict],
+        verdict=formatting.verdict_text(pair) if pair is not None else formatting.VERDICT_TITLES[ratio.verdict],
         level=LEVELS[pair.fairness.verdict] if pair is not None else None,
         is_mean=pair is None,
     )
@@ -143,17 +143,17 @@ def _range(marks: Iterable[ForestMark]) -> tuple[float, float]:
     return least - room, most + room
 
 
-def table(forest: Forest) -> Table:
+def ratios_table(forest: Forest) -> Table:
     """Return the marks as a ranked table, for documents without pictures."""
     levels = {mark.level for mark in forest.marks if mark.level is not None}
     columns: dict[str, Callable[[ForestMark], TableCell]] = {
-        "Side": lambda mark: text(mark.label),
+        "Side": lambda mark: text_cell(mark.label),
         "Ratio": lambda mark: TableCell(text=mark.text, value=mark.value),
-        "Interval": lambda mark: text(mark.ends),
-        "Verdict": lambda mark: text(mark.verdict),
+        "Interval": lambda mark: text_cell(mark.ends),
+        "Verdict": lambda mark: text_cell(mark.verdict),
     }
     if len(levels) > 1:
-        columns["Level"] = lambda mark: text(mark.level.title if mark.level else "")
+        columns["Level"] = lambda mark: text_cell(mark.level.title if mark.level else "")
     return table_of("ranking", forest.title, forest.marks, columns, words=("Side", "Verdict", "Level"))
 
 

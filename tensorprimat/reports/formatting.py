@@ -10,7 +10,7 @@ import math
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.core import models
-from tensorprimat.core.audit_verdict import reason
+from tensorprimat.core.audit_verdict import gap_reason
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import (
     Form,
@@ -99,7 +99,7 @@ def model_title(model: Model) -> str:
     known = models.identify(model.shape) if model.shape is not None else None
     if known is None and model.shape is None and model.name and model.preset:
         try:
-            known = models.find(model.name, model.preset)
+            known = models.find_preset(model.name, model.preset)
         except UsageError:  # a name of the log's own
             known = None
     if known is not None:
@@ -122,7 +122,7 @@ def precision(side: Side) -> str:
     return stated.upper() if stated else "precision not stated"
 
 
-def verdict_of(pair: Pair) -> str:
+def verdict_text(pair: Pair) -> str:
     """Return the verdict of a pair in a few words."""
     if pair.fairness.verdict == "not_comparable":
         return VERDICT_TITLES["not_comparable"]
@@ -136,7 +136,7 @@ def headline(pair: Pair) -> str:
     off = [
         f"the rate of {side.label} is {why}"
         for side in (pair.candidate, pair.baseline)
-        if (why := reason(side.result.audit))
+        if (why := gap_reason(side.result.audit))
     ]
     return "; ".join([_headline(pair), *off])
 

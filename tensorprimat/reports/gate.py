@@ -7,21 +7,21 @@ from collections.abc import Callable
 from tensorprimat.analysis.gate import Check, GateReport
 from tensorprimat.core.quantities import UNMEASURED, change
 from tensorprimat.reports.markdown import bullets, table
-from tensorprimat.reports.tables import TableCell, table_of, text
+from tensorprimat.reports.tables import TableCell, table_of, text_cell
 
 HEADLINES = {"pass": "Benchmark gate passed", "fail": "Benchmark gate failed", "undecided": "Benchmark gate undecided"}
 
 
-def render(report: GateReport, *, confidence: float) -> str:
+def render_gate(report: GateReport, *, confidence: float) -> str:
     """Return the comment: headline, one row per check, notes."""
     columns: dict[str, Callable[[Check], TableCell]] = {
-        "model": lambda check: text(check.model),
-        "check": lambda check: text(check.what),
-        "outcome": lambda check: text(check.status),
+        "model": lambda check: text_cell(check.model),
+        "check": lambda check: text_cell(check.what),
+        "outcome": lambda check: text_cell(check.status),
         "change": lambda check: TableCell(text=change(check.change, 2), value=check.change),
         "interval": lambda check: TableCell(text=_interval(check)),
         "limit": lambda check: TableCell(text=change(check.limit, 2), value=check.limit),
-        "why": lambda check: text(check.sentence),
+        "why": lambda check: text_cell(check.sentence),
     }
     content = table_of("gate", "Gate", report.checks, columns, words=("model", "check", "outcome", "why"))
     closing = (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tensorprimat.analysis.history import HistoryEntry, Series
 from tensorprimat.core import quantities
 from tensorprimat.reports import formatting
-from tensorprimat.reports.tables import Table, TableCell, csv_of, figure, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, table_of, text_cell
 
 CSV_COLUMNS = (
     "series", "model", "metric", "timestamp", "value", "low", "high", "runs", "change", "platform", "device_name",
@@ -15,16 +15,16 @@ CSV_COLUMNS = (
 )  # fmt: skip
 
 
-def table(series: Series) -> Table:
+def series_table(series: Series) -> Table:
     """Return one series, oldest first."""
     shown = form(series.metric)
     columns: dict[str, Callable[[HistoryEntry], TableCell]] = {
-        "when": lambda entry: text(quantities.moment(entry.at)),
-        "figure": lambda entry: figure(entry.figure.value, shown),
-        "interval": lambda entry: text(formatting.interval(entry.figure, shown)),
-        "runs": lambda entry: figure(max(1, len(entry.result.runs)), quantities.plain),
-        "change": lambda entry: text(None if entry.change is None else quantities.change(entry.change)),
-        "software": lambda entry: text(_software(entry)),
+        "when": lambda entry: text_cell(quantities.moment(entry.at)),
+        "figure": lambda entry: figure_cell(entry.figure.value, shown),
+        "interval": lambda entry: text_cell(formatting.interval(entry.figure, shown)),
+        "runs": lambda entry: figure_cell(max(1, len(entry.result.runs)), quantities.shown_value),
+        "change": lambda entry: text_cell(None if entry.change is None else quantities.change(entry.change)),
+        "software": lambda entry: text_cell(_software(entry)),
     }
     title = f"{series.label} · {quantities.spelled_metric(series.metric)}"
     return table_of("history", title, series.entries, columns, words=("when", "change", "software"))

@@ -21,26 +21,26 @@ from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.quantities import to_digits
-from tensorprimat.core.safe_text import LONGEST, LONGEST_NOTE, one_line
+from tensorprimat.core.safe_text import LONGEST_NOTE, LONGEST_TEXT, one_line
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, facts, forest, formatting, money, notices, sections
 from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, metric_panels, panels
 from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
 
-HERE = Path(__file__).parent
+_HERE = Path(__file__).parent
 SCRIPTS = ("report_plot.js", "report.js")
-MOST_POINTS = 100_000  # of all curves together: about 3 MB of the file
-LEAST_POINTS, MOST_OF_ONE = 400, 20_000  # of one curve: no screen is wider
-KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled": "unsure", "not_comparable": "unsure"}
+_MOST_POINTS = 100_000  # of all curves together: about 3 MB of the file
+_LEAST_POINTS, MOST_OF_ONE = 400, 20_000  # of one curve: no screen is wider
+_KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled": "unsure", "not_comparable": "unsure"}
 """Verdict → class in report.css. Every page contains all classes, so no class name may state a winner."""
-DIGITS = 5  # significant digits of a point: more than any screen shows
+_DIGITS = 5  # significant digits of a point: more than any screen shows
 
 
 def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     """Return the whole file."""
     looks = looks_of(comparison.sides)
-    script = "".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script = "".join((_HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sections_of_models = [_model(part, report, looks) for part in comparison.by_model()]
     return _environment().get_template("report.html").render(
         comparison=comparison,
@@ -49,7 +49,7 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
         models=sections_of_models,
         curves=embedded(_all_curves(comparison, looks)),
         warnings=notices.grouped_warnings(comparison),
-        most_warnings=MOST_WARNINGS,
+        most_warnings=_MOST_WARNINGS,
         contradictions=notices.before_headline(comparison.sides),
         answers=forest.answers(comparison),
         kind=_kind(comparison),
@@ -61,7 +61,7 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
         formatting=formatting,
         quantities=quantities,
         verdicts=sections.verdicts(comparison.pairs) if len(comparison.pairs) > 1 else None,
-        style=Markup((HERE / "report.css").read_text(encoding="utf-8") + _level_colours()),
+        style=Markup((_HERE / "report.css").read_text(encoding="utf-8") + _level_colours()),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )  # fmt: skip
@@ -69,17 +69,17 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
 
 CURVES_BELOW = ("loss", "power", "clock", "temperature")
 """Curves below the step time, each drawn where a run has the values."""
-MOST_WARNINGS = 5  # shown at once; the others are folded
+_MOST_WARNINGS = 5  # shown at once; the others are folded
 
 
 def _kind(comparison: Comparison) -> str:
     """Return the class for the verdict of the mean over models, else of the only pair; "" for several pairs."""
     if comparison.mean_ratio is not None:
-        return KINDS.get(comparison.mean_ratio.verdict, "")
+        return _KINDS.get(comparison.mean_ratio.verdict, "")
     ratios = [pair.ratio for pair in comparison.pairs]
     if len(ratios) != 1:
         return ""
-    return KINDS.get(ratios[0].verdict if ratios[0] is not None else "not_comparable", "")
+    return _KINDS.get(ratios[0].verdict if ratios[0] is not None else "not_comparable", "")
 
 
 def _level_colours() -> str:
@@ -93,7 +93,7 @@ def _level_colours() -> str:
 
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
+        loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -104,7 +104,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _harmless(value: Any, longest: int = LONGEST) -> Any:
+def _harmless(value: Any, longest: int = LONGEST_TEXT) -> Any:
     """Return text that is safe to print: visible characters on one line, a number and its % kept together."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
@@ -130,9 +130,11 @@ def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle]) -> 
                 "headline": formatting.headline(pair),
                 "advice": formatting.advice(pair),
                 "money": money.sentences(pair),
-                "alone": sections.alone(pair) if not (pair.fairness.level.comparable or pair.fairness.errors) else None,
-                "verdict": formatting.verdict_of(pair),
-                "kind": KINDS.get(pair.ratio.verdict if pair.ratio else "not_comparable", ""),
+                "alone": sections.own_device_sentence(pair)
+                if not (pair.fairness.level.comparable or pair.fairness.errors)
+                else None,
+                "verdict": formatting.verdict_text(pair),
+                "kind": _KINDS.get(pair.ratio.verdict if pair.ratio else "not_comparable", ""),
                 "fairness": sections.fairness(pair),
             }
             for pair in pairs
@@ -184,7 +186,7 @@ def _all_curves(comparison: Comparison, looks: dict[str, BarStyle]) -> dict[str,
         for model, of_model in drawn.items()
     }
     number = sum(len(side_curves) for of_model in drawn.values() for _, side_curves in of_model)
-    limit = min(MOST_OF_ONE, max(LEAST_POINTS, MOST_POINTS // max(1, number)))
+    limit = min(MOST_OF_ONE, max(_LEAST_POINTS, _MOST_POINTS // max(1, number)))
     return {
         "sides": [look.label for look in looks.values()],
         "models": [
@@ -228,7 +230,7 @@ def _curve(side: int, curve: StepCurve, limit: int, *, several: bool, source: st
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    return [to_digits(value, DIGITS) if math.isfinite(value) else None for value in values.tolist()]
+    return [to_digits(value, _DIGITS) if math.isfinite(value) else None for value in values.tolist()]
 
 
 def embedded(data: object) -> Markup:

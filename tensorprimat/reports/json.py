@@ -25,13 +25,13 @@ from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, formatting, notices
 from tensorprimat.reports.sections import COMPARISON, Report
 
-SCHEMA_VERSION = 1
-DIGITS = 6  # significant digits: more than any benchmark repeats
-ALIASES = {"tokens_per_dollar": "tokens_per_dollar_hour"}
+_SCHEMA_VERSION = 1
+_DIGITS = 6  # significant digits: more than any benchmark repeats
+_ALIASES = {"tokens_per_dollar": "tokens_per_dollar_hour"}
 """Key of enhanced_metrics.json → its old name, which scripts still read; both are tokens per USD."""
 
 
-def document(comparison: Comparison) -> dict[str, Any]:
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
     """Return the document as plain dicts, lists, strings and finite numbers."""
     pairs = [_pair(pair) for pair in comparison.pairs]
     only = pairs[0] if len(pairs) == 1 else None
@@ -39,7 +39,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
     shared = pairs[0]["verdict"] if len({pair["verdict"] for pair in pairs}) == 1 else None
     return {
         "kind": "comparison",
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": _SCHEMA_VERSION,
         "tool_version": __version__,
         "generated_at": comparison.generated_at,
         "by": comparison.by,
@@ -54,7 +54,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "published": [_published(row) for row in comparison.published],
         "published_left_out": dict(comparison.published_left_out),
         "errors": list(comparison.errors),
-        "warnings": list(notices.warnings(comparison, comparison.sides)),
+        "warnings": list(notices.comparison_warnings(comparison, comparison.sides)),
     }
 
 
@@ -62,7 +62,7 @@ def metrics_document(comparison: Comparison) -> dict[str, Any]:
     """Return enhanced_metrics.json: flat values for scripts, and each metric with unit, formula, inputs or reason."""
     return {
         "kind": "enhanced_metrics",
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": _SCHEMA_VERSION,
         "tool_version": __version__,
         "generated_at": comparison.generated_at,
         "flops_convention": comparison.choices.convention,
@@ -70,14 +70,14 @@ def metrics_document(comparison: Comparison) -> dict[str, Any]:
         "budget_tokens": comparison.choices.budget_tokens,
         "results": [_metrics_of(side) for side in comparison.sides],
         "returns": [_return(pair.model, weigh(pair)) for pair in comparison.pairs],
-        "warnings": list(notices.warnings(comparison, comparison.sides)),
+        "warnings": list(notices.comparison_warnings(comparison, comparison.sides)),
         "errors": list(comparison.errors),
     }
 
 
 def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     """Return the whole file; ASCII, so that no text from a log can steer a terminal."""
-    content = metrics_document(comparison) if report.of_metrics else document(comparison)
+    content = metrics_document(comparison) if report.of_metrics else comparison_document(comparison)
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
@@ -183,7 +183,7 @@ def _published(row: PublishedComparison) -> dict[str, Any]:
 def _finite(value: Any) -> Any:
     if not isinstance(value, float):
         return value
-    return to_digits(value, DIGITS) if math.isfinite(value) else None
+    return to_digits(value, _DIGITS) if math.isfinite(value) else None
 
 
 def _side(side: Side) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def _metrics_of(side: Side) -> dict[str, Any]:
         "precision": result.training_config.precision,
         "files": list(side.files),
         **values,
-        **{alias: values[name] for name, alias in ALIASES.items()},
+        **{alias: values[name] for name, alias in _ALIASES.items()},
         "metrics": {name: _metric(metric) for name, metric in side.metrics.items()},
         "figures": _figures(side),
         "origins": origins(side.result),

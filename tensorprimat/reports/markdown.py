@@ -32,7 +32,7 @@ def bullets(sentences: Sequence[str]) -> str:
     return "\n".join(f"- {safe(sentence)}" for sentence in sentences)
 
 
-PICTURES = {
+_PICTURES = {
     "comparison_plot.png": "Ratios on one scale, step time, throughput, memory and step times over steps",
     "comparison_loss.png": "Training loss over steps",
     "enhanced_plot.png": "MFU, energy, memory, cost and time to train, as bars",
@@ -52,10 +52,10 @@ def render(comparison: Comparison, report: Report = COMPARISON, *, pictures: Seq
         *(f"**{safe(sentence)}.**" for sentence in forest.answers(comparison)),
     ]
     for scale in forest.forests(comparison):
-        parts += [f"{safe(scale.title)}:", table(forest.table(scale))]
+        parts += [f"{safe(scale.title)}:", table(forest.ratios_table(scale))]
     if len(comparison.pairs) == 1:
         parts += _level(comparison.pairs[0])
-    parts += [f"![{PICTURES[name]}]({name})" for name in pictures]
+    parts += [f"![{_PICTURES[name]}]({name})" for name in pictures]
     several = len(comparison.pairs) > 1
     for part in comparison.by_model():
         parts += _summary(part, several_pairs=several)
@@ -78,7 +78,11 @@ def _summary(of_model: Comparison, *, several_pairs: bool) -> list[str]:
     for pair in of_model.pairs:
         if several_pairs:
             parts += [*_level(pair), f"**{safe(formatting.headline(pair))}.**"]
-        if pair.fairness.verdict == "not_comparable" and not pair.fairness.errors and (alone := sections.alone(pair)):
+        if (
+            pair.fairness.verdict == "not_comparable"
+            and not pair.fairness.errors
+            and (alone := sections.own_device_sentence(pair))
+        ):
             parts.append(f"{safe(alone)}.")
         if pair.losses is not None:
             parts.append(safe(pair.losses.sentence))

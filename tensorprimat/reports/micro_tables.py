@@ -14,7 +14,7 @@ from tensorprimat.core.cell_rows import MicroRow
 from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
 from tensorprimat.core.quantities import rough_time
 from tensorprimat.core.units import TERA
-from tensorprimat.reports.tables import Table, TableCell, csv_of, figure, headed, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, headed, table_of, text_cell
 
 
 class MicroColumn(NamedTuple):
@@ -75,7 +75,7 @@ def with_spread(mean: float, deviation: float | None) -> str:
     return f"{quantities.fixed(mean, decimals)} ± {quantities.fixed(deviation, decimals)}"
 
 
-def fits(cell: MicroResult) -> str | None:
+def largest_that_fits(cell: MicroResult) -> str | None:
     """Return the batch or context that fits if the cell does not; "nothing" if none does, None if not searched."""
     if cell.fit_batch_size:
         return f"batch {cell.fit_batch_size}"
@@ -88,7 +88,7 @@ def _precision(cell: MicroResult) -> str:
     return cell.precision + (" autocast" if cell.autocast else "") + (" compiled" if cell.compile else "")
 
 
-FIELDS = (
+_FIELDS = (
     MicroColumn("Model", lambda cell: cell.model_size),
     MicroColumn("Parameters", lambda cell: cell.num_parameters, quantities.count),
     MicroColumn("Context", lambda cell: cell.context_length, quantities.count),
@@ -109,24 +109,24 @@ FIELDS = (
     MicroColumn("Model TFLOP/s", lambda cell: cell.flops_per_second, lambda value: quantities.rate(value / TERA)),
     MicroColumn("MFU", lambda cell: cell.mfu, quantities.percent),
     MicroColumn("Peak memory", lambda cell: cell.peak_memory_gb, quantities.gigabytes),
-    MicroColumn("Fits", fits),
+    MicroColumn("Fits", largest_that_fits),
 )
-ALWAYS = {"Model", "Context", "Batch", "Pass", "Step, ms"}
+_ALWAYS = {"Model", "Context", "Batch", "Pass", "Step, ms"}
 LEFT_OUT_IF_EQUAL = {"Precision", "Attention", "Warm-up"}
 """Columns that are left out where all cells have one value."""
-WORDS = {"Model", "Precision", "Attention", "Pass", "Fits"}
+_WORDS = {"Model", "Precision", "Attention", "Pass", "Fits"}
 
 
-def table(cells: Sequence[MicroResult], *, title: str = "Passes") -> Table:
+def cells_table(cells: Sequence[MicroResult], *, title: str = "Passes") -> Table:
     """Return one row per cell, without columns that no cell fills or that are the same in every row."""
-    shown = [field for field in FIELDS if _says(field, cells)]
+    shown = [field for field in _FIELDS if _says(field, cells)]
     columns = {field.title: partial(_place, field) for field in shown}
-    return table_of("cells", title, cells, columns, words=WORDS, note=note(cells))
+    return table_of("cells", title, cells, columns, words=_WORDS, note=_note(cells))
 
 
 def _says(field: MicroColumn, cells: Sequence[MicroResult]) -> bool:
     values = [field.read(cell) for cell in cells]
-    if field.title in ALWAYS:
+    if field.title in _ALWAYS:
         return True
     if field.title in LEFT_OUT_IF_EQUAL:
         return len(set(values)) > 1
@@ -138,7 +138,7 @@ def _place(field: MicroColumn, cell: MicroResult) -> TableCell:
     return TableCell(text=quantities.UNMEASURED if value is None else field.form(value), value=value)
 
 
-def note(cells: Sequence[MicroResult]) -> str:
+def _note(cells: Sequence[MicroResult]) -> str:
     """Return the note under a table: device, precision, trials, and the meaning of the figures."""
     first = cells[0]
 
@@ -161,7 +161,7 @@ def note(cells: Sequence[MicroResult]) -> str:
     return f"{described}. Mean ± sample standard deviation; FLOPs by the {first.flops_convention} convention."
 
 
-def warnings(cells: Sequence[MicroResult]) -> list[str]:
+def cell_warnings(cells: Sequence[MicroResult]) -> list[str]:
     """Return each warning once, with the cells that it is about; of those that differ in numbers alone, the worst."""
     by_kind: dict[str, dict[str, list[MicroResult]]] = {}
     for cell in cells:
@@ -218,15 +218,15 @@ def estimates_table(
     titles = ("Model", "Parameters", "Context", "Batch", "Pass", "Precision", "Memory", "Fits", "Time")
     rows = tuple(
         (
-            text(spec.model_size),
-            figure(spec.num_parameters, quantities.count),
-            figure(spec.context_length, quantities.count),
-            figure(spec.batch_size, quantities.count),
-            text(spec.pass_name),
-            text(spec.precision),
-            figure(estimated.memory_gb, quantities.gigabytes),
-            text(None if device_memory_gb is None else "yes" if estimated.fits(device_memory_gb) else "no"),
-            figure(estimated.seconds, lambda value: quantities.UNMEASURED if value is None else rough_time(value)),
+            text_cell(spec.model_size),
+            figure_cell(spec.num_parameters, quantities.count),
+            figure_cell(spec.context_length, quantities.count),
+            figure_cell(spec.batch_size, quantities.count),
+            text_cell(spec.pass_name),
+            text_cell(spec.precision),
+            figure_cell(estimated.memory_gb, quantities.gigabytes),
+            text_cell(None if device_memory_gb is None else "yes" if estimated.fits(device_memory_gb) else "no"),
+            figure_cell(estimated.seconds, lambda value: quantities.UNMEASURED if value is None else rough_time(value)),
         )
         for spec, estimated in zip(specs, estimates, strict=True)
     )

@@ -14,7 +14,7 @@ from tensorprimat.core.quantities import count, counted, fixed, percent, rate, r
 from tensorprimat.core.safe_text import one_line
 
 _LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "precision", "tokens/s/GPU", "runs", "entry")
-CONFIGURED = "from a configuration file of the submission; its logs do not state the precision"
+_CONFIGURED = "from a configuration file of the submission; its logs do not state the precision"
 _RIGHT = {
     "minutes", "GPUs", "batch", "tokens/s/GPU", "runs", "seconds", "training", "evaluation", "samples", "samples/s",
     "efficiency", "measured samples/s", "predicted samples/s",
@@ -48,7 +48,7 @@ def row(entry: Entry) -> dict[str, Any]:
     }
 
 
-def rows_json(entries: Sequence[Entry]) -> str:
+def listing_json(entries: Sequence[Entry]) -> str:
     """Return the rows of `list --json`."""
     return as_document([row(entry) for entry in entries])
 
@@ -63,7 +63,7 @@ def baselines_json(found: Sequence[Baseline]) -> str:
     return as_document([_baseline_row(one) for one in found])
 
 
-def baselines(found: Sequence[Baseline]) -> str:
+def baselines_table(found: Sequence[Baseline]) -> str:
     """Return a table of baselines, fastest first within a model and number of GPUs."""
     rates = [(one, one.row) for one in found if one.row is not None and one.row.tokens_per_second_per_gpu]
     rates.sort(key=lambda rate: (rate[1].model, rate[1].num_gpus, -(rate[1].tokens_per_second_per_gpu or 0.0)))
@@ -78,7 +78,7 @@ def baselines(found: Sequence[Baseline]) -> str:
     titles = ("tokens/s/GPU", "GPUs", "GPU", "model", "precision", "batch", "date", "name")
     entries = [one.entry for one in found if one.entry is not None]
     star = configured_note(Scored(entry) for entry in entries)
-    return table(titles, lines) + star + "".join(f"{line}\n" for line in (_marks(entries) if entries else ()))
+    return text_table(titles, lines) + star + "".join(f"{line}\n" for line in (_marks(entries) if entries else ()))
 
 
 _OF_STATED = (
@@ -115,7 +115,7 @@ def listing(entries: Sequence[Entry]) -> str:
     lines = [_list_row(scored) for scored in ordered]
     notes = [f"{one.entry.name}: no score, {one.reason}." for one in ordered if one.reason]
     notes_below = "".join(f"{one_line(note)}\n" for note in [*notes, *_marks(entries)])
-    return table(_LIST_COLUMNS, lines) + configured_note(ordered) + notes_below
+    return text_table(_LIST_COLUMNS, lines) + configured_note(ordered) + notes_below
 
 
 def details(entries: Sequence[Entry]) -> str:
@@ -123,7 +123,7 @@ def details(entries: Sequence[Entry]) -> str:
     return "\n".join(_detail(Scored(entry)) for entry in entries)
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return plain columns; numbers are right-aligned."""
     widths = [max(len(line[at]) for line in (titles, *rows)) for at in range(len(titles))]
     lines = []
@@ -165,7 +165,7 @@ def _detail(scored: Scored) -> str:
         for run in entry.runs
     ]  # fmt: skip
     titles = ("file", "status", "seconds", "training", "evaluation", "samples", "SHA-256")
-    return "\n".join(lines) + "\n" + table(titles, runs) + f"{_marks([entry])[0]}\n"
+    return "\n".join(lines) + "\n" + text_table(titles, runs) + f"{_marks([entry])[0]}\n"
 
 
 def _stated_precision(scored: Scored) -> str:
@@ -173,7 +173,7 @@ def _stated_precision(scored: Scored) -> str:
         return "not stated"
     if not scored.precision_configured:
         return f"{scored.precision}, stated by {scored.precision_source}"
-    return f"{scored.precision}, {CONFIGURED}: {scored.precision_source}"
+    return f"{scored.precision}, {_CONFIGURED}: {scored.precision_source}"
 
 
 def _rate(scored: Scored) -> str:
@@ -221,7 +221,7 @@ def precision_cell(scored: Scored) -> str:
 
 def configured_note(several: Iterable[Scored]) -> str:
     """Return the line that explains the star of a precision, or nothing where no entry has one."""
-    return f"* {CONFIGURED}.\n" if any(one.precision_configured for one in several) else ""
+    return f"* {_CONFIGURED}.\n" if any(one.precision_configured for one in several) else ""
 
 
 def _marks(entries: Sequence[Entry]) -> list[str]:

@@ -13,17 +13,17 @@ from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import confidence_level, count, fixed, percent, rate, rounded, significant, times
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.reports.mlperf import as_document, configured_note, precision_cell, table
+from tensorprimat.reports.mlperf import as_document, configured_note, precision_cell, text_table
 
 
-def text(found: Sequence[TaskComparison], confidence: float) -> str:
+def comparison_text(found: Sequence[TaskComparison], confidence: float) -> str:
     """Return every comparison: verdict level, sentence, both sides, warnings."""
     rounds = ", ".join(sorted({one.round for comparison in found for one in comparison.sides}))
     blocks = [_block(comparison, confidence) for comparison in found]
     return "\n".join(blocks) + f"Rates, samples and their times: {DERIVED.format(round=rounds)}.\n"
 
 
-def sentence(comparison: TaskComparison, confidence: float) -> str:
+def verdict_sentence(comparison: TaskComparison, confidence: float) -> str:
     """Return the verdict in one line, with the factors of the ratio."""
     first, second = comparison.sides
     names = _names(first, second)
@@ -76,7 +76,7 @@ def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
             warning.text for one in rounds for warning in one.warnings if warning.kind in ("shared runs", "same runs")
         )
         warned = "".join(f"warning: {one_line(warning)}\n" for warning in repeated)
-        parts.append("Rounds over time, the same GPU on the same task\n" + table(titles, lines) + warned)
+        parts.append("Rounds over time, the same GPU on the same task\n" + text_table(titles, lines) + warned)
     if not parts:
         return "One number of GPUs and one round: nothing to compare.\n"
     shown = {one.round for one in scalings} | {side.round for one in rounds for side in one.sides}
@@ -106,8 +106,8 @@ def vendor_text(rounds: Sequence[VendorRound]) -> str:
     same = "".join(f"note: {one_line(repeat.sentence)}\n" for one in rounds for repeat in one.repeats)
     return (
         "Rounds over time, the fastest entry of each vendor: one entry each, so no interval; the GPU can change from "
-        f"round to round\n{table(titles, lines)}{same}\nTimes: scored by the rules of MLPerf from the logs of MLPerf "
-        f"Training {shown}.\n"
+        f"round to round\n{text_table(titles, lines)}{same}\nTimes: scored by the rules of MLPerf from the logs of "
+        f"MLPerf Training {shown}.\n"
     )
 
 
@@ -166,12 +166,12 @@ def _block(comparison: TaskComparison, confidence: float) -> str:
     rows = [row for side in comparison.sides for row in _rows(side)]
     titles = ("minutes", "GPU", "batch", "precision", "tokens/s/GPU", "samples", "entry")
     lines = [f"{task.benchmark} on {task.num_gpus} GPUs. {level.sentence}: time to train to one quality target"]
-    lines.append(sentence(comparison, confidence))
+    lines.append(verdict_sentence(comparison, confidence))
     lines += [_spread(side, confidence) for side in comparison.sides]
     lines.append(_best(comparison))
     lines += [f"warning: {one_line(warning.text)}" for warning in comparison.warnings]
     star = configured_note(one for side in comparison.sides for one in side.scored)
-    return "\n".join(lines) + "\n" + table(titles, rows) + star
+    return "\n".join(lines) + "\n" + text_table(titles, rows) + star
 
 
 def _rows(side: TaskSide) -> list[tuple[str, ...]]:
@@ -230,7 +230,7 @@ def _scaling(one: Scaling) -> str:
     measure = "efficiency: samples/s per GPU, relative to their mean at the fewest GPUs"
     heading = f"{one.gpu}, {one.benchmark}, {one.round}: strong scaling ({measure})\n"
     same = "".join(f"note: {one_line(repeat.sentence)}\n" for repeat in one.repeats)
-    return heading + table(titles, lines) + same + _law_sentence(one)
+    return heading + text_table(titles, lines) + same + _law_sentence(one)
 
 
 def _law_sentence(one: Scaling) -> str:
@@ -265,7 +265,7 @@ def _document(comparison: TaskComparison, confidence: float) -> dict[str, Any]:
         "benchmark": comparison.task.benchmark,
         "num_gpus": comparison.task.num_gpus,
         "level": comparison.level.name,
-        "sentence": sentence(comparison, confidence),
+        "sentence": verdict_sentence(comparison, confidence),
         "ratio": rounded(math.exp(comparison.ratio.log)),
         "low": low,
         "high": high,

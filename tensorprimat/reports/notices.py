@@ -9,10 +9,10 @@ from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core.quantities import percent
 from tensorprimat.reports import formatting
 
-MOST_WARNINGS = 200
+_MOST_WARNINGS = 200
 
 
-def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
+def comparison_warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
     """Return all warnings, each once, with the names of its sides in front; at most MOST_WARNINGS."""
     several = len({side.result.model.name for side in sides}) > 1
     about: dict[str, list[str]] = {}
@@ -25,9 +25,9 @@ def warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
     every = tuple(
         sorted(unique, key=lambda warning: "audit: " not in warning)
     )  # errors of the audit first: they contradict the headline
-    if len(every) <= MOST_WARNINGS:
+    if len(every) <= _MOST_WARNINGS:
         return every
-    return (*every[:MOST_WARNINGS], f"… and {len(every) - MOST_WARNINGS} more, in the result files")
+    return (*every[:_MOST_WARNINGS], f"… and {len(every) - _MOST_WARNINGS} more, in the result files")
 
 
 def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
     their numbers, it holds the first and a count.
     """
     subjects: dict[tuple[str, str], list[str]] = {}
-    for warning in warnings(comparison, comparison.sides):
+    for warning in comparison_warnings(comparison, comparison.sides):
         whose, colon, message = warning.partition(": ")
         subject, of_field, rest = message.partition(": ")
         if colon and of_field and re.fullmatch(r"[a-z_/. -]{3,40}", subject):
@@ -71,12 +71,12 @@ def _titled(subject: str) -> str:
     return _SUBJECTS.get(subject) or formatting.METRIC_TITLES.get(subject) or subject.replace("_", " ")
 
 
-LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads
+_LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads
 
 
 def before_headline(sides: Sequence[Side]) -> tuple[str, ...]:
     """Return the warnings above all figures: reduced clocks, and logs that contradict their figures."""
-    return (*throttled(sides), *contradictions(sides))
+    return (*throttled(sides), *_contradictions(sides))
 
 
 def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
     for side in sides:
         power, time = side.result.power_metrics, side.result.performance_metrics.measured_time_seconds
         reduced = power.throttled_seconds or 0.0 if power is not None else 0.0
-        if not time or reduced <= LEAST_THROTTLED * time:
+        if not time or reduced <= _LEAST_THROTTLED * time:
             continue
         messages = (text.partition(" by ")[2] for text in side.result.warnings if text.startswith("clock: throttled"))
         by = " and ".join(dict.fromkeys(filter(None, messages)))
@@ -97,7 +97,7 @@ def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def contradictions(sides: Sequence[Side]) -> tuple[str, ...]:
+def _contradictions(sides: Sequence[Side]) -> tuple[str, ...]:
     """Return a sentence for each side whose figures contradict its log's own clock."""
     contradicted = [(side.label, text) for side in sides for text in side.result.warnings if text.startswith("audit: ")]
     return tuple(f"{label}: {text.removeprefix('audit: ')}" for label, text in dict.fromkeys(contradicted))

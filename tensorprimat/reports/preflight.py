@@ -8,19 +8,19 @@ from tensorprimat.core import quantities
 from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, NodeRate, Preflight
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.reports.tables import Table, TableCell, figure, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, figure_cell, table_of, text_cell
 
 
 def _share(value: float, peak: float | None) -> TableCell:
-    return figure(value / peak if peak else None, quantities.percent)
+    return figure_cell(value / peak if peak else None, quantities.percent)
 
 
 def _tera(flops_per_second: float | None) -> TableCell:
-    return figure(flops_per_second / TERA if flops_per_second else None, quantities.rate)
+    return figure_cell(flops_per_second / TERA if flops_per_second else None, quantities.rate)
 
 
 def _giga(bytes_per_second: float) -> TableCell:
-    return figure(bytes_per_second / GB, quantities.rate)
+    return figure_cell(bytes_per_second / GB, quantities.rate)
 
 
 def _size(size_bytes: int) -> str:
@@ -30,7 +30,7 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def tables(found: Preflight) -> list[Table]:
+def preflight_tables(found: Preflight) -> list[Table]:
     """Return every part that was measured."""
     parts = [_matmul(found), _bandwidth(found)]
     if found.collectives:
@@ -45,8 +45,8 @@ def tables(found: Preflight) -> list[Table]:
 def _matmul(found: Preflight) -> Table:
     sources = dict.fromkeys(row.achieved_source for row in found.matmul if row.achieved_source)
     columns: dict[str, Callable[[MatrixRate], TableCell]] = {
-        "Precision": lambda row: text(row.precision),
-        "Size": lambda row: figure(row.size, quantities.count),
+        "Precision": lambda row: text_cell(row.precision),
+        "Size": lambda row: figure_cell(row.size, quantities.count),
         "Best, TFLOP/s": lambda row: _tera(row.best_flops_per_second),
         "Typical, TFLOP/s": lambda row: _tera(row.typical_flops_per_second),
         "Published best, TFLOP/s": lambda row: _tera(row.achieved_flops_per_second),
@@ -63,8 +63,8 @@ def _matmul(found: Preflight) -> Table:
 
 def _bandwidth(found: Preflight) -> Table:
     columns: dict[str, Callable[[Bandwidth], TableCell]] = {
-        "Memory": lambda row: text(row.kind.replace("_", " ")),
-        "Size": lambda row: text(_size(row.size_bytes)),
+        "Memory": lambda row: text_cell(row.kind.replace("_", " ")),
+        "Size": lambda row: text_cell(_size(row.size_bytes)),
         "Best, GB/s": lambda row: _giga(row.best_bytes_per_second),
         "Typical, GB/s": lambda row: _giga(row.typical_bytes_per_second),
         "Best / peak": lambda row: _share(row.best_bytes_per_second, row.peak_bytes_per_second),
@@ -75,10 +75,10 @@ def _bandwidth(found: Preflight) -> Table:
 
 def _collectives(found: Preflight) -> Table:
     columns: dict[str, Callable[[Collective], TableCell]] = {
-        "Collective": lambda row: text(row.kind.replace("_", "-")),
-        "Type": lambda row: text(PRECISION_OF_DTYPE.get(row.dtype or "", row.dtype)),
-        "Message": lambda row: text(_size(row.size_bytes)),
-        "Time": lambda row: figure(row.seconds, quantities.seconds),
+        "Collective": lambda row: text_cell(row.kind.replace("_", "-")),
+        "Type": lambda row: text_cell(PRECISION_OF_DTYPE.get(row.dtype or "", row.dtype)),
+        "Message": lambda row: text_cell(_size(row.size_bytes)),
+        "Time": lambda row: figure_cell(row.seconds, quantities.seconds),
         "Bus, GB/s": lambda row: _giga(row.bus_bytes_per_second),
     }
     title = f"Exchange between {found.world_size} processes ({found.collective_backend})"
@@ -89,8 +89,8 @@ def _devices(found: Preflight) -> Table:
     best = max(check.flops_per_second for check in found.devices)
     unit = found.unit.capitalize() if found.device == "cpu" else found.unit
     columns: dict[str, Callable[[DeviceCheck], TableCell]] = {
-        "Node": lambda check: text(check.host or found.host),
-        unit: lambda check: text(str(check.index)),
+        "Node": lambda check: text_cell(check.host or found.host),
+        unit: lambda check: text_cell(str(check.index)),
         "TFLOP/s": lambda check: _tera(check.flops_per_second),
         f"Share of the fastest {found.unit}": lambda check: _share(check.flops_per_second, best),
     }
@@ -101,13 +101,13 @@ def _devices(found: Preflight) -> Table:
 
 def _nodes(found: Preflight) -> Table:
     columns: dict[str, Callable[[NodeRate], TableCell]] = {
-        "Node": lambda node: text(node.host),
+        "Node": lambda node: text_cell(node.host),
         found.units.capitalize() if found.device == "cpu" else found.units: (
-            lambda node: figure(node.gpus, quantities.count)
+            lambda node: figure_cell(node.gpus, quantities.count)
         ),
         "Median, TFLOP/s": lambda node: _tera(node.median_flops_per_second),
-        f"Slowest {found.unit}": lambda node: figure(node.slowest.index, quantities.count),
+        f"Slowest {found.unit}": lambda node: figure_cell(node.slowest.index, quantities.count),
         "Slowest, TFLOP/s": lambda node: _tera(node.slowest.flops_per_second),
-        f"Share of the median of all {found.units}": lambda node: figure(node.slowest_share, quantities.percent),
+        f"Share of the median of all {found.units}": lambda node: figure_cell(node.slowest_share, quantities.percent),
     }
     return table_of("nodes", "Nodes, slowest first", found.nodes(), columns, words=("Node",))

@@ -6,33 +6,41 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.analysis.mlperf_repeats import Repeat
-from tensorprimat.analysis.projection import CONFIDENCE, LeftOut, Projection, ScalingGroup, Validation, verdict
+from tensorprimat.analysis.projection import (
+    PROJECTION_CONFIDENCE,
+    LeftOut,
+    Projection,
+    ScalingGroup,
+    Validation,
+    verdict,
+)
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import confidence_level, count, counted, fixed, rate, rounded
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.reports.mlperf import table
+from tensorprimat.reports.mlperf import text_table
 
 _COLUMNS = ("from", "GPUs", "measured", "predicted", "interval", "missed")
 _TITLES = (
-    "from", "GPUs", "measured samples/s", "predicted samples/s", f"{confidence_level(CONFIDENCE)} interval", "missed",
+    "from", "GPUs", "measured samples/s", "predicted samples/s", f"{confidence_level(PROJECTION_CONFIDENCE)} interval",
+    "missed",
 )  # fmt: skip
 
 
-def document(found: Projection) -> dict[str, Any]:
+def projection_document(found: Projection) -> dict[str, Any]:
     """Return the JSON object of a projection."""
     return {
         "benchmark": found.benchmark, "gpu": found.gpu, "measured_gpus": found.measured_gpus, "gpus": found.gpus,
         "measured": found.measured, "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu, "low": found.low,
-        "high": found.high, "confidence": CONFIDENCE, "exponent": found.exponent.mean,
+        "high": found.high, "confidence": PROJECTION_CONFIDENCE, "exponent": found.exponent.mean,
         "left_out_points": len(found.validation.points), "coverage": found.validation.coverage,
-        "median_error": found.validation.median_error, "sentence": sentence(found),
+        "median_error": found.validation.median_error, "sentence": projection_sentence(found),
     }  # fmt: skip
 
 
-def sentence(found: Projection) -> str:
+def projection_sentence(found: Projection) -> str:
     """Return the projection with its basis."""
     expected = f"{count(found.tokens_per_second_per_gpu)} tokens/s/GPU on {counted(found.gpus, 'GPU')}"
-    interval = f"{confidence_level(CONFIDENCE)} interval {count(found.low)} to {count(found.high)}"
+    interval = f"{confidence_level(PROJECTION_CONFIDENCE)} interval {count(found.low)} to {count(found.high)}"
     measured = f"{count(found.measured)} on {counted(found.measured_gpus, 'GPU')}"
     task = f", although the result is of another task, {one_line(found.other_task)}" if found.other_task else ""
     exponent = found.exponent
@@ -45,7 +53,7 @@ def sentence(found: Projection) -> str:
     )
 
 
-def derived(found: Sequence[ScalingGroup]) -> str | None:
+def derivation_notice(found: Sequence[ScalingGroup]) -> str | None:
     """Return the notice that MLPerf requires for the rates of its submissions, or None without a submission."""
     rounds = ", ".join(sorted({group.round for group in found}))
     return DERIVED.format(round=rounds) if rounds else None
@@ -69,7 +77,7 @@ def validation_document(benchmark: str, found: Validation) -> dict[str, Any]:
 
 def validation_text(benchmark: str, found: Validation) -> str:
     """Return the left-out points of a benchmark as a table, and the conclusion from them."""
-    rows = table(_TITLES, [_row(point) for point in found.points]) if found.points else ""
+    rows = text_table(_TITLES, [_row(point) for point in found.points]) if found.points else ""
     shown = "reliable" if found.works else "not reliable"
     return f"{rows}{one_line(benchmark)}: projection is {shown}: {verdict(found)}."
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from tensorprimat.analysis.records import Against, Comparison, Fairness, PublishedComparison
 from tensorprimat.core import quantities
-from tensorprimat.reports.tables import Table, TableCell, figure, headed, text
+from tensorprimat.reports.tables import Table, TableCell, figure_cell, headed, text_cell
 
 MOST_DIFFERENCES = 5  # settings that a row names
 
@@ -18,10 +18,10 @@ OVER_PUBLISHED = " / published"
 
 def published(comparison: Comparison) -> Table:
     """Return the published results for the sides' model; a table without rows where there are none."""
-    return table(comparison.published, sum(comparison.published_left_out.values()))
+    return published_table(comparison.published, sum(comparison.published_left_out.values()))
 
 
-def table(rows: Sequence[PublishedComparison], left_out: int = 0) -> Table:
+def published_table(rows: Sequence[PublishedComparison], left_out: int = 0) -> Table:
     """Return the published results of one model, nearest first, and each measured side as a multiple of them."""
     labels = [against.label for against in rows[0].against] if rows else []
     ratios = [f"{label}{OVER_PUBLISHED}" for label in labels]
@@ -54,19 +54,19 @@ def _published_row(row: PublishedComparison) -> tuple[TableCell, ...]:
     one = row.published
     alike = [against for against in row.against if against.ratio is not None]
     return (
-        text(one.gpu),
-        figure(one.num_gpus, quantities.count),
-        text(one.precision.upper() if one.precision else None),
-        figure(one.sequence_length, quantities.count),
-        figure(one.global_batch_size, quantities.count),
-        figure(one.tokens_per_second_per_gpu, quantities.rate, f"{one.source}, {one.date or 'undated'}"),
+        text_cell(one.gpu),
+        figure_cell(one.num_gpus, quantities.count),
+        text_cell(one.precision.upper() if one.precision else None),
+        figure_cell(one.sequence_length, quantities.count),
+        figure_cell(one.global_batch_size, quantities.count),
+        figure_cell(one.tokens_per_second_per_gpu, quantities.rate, f"{one.source}, {one.date or 'undated'}"),
         *(_against(against) for against in row.against),
         TableCell(
             text=_of_each(alike or row.against, lambda one: one.level.title + "*" * bool(one.conditions)),
             source=_of_each(row.against, attrgetter("sentence")),
         ),
-        text(_of_each(row.against, _what_differs)),
-        text(f"{one.source}, {one.date}" if one.date else one.source),
+        text_cell(_of_each(row.against, _what_differs)),
+        text_cell(f"{one.source}, {one.date}" if one.date else one.source),
     )
 
 

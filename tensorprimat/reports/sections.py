@@ -14,9 +14,9 @@ from tensorprimat.core import quantities
 from tensorprimat.core.result import MEMORY_KINDS, Run
 from tensorprimat.core.summary import terms_of_runs
 from tensorprimat.reports import efficiency, facts, formatting
-from tensorprimat.reports.facts import basis_of, peak_memory, source_of, source_of_figure, terms_of
+from tensorprimat.reports.facts import basis_of, formula_lines, peak_memory, source_of, source_of_figure
 from tensorprimat.reports.published import published
-from tensorprimat.reports.tables import Table, TableCell, figure, headed, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, figure_cell, headed, table_of, text_cell
 
 SideColumns = dict[str, Callable[[Side], TableCell]]
 Section = Callable[[Comparison], Table]
@@ -38,13 +38,13 @@ def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> TableCell:
             field = f"peak_{kind}_gb"
             of = f"highest {title} memory of any logged step, maximum over ranks"
             source = source_of_figure(side, "memory_metrics", field, of)
-            terms = terms_of(side, "memory_metrics", field)
+            terms = formula_lines(side, "memory_metrics", field)
             return TableCell(text=f"{quantities.gigabytes(peak)} {title}", value=peak, source=source, terms=terms)
     host = side.result.host_memory_peak_gb
     if host is not None:
         source = f"highest resident memory of a training process; {source_of(side)}"
         return TableCell(text=f"{quantities.gigabytes(host)} host", value=host, source=source)
-    return text(None)
+    return text_cell(None)
 
 
 def _memory_in_common(sides: Sequence[Side]) -> list[tuple[str, str]]:
@@ -84,7 +84,9 @@ def _estimate(estimate: Estimate, form: quantities.Form, side: Side, field: str)
 def _terms_of_estimate(estimate: Estimate, side: Side, field: str) -> tuple[str, ...]:
     """Return the formula and the numbers of a mean over runs, else of the figure of all measured steps."""
     mean = estimate.mean_of_runs
-    return terms_of(side, "performance_metrics", field) if mean is None else (f"= {mean.formula}", f"= {mean.put_in}")
+    return (
+        formula_lines(side, "performance_metrics", field) if mean is None else (f"= {mean.formula}", f"= {mean.put_in}")
+    )
 
 
 def _runs(side: Side) -> str:
@@ -117,10 +119,10 @@ def results(sides: Sequence[Side]) -> Table:
     def peak(side: Side) -> TableCell:
         return _peak_memory_cell(side, sides)
 
-    columns: SideColumns = {"Side": lambda side: text(side.label)}
+    columns: SideColumns = {"Side": lambda side: text_cell(side.label)}
     if len(titles) > 1:
-        columns["Model"] = lambda side: text(formatting.model_title(side.result.model))
-    columns["GPUs" if named else "Device"] = lambda side: text(device(side))
+        columns["Model"] = lambda side: text_cell(formatting.model_title(side.result.model))
+    columns["GPUs" if named else "Device"] = lambda side: text_cell(device(side))
     columns["Step time"] = lambda side: _estimate(side.step_time_seconds, step_time, side, "avg_step_time_seconds")
     columns |= rates
     if any(peak(side).value for side in sides):
@@ -133,7 +135,7 @@ def results(sides: Sequence[Side]) -> Table:
 
 
 _TOKENS: SideColumns = {
-    "tokens/s": lambda side: figure(
+    "tokens/s": lambda side: figure_cell(
         side.tokens_per_second.value,
         quantities.rate,
         basis_of(side),
@@ -144,11 +146,11 @@ _TOKENS: SideColumns = {
     ),
 }
 _SAMPLES: SideColumns = {
-    title: lambda side, name=name: figure(  # type: ignore[misc]
+    title: lambda side, name=name: figure_cell(  # type: ignore[misc]
         getattr(side.result.performance_metrics, name),
         quantities.rate,
         basis_of(side),
-        terms_of(side, "performance_metrics", name),
+        formula_lines(side, "performance_metrics", name),
     )
     for title, name in (("samples/s", "samples_per_second"), ("samples/s/GPU", "samples_per_second_per_gpu"))
 }
@@ -157,13 +159,13 @@ _SAMPLES: SideColumns = {
 def verdicts(pairs: Sequence[Pair]) -> Table:
     """Return one row per pair, best first within a model: the ratio to its baseline and its verdict."""
     columns: dict[str, Callable[[Pair], TableCell]] = {
-        "Model": lambda pair: text(formatting.model_title(pair.candidate.result.model)),
-        "Candidate": lambda pair: text(pair.candidate.label),
-        "Baseline": lambda pair: text(pair.baseline.label),
+        "Model": lambda pair: text_cell(formatting.model_title(pair.candidate.result.model)),
+        "Candidate": lambda pair: text_cell(pair.candidate.label),
+        "Baseline": lambda pair: text_cell(pair.baseline.label),
         "Ratio": _ratio,
         "Interval": _interval,
-        "Verdict": lambda pair: text(formatting.verdict_of(pair)),
-        "Fairness": lambda pair: text(pair.fairness.title),
+        "Verdict": lambda pair: text_cell(formatting.verdict_text(pair)),
+        "Fairness": lambda pair: text_cell(pair.fairness.title),
     }
     words = ("Model", "Candidate", "Baseline", "Verdict", "Fairness")
     note = " ".join(filter(None, (_ratio_note(pairs), family_note(pairs))))
@@ -172,13 +174,13 @@ def verdicts(pairs: Sequence[Pair]) -> Table:
 
 def _ratio(pair: Pair) -> TableCell:
     if (ratio := _shown(pair)) is None:
-        return text(None)
-    return figure(ratio.estimate.value, formatting.ratio_form(ratio), formatting.ratio_in_words(ratio))
+        return text_cell(None)
+    return figure_cell(ratio.estimate.value, formatting.ratio_form(ratio), formatting.ratio_in_words(ratio))
 
 
 def _interval(pair: Pair) -> TableCell:
     ratio = _shown(pair)
-    return text(None if ratio is None else formatting.interval(ratio.estimate, formatting.ratio_form(ratio)))
+    return text_cell(None if ratio is None else formatting.interval(ratio.estimate, formatting.ratio_form(ratio)))
 
 
 def _shown(pair: Pair) -> Ratio | None:
@@ -226,16 +228,16 @@ def fairness(pair: Pair) -> Table:
         columns=headed(titles, words=titles),
         rows=tuple(
             (
-                text(difference.label),
-                *(text(value if value is not None else "not stated") for value in difference.values),
-                text(formatting.WEIGHT_TITLES[difference.weight]),
+                text_cell(difference.label),
+                *(text_cell(value if value is not None else "not stated") for value in difference.values),
+                text_cell(formatting.WEIGHT_TITLES[difference.weight]),
             )
             for difference in differences
         ),
     )
 
 
-def alone(pair: Pair) -> str | None:
+def own_device_sentence(pair: Pair) -> str | None:
     """Return a sentence on how well each side used its own device, for sides that did other work; None if unknown."""
     clauses = []
     for side in (pair.baseline, pair.candidate):
@@ -246,7 +248,7 @@ def alone(pair: Pair) -> str | None:
     return f"Each side on its own device: {'; '.join(clauses)}" if clauses else None
 
 
-def runs(comparison: Comparison) -> Table:
+def runs_table(comparison: Comparison) -> Table:
     """Return one row per run of every side."""
     every = [(side, run) for side in comparison.sides for run in side.result.runs]
     of_runs = {id(side): _terms_of_runs(side) for side in comparison.sides}
@@ -257,21 +259,23 @@ def runs(comparison: Comparison) -> Table:
     step_time = quantities.seconds_together(run.avg_step_time_seconds for _, run in every)
     rows = tuple(
         (
-            text(side.label),
+            text_cell(side.label),
             TableCell(text=str(run.index + 1), value=run.index + 1),
-            text(quantities.moment(run.started_at)),
-            text(run.host),
-            figure(run.measured_steps, quantities.count),
-            figure(run.warmup_steps_dropped, quantities.count),
-            figure(run.avg_step_time_seconds, step_time, basis_of(side), of_run(side, run, "avg_step_time_seconds")),
-            figure(
+            text_cell(quantities.moment(run.started_at)),
+            text_cell(run.host),
+            figure_cell(run.measured_steps, quantities.count),
+            figure_cell(run.warmup_steps_dropped, quantities.count),
+            figure_cell(
+                run.avg_step_time_seconds, step_time, basis_of(side), of_run(side, run, "avg_step_time_seconds")
+            ),
+            figure_cell(
                 run.tokens_per_second_per_gpu,
                 quantities.rate,
                 basis_of(side),
                 of_run(side, run, "tokens_per_second_per_gpu"),
             ),
-            figure(run.final_loss, quantities.loss),
-            text("complete" if run.complete else run.ended_by or "incomplete"),
+            figure_cell(run.final_loss, quantities.loss),
+            text_cell("complete" if run.complete else run.ended_by or "incomplete"),
         )
         for side, run in every[:MOST_RUNS]
     )
@@ -302,17 +306,17 @@ def _terms_of_runs(side: Side) -> dict[tuple[int, str], tuple[str, ...]]:
 def analysis(comparison: Comparison) -> Table:
     """Return the table of the data of the estimates, and of the runs that would make them precise."""
     columns: SideColumns = {
-        "Side": lambda side: text(side.label),
-        "Interval from": lambda side: text(_main_estimate(side).rests_on),
-        "95 % interval": lambda side: text(_plus_minus(_main_estimate(side))),
+        "Side": lambda side: text_cell(side.label),
+        "Interval from": lambda side: text_cell(_main_estimate(side).rests_on),
+        "95 % interval": lambda side: text_cell(_plus_minus(_main_estimate(side))),
         "Runs for ±1 %": lambda side: _runs_needed(_main_estimate(side)),
-        "CV of step time": lambda side: figure(
+        "CV of step time": lambda side: figure_cell(
             side.result.performance_metrics.cv_step_time,
             quantities.percent,
             basis_of(side),
-            terms_of(side, "performance_metrics", "cv_step_time"),
+            formula_lines(side, "performance_metrics", "cv_step_time"),
         ),
-        "Rates from": lambda side: text(_BASES.get(side.result.performance_metrics.basis or "")),
+        "Rates from": lambda side: text_cell(_BASES.get(side.result.performance_metrics.basis or "")),
     }
     words = ("Side", "Interval from", "Rates from")
     return table_of("analysis", "Detailed analysis", comparison.sides, columns, words=words)
@@ -326,7 +330,7 @@ def _main_estimate(side: Side) -> Estimate:
 def _runs_needed(estimate: Estimate) -> TableCell:
     if estimate.low is not None and estimate.runs_for_one_percent is None:
         return TableCell(text=f"over {quantities.count(MOST_PLANNED_RUNS)}", value=None)
-    return figure(estimate.runs_for_one_percent, quantities.count)
+    return figure_cell(estimate.runs_for_one_percent, quantities.count)
 
 
 def _plus_minus(estimate: Estimate) -> str:
@@ -361,13 +365,13 @@ COMPARISON = Report(
     data="comparison",
     sections=(
         facts.hardware,
-        facts.configuration,
-        facts.performance,
+        facts.configuration_table,
+        facts.performance_table,
         efficiency.short,
-        facts.memory,
-        facts.power,
+        facts.memory_table,
+        facts.power_table,
         analysis,
-        runs,
+        runs_table,
         published,
     ),
 )
@@ -377,10 +381,10 @@ ENHANCED = Report(
     data="enhanced_metrics",
     sections=(
         efficiency.efficiency,
-        efficiency.memory,
+        efficiency.memory_use,
         efficiency.cost,
         efficiency.budget,
-        efficiency.returns,
+        efficiency.economics,
     ),
     of_metrics=True,
 )

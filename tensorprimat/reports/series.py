@@ -13,7 +13,7 @@ from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.summary import select_measured
 from tensorprimat.core.units import GIGA
 
-MOST_CURVES = 40  # of a side: more lines on top of each other show nothing more
+_MOST_CURVES = 40  # of a side: more lines on top of each other show nothing more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class StepCurve:
 def curves(side: Side) -> tuple[StepCurve, ...]:
     """Return one curve per run of a side, of the first MOST_CURVES runs; none where its result holds no steps."""
     every_run = side.result.steps.column("run")
-    steps = side.result.steps.take(np.isin(every_run, np.unique(every_run)[:MOST_CURVES]))
+    steps = side.result.steps.take(np.isin(every_run, np.unique(every_run)[:_MOST_CURVES]))
     selections = select_measured(steps, warmup_steps=side.result.training_config.warmup_steps)
     return tuple(_curve(steps, selection.run, selection.rows) for selection in selections)
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tensorprimat.analysis.profiles import compare
+from tensorprimat.analysis.profiles import compare_profiles
 from tensorprimat.core import quantities
 from tensorprimat.core.profile import Profile, ProfiledCollective
 from tensorprimat.core.result import Result
@@ -21,13 +21,13 @@ from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.surveyed import Survey, SurveyedFile
 from tensorprimat.core.units import GB
 from tensorprimat.reports import console, harmless, markdown
-from tensorprimat.reports.tables import Table, TableCell, csv_of, figure, headed, table_of, text
+from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, headed, table_of, text_cell
 
 MOST_PROBLEMS = 50  # lines of a screen; --json has them all
 MOST_PARTS = 100  # rows of a profile; --json has them all
-MOST_WARNINGS = 20
+_MOST_WARNINGS = 20
 PLAIN_WIDTH = 1000  # columns of a table that no terminal bounds
-LEFT_OUT_FIRST = ("Warnings", "Precision", "Format", "GPU", "Model")  # columns that a narrow terminal does without
+_LEFT_OUT_FIRST = ("Warnings", "Precision", "Format", "GPU", "Model")  # columns that a narrow terminal does without
 
 SurveyValue = str | float | int | None
 
@@ -36,7 +36,7 @@ def _of_result(read: Callable[[Result], SurveyValue]) -> Callable[[SurveyedFile]
     return lambda finding: None if finding.result is None else read(finding.result)
 
 
-COLUMNS: Mapping[str, Callable[[SurveyedFile], SurveyValue]] = {
+SURVEY_COLUMNS: Mapping[str, Callable[[SurveyedFile], SurveyValue]] = {
     "file": lambda finding: str(finding.path),
     "format": lambda finding: finding.format,
     "model": _of_result(lambda result: result.model.name),
@@ -66,7 +66,7 @@ def _warnings(finding: SurveyedFile) -> tuple[str, ...]:
 def _document(survey: Survey) -> dict[str, Any]:
     rows = []
     for finding in survey.found:
-        row: dict[str, Any] = {name: read(finding) for name, read in COLUMNS.items()}
+        row: dict[str, Any] = {name: read(finding) for name, read in SURVEY_COLUMNS.items()}
         row |= {"complete": finding.result.complete if finding.result else None, "warnings": _warnings(finding)}
         row["from_path"] = finding.result.provenance.named_by_path if finding.result else []
         if finding.profile is not None:
@@ -76,7 +76,7 @@ def _document(survey: Survey) -> dict[str, Any]:
     return {
         "files": rows,
         "other_files": survey.foreign,
-        "profile_comparison": [dataclasses.asdict(row) for row in compare(*pair)] if pair else None,
+        "profile_comparison": [dataclasses.asdict(row) for row in compare_profiles(*pair)] if pair else None,
         "saved": [str(path) for path in survey.saved],
     }
 
@@ -86,7 +86,7 @@ def render_json(survey: Survey) -> str:
     return json.dumps(_document(survey), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def render(survey: Survey, ending: str) -> str:
+def render_survey(survey: Survey, ending: str) -> str:
     """Return the findings as text in the format that a file name's suffix selects."""
     if ending == ".json":
         return render_json(replace(survey, saved=())) + "\n"
@@ -98,10 +98,10 @@ def render(survey: Survey, ending: str) -> str:
 
 def render_csv(found: Sequence[SurveyedFile]) -> str:
     """Return one line for each file."""
-    return csv_of(COLUMNS, ([read(finding) for read in COLUMNS.values()] for finding in found))
+    return csv_of(SURVEY_COLUMNS, ([read(finding) for read in SURVEY_COLUMNS.values()] for finding in found))
 
 
-def show(found: Sequence[SurveyedFile], foreign: int) -> None:
+def print_survey(found: Sequence[SurveyedFile], foreign: int) -> None:
     """Print the findings as tables, with their warnings and problems."""
     screen = harmless.console(highlight=False, markup=False, emoji=False)
     if not screen.is_terminal:
@@ -136,10 +136,10 @@ def _show_fitting(screen: Console, results: Sequence[SurveyedFile]) -> None:
     """Print the table of files with the columns that fit the terminal, paths from the folder that they share."""
     folder = _common_folder([finding.path for finding in results])
     content = _table(results, folder)
-    shown, left_out = console.without_some(content, LEFT_OUT_FIRST, screen)
+    shown, left_out = console.without_some(content, _LEFT_OUT_FIRST, screen)
     if folder != Path():
         screen.print(Text(f"Files in {one_line(folder)}", style="dim"), soft_wrap=True)
-    screen.print(console.listed(content) if shown is None else shown)
+    screen.print(console.table_as_lists(content) if shown is None else shown)
     if left_out:
         screen.print(Text(f"A wider terminal and --csv also have: {', '.join(left_out)}.", style="dim"))
 
@@ -163,11 +163,11 @@ def _show_warnings(screen: Console, found: Sequence[SurveyedFile]) -> None:
     counts = Counter(warning for finding in found for warning in _warnings(finding))
     if counts:
         screen.print(Text("\nWarnings", style="bold"))
-    for warning, count in counts.most_common(MOST_WARNINGS):
+    for warning, count in counts.most_common(_MOST_WARNINGS):
         about = f" ({count} files)" if count > 1 else ""
         screen.print(Text(f"  {one_line(warning)}{about}", style="yellow"), soft_wrap=True)
-    if len(counts) > MOST_WARNINGS:
-        screen.print(Text(f"  … and {len(counts) - MOST_WARNINGS} more; --json lists them by file"))
+    if len(counts) > _MOST_WARNINGS:
+        screen.print(Text(f"  … and {len(counts) - _MOST_WARNINGS} more; --json lists them by file"))
 
 
 def _table(findings: Sequence[SurveyedFile], folder: Path = Path()) -> Table:
@@ -186,14 +186,14 @@ def _row(finding: SurveyedFile, result: Result, folder: Path) -> tuple[TableCell
     from_path = result.provenance.named_by_path
     gpus = f"{config.num_gpus} × " if config.num_gpus and result.gpu_info.device_name else ""
     return (
-        text(str(_inside(folder, finding.path))),
-        text(finding.format if result.complete else f"{finding.format}, incomplete"),
-        text(_marked(result.model.name, "model.name" in from_path)),
-        text(_marked(config.precision, "precision" in from_path)),
-        text(f"{gpus}{result.gpu_info.device_name}" if result.gpu_info.device_name else None),
-        figure(performance.total_steps, quantities.count),
-        figure(performance.tokens_per_second_per_gpu, quantities.rate),
-        figure(len(result.warnings), quantities.count),
+        text_cell(str(_inside(folder, finding.path))),
+        text_cell(finding.format if result.complete else f"{finding.format}, incomplete"),
+        text_cell(_marked(result.model.name, "model.name" in from_path)),
+        text_cell(_marked(config.precision, "precision" in from_path)),
+        text_cell(f"{gpus}{result.gpu_info.device_name}" if result.gpu_info.device_name else None),
+        figure_cell(performance.total_steps, quantities.count),
+        figure_cell(performance.tokens_per_second_per_gpu, quantities.rate),
+        figure_cell(len(result.warnings), quantities.count),
     )
 
 
@@ -220,14 +220,14 @@ def _profile_tables(found: Sequence[SurveyedFile]) -> Iterator[Table]:
 def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile, Profile] | None) -> Table:
     """Return the parts of the wall time and the kernels as rows, profiles as columns; for two profiles their ratio."""
     columns = [{name: part for name, part in shown.parts().items() if part[0] is not None} for _, shown in profiles]
-    ratios = {row.name: row.ratio for row in compare(*pair)} if pair else {}
+    ratios = {row.name: row.ratio for row in compare_profiles(*pair)} if pair else {}
     rows = []
     names = list(dict.fromkeys(name for column in columns for name in column))
     for name in names[:MOST_PARTS]:
-        cells = [text(name)]
+        cells = [text_cell(name)]
         for column in columns:
-            cells.append(_time_and_share(*column[name]) if name in column else text(None))
-        rows.append((*cells, *([figure(ratios.get(name), quantities.times)] if pair else [])))
+            cells.append(_time_and_share(*column[name]) if name in column else text_cell(None))
+        rows.append((*cells, *([figure_cell(ratios.get(name), quantities.times)] if pair else [])))
     folder = _common_folder([finding.path for finding, _ in profiles])
     names_of_files = [one_line(_inside(folder, finding.path)) for finding, _ in profiles]
     titles = ["Part", *names_of_files, *(["second / first"] if pair else [])]
@@ -251,13 +251,13 @@ def _time_and_share(seconds: float | None, share: float | None) -> TableCell:
 
 def _collectives(finding: SurveyedFile, shown: Profile) -> Table:
     columns: dict[str, Callable[[ProfiledCollective], TableCell]] = {
-        "Collective": lambda row: text(row.name),
-        "Type": lambda row: text(row.dtype),
-        "GPUs": lambda row: figure(row.group_size, quantities.count),
-        "Message": lambda row: figure(row.message_bytes, lambda value: quantities.gigabytes(_giga(value))),
-        "Count": lambda row: figure(row.count, quantities.count),
-        "Mean time": lambda row: figure(row.mean_seconds, quantities.seconds),
-        "Bus GB/s": lambda row: figure(row.bus_bytes_per_second, lambda value: quantities.rate(_giga(value))),
+        "Collective": lambda row: text_cell(row.name),
+        "Type": lambda row: text_cell(row.dtype),
+        "GPUs": lambda row: figure_cell(row.group_size, quantities.count),
+        "Message": lambda row: figure_cell(row.message_bytes, lambda value: quantities.gigabytes(_giga(value))),
+        "Count": lambda row: figure_cell(row.count, quantities.count),
+        "Mean time": lambda row: figure_cell(row.mean_seconds, quantities.seconds),
+        "Bus GB/s": lambda row: figure_cell(row.bus_bytes_per_second, lambda value: quantities.rate(_giga(value))),
     }
     title, rows = f"Collectives of {finding.path}", shown.collectives
     more = _not_shown(len(rows) - MOST_PARTS, "collectives")

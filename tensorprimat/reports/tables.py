@@ -56,12 +56,12 @@ class Table:
     """True if the rows are of one kind, so that they can be sorted."""
 
 
-def text(value: str | None) -> TableCell:
+def text_cell(value: str | None) -> TableCell:
     """Return a cell of words."""
     return TableCell(text=UNMEASURED if value is None else value, value=value)
 
 
-def figure(
+def figure_cell(
     value: float | None,
     form: Callable[[float | None], str],
     source: str | None = None,
@@ -125,7 +125,7 @@ def side_by_side(
         if all(value is None for value in values):
             continue
         cells = [
-            text(None)
+            text_cell(None)
             if value is None
             else TableCell(
                 text=fact.form(value),
@@ -135,7 +135,7 @@ def side_by_side(
             )
             for side, value in zip(sides, values, strict=True)
         ]
-        rows.append((text(fact.label), *cells))
+        rows.append((text_cell(fact.label), *cells))
     labels = [side.label for side in sides]
     columns = headed(("", *labels), words=("",) if numeric else ("", *labels))
     return Table(key=key, title=title, columns=columns, rows=tuple(rows), note=note, sortable=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tensorprimat.analysis.ratios import StatedScatter, compare_groups, ratios
 from tensorprimat.analysis.records import Ratio
-from tensorprimat.analysis.sides import alone
+from tensorprimat.analysis.sides import single_side
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
@@ -18,9 +18,9 @@ from tensorprimat.engines import launch
 from tensorprimat.engines.cluster import executors
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append, run_summary
-from tensorprimat.session.budget import CONFIDENCE, Decision, decide
+from tensorprimat.session.budget import BUDGET_CONFIDENCE, Decision, decide_runs
 from tensorprimat.session.observer import Observer
-from tensorprimat.session.plan import Job, Request, check, job_of, plan_here
+from tensorprimat.session.plan import Job, Request, check_request, job_of, plan_here
 from tensorprimat.session.runs import (
     Place,
     cool_down_after_run,
@@ -31,7 +31,7 @@ from tensorprimat.session.runs import (
     with_provenance,
 )
 
-NAMES = ("a", "b")
+_NAMES = ("a", "b")
 
 
 @dataclass
@@ -55,7 +55,7 @@ def check_pair(requests: Sequence[Request]) -> None:
     if len(requests) != 2:
         raise UsageError("--ab: give it twice, once for each configuration")
     for request in requests:
-        check(request)
+        check_request(request)
         if request.append or request.profile or request.cluster.executor or request.facts.gpu:
             raise UsageError("--ab: not with --append, --profile, --executor or --gpu")
         if request.file is not None:
@@ -64,7 +64,7 @@ def check_pair(requests: Sequence[Request]) -> None:
 
 def sides_of(model: str, requests: Sequence[Request], machine: Machine, stamp: str) -> list[AbSide]:
     """Return the two configurations of a model as sides. Raises UsageError where one of them does not train here."""
-    return [_side_of(name, model, request, machine, stamp) for name, request in zip(NAMES, requests, strict=True)]
+    return [_side_of(name, model, request, machine, stamp) for name, request in zip(_NAMES, requests, strict=True)]
 
 
 def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: str) -> AbSide:
@@ -80,7 +80,9 @@ def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: s
         spec=job.spec.changed(output_dir=str(folder)),
         request=request,
         place=Place(
-            folder=folder, stamp=stamp, default_engine=executors.default_engine(request.cluster, machine.platform)
+            folder=folder,
+            stamp=stamp,
+            default_engine=executors.cluster_default_engine(request.cluster, machine.platform),
         ),
         planned=append.planned_result(job.spec, machine),
     )
@@ -101,7 +103,7 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
                 before = look_before_run(side.request, machine.gpus_of(side.spec), observer, f"run {number}{side.name}")
                 with observer.training(f"{side.job.model} {number}{side.name}", side.spec.max_steps) as show:
                     log = side.place.kept(side.planned, f"run{number}.txt")
-                    ending = launch.run(side.spec, module=side.job.module, log=log, on_line=show)
+                    ending = launch.run_in_process(side.spec, module=side.job.module, log=log, on_line=show)
             except KeyboardInterrupt:
                 return RunError("interrupted; the runs before it are kept")
             if ending.error is not None or ending.result is None:
@@ -110,7 +112,7 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
             measured = with_noise(ending.result, before, machine.gpus_of(side.spec), f"run {number}{side.name}")
             _keep(side, measured, f"{stamp}/{number}")
         results = [side.loaded.result for side in sides if side.loaded is not None]
-        decision = decide(budget, results, runs=number, began=began)
+        decision = decide_runs(budget, results, runs=number, began=began)
         if decision.sentence:
             observer.say(decision.sentence)
         if decision.done:
@@ -135,7 +137,7 @@ def _save(side: AbSide, decision: Decision | None = None) -> None:
 
 def ratio_of(loaded: Sequence[Loaded]) -> Ratio | None:
     """Return the ratio of b to a, also where both have equal settings, so that a comparison would pool them."""
-    assumed = StatedScatter(run_cv=None, confidence=CONFIDENCE)
-    base, candidate = (alone(item.result) for item in loaded)
+    assumed = StatedScatter(run_cv=None, confidence=BUDGET_CONFIDENCE)
+    base, candidate = (single_side(item.result) for item in loaded)
     (ratio,), _ = ratios([compare_groups(base, candidate, assumed)], assumed)
     return ratio

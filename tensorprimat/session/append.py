@@ -35,7 +35,7 @@ def refuse_unlike(earlier: Result, later: Result, *, known_only: bool = False) -
     """
     differences = [
         f"{field.label} ({field.read(earlier)} there, {field.read(later)} here)"
-        for field in identity.differing(earlier, later, unknown_equal=known_only)
+        for field in identity.differing_fields(earlier, later, unknown_equal=known_only)
     ]
     planned = earlier.training_config.max_steps, later.training_config.max_steps
     if planned[0] != planned[1] and not (known_only and None in planned):

@@ -63,7 +63,7 @@ def rank_of(environment: Mapping[str, str]) -> Rank | None:
     )
 
 
-def spec_of(request: Request, place: Rank, machine: Machine) -> RunSpec:
+def spec_of_rank(request: Request, place: Rank, machine: Machine) -> RunSpec:
     """Return the spec that all ranks train. Raises UsageError for options that one training cannot have."""
     for flag, wrong in (
         (f"--model {request.model}", request.model == "all"),
@@ -102,7 +102,7 @@ def set_lightning_tasks(place: Rank) -> None:
         os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(place.world_size // place.nodes))
 
 
-def train(spec: RunSpec) -> tuple[Result | None, TensorPrimatError | None]:
+def train_as_rank(spec: RunSpec) -> tuple[Result | None, TensorPrimatError | None]:
     """Train in this process. Return the result (None except on rank 0; incomplete after an error) and the error."""
     error = None
     with processes.scratch_folder() as scratch:

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorprimat.analysis import stats
-from tensorprimat.analysis.estimates import figure, log_estimate
+from tensorprimat.analysis.estimates import log_estimate, positive_figure
 from tensorprimat.analysis.ratios import StatedScatter, log_ratio
-from tensorprimat.analysis.sides import alone
+from tensorprimat.analysis.sides import single_side
 from tensorprimat.core import quantities
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import significant
 from tensorprimat.core.result import Result
 
-FEWEST_RUNS = 3  # two runs agree by chance too often
-METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "steps_per_second")
-CONFIDENCE = 0.95
+_FEWEST_RUNS = 3  # two runs agree by chance too often
+_METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "steps_per_second")
+BUDGET_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Budget:
         """Return self. Raises UsageError that names the flag of a value out of range."""
         if self.target is not None and not 0 < self.target < 1:
             raise UsageError(f"--target-ci {100 * self.target:g}%: must be between 0 and 100 %, such as 1%")
-        if self.max_runs < FEWEST_RUNS:
-            raise UsageError(f"--max-runs {self.max_runs}: must be at least {FEWEST_RUNS}")
+        if self.max_runs < _FEWEST_RUNS:
+            raise UsageError(f"--max-runs {self.max_runs}: must be at least {_FEWEST_RUNS}")
         if self.minutes is not None and not self.minutes > 0:
             raise UsageError(f"--budget-minutes {self.minutes:g}: must be more than 0")
         return self
@@ -72,26 +72,26 @@ def half_width(results: Sequence[Result], look: int) -> float | None:
 
     look: number of this check of the interval, from 1. None for too few runs.
     """
-    groups = [alone(result) for result in results]
-    metric = next((name for name in METRICS if all(figure(result, name) for result in results)), None)
+    groups = [single_side(result) for result in results]
+    metric = next((name for name in _METRICS if all(positive_figure(result, name) for result in results)), None)
     if metric is None:
         return None
     if len(groups) > 1:
-        log = log_ratio(groups[0], groups[1], metric, StatedScatter(run_cv=None, confidence=CONFIDENCE))
+        log = log_ratio(groups[0], groups[1], metric, StatedScatter(run_cv=None, confidence=BUDGET_CONFIDENCE))
     else:
         log = log_estimate(groups[0], metric)
-    return None if log is None else log.half_width(stats.level_of_look(CONFIDENCE, look))
+    return None if log is None else log.half_width(stats.level_of_look(BUDGET_CONFIDENCE, look))
 
 
-def decide(budget: Budget, results: Sequence[Result], *, runs: int, began: float) -> Decision:
+def decide_runs(budget: Budget, results: Sequence[Result], *, runs: int, began: float) -> Decision:
     """Return the decision after `runs` runs of each configuration: stop, or start another run.
 
     results: one per configuration, with its runs so far. began: time.monotonic() before the first run.
     """
     if budget.target is None:
         return _within_minutes(budget, runs, time.monotonic() - began)
-    look = max(1, runs - FEWEST_RUNS + 1)
-    width = half_width(results, look) if runs >= FEWEST_RUNS else None
+    look = max(1, runs - _FEWEST_RUNS + 1)
+    width = half_width(results, look) if runs >= _FEWEST_RUNS else None
     reached = "" if width is None else f"interval ±{quantities.percent(width)} after {runs} runs"
     goal = f"{100 * budget.target:g} %"
     if width is not None and width <= budget.target and runs >= budget.runs:

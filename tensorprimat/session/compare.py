@@ -13,14 +13,14 @@ from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.analysis.records import Comparison
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
-from tensorprimat.session.sides import Argument, load
+from tensorprimat.session.sides import Argument, load_sides
 
-Source: TypeAlias = "Result | str | PathLike[str]"
-NamedSources: TypeAlias = "Mapping[str, Source | Sequence[Source]]"
+ComparisonSource: TypeAlias = "Result | str | PathLike[str]"
+NamedComparisonSources: TypeAlias = "Mapping[str, ComparisonSource | Sequence[ComparisonSource]]"
 
 
 def compare_sides(
-    *sides: Source | NamedSources,
+    *sides: ComparisonSource | NamedComparisonSources,
     by: str | None = None,
     baseline: str | None = None,
     assume_run_cv: float | None = None,
@@ -57,7 +57,7 @@ def compare_sides(
     if not arguments:
         raise UsageError("no sides: name results, or paths of results, folders or logs")
     several = len(arguments) > 1 or arguments[0].name is not None
-    loaded, notes = load(arguments, by_argument=by is None and several)
+    loaded, notes = load_sides(arguments, by_argument=by is None and several)
     found = compare(
         loaded,
         by=by or "platform",
@@ -71,7 +71,7 @@ def compare_sides(
     return replace(found, warnings=(*notes, *found.warnings))
 
 
-def _arguments(side: Source | NamedSources, number: int) -> list[Argument]:
+def _arguments(side: ComparisonSource | NamedComparisonSources, number: int) -> list[Argument]:
     """Return the arguments of `sides.load` for one argument of `compare_sides`. number: its position, from 1."""
     if not isinstance(side, Mapping):
         return [_argument(side, None, f"result {number}")]
@@ -82,7 +82,7 @@ def _arguments(side: Source | NamedSources, number: int) -> list[Argument]:
     ]
 
 
-def _argument(source: Source, name: str | None, label: str) -> Argument:
+def _argument(source: ComparisonSource, name: str | None, label: str) -> Argument:
     """Return the argument of `sides.load` for one path, or for one result. name: its side; label: instead of a path."""
     if isinstance(source, Result):
         return Argument(path=Path(label), name=name, result=source)

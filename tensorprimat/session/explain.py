@@ -11,9 +11,9 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.explained import FROM_FILE, REPORTED, SECTIONS, Explained, explained, origins, phrase
 from tensorprimat.core.result import MEMORY_KINDS, GpuInfo, MemoryMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.logs import FLAGS, STDIN, Log, citations, named
+from tensorprimat.logs import FACT_FLAGS, STDIN, Log, citations, format_named
 
-VENDORS = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU", None: "platform unknown"}
+_VENDORS = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU", None: "platform unknown"}
 
 
 def overview(result: Result) -> list[tuple[str, str]]:
@@ -21,7 +21,9 @@ def overview(result: Result) -> list[tuple[str, str]]:
     performance, config = result.performance_metrics, result.training_config
     reported = performance.reported
     count = f"{config.num_gpus} × " if config.num_gpus else ""
-    rows = [("GPU", f"{count}{one_line(result.gpu_info.device_name or 'unknown device')} ({VENDORS[result.platform]})")]
+    rows = [
+        ("GPU", f"{count}{one_line(result.gpu_info.device_name or 'unknown device')} ({_VENDORS[result.platform]})")
+    ]
     work = [
         f"{label} {one_line(value)}"
         for label, value in (
@@ -41,7 +43,7 @@ def overview(result: Result) -> list[tuple[str, str]]:
             measured = f"{performance.measured_steps:,} of {performance.total_steps:,} steps measured"
             parts.append(measured)
         rows.append(("step time", ", ".join(parts)))
-    reason = audit_verdict.reason(result.audit)
+    reason = audit_verdict.gap_reason(result.audit)
     off_the_clock = f" ({reason})" if reason else ""
     for label, value in (
         ("tokens/s/GPU", performance.tokens_per_second_per_gpu),
@@ -148,7 +150,9 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
     known = result.provenance.format
     for path in logs:
         if path != STDIN and known not in (None, "result"):
-            found = citations.stating(Log(Path(path)), named(str(known)), result.provenance.segment, record, field)
+            found = citations.stating(
+                Log(Path(path)), format_named(str(known)), result.provenance.segment, record, field
+            )
             shown += [f"  {one_line(path)}:{line}: {one_line(text)}" for line, text in found]
     cited = result.provenance.citations.get(key)
     if len(shown) == 1 and cited:
@@ -171,7 +175,7 @@ def _shown(result: Result, figure: Explained) -> list[str]:
     return [f"  {line}" for line in (*figure.lines, *(origins(result) if figure.term else ()))]
 
 
-_FLAGS = {**FLAGS, "device_name": "--gpu", "model.name": "--model-name", "model.shape": "--shape"}
+_FLAGS = {**FACT_FLAGS, "device_name": "--gpu", "model.name": "--model-name", "model.shape": "--shape"}
 """Setting → flag that states it for a log."""
 _MODEL = ("model.name", "model.parameters", "model.shape", "parameters", "shape")
 _FACTS: dict[str, type[TrainingConfig] | type[GpuInfo]] = {"training_config": TrainingConfig, "gpu_info": GpuInfo}

@@ -37,7 +37,7 @@ class Extracted:
         return identity.paces(self.result)
 
 
-def read_each(
+def extract_each(
     paths: Sequence[str],
     stated: Sequence[Statement],
     *,
@@ -60,14 +60,14 @@ def read_each(
                 results = [logs.read(path, facts=facts, format=format, segment=segment, cited=True)]
             if path != logs.STDIN:
                 parts = paths_of_logs.parts_of(path)
-                results = [paths_of_logs.with_facts(result, parts) for result in results]
+                results = [paths_of_logs.with_path_facts(result, parts) for result in results]
             read += [Extracted(logs=(path,), result=result) for result in results]
         except TensorPrimatError as error:
             refuse(error)
     return read
 
 
-def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[Extracted], list[str]]:
+def joined_logs(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[Extracted], list[str]]:
     """Pool logs of one benchmark as its runs; of several logs of one run (ranks, copies) use only the first.
 
     one_side: the user put the logs on one side of a comparison. Then a fact that only some logs state counts as equal,
@@ -84,7 +84,7 @@ def joined(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[E
         home = None
         for benchmark in benchmarks:
             first = benchmark[0]
-            if identity.differing(first.result, extracted.result, unknown_equal=one_side):
+            if identity.differing_fields(first.result, extracted.result, unknown_equal=one_side):
                 continue
             if not one_side and _other_vendor(first, extracted):
                 notes.append(
@@ -119,7 +119,7 @@ def _twin(extracted: Extracted, benchmarks: Sequence[Sequence[Extracted]]) -> Ex
     """Return an earlier log of the same run, or None. A setting that only one of the two states is no difference."""
     for benchmark in benchmarks:
         for other in benchmark:
-            if identity.same_run(other.result, extracted.result) and not identity.differing(
+            if identity.same_run(other.result, extracted.result) and not identity.differing_fields(
                 other.result, extracted.result, unknown_equal=True
             ):
                 return other
@@ -134,7 +134,7 @@ def _other_vendor(first: Extracted, extracted: Extracted) -> bool:
     """Check that neither log states its platform, and that their paths name different ones."""
     if first.result.platform or extracted.result.platform:
         return False
-    named = {paths_of_logs.platform_of(paths_of_logs.parts_of(one.logs[0])) for one in (first, extracted)}
+    named = {paths_of_logs.platform_in_path(paths_of_logs.parts_of(one.logs[0])) for one in (first, extracted)}
     return None not in named and len(named) > 1
 
 
@@ -179,14 +179,14 @@ def _pooled(members: Sequence[Extracted]) -> Extracted:
     return Extracted(logs=tuple(name for extracted in members for name in extracted.logs), result=result)
 
 
-def follow(path: Path, stated: Sequence[Statement], format: str | None) -> Iterator[str]:
+def follow_log(path: Path, stated: Sequence[Statement], format: str | None) -> Iterator[str]:
     """Yield a line each time the log has changed, without end. Raises InputError for a file that cannot be read."""
     seen = None
-    files.opening(path, 1)  # a file that cannot be read is refused at once
+    files.first_bytes(path, 1)  # a file that cannot be read is refused at once
     yield f"following {path}; Ctrl-C ends it and writes the result"
     while True:
         started = time.monotonic()
-        if (state := regular.state(path)) != seen:
+        if (state := regular.file_state(path)) != seen:
             seen = state
             yield _progress(path, stated, format)
         time.sleep(max(FOLLOW_SECONDS, 5 * (time.monotonic() - started)))

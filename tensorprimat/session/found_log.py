@@ -21,7 +21,7 @@ SAME_MEMORY = 0.005  # relative; logs print two decimals of GiB, and the variant
 ORIGIN = "this machine's GPU: vendor and memory agree with the log"
 
 
-def read(path: Path, model: str, facts: UserFacts, machine: Machine) -> Result:
+def read_found_log(path: Path, model: str, facts: UserFacts, machine: Machine) -> Result:
     """Return the log as a result of the model. Raises InputError for a file that cannot be read.
 
     facts: the user's statements, which override those of the log.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorprimat.analysis.sides import model_of
+from tensorprimat.analysis.sides import paired_model
 from tensorprimat.core import names
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.store import HISTORY, Loaded, load_all
@@ -34,7 +34,7 @@ def results_of(paths: Sequence[Path], *, model: str | None) -> tuple[list[Loaded
     if refusals and not found:
         raise refusals[0]
     if model is not None:
-        found = [one for one in found if model_of(one.result) == names.key(model)]
+        found = [one for one in found if paired_model(one.result) == names.key(model)]
         if not found:
             raise UsageError(f"--model {model}: no result of that model here")
     return found, left_out

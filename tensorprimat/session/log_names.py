@@ -19,7 +19,7 @@ def expand(named: Sequence[str]) -> list[str]:
     for name in named:
         path = Path(name)
         if path.is_dir():
-            found = files_of(path)
+            found = log_files_of(path)
         elif any(sign in name for sign in "*?[") and not path.exists():
             found = sorted(glob.glob(name, recursive=True))
         else:
@@ -40,8 +40,8 @@ def _empty_folder(folder: Path) -> InputError:
     )
 
 
-def files_of(folder: Path) -> list[str]:
+def log_files_of(folder: Path) -> list[str]:
     """Return the paths to read in a folder: the folder itself if it is one log (TensorBoard), else its files."""
-    if logs.detect(Log(folder)) is not None:
+    if logs.detect_format(Log(folder)) is not None:
         return [str(folder)]
     return sorted(str(inside) for inside in folder.iterdir() if inside.is_file())

@@ -45,7 +45,7 @@ def comparison_of(
             raise UsageError("--plot draws one task, or one GPU's scaling; name GPUs instead of vendors")
         return OfVendors(rounds=mlperf_scaling.fastest_by_round(entries, [vendor for vendor in vendors if vendor]))
     if len(names) == 2:
-        tasks = mlperf_compare.compare(entries, *names)
+        tasks = mlperf_compare.compare_gpus(entries, *names)
         if for_plot and len(tasks) > 1:
             raise UsageError(
                 f"--plot draws one task, and {len(tasks)} are shared; select one with --benchmark and --gpus"
@@ -57,7 +57,7 @@ def comparison_of(
     if not ours:
         there = sorted({entry.gpu for entry in entries if entry.gpu})
         raise UsageError(f"{names[0]}: no entry of this GPU; there are {', '.join(there)}")
-    found = OfOneGpu(scalings=mlperf_scaling.scalings(ours, confidence), rounds=mlperf_scaling.over_rounds(ours))
+    found = OfOneGpu(scalings=mlperf_scaling.strong_scalings(ours, confidence), rounds=mlperf_scaling.over_rounds(ours))
     if for_plot and len({one.benchmark for one in found.scalings}) != 1:
         scaled = dict.fromkeys(one.benchmark for one in found.scalings) or ["none with several numbers of GPUs"]
         raise UsageError(f"--plot draws the scaling of one benchmark; name it by --benchmark ({', '.join(scaled)})")

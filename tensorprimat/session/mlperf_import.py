@@ -8,13 +8,13 @@ from tensorprimat.core.mlperf_library import Entry, Library
 from tensorprimat.logs.mlperf import round as mlperf_round
 from tensorprimat.session.second_process import in_processes
 
-WORTH_A_PROCESS = 8  # number of entries for which starting a process pays
+_WORTH_A_PROCESS = 8  # number of entries for which starting a process pays
 LICENCE = "Apache-2.0"
 
 
-def entries(found: mlperf_round.Found) -> Iterator[Entry]:
+def imported_entries(found: mlperf_round.Found) -> Iterator[Entry]:
     """Return the entries of a round one by one as they are read. Raises RunError where a process is killed."""
-    return in_processes(mlperf_round.read, found.pairs, worth=WORTH_A_PROCESS)
+    return in_processes(mlperf_round.read_entry, found.pairs, worth=_WORTH_A_PROCESS)
 
 
 def library(found: mlperf_round.Found, read: list[Entry], *, round: str) -> Library:

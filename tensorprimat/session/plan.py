@@ -14,7 +14,7 @@ from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.stated import UserFacts
 from tensorprimat.engines import prepare, profiling
-from tensorprimat.engines.choice import Obstacle, Plan, choose, in_order, looks_for_logs
+from tensorprimat.engines.choice import Obstacle, Plan, choose_engines, in_order, looks_for_logs
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.modules import modules_of
@@ -105,7 +105,7 @@ def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, 
             if value is not None:
                 raise UsageError(f"{flag} {value}: applies to one model; give --model too")
     typed = {"gpu": gpu, "shape": shape, "model_name": model_name}
-    return UserFacts(**{one.field: one.value for one in statements.read(typed, sides=False)})
+    return UserFacts(**{one.field: one.value for one in statements.read_statements(typed, sides=False)})
 
 
 def check_facts(request: Request, jobs: Sequence[Job]) -> None:
@@ -122,7 +122,7 @@ def check_facts(request: Request, jobs: Sequence[Job]) -> None:
         raise UsageError(f"{flag}: states a fact about a log, and no log is read here{instead.get(field_name, '')}")
 
 
-def check(request: Request) -> None:
+def check_request(request: Request) -> None:
     """Raise UsageError for flags with which neither training nor reading a log could work."""
     if request.settings.config is None and request.model not in (*MODELS, "all"):
         raise UsageError(f"--model {request.model}: no such model; models: {', '.join(MODELS)}, all")
@@ -135,7 +135,7 @@ def check(request: Request) -> None:
     settings = request.settings
     settings.check()
     prepare.check_folder(request.output)
-    executors.check(request.cluster, nodes=settings.num_nodes, folder=request.output, dry_run=request.dry_run)
+    executors.check_cluster(request.cluster, nodes=settings.num_nodes, folder=request.output, dry_run=request.dry_run)
 
 
 def plan_of(request: Request, machine: Machine) -> tuple[Request, Machine, Mapping[str, discover.Search], Plan]:
@@ -149,8 +149,8 @@ def plan_of(request: Request, machine: Machine) -> tuple[Request, Machine, Mappi
         if not request.dry_run or request.facts.gpu is None or any(search.path for search in searches.values()):
             return request, seen, searches, plan
         return _plan_for(request.facts.gpu, request, machine)
-    node = executors.machine_of(request.cluster, request.settings.num_gpus, machine)
-    plan = executors.plan(
+    node = executors.node_machine(request.cluster, request.settings.num_gpus, machine)
+    plan = executors.plan_engines(
         request.engine,
         request.cluster,
         platform=node.platform,
@@ -165,7 +165,7 @@ def _plan_for(
 ) -> tuple[Request, Machine, Mapping[str, discover.Search], Plan]:
     """Return the request with the GPU to plan for, a machine with that GPU, no searches, and the plan for it."""
     asked = replace(request, cluster=request.cluster.changed(gpu=gpu), facts=replace(request.facts, gpu=None))
-    node = executors.machine_of(asked.cluster, request.settings.num_gpus, machine)
+    node = executors.node_machine(asked.cluster, request.settings.num_gpus, machine)
     order: Sequence[str] = (request.engine,)
     if request.engine == "auto":
         order = NVIDIA_ORDER if node.platform == "nvd" else (OWN,)
@@ -186,8 +186,8 @@ def plan_here(
     if checkout is not None and configured is not None:
         machine = checkout.machine_of(machine)
     from_logs = looks_for_logs(request.engine, machine.platform) and configured is None
-    searches = discover.find(chosen) if from_logs else {}
-    plan = choose(
+    searches = discover.find_logs(chosen) if from_logs else {}
+    plan = choose_engines(
         request.engine,
         platform=machine.platform,
         models=chosen,
@@ -222,7 +222,7 @@ def job_of(
     if elsewhere:
         spec = spec.changed(options={executors.OPTION: elsewhere})
     if request.profile is not None:
-        profiling.check(request.profile, engine)
+        profiling.check_profiler(request.profile, engine)
         if elsewhere:
             raise UsageError(f"--profile {request.profile}: not with --executor {elsewhere}; profile on one machine")
         if request.runs > 1 or request.append:
@@ -234,6 +234,6 @@ def job_of(
         if request.cluster.gpu:  # --gpu holds the catalogue's name; the results hold the driver's name
             planned = planned.changed(gpu_info=GpuInfo())
         earlier = appending.latest(
-            planned, request.output, default_engine=executors.default_engine(request.cluster, machine.platform)
+            planned, request.output, default_engine=executors.cluster_default_engine(request.cluster, machine.platform)
         )
     return Job(model=model, engine=engine, spec=spec, earlier=earlier)

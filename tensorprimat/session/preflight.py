@@ -36,7 +36,7 @@ class RecordPlace:
     def keep(self, found: Preflight) -> Path:
         """Write the record and return its path. Raises OSError."""
         if self.file is None:
-            return records.save(found, self.folder / records.FOLDER)
+            return records.save(found, self.folder / records.PREFLIGHT_FOLDER)
         write_atomically(self.file, found.model_dump_json(indent=2))
         return self.file
 
@@ -89,7 +89,7 @@ def _check_share(least_share: float | None, devices: int, device_name: str | Non
         )
 
 
-def measure(
+def _measure(
     device: str, *, quick: bool, on_part: OnPart, least_share: float | None = None
 ) -> tuple[Preflight, list[str]] | None:
     """Measure this machine; return the record and a sentence for everything that disturbed it.
@@ -97,7 +97,7 @@ def measure(
     Return None on every rank but the first, which collects the measurements of all ranks. Raises UsageError for a
     device that does not exist, and for a least_share without another device or a published rate to compare with.
     """
-    machine = platform.detect(cpu=device == "cpu")
+    machine = platform.detect_platform(cpu=device == "cpu")
     chosen = device_of(device, machine)
     here = 1 if chosen == "cpu" else machine.gpu_info.device_count or 1
     _check_share(least_share, max(here, world_size()), machine.gpu_info.device_name)
@@ -105,20 +105,20 @@ def measure(
 
     is_first = int(os.environ.get("RANK", "0")) == 0
     alone = world_size() == 1  # several processes of torchrun would report each other as foreign processes
-    before = noise.look(machine.gpu_ids) if alone else None
-    found = preflight.measure(machine, chosen, quick=quick, on_part=on_part if is_first else lambda _: None)
+    before = noise.observe_machine(machine.gpu_ids) if alone else None
+    found = preflight.measure_machine(machine, chosen, quick=quick, on_part=on_part if is_first else lambda _: None)
     if not is_first:
         return None
     disturbed: list[str] = []
     if before is not None:
-        after = noise.look(machine.gpu_ids)
+        after = noise.observe_machine(machine.gpu_ids)
         disturbed = [*noise.company(before, "before the measurement"), *noise.moved(before, after, "meanwhile")]
         without_us = replace(after, gpus=())  # without GPU processes: this process uses the GPUs by now
         disturbed += [] if disturbed else noise.company(without_us, "after the measurement")
     return found.changed(warnings=(*found.warnings, *disturbed)), disturbed
 
 
-def run(
+def run_preflight(
     device: str, place: RecordPlace, *, quick: bool, keep_noisy: bool, least_share: float | None, on_part: OnPart
 ) -> Outcome | None:
     """Measure this machine and keep the record; return None on every rank but the first.
@@ -126,7 +126,7 @@ def run(
     keep_noisy: keep the record even if the machine was busy. least_share: share (0 to 1) of the median GPU's rate that
     each GPU must reach; for a single GPU, share of the best published rate.
     """
-    measured = measure(device, quick=quick, on_part=on_part, least_share=least_share)
+    measured = _measure(device, quick=quick, on_part=on_part, least_share=least_share)
     if measured is None:
         return None
     found, disturbed = measured
@@ -142,7 +142,7 @@ RANK_MODULE = "tensorprimat.micro.preflight_rank"
 """Module that measures in the ranks of a job."""
 
 
-def spec_of(
+def spec_of_preflight(
     device: str, cluster: Cluster, place: RecordPlace, *, quick: bool, num_gpus: int | None, nodes: int, dry_run: bool
 ) -> PreflightSpec | None:
     """Return the preflight of a cluster's nodes; None without --executor, where this machine is measured.
@@ -154,7 +154,7 @@ def spec_of(
             raise UsageError(f"{flag} {value}: must be at least 1")
     if cluster.executor and cluster.executor not in TAKEN:
         raise UsageError(f"--executor {cluster.executor}: preflight runs with {' or '.join(TAKEN)} only")
-    executors.check(cluster, nodes=nodes, folder=place.folder, dry_run=dry_run, command="preflight")
+    executors.check_cluster(cluster, nodes=nodes, folder=place.folder, dry_run=dry_run, command="preflight")
     if not cluster.executor:
         if num_gpus is not None:
             raise UsageError(f"--num-gpus {num_gpus}: needs --executor, or torchrun, which starts a process for each")
@@ -163,7 +163,7 @@ def spec_of(
         return None
     if device not in ("auto", "cpu", "cuda"):
         raise UsageError(f"--device {device}: with --executor it must be auto, cpu or cuda")
-    node = executors.machine_of(cluster, num_gpus, platform.detect(cpu=device == "cpu"))
+    node = executors.node_machine(cluster, num_gpus, platform.detect_platform(cpu=device == "cpu"))
     if device == "cuda" and node.platform == "cpu":
         raise UsageError("--device cuda: this machine has no GPU; --gpu NAME names the GPU of each node")
     own = 1 if node.platform == "cpu" else node.gpu_info.device_count or 1
@@ -174,9 +174,9 @@ TAKEN = ("slurm", "local")
 """Executors that a preflight can use, because their ranks see this machine's files."""
 
 
-def script(spec: PreflightSpec, cluster: Cluster, place: RecordPlace) -> str:
+def preflight_script(spec: PreflightSpec, cluster: Cluster, place: RecordPlace) -> str:
     """Return the script that a preflight would submit. Raises RunError if NeMo-Run cannot write it."""
-    return submit.script(spec, cluster, module=RANK_MODULE, folder=place.folder / "cluster" / "dry_run")
+    return submit.executor_script(spec, cluster, module=RANK_MODULE, folder=place.folder / "cluster" / "dry_run")
 
 
 def run_on_cluster(
@@ -194,7 +194,7 @@ def run_on_cluster(
         spec_file, result_file, stderr_file = (scratch / name for name in ("spec.json", "result.json", "stderr"))
         spec_file.write_text(spec.model_dump_json())
         engine = [sys.executable, "-m", RANK_MODULE, "--spec", str(spec_file), "--result", str(result_file)]
-        command = [*submit.wrapping(cluster, folder), *engine]
+        command = [*submit.submit_command(cluster, folder), *engine]
         code, interrupted = launch.supervise(command, stderr_file=stderr_file, scratch=scratch, on_line=on_line)
         if interrupted or code:
             lines = stderr_file.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -12,7 +12,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.spec import MODELS
 from tensorprimat.engines.primus import checkout
 from tensorprimat.engines.primus.config import Effective, effective
-from tensorprimat.engines.primus.spec import SETTINGS
+from tensorprimat.engines.primus.spec import MEGATRON_NAMES
 
 ALSO_SHOWN = ("train_iters", "expert_model_parallel_size", "recompute_granularity", "mock_data")
 """Settings of Primus that are shown too, although no methodology states them."""
@@ -56,7 +56,7 @@ def configurations_of(
         nvidia = _nvidia_side(methodology, name, gpu)
         pairs = [
             SettingPair(name=setting, primus=sets.settings.get(setting), nvidia=getattr(nvidia, field, None))
-            for field, setting in SETTINGS.items()
+            for field, setting in MEGATRON_NAMES.items()
         ]
         pairs.append(SettingPair(name="precision", primus=sets.precision, nvidia=nvidia.precision if nvidia else None))
         pairs += [SettingPair(name=setting, primus=sets.settings.get(setting)) for setting in ALSO_SHOWN]
@@ -71,7 +71,7 @@ def _chosen(config: Path | None, model: str | None, precision: str | None) -> li
     """Return model and path of each configuration; the name of a file may contain its model."""
     if config is not None:
         return [(model or next((one for one in MODELS if one in config.name.lower()), None), config)]
-    root = checkout.find()
+    root = checkout.find_checkout()
     if root is None:
         raise UsageError("no Primus checkout here; set PRIMUS_PATH, or name a configuration file")
     gpu, _ = checkout.gpu_model()

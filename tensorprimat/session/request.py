@@ -13,8 +13,8 @@ from tensorprimat.engines.registry import OWN
 from tensorprimat.session.budget import Budget
 from tensorprimat.session.plan import Request, stated_facts
 
-DEFAULT_FOLDER = Path("output")
-TAKEN = ("runs", "append", "typed", "dry_run", "json", "profile")
+_DEFAULT_FOLDER = Path("output")
+_TAKEN = ("runs", "append", "typed", "dry_run", "json", "profile")
 """Options that are copied into a request unchanged."""
 
 
@@ -31,13 +31,13 @@ def request_of(
     options: values by parameter of the command. settings: values by field of RunSettings. cluster: --executor and its
     flags; without an executor, --gpu is a fact about a log. file: the file that --output names; None for a folder.
     """
-    model, config = model_of(options["model"], options["engine"])
+    model, config = _model_of(options["model"], options["engine"])
     recompute = _recompute(options["recompute"], settings.get("recompute"))
     return Request(
-        **{name: options[name] for name in TAKEN},
+        **{name: options[name] for name in _TAKEN},
         model=model,
         engine=OWN if config and options["engine"] == "auto" else options["engine"],
-        output=DEFAULT_FOLDER if file else options["output"],
+        output=_DEFAULT_FOLDER if file else options["output"],
         file=file,
         cooldown_seconds=options["cooldown"],
         cluster=cluster if cluster.executor else cluster.changed(gpu=None),
@@ -52,7 +52,7 @@ def request_of(
     )
 
 
-def model_of(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
+def _model_of(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
     """Return the model's name, and its configuration if --model is a file.
 
     Raises UsageError for a file with an engine that cannot train it.
@@ -63,7 +63,7 @@ def model_of(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
 
     if engine not in ("auto", OWN):
         raise UsageError(f"--engine {engine}: trains {', '.join(MODELS)}; for --model {text} use --engine {OWN}")
-    return torch_config.read(text)
+    return torch_config.read_model_config(text)
 
 
 def _recompute(switch: bool, stated: str | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import LABELS, Machine
 
 RECOMPUTED = {"full": "all layers", "every second layer": "every second layer"}
-UNMEASURED = "not measured"
+_UNMEASURED = "not measured"
 SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/GPU", "Peak memory")
 
 
@@ -37,12 +37,12 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
         *([("Parallel", parallel(spec))] if spec.model_parallel_size > 1 else []),
         *([("Methodology", spec.methodology)] if spec.methodology else []),
         *(("Note", note) for note in spec.notes),
-        *([("Memory", needed)] if (needed := memory(spec, machine)) else []),
+        *([("Memory", needed)] if (needed := memory_estimate_text(spec, machine)) else []),
         ("Steps", f"{_steps(spec)}{repeated}"),
     ]
 
 
-def memory(spec: RunSpec, machine: Machine) -> str | None:
+def memory_estimate_text(spec: RunSpec, machine: Machine) -> str | None:
     """Return the estimated memory of one GPU, with its parts; None for an engine without an estimate."""
     device_name = machine.gpu_info.device_name
     needed = prepare.memory_estimate(spec, device_name)
@@ -161,19 +161,19 @@ def _short_memory(result: Result) -> str:
     for kind, peak in (result.memory_metrics or MemoryMetrics()).peaks().items():
         return f"{quantities.gigabytes(peak)} {MEMORY_KINDS[kind]}"
     host = result.host_memory_peak_gb
-    return UNMEASURED if host is None else f"{quantities.gigabytes(host)} process"
+    return _UNMEASURED if host is None else f"{quantities.gigabytes(host)} process"
 
 
 def _step_time(result: Result) -> str:
     figures = result.performance_metrics
     if figures.avg_step_time_seconds is None:
-        return UNMEASURED
+        return _UNMEASURED
     spread = "" if figures.cv_step_time is None else f", ± {quantities.percent(figures.cv_step_time)} from step to step"
     return f"{quantities.seconds(figures.avg_step_time_seconds)}{spread}"
 
 
 def _with_unit(value: float | None, unit: str, decimals: int) -> str:
-    return UNMEASURED if value is None else f"{quantities.fixed(value, decimals)} {unit}"
+    return _UNMEASURED if value is None else f"{quantities.fixed(value, decimals)} {unit}"
 
 
 def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
@@ -183,4 +183,4 @@ def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
     peaks = [f"{quantities.gigabytes(peak)} {words[kind]}" for kind, peak in known.items()]
     if not peaks and host_gb is not None:
         peaks = [f"{quantities.gigabytes(host_gb)} resident in the training process (no device memory on a CPU)"]
-    return ", ".join(peaks) or UNMEASURED
+    return ", ".join(peaks) or _UNMEASURED

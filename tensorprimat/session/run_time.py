@@ -119,7 +119,7 @@ def with_note(before: RunSpec, after: RunSpec, minutes: float) -> RunSpec:
     return after.changed(notes=(*after.notes, note))
 
 
-def sentence(
+def run_time_sentence(
     specs: Sequence[RunSpec],
     machine: Machine,
     *,

@@ -25,7 +25,7 @@ from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append, found_log, run_summary, run_time
-from tensorprimat.session.budget import decide
+from tensorprimat.session.budget import decide_runs
 from tensorprimat.session.observer import Observer
 from tensorprimat.session.plan import Job, Request
 
@@ -43,12 +43,12 @@ class ModelOutcome:
     interrupted: bool = False
 
 
-def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer: Observer, stamp: str) -> ModelOutcome:
+def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer: Observer, stamp: str) -> ModelOutcome:
     """Train every run of one model, save each as it ends, and return the outcome."""
     planned = append.planned_result(spec, machine)
-    default = executors.default_engine(request.cluster, machine.platform)
+    default = executors.cluster_default_engine(request.cluster, machine.platform)
     place = Place(folder=request.output, stamp=stamp, default_engine=default)
-    observer.block(f"BENCHMARK START - {title_of(spec)} on {machine.label}", start_rows(spec, request, machine))
+    observer.block(f"BENCHMARK START - {_title_of(spec)} on {machine.label}", _start_rows(spec, request, machine))
     if request.profile is not None:
         return _profile(job, spec, request.profile, place, planned, observer)
     outcome = ModelOutcome(model=job.model)
@@ -64,19 +64,21 @@ def train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer:
             before = look_before_run(request, gpus, observer, f"run {run}")
             with observer.training(f"{job.model} run {run}/{budget.most}", spec.max_steps) as show:
                 log = place.kept(planned, f"run{run}.txt")
-                elsewhere = submit.wrapping(request.cluster, place.elsewhere(planned, run))
-                ending = launch.run(spec, module=job.module, log=log, on_line=show, wrapping=elsewhere)
+                elsewhere = submit.submit_command(request.cluster, place.elsewhere(planned, run))
+                ending = launch.run_in_process(spec, module=job.module, log=log, on_line=show, wrapping=elsewhere)
         except KeyboardInterrupt:  # outside of `launch.run`, such as while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
         if ending.error is not None or ending.result is None:
-            error = explained(ending.error, run, budget.most, kept=outcome.path, partial=_begun(ending, place, run))
+            error = explained_error(
+                ending.error, run, budget.most, kept=outcome.path, partial=_begun(ending, place, run)
+            )
             return replace(outcome, error=error, interrupted=ending.interrupted)
         if job.earlier is not None:
             place.check_append(job.earlier, ending.result)
         observer.say(run_summary.run_line(ending.result, run))
         parts.append(with_noise(ending.result, before, gpus, f"run {run}"))
         result = with_notes(with_command(pool(parts)), spec)
-        decision = decide(budget, [result], runs=run, began=began)
+        decision = decide_runs(budget, [result], runs=run, began=began)
         looks = decision.looks + (0 if job.earlier is None else job.earlier.provenance.looks)
         result = decision.noted(with_provenance(result, looks=looks))
         outcome = replace(outcome, result=result, path=place.save(result))
@@ -94,7 +96,7 @@ def look_before_run(request: Request, gpus: Sequence[str], observer: Observer, r
     """
     if request.cluster.executor:
         return None
-    before = noise.look(gpus)
+    before = noise.observe_machine(gpus)
     for warning in noise.about(before, f"before {run}"):
         observer.warn(warning)
     return before
@@ -104,7 +106,7 @@ def with_noise(result: Result, before: noise.NoiseReading | None, gpus: Sequence
     """Return the result with warnings about other work before or after the run, and about limits that changed."""
     if before is None:
         return result
-    after = noise.look(gpus)
+    after = noise.observe_machine(gpus)
     warnings = [*noise.about(before, f"before {run}"), *noise.about(after, f"after {run}")]
     warnings += noise.moved(before, after, f"during {run}")
     return result.changed(warnings=(*result.warnings, *warnings)) if warnings else result
@@ -140,10 +142,10 @@ def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Resu
     stem.parent.mkdir(parents=True, exist_ok=True)
     spec = spec.changed(options={**spec.options, **profiling.options(profiler, stem)})
     with observer.training(f"{job.model} profiled", spec.max_steps) as show:
-        log, around = place.kept(planned, "run1.txt"), profiling.wrapping(profiler, stem)
-        ending = launch.run(spec, module=job.module, log=log, on_line=show, wrapping=around)
+        log, around = place.kept(planned, "run1.txt"), profiling.profiler_command(profiler, stem)
+        ending = launch.run_in_process(spec, module=job.module, log=log, on_line=show, wrapping=around)
     if ending.result is None or ending.error is not None:
-        error = explained(ending.error, 1, 1, kept=None, partial=None)
+        error = explained_error(ending.error, 1, 1, kept=None, partial=None)
         return ModelOutcome(model=job.model, error=error, interrupted=ending.interrupted)
     result = with_command(pool([with_provenance(ending.result, profiled=True)]))
     path = store.write(result, place.kept(result, "profiled.json"))
@@ -188,10 +190,10 @@ class Place:
             raise UsageError(f"{error} (this run is in {kept})") from error
 
 
-def start_rows(spec: RunSpec, request: Request, machine: Machine) -> list[tuple[str, str]]:
+def _start_rows(spec: RunSpec, request: Request, machine: Machine) -> list[tuple[str, str]]:
     rows = run_summary.start_rows(spec, machine, runs=request.runs, cooldown_seconds=cooldown_of(request, machine))
     if request.cluster.executor:
-        rows.append(("Nodes", executors.describe(request.cluster, spec.num_nodes)))
+        rows.append(("Nodes", executors.describe_cluster(request.cluster, spec.num_nodes)))
     return rows
 
 
@@ -201,7 +203,7 @@ def cooldown_of(request: Request, machine: Machine) -> float:
     return default if request.cooldown_seconds is None else request.cooldown_seconds
 
 
-def explained(
+def explained_error(
     error: TensorPrimatError | None, run: int, runs: int, *, kept: Path | None, partial: str | None
 ) -> TensorPrimatError:
     """Return the error of a run with the run's number and the files that hold the measurements.
@@ -215,7 +217,7 @@ def explained(
     return type(cause)(f"{which}{cause}{finished}{begun}")
 
 
-def title_of(spec: RunSpec) -> str:
+def _title_of(spec: RunSpec) -> str:
     return model_of(spec).title
 
 
@@ -243,7 +245,7 @@ def within_budget(request: Request, jobs: list[Job], machine: Machine, observer:
         jobs = [replace(job, spec=specs[job.model]) if job.spec is not None else job for job in jobs]
         request = replace(request, budget=replace(budget, minutes=budget.minutes / len(specs)))
     if machine.platform != "cpu":
-        told = run_time.sentence(
+        told = run_time.run_time_sentence(
             list(specs.values()), machine, runs=request.runs, pause=pause, minutes=budget.minutes, fit=fit
         )
         observer.say(told)
@@ -267,7 +269,7 @@ def outcomes_of(
             continue
         try:
             if job.spec is not None:
-                outcome = train(job, job.spec, request, machine, observer, stamp)
+                outcome = _train(job, job.spec, request, machine, observer, stamp)
             else:
                 outcome = _read(job, request, machine, stamp)
         except TensorPrimatError as error:
@@ -287,6 +289,6 @@ def _read(job: Job, request: Request, machine: Machine, stamp: str) -> ModelOutc
         raise RunError("no log to read")
     settings = request.settings
     facts = replace(request.facts, preset=settings.preset, **{name: getattr(settings, name) for name in OF_A_LOG})
-    result = found_log.read(job.search.path, job.model, facts, machine)
+    result = found_log.read_found_log(job.search.path, job.model, facts, machine)
     result = methodology.label(with_command(result), settings.methodology)
     return ModelOutcome(model=job.model, result=result, path=store.save(result, request.output, stamp=stamp))

@@ -14,12 +14,12 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded, Read, ReadOutcome
 from tensorprimat.core.summary import summarise
 from tensorprimat.logs.text import Log
-from tensorprimat.session.extract import joined, read_each
-from tensorprimat.session.log_names import files_of
+from tensorprimat.session.extract import extract_each, joined_logs
+from tensorprimat.session.log_names import log_files_of
 from tensorprimat.session.second_process import StartCall, uncollected
 
 SCALING = "scaling.json"  # file next to the logs of an MLPerf submission
-SUFFIXES = (
+_SUFFIXES = (
     *(".json", ".jsonl", ".csv", ".log", ".txt", ".out", ".err", ".wandb"),
     *(".gz", ".xz", ".bz2", ".zst", ".zip"),
 )
@@ -39,7 +39,7 @@ class Argument:
     """Result that a Python program passes; the path is then only its label."""
 
 
-def parse(words: Sequence[str]) -> list[Argument]:
+def parse_argument(words: Sequence[str]) -> list[Argument]:
     """Split NAME=PATH, unless the whole names a file or NAME has a slash. Raises UsageError for an empty part.
 
     >>> parse(["base=old/", "new.json"])
@@ -57,8 +57,8 @@ def parse(words: Sequence[str]) -> list[Argument]:
     return arguments
 
 
-def load(
-    arguments: Sequence[Argument], *, by_argument: bool, read: Read = store.read_each
+def load_sides(
+    arguments: Sequence[Argument], *, by_argument: bool, read: Read = store.load_each
 ) -> tuple[list[Loaded], list[str]]:
     """Read every argument; logs are read as `tprimat extract` reads them. Returns results, and notes for the user.
 
@@ -99,11 +99,11 @@ def load(
 def read_in_two(start_call: StartCall, files: Sequence[Path]) -> list[ReadOutcome]:
     """Read result files; from MANY_FILES on, two processes share them."""
     if len(files) < MANY_FILES:
-        return store.read_each(files)
+        return store.load_each(files)
     half = len(files) // 2
     with uncollected():
-        second = start_call(store.read_each, files[half:])
-        return [*store.read_each(files[:half]), *second()]
+        second = start_call(store.load_each, files[half:])
+        return [*store.load_each(files[:half]), *second()]
 
 
 def _provisional(arguments: Sequence[Argument]) -> list[str | None]:
@@ -126,7 +126,7 @@ def _plain(path: Path) -> Path:
     path = path if path.name else path.absolute()
     if path.name.startswith(EVENTS):
         path = path.absolute().parent
-    while path.suffix in SUFFIXES:
+    while path.suffix in _SUFFIXES:
         path = path.with_suffix("")
     return path
 
@@ -164,7 +164,7 @@ def _holds_result(path: Path) -> bool:
         is_result = False
     if is_result:
         return True
-    return path.suffix.lower() == ".json" and logs.detect(Log(path)) is None
+    return path.suffix.lower() == ".json" and logs.detect_format(Log(path)) is None
 
 
 def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
@@ -172,7 +172,7 @@ def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded
     try:
         return store.load_all([folder], read=read)
     except InputError as refusal:
-        files = files_of(folder)
+        files = log_files_of(folder)
         logs_of_folder = [file for file in files if Path(file).name != SCALING]
         try:
             found, notes = _of_logs(logs_of_folder, one_side=one_side)
@@ -211,7 +211,7 @@ def _of_subfolders(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Lo
     except InputError:  # no results: their files may be logs
         pass
     try:
-        found, notes = _of_logs([file for path in inside for file in files_of(path)], one_side=one_side)
+        found, notes = _of_logs([file for path in inside for file in log_files_of(path)], one_side=one_side)
     except InputError:
         return [], []
     return found, [note, *notes]
@@ -225,7 +225,7 @@ def _of_logs(paths: Sequence[str], *, one_side: bool) -> tuple[list[Loaded], lis
             raise error
         notes.append(f"left out: {error}")
 
-    extracted, odd = joined(read_each(paths, (), format=None, refuse=refuse), one_side=one_side)
+    extracted, odd = joined_logs(extract_each(paths, (), format=None, refuse=refuse), one_side=one_side)
     if not extracted and paths:
         raise InputError("neither a result nor a training log", path=Path(paths[0]).parent)
     return [Loaded(path=Path(one.logs[0]), result=one.result) for one in extracted], [*notes, *odd]

@@ -11,10 +11,10 @@ from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.statements import Statement, check_sides, words_of, words_of_file
 from tensorprimat.core.surveyed import Item, Survey, SurveyedFile
 from tensorprimat.logs import survey
-from tensorprimat.session.extract import Extracted, joined
+from tensorprimat.session.extract import Extracted, joined_logs
 from tensorprimat.session.second_process import in_processes
 
-WORTH_A_PROCESS = 200  # files: a process takes half a second to start, a small log three milliseconds
+_WORTH_A_PROCESS = 200  # files: a process takes half a second to start, a small log three milliseconds
 ITEMS_AT_ONCE = 16
 
 ShowProgress = Callable[[Iterable[SurveyedFile], int], Iterable[SurveyedFile]]
@@ -31,14 +31,14 @@ def survey_folders(
     places = _places(folders)
     items = list(survey.items(places))
     look = partial(_look, stated=stated, alone=len(items) == 1)
-    every = list(watch(in_processes(look, items, worth=WORTH_A_PROCESS, at_once=ITEMS_AT_ONCE), len(items)))
+    every = list(watch(in_processes(look, items, worth=_WORTH_A_PROCESS, at_once=ITEMS_AT_ONCE), len(items)))
     found = [finding for finding in every if not finding.is_foreign]
     if stated and found:
         check_sides(stated, [_words(finding) for finding in found])
     saved: list[Path] = []
     notes: list[str] = []
     if save_to is not None:
-        saved, notes = _save(found, save_to, partial(survey.look, stated=stated, alone=len(items) == 1))
+        saved, notes = _save(found, save_to, partial(survey.survey_item, stated=stated, alone=len(items) == 1))
     return Survey(
         places=tuple(places),
         found=tuple(found),
@@ -66,7 +66,7 @@ def _words(finding: SurveyedFile) -> set[str]:
 
 
 def _look(item: Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFile:
-    return survey.look(item, stated, alone=alone).without_steps()
+    return survey.survey_item(item, stated, alone=alone).without_steps()
 
 
 def _save(
@@ -89,7 +89,7 @@ def _save(
             for finding in ordered
             if (result := look(finding.item).result) is not None
         ]
-        whole, remarks = joined([one for one in read if one.result.complete])
+        whole, remarks = joined_logs([one for one in read if one.result.complete])
         notes += remarks
         notes += [
             f"{' and '.join(one.logs)}: equal settings and similar speed; saved as {len(one.logs)} runs of one result"

@@ -121,7 +121,7 @@ def test_a_layer_keeps_the_estimated_bytes(gated):
     hidden = torch.randn(TOKENS, 1, 512, dtype=torch.bfloat16, requires_grad=True)
     with autograd_memory.kept_for_backward(layer, lambda tensor: tensor.shape != positions.shape) as kept:
         layer(hidden, attention_mask=None, rotary_pos_emb=(positions, positions))
-    estimated = TOKENS * megatron_memory.kept_bytes_per_token(shape, fp8=False)
+    estimated = TOKENS * megatron_memory.megatron_kept_bytes_per_token(shape, fp8=False)
     assert estimated == pytest.approx(autograd_memory.total_bytes(kept), rel=0.1)
 
 

@@ -56,7 +56,7 @@ def test_this_tools_recipe_in_fp8_survives_serialisation_with_the_callback(model
         sequence_length=8192, precision="fp8", num_gpus=8, tensor_model_parallel_size=4, platform="nvd",
         output_dir=str(tmp_path), options={"profile": str(tmp_path / "profile")},
     )  # fmt: skip
-    recipe = nemo_recipe.build(spec)
+    recipe = nemo_recipe.build_recipe(spec)
     serialiser = ZlibJSONSerializer()
     assert serialiser.deserialize(serialiser.serialize(recipe)) == recipe
     assert recipe.trainer.plugins.fp8 == "hybrid"
@@ -83,7 +83,7 @@ def test_precision_and_scales_come_from_the_trainer_and_nothing_contradicts_them
         model="llama", preset="full", engine="nemo", steps=20, warmup_steps=5, micro_batch_size=1, global_batch_size=8,
         sequence_length=8192, precision=precision, num_gpus=8, platform="nvd", output_dir=str(tmp_path),
     )  # fmt: skip
-    recipe = nemo_recipe.build(spec)
+    recipe = nemo_recipe.build_recipe(spec)
     trainer = SimpleNamespace(precision_plugin=fiddle.build(recipe.trainer.plugins))
     found = introspect._precision(trainer)
     assert (found["precision"], found["fp8_recipe"]) == (precision, scales)
@@ -103,7 +103,7 @@ def test_a_recipe_carries_nvidias_performance_settings(model, precision, tmp_pat
         sequence_length=8192, precision=precision, num_gpus=8, context_parallel_size=2, platform="nvd",
         output_dir=str(tmp_path),
     )  # fmt: skip
-    recipe = nemo_recipe.build(spec)
+    recipe = nemo_recipe.build_recipe(spec)
     assert recipe.trainer.strategy.sequence_parallel is False, "there is no tensor parallelism to go with"
     ddp = recipe.trainer.strategy.ddp
     assert (ddp.overlap_grad_reduce, ddp.overlap_param_gather, ddp.check_for_nan_in_grad) == (True, True, False)
@@ -128,7 +128,7 @@ def test_a_recipe_has_cuda_graphs_where_nvidias_table_has_them_and_the_result_re
         global_batch_size=128, sequence_length=8192, precision="fp8", num_gpus=8, platform="nvd",
         output_dir=str(tmp_path),
     )  # fmt: skip
-    recipe = nemo_recipe.build(spec, device_name=gpu)
+    recipe = nemo_recipe.build_recipe(spec, device_name=gpu)
     assert recipe.model.config.enable_cuda_graph is graphs
     assert recipe.trainer.strategy.use_te_rng_tracker is graphs
     (ours,) = (one for one in recipe.trainer.callbacks if one.__fn_or_cls__.__name__ == "BenchmarkCallback")
@@ -145,7 +145,7 @@ def test_nemos_own_recipe_in_fp8_survives_serialisation_with_the_callback(model,
     from tensorprimat.engines.callback import BenchmarkCallback
     from tensorprimat.engines.nemo import recipe as nemo_recipe
 
-    own = getattr(llm, nemo_recipe.RECIPES[model])
+    own = getattr(llm, nemo_recipe.NEMO_RECIPES[model])
     recipe = own.pretrain_recipe(name=model, dir=str(tmp_path), num_nodes=1, num_gpus_per_node=8)
     recipe.trainer.plugins = bf16_with_fp8_mixed()
     recipe.trainer.callbacks.append(nemo_run.Config(BenchmarkCallback, output_dir=str(tmp_path), model_name=model))

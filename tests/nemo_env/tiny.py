@@ -77,4 +77,4 @@ if __name__ == "__main__":
     model, result, *rest = sys.argv[1:]
     devices = int(rest[1]) if len(rest) > 1 else 1
     tiny = spec(model, Path(result).parent, steps=int(rest[0]) if rest else 4, devices=devices)
-    nemo.execute(shrink(nemo_recipe.build(tiny, result_file=result)), tiny)
+    nemo.execute(shrink(nemo_recipe.build_recipe(tiny, result_file=result)), tiny)

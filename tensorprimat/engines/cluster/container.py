@@ -17,7 +17,7 @@ ENDING = (
 
 
 @contextlib.contextmanager
-def refusals(image: str | None) -> Iterator[None]:
+def docker_errors(image: str | None) -> Iterator[None]:
     """Turn an error of the Docker daemon into a RunError."""
     import docker.errors
 

@@ -23,7 +23,7 @@ from tensorprimat.core.units import GB
 from tensorprimat.engines import registry
 from tensorprimat.engines.choice import Obstacle, Plan, in_order
 from tensorprimat.engines.registry import ENGINES, NVIDIA_ORDER, OWN, importable
-from tensorprimat.machine.platform import SPELLINGS, Machine
+from tensorprimat.machine.platform import PLATFORM_SPELLINGS, Machine
 
 OPTION = "executor"
 """Option of a RunSpec: the value of --executor, if an executor starts its ranks."""
@@ -124,14 +124,14 @@ EXECUTORS = {
 _TIME = re.compile(r"(?:\d+-)?\d+(?::\d\d){0,2}")
 
 
-def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command: str = "run") -> None:
+def check_cluster(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command: str = "run") -> None:
     """Raise UsageError for flags that clash, and for software that this machine lacks.
 
     folder: --output. command: the command that was typed.
     """
     name = cluster.executor
     if not name:
-        if flags := [*map(flag, cluster.flags_used), *([f"--nodes {nodes}"] if nodes > 1 else [])]:
+        if flags := [*map(_flag, cluster.flags_used), *([f"--nodes {nodes}"] if nodes > 1 else [])]:
             known = "slurm, local" if command == "preflight" else ", ".join(EXECUTORS)
             raise UsageError(f"{flags[0]}: needs --executor, which starts the ranks: {known}")
         return
@@ -141,10 +141,10 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command:
     for field in cluster.flags_used:
         if field not in executor.takes:
             takers = [other for other, row in EXECUTORS.items() if field in row.takes]
-            raise UsageError(f"{flag(field)}: does not apply to --executor {name}; it is for {', '.join(takers)}")
+            raise UsageError(f"{_flag(field)}: does not apply to --executor {name}; it is for {', '.join(takers)}")
     for field in executor.needs:
         if field not in cluster.flags_used:
-            raise UsageError(f"--executor {name}: needs {flag(field)} as well")
+            raise UsageError(f"--executor {name}: needs {_flag(field)} as well")
     if nodes > 1 and not executor.several_nodes:
         raise UsageError(f"--nodes {nodes}: --executor {name} uses this machine only; use slurm, skypilot, kubernetes")
     if cluster.time is not None and not _TIME.fullmatch(cluster.time):
@@ -166,7 +166,7 @@ def check(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, command:
         )
 
 
-def flag(field: str) -> str:
+def _flag(field: str) -> str:
     """Return the command-line flag of a field of Cluster.
 
     >>> flag("container_image")
@@ -175,7 +175,7 @@ def flag(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine:
+def node_machine(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine:
     """Return one node as a Machine: with the GPU of --gpu, else this machine. Raises UsageError for an unknown GPU.
 
     Its memory is that which a driver reports for the GPU. Of several GPUs with this name it has the one with the least
@@ -193,7 +193,7 @@ def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine
         raise UsageError(f"--gpu {cluster.gpu}: give --num-gpus too, the GPUs of each node")
     kind = min(kinds, key=lambda gpu: gpu.usable_bytes or math.inf)
     return Machine(
-        platform=SPELLINGS[kind.vendor.lower()],
+        platform=PLATFORM_SPELLINGS[kind.vendor.lower()],
         gpu_info=GpuInfo(
             device_name=cluster.gpu if len(kinds) == 1 else kind.name,
             device_count=num_gpus,
@@ -203,7 +203,7 @@ def machine_of(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine
     )
 
 
-def plan(
+def plan_engines(
     requested: str, cluster: Cluster, *, platform: str, models: Sequence[str], obstacle: Obstacle = lambda *_: None
 ) -> Plan:
     """Return the engine that trains each model through the executor. Raises UsageError for one that cannot."""
@@ -226,7 +226,7 @@ def plan(
     return in_order(models, obstacle, order=order, where=f", started by {cluster.executor}")
 
 
-def default_engine(cluster: Cluster, platform: Platform) -> str:
+def cluster_default_engine(cluster: Cluster, platform: Platform) -> str:
     """Return the engine whose results have no engine in their file name.
 
     It is that of `registry.default_engine`; but for NVIDIA GPUs with an image or a rented machine it is the first
@@ -237,7 +237,7 @@ def default_engine(cluster: Cluster, platform: Platform) -> str:
     return TRAINS_THERE[0] if cluster.container_image is not None else OWN
 
 
-def describe(cluster: Cluster, nodes: int) -> str:
+def describe_cluster(cluster: Cluster, nodes: int) -> str:
     """Return the number of nodes, the executor and its flags, as a phrase.
 
     >>> describe(Cluster(executor="slurm", partition="debug"), 2)

@@ -12,7 +12,7 @@ from typing import Any
 from tensorprimat.engines.cluster import slurm
 from tensorprimat.engines.cluster.executors import Cluster, JobSpec
 
-PLACES = {"docker": "/tensorprimat", "skypilot": "/tensorprimat", "kubernetes": "/nemo_run"}
+_PLACES = {"docker": "/tensorprimat", "skypilot": "/tensorprimat", "kubernetes": "/nemo_run"}
 """Executor → path of the job's folder as the ranks see it. Other executors share this machine's file system, so that
 the path is the same."""
 
@@ -27,12 +27,12 @@ PIP_INSTALL = "pip install torch lightning transformers numpy scipy pydantic psu
 FOR_FP8 = " torchao"
 
 
-def place_of(cluster: Cluster, folder: Path) -> str:
+def path_for_ranks(cluster: Cluster, folder: Path) -> str:
     """Return the path under which ranks see a folder of this machine."""
-    return PLACES.get(cluster.executor, str(folder))
+    return _PLACES.get(cluster.executor, str(folder))
 
 
-def build(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
+def build_executor(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     """Return the executor for one run. folder: the folder that ranks find at `place_of` and can write to."""
     return _BUILDERS[cluster.executor](cluster, spec, folder)
 
@@ -84,7 +84,7 @@ def _docker(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
         num_gpus=spec.num_gpus if spec.platform == "nvd" else None,
         runtime="nvidia" if spec.platform == "nvd" else None,
         ipc_mode="host",  # the ranks' shared memory: Docker's own 64 MB are too few for NCCL
-        volumes=[*cluster.container_mounts, f"{folder}:{PLACES['docker']}"],
+        volumes=[*cluster.container_mounts, f"{folder}:{_PLACES['docker']}"],
         additional_kwargs=amd if spec.platform == "amd" else {},
         env_vars=dict(AS_IT_COMES),
         packager=run.Packager(),
@@ -104,7 +104,7 @@ def _skypilot(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
         torchrun_nproc_per_node=spec.num_gpus,
         num_nodes=spec.num_nodes,
         infra=cluster.infra,
-        file_mounts={**mounts, PLACES["skypilot"]: str(folder)},
+        file_mounts={**mounts, _PLACES["skypilot"]: str(folder)},
         setup=""
         if image
         else " ".join([PIP_INSTALL, *([FOR_FP8] if getattr(spec, "precision", None) == "fp8" else [])]),

@@ -13,7 +13,7 @@ ALIVE = (
 )  # fmt: skip
 """States of a job that may still run (squeue(1), job state codes)."""
 
-ENDINGS = {
+_ENDINGS = {
     "TIMEOUT": "was ended at its time limit; give more with --time",
     "CANCELLED": "was cancelled (scancel, or the administrator)",
     "NODE_FAIL": "lost a node that it ran on",
@@ -28,7 +28,7 @@ ENDINGS = {
 A state is a word of the controller's answer. The texts to find in a job's output are in core/failures.
 """
 
-PATIENCE_SECONDS = 60  # time limit of one Slurm command: a busy controller takes many seconds
+_PATIENCE_SECONDS = 60  # time limit of one Slurm command: a busy controller takes many seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +49,10 @@ class JobState:
     @property
     def ending(self) -> str:
         """Return the job's outcome, as a phrase whose subject is the job."""
-        return ENDINGS.get(self.word, f"ended as {self.word}")
+        return _ENDINGS.get(self.word, f"ended as {self.word}")
 
 
-def state(job: str) -> JobState | None:
+def job_state(job: str) -> JobState | None:
     """Return a job's state; None if neither the controller nor the accounting (if any) knows the job any more."""
     answer = _ask("scontrol", "show", "job", "--oneliner", job)
     if answer is None:
@@ -98,6 +98,6 @@ def cancel(job: str) -> str | None:
 def _ask(*command: str) -> subprocess.CompletedProcess[str] | None:
     """Return the output of one Slurm command; None where it is missing or does not answer."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None

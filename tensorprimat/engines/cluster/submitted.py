@@ -94,7 +94,7 @@ class Submission:
         package = Path(tensorprimat.__file__).parent
         shutil.copytree(package, code / package.name, ignore=shutil.ignore_patterns("__pycache__"))
         (code / "on_node.py").write_text(ON_NODE)
-        there = nemo_run.place_of(self.cluster, self.shipped)
+        there = nemo_run.path_for_ranks(self.cluster, self.shipped)
         spec = self.spec.changed(output_dir=there)
         (self.shipped / "spec.json").write_text(spec.model_dump_json(indent=2) + "\n")
 
@@ -104,13 +104,13 @@ class Submission:
         os.environ["NEMORUN_HOME"] = str(self.folder / "logs")  # read when NeMo-Run is imported
         import nemo_run as run
 
-        there = nemo_run.place_of(self.cluster, self.shipped)
+        there = nemo_run.path_for_ranks(self.cluster, self.shipped)
         task = run.Script(
             path=f"{there}/code/on_node.py",
             args=[self.module, "--spec", f"{there}/spec.json", "--result", f"{there}/result.json"],
             entrypoint="python",
         )
-        executor = nemo_run.build(self.cluster, self.spec, self.shipped)
+        executor = nemo_run.build_executor(self.cluster, self.spec, self.shipped)
         with run.Experiment(
             f"tensorprimat_{self.spec.model}",
             executor=executor,
@@ -125,7 +125,7 @@ class Submission:
             yield experiment
 
 
-def run(submission: Submission, console: Console) -> None:
+def _run(submission: Submission, console: Console) -> None:
     """Submit a run, follow it to its end, and bring the result to `submission.result`. Raises RunError."""
     submission.ship()
     try:
@@ -181,7 +181,7 @@ def _follow_slurm(job: str, tail: Tail, stop: threading.Event, console: Console)
         tail.show(console)
         now = time.monotonic()
         if now >= ask_at:
-            state = slurm.state(job)
+            state = slurm.job_state(job)
             if state is None or state.ended:
                 tail.show(console, last=True)
                 return state
@@ -213,7 +213,7 @@ def _cancelled(job: str, submission: Submission) -> str:
         return f"interrupted; Slurm job {job} could not be cancelled ({complaint}): scancel {job} ends it"
     until = time.monotonic() + CANCEL_SECONDS
     while time.monotonic() < until and not submission.result.exists():
-        state = slurm.state(job)
+        state = slurm.job_state(job)
         if state is None or state.ended:
             break
         time.sleep(TICK_SECONDS)
@@ -229,7 +229,7 @@ def _run_by_nemo_run(submission: Submission, console: Console) -> str | None:
     done = threading.Event()
     in_docker = submission.cluster.executor == "docker"
     with submission.experiment() as experiment:
-        with container.refusals(submission.cluster.container_image) if in_docker else contextlib.nullcontext():
+        with container.docker_errors(submission.cluster.container_image) if in_docker else contextlib.nullcontext():
             experiment.run(detach=False)
         job = experiment.jobs[0]
         console.note(f"The {submission.title} is submitted, its files are in {submission.named}; Ctrl-C cancels it")
@@ -284,7 +284,7 @@ def _fetch(submission: Submission, job: Any) -> None:
     elif submission.cluster.executor == "skypilot":
         head = job.executor.parse_app(app)[0]  # SkyPilot adds these names to ssh's configuration
         nodes = [head, *(f"{head}-worker{number}" for number in range(1, submission.spec.num_nodes))]
-        place = nemo_run.place_of(submission.cluster, submission.shipped)
+        place = nemo_run.path_for_ranks(submission.cluster, submission.shipped)
         for node in nodes:  # rank 0 is on the node that reached torchrun first
             if not submission.result.exists():
                 subprocess.run(["rsync", "--archive", f"{node}:{place}/result.json", submission.result], check=False)
@@ -296,7 +296,7 @@ def _await(path: Path, seconds: float) -> None:
         time.sleep(TICK_SECONDS)
 
 
-def script(submission: Submission) -> str:
+def _script(submission: Submission) -> str:
     """Return the script that would be submitted, in the executor's own format."""
     with submission.experiment() as experiment:
         experiment.dryrun(log=False, delete_exp_dir=False)
@@ -354,10 +354,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with contextlib.redirect_stdout(PrintedLine(console)):
             if options.dry_run:
-                console.note(script(submission))
+                console.note(_script(submission))
                 return 0
             try:
-                run(submission, console)
+                _run(submission, console)
             finally:
                 if submission.result.exists():
                     shutil.copyfile(submission.result, options.result)

@@ -25,7 +25,7 @@ LARGEST_CONFIG_BYTES = 2**20  # of a checkpoint's config.json, which has some ki
 IN_MEMORY = 2  # copies at once: the model as transformers loads it and the one that NeMo fills from it; measured 1.9
 OWN_BYTES = 1 * GB  # NeMo's and torch's code and buffers without a model; measured 0.9 GB
 LAYERS_OF = "transformer_engine"  # package whose layers NeMo's importers require
-ENDINGS = (RuntimeError, OSError, ValueError, AssertionError, MemoryError, LookupError, TypeError, AttributeError)
+_ENDINGS = (RuntimeError, OSError, ValueError, AssertionError, MemoryError, LookupError, TypeError, AttributeError)
 """Exceptions that importers raise if a checkpoint is not as they expect."""
 WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 """Weight files that transformers loads: those of the first pattern, else those of the second."""
@@ -58,7 +58,7 @@ def needs(model: str, source: str) -> Needs:
     if model not in KINDS:
         raise UsageError(f"--model {model}: no such model; models: {', '.join(KINDS)}")
     if source.startswith(HUB):
-        weights = BYTES_PER_PARAMETER * models.parameters(models.find(model).shape)
+        weights = BYTES_PER_PARAMETER * models.parameters(models.find_preset(model).shape)
         return Needs(download_bytes=weights, output_bytes=weights, memory_bytes=IN_MEMORY * weights + OWN_BYTES)
     folder = Path(source)
     if not folder.is_dir():
@@ -75,7 +75,7 @@ def _check_model_type(config: Path, model: str) -> None:
     if not config.exists():
         raise InputError("no such file", path=config, remedy="give a Hugging Face checkpoint")
     try:
-        model_type = json.loads(regular.text(config, most_bytes=LARGEST_CONFIG_BYTES)).get("model_type")
+        model_type = json.loads(regular.text_of_file(config, most_bytes=LARGEST_CONFIG_BYTES)).get("model_type")
     except (ValueError, AttributeError) as error:
         raise InputError("not a Hugging Face configuration", path=config) from error
     if model_type != KINDS[model][2]:
@@ -111,7 +111,7 @@ def _free_bytes(path: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
-def convert(model: str, source: str, output: Path, *, overwrite: bool = False) -> Path:
+def convert_checkpoint(model: str, source: str, output: Path, *, overwrite: bool = False) -> Path:
     """Convert a checkpoint and return the output folder.
 
     The conversion writes into a temporary folder next to the output, so that no partial checkpoint has the final name.
@@ -140,8 +140,8 @@ def convert(model: str, source: str, output: Path, *, overwrite: bool = False) -
         if output.exists():
             shutil.rmtree(output)
         partial.rename(output)
-    except (*ENDINGS, broken_weights) as error:
-        raise RunError(f"{source}: conversion failed: {failures.reason(error)}") from error
+    except (*_ENDINGS, broken_weights) as error:
+        raise RunError(f"{source}: conversion failed: {failures.end_reason(error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return output

@@ -26,7 +26,7 @@ from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.nemo import performance as nemo_performance
 from tensorprimat.engines.nemo import recipe as nemo_recipe
 from tensorprimat.engines.registry import ENGINES, importable
-from tensorprimat.machine.platform import Machine, detect
+from tensorprimat.machine.platform import Machine, detect_platform
 
 NEMO_SEED = 1234  # the default of nemo.lightning's init_parallel_ranks, which no recipe can change
 RANK_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")  # set by torchrun and srun: above 1, they have started the ranks
@@ -45,7 +45,7 @@ def unavailable() -> str | None:
         llm = importlib.import_module("nemo.collections.llm")
     except ImportError as error:
         return f"NeMo's llm collection cannot be imported ({error}); see requirements-nemo.txt"
-    lacking = [name for name in nemo_recipe.RECIPES.values() if not hasattr(llm, name)]
+    lacking = [name for name in nemo_recipe.NEMO_RECIPES.values() if not hasattr(llm, name)]
     if lacking:
         return (
             f"this NeMo lacks the recipe {lacking[0]}; its optional packages are incomplete, see requirements-nemo.txt"
@@ -85,7 +85,7 @@ def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
     """Build the recipe and train. Raises UsageError where NeMo cannot run, RunError where the training fails."""
     if reason := unavailable():
         raise UsageError(f"{reason}; try benchmark.py --engine torch")
-    recipe = nemo_recipe.build(
+    recipe = nemo_recipe.build_recipe(
         spec.check(), result_file=None if result_file is None else str(result_file), device_name=_device_name(spec)
     )
     try:
@@ -119,12 +119,12 @@ def _environment(spec: RunSpec) -> dict[str, str]:
     """Return NVIDIA's performance variables for this machine's GPU; a value that the user has set takes precedence."""
     if spec.platform != "nvd":
         return {}
-    variables = nemo_performance.environment(spec, _device_name(spec))
+    variables = nemo_performance.performance_environment(spec, _device_name(spec))
     return {name: os.environ.get(name, value) for name, value in variables.items()}
 
 
 def _device_name(spec: RunSpec) -> str | None:
-    return detect().gpu_info.device_name if spec.platform == "nvd" else None
+    return detect_platform().gpu_info.device_name if spec.platform == "nvd" else None
 
 
 def _run_here(recipe: Any, spec: RunSpec) -> None:

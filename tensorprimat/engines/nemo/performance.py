@@ -21,7 +21,7 @@ GARBAGE_COLLECTION_STEPS = 100
 LAYERNORM_MARGIN = 16  # number of streaming multiprocessors that layer norm leaves for communication
 BLACKWELL = ("B200", "GB200", "B300", "GB300")
 
-ALWAYS = {
+_ALWAYS = {
     "TORCH_NCCL_HIGH_PRIORITY": "1",
     "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
     "NCCL_NVLS_ENABLE": "0",  # saves memory; it is needed only for registered user buffers, which are not used
@@ -43,10 +43,10 @@ GRAPHS_ON = ("B200", "GB200")
 """GPUs for which NVIDIA's table of recommended configurations switches on CUDA graphs for Llama 3 8B."""
 
 
-def environment(spec: RunSpec, device_name: str | None) -> dict[str, str]:
+def performance_environment(spec: RunSpec, device_name: str | None) -> dict[str, str]:
     """Return the environment variables that NVIDIA sets for this configuration on this GPU."""
     is_blackwell = any(name in (device_name or "") for name in BLACKWELL)
-    variables = dict(ALWAYS)
+    variables = dict(_ALWAYS)
     if spec.tensor_model_parallel_size > 1 or spec.context_parallel_size > 1:
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32" if is_blackwell else "1"
     if spec.pipeline_model_parallel_size > 1:

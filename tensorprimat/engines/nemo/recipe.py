@@ -17,14 +17,14 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import profiling
 from tensorprimat.engines.nemo import performance as nemo_performance
 
-RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "mistral_7b"}
+NEMO_RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "mistral_7b"}
 """Our model → its recipe in nemo.collections.llm."""
 
-PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_mixed", "fp16": "fp16_mixed"}
+_PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_mixed", "fp16": "fp16_mixed"}
 """Our precision → NeMo's recipe for it; fp8 is hybrid with delayed scaling."""
 
 
-def build(spec: RunSpec, *, result_file: str | None = None, device_name: str | None = None) -> Any:
+def build_recipe(spec: RunSpec, *, result_file: str | None = None, device_name: str | None = None) -> Any:
     """Return the recipe as `nemo_run.Partial`, ready to run or to serialise. device_name: name of the GPUs.
 
     Raises UsageError for a precision that NeMo has no recipe for, ImportError without NeMo.
@@ -32,7 +32,7 @@ def build(spec: RunSpec, *, result_file: str | None = None, device_name: str | N
     import nemo_run as run
     from nemo.collections import llm
 
-    recipe = getattr(llm, RECIPES[spec.model]).pretrain_recipe(
+    recipe = getattr(llm, NEMO_RECIPES[spec.model]).pretrain_recipe(
         name=f"tensorprimat_{spec.model}",
         dir=str(Path(spec.output_dir) / "nemo"),  # its own logs
         num_nodes=spec.num_nodes,
@@ -54,9 +54,9 @@ def build(spec: RunSpec, *, result_file: str | None = None, device_name: str | N
 
 def precision_recipe(spec: RunSpec) -> str:
     """Return NeMo's name for the spec's precision. Raises UsageError where it has none."""
-    if spec.precision not in PRECISIONS:
-        raise UsageError(f"--precision {spec.precision}: NeMo trains in {', '.join(PRECISIONS)}")
-    return PRECISIONS[spec.precision]
+    if spec.precision not in _PRECISIONS:
+        raise UsageError(f"--precision {spec.precision}: NeMo trains in {', '.join(_PRECISIONS)}")
+    return _PRECISIONS[spec.precision]
 
 
 def callback(run: Any, spec: RunSpec, result_file: str | None, device_name: str | None) -> Any:
@@ -106,7 +106,7 @@ def _set_data(recipe: Any, spec: RunSpec) -> None:
     recipe.data.micro_batch_size = spec.micro_batch_size
     recipe.data.global_batch_size = spec.global_batch_size
     recipe.data.seq_length = recipe.model.config.seq_length = spec.sequence_length  # two settings
-    shape = models.find(spec.model, spec.preset).shape
+    shape = models.find_preset(spec.model, spec.preset).shape
     for holder in (recipe.data, recipe.model):
         holder.tokenizer = run.Config(
             NullTokenizer, vocab_size=shape.vocab_size - 1

@@ -11,13 +11,13 @@ from pathlib import Path
 from tensorprimat.core import regular
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
-from tensorprimat.engines.primus.config import PRESETS
+from tensorprimat.engines.primus.config import CONFIGS_FOLDER
 from tensorprimat.machine.platform import Machine
 
 DEFAULT_PATH = Path("/workspace/Primus")  # folder of the checkout in AMD's containers
 CONFIGS = Path("examples", "megatron", "configs")
 OLD_LAUNCHER = Path("examples", "run_pretrain.sh")
-LAUNCHERS = (Path("primus-cli"), Path("runner", "primus-cli"))
+_LAUNCHERS = (Path("primus-cli"), Path("runner", "primus-cli"))
 """Newest path first: at the top since v26.2, under runner/ since v0.4; before that only examples/run_pretrain.sh."""
 
 STEMS = {"llama": "llama3.1_8B", "qwen": "qwen2.5_7B"}
@@ -28,10 +28,10 @@ GPU_MODEL = re.compile(r"\bMI\d{3}[A-Z]*\b")
 QUESTIONS = (("rocm-smi", "--showproductname"), ("amd-smi", "static", "--asic"), ("rocminfo",))
 """Programs of ROCm that name the GPU, in the order in which they are tried."""
 GPUS_PER_NODE = 8  # Primus' own default where GPUS_PER_NODE is not set
-PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
+_PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
 
 
-def find() -> Path | None:
+def find_checkout() -> Path | None:
     """Return the checkout: $PRIMUS_PATH, else DEFAULT_PATH; None without a checkout there.
 
     Raises UsageError where PRIMUS_PATH names something that is not a checkout.
@@ -44,13 +44,14 @@ def find() -> Path | None:
         raise UsageError(f"PRIMUS_PATH={named}: no such folder; clone https://github.com/AMD-AGI/Primus there")
     if not _is_checkout(root):
         raise UsageError(
-            f"PRIMUS_PATH={named}: is not a Primus checkout (no {PRESETS}, or neither primus-cli nor {OLD_LAUNCHER})"
+            f"PRIMUS_PATH={named}: is not a Primus checkout (no {CONFIGS_FOLDER}, or neither primus-cli nor "
+            f"{OLD_LAUNCHER})"
         )
     return regular.resolved(root)
 
 
 def _is_checkout(root: Path) -> bool:
-    return (root / PRESETS).is_dir() and any((root / name).is_file() for name in (*LAUNCHERS, OLD_LAUNCHER))
+    return (root / CONFIGS_FOLDER).is_dir() and any((root / name).is_file() for name in (*_LAUNCHERS, OLD_LAUNCHER))
 
 
 def gpu_model() -> tuple[str, str]:
@@ -87,7 +88,7 @@ def machine_of(machine: Machine) -> Machine:
 
 def _answer(question: tuple[str, ...]) -> str:
     try:
-        answer = subprocess.run(question, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
+        answer = subprocess.run(question, capture_output=True, timeout=_PATIENCE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):  # not installed, or its driver does not answer
         return ""
     return answer.stdout.decode(errors="replace")
@@ -98,7 +99,7 @@ def models_here(models: Sequence[str]) -> list[str] | None:
 
     Raises UsageError where PRIMUS_PATH names something that is not a checkout.
     """
-    if find() is None:
+    if find_checkout() is None:
         return None
     return [model for model in models if configures(model) or os.environ.get(f"{model.upper()}_CONFIG")]
 
@@ -149,7 +150,7 @@ def start_command(root: Path, config: Path, *, dry_run: bool = False) -> tuple[l
 
     dry_run: Primus shows the training without starting it; see `can_dry_run`.
     """
-    launcher = next((name for name in LAUNCHERS if (root / name).is_file()), None)
+    launcher = next((name for name in _LAUNCHERS if (root / name).is_file()), None)
     if launcher is None:
         return ["bash", str(OLD_LAUNCHER)], {"EXP": str(config)}
     shown = ["--dry-run"] if dry_run else []

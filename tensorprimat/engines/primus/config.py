@@ -22,13 +22,13 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import count
 
 PLACEHOLDER = re.compile(r"\$\{([^:{}$]{1,200})(?::([^}]{0,300}))?\}")
-NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
-PRESETS = Path("primus", "configs")
+_NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+CONFIGS_FOLDER = Path("primus", "configs")
 PARENTS = ("extends", "bases", "includes")
 """Keys under which a file names its parents, by Primus version."""
 TRAINERS = ("pre_trainer", "post_trainer")
 
-LARGEST_BYTES, MOST_SETTINGS = 2**22, 100_000  # limits of one file; Megatron's presets have some hundreds of settings
+_LARGEST_BYTES, MOST_SETTINGS = 2**22, 100_000  # limits of one file; Megatron's presets have some hundreds of settings
 
 Settings = Mapping[str, Any]
 
@@ -84,7 +84,7 @@ def effective(path: Path, *, root: Path | None = None) -> Effective:
     return Effective(path=path, settings=settings, missing_presets=tuple(missing))
 
 
-def derived(path: Path, changes: Settings) -> str:
+def derived_experiment(path: Path, changes: Settings) -> str:
     """Return the experiment file with some settings changed, as YAML; its placeholders stay placeholders.
 
     Raises InputError as `effective` does.
@@ -100,13 +100,13 @@ def derived(path: Path, changes: Settings) -> str:
 
 def checkout_of(path: Path) -> Path | None:
     """Return the Primus checkout that contains a file."""
-    return next((folder for folder in regular.resolved(path).parents if (folder / PRESETS).is_dir()), None)
+    return next((folder for folder in regular.resolved(path).parents if (folder / CONFIGS_FOLDER).is_dir()), None)
 
 
 def _presets(path: Path, root: Path | None) -> Path | None:
     named = os.environ.get("PRIMUS_PATH")
     candidates = (root, checkout_of(path), Path(named) if named else None)
-    return next((found / PRESETS for found in candidates if found and (found / PRESETS).is_dir()), None)
+    return next((found / CONFIGS_FOLDER for found in candidates if found and (found / CONFIGS_FOLDER).is_dir()), None)
 
 
 def _with_ending(name: str) -> str:
@@ -138,9 +138,9 @@ def _load(path: Path, below: Sequence[Path] = ()) -> dict[str, Any]:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    content = regular.text(path, most_bytes=LARGEST_BYTES)
+    content = regular.text_of_file(path, most_bytes=_LARGEST_BYTES)
     try:
-        with regular.usable(path):  # errors of an impossible date or of brackets nested too deeply
+        with regular.naming_file(path):  # errors of an impossible date or of brackets nested too deeply
             document = yaml.safe_load(content)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -195,7 +195,7 @@ def _scalar(text: str) -> Any:
         return text.lower() == "true"
     if re.fullmatch(r"-?\d+", text):
         return int(text)
-    return float(text) if NUMBER.fullmatch(text) else text
+    return float(text) if _NUMBER.fullmatch(text) else text
 
 
 def _merged(base: Settings, over: Settings) -> dict[str, Any]:

@@ -28,10 +28,18 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.entry import parser_of, run_spec
-from tensorprimat.engines.launcher_output import complaint, follow, keep, plain
+from tensorprimat.engines.launcher_output import complaint, displayed_line, follow_launcher, keep
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus import config as primus_config
-from tensorprimat.engines.primus.spec import CONFIG, GPU, GPU_SOURCE, ROOT, changes, check, confirmed_shape
+from tensorprimat.engines.primus.spec import (
+    CONFIG_OPTION,
+    GPU_OPTION,
+    GPU_SOURCE_OPTION,
+    ROOT_OPTION,
+    changed_settings,
+    check,
+    confirmed_shape,
+)
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import environment
 
@@ -57,7 +65,7 @@ class Files:
     default: a log does not state its methodology, so the search must not find this log."""
 
 
-def files_of(spec: RunSpec) -> Files:
+def _files_of(spec: RunSpec) -> Files:
     """Return the paths of a new training's files in the results folder."""
     folder, stamp = Path(spec.output_dir), store.new_stamp()
     if spec.methodology in (None, result_names.DEFAULT_METHODOLOGY):
@@ -69,31 +77,32 @@ def files_of(spec: RunSpec) -> Files:
 
 def train(spec: RunSpec, result_file: Path) -> None:
     """Train one run. Raises RunError or OutOfMemoryError where it fails; the steps measured before it are written."""
-    files = files_of(spec)
+    files = _files_of(spec)
     _write_config(spec, files.config)
-    print(f"Primus starts in {spec.options[ROOT]}; configuration {files.config}, log {files.log}", flush=True)
+    print(f"Primus starts in {spec.options[ROOT_OPTION]}; configuration {files.config}, log {files.log}", flush=True)
     failure = _run(spec, files)
     keep(lambda: _read(spec, files.log), result_file, name="Primus", failure=failure)
 
 
 def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
     """Show the command that `train` would start, by Primus' own dry run if it has one. Raises RunError on failure."""
-    root = Path(spec.options[ROOT])
+    root = Path(spec.options[ROOT_OPTION])
     with processes.scratch_folder() as scratch:
-        config = scratch / Path(spec.options[CONFIG]).name
+        config = scratch / Path(spec.options[CONFIG_OPTION]).name
         _write_config(spec, config)
-        say(f"Primus configuration: {spec.options[CONFIG]}, with {_described(changes(spec)) or 'no change'}")
+        changes = _described(changed_settings(spec)) or "no change"
+        say(f"Primus configuration: {spec.options[CONFIG_OPTION]}, with {changes}")
         dry = primus_checkout.can_dry_run(root)
         command, extra = primus_checkout.start_command(root, config, dry_run=dry)
         say(f"In {root}: {' '.join([*(f'{name}={value}' for name, value in extra.items()), *command])}")
         if not dry:
             return
         started_in = _environment(spec, extra)
-        shown = processes.run(
+        shown = processes.run_guarded(
             command, cwd=root, env={**started_in, "PATH": _without_pip(scratch, started_in["PATH"])},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    lines = [plain(line) for line in shown.stdout.splitlines()]
+    lines = [displayed_line(line) for line in shown.stdout.splitlines()]
     for line in lines:
         say(line)
     if shown.returncode:
@@ -117,20 +126,22 @@ def _described(changed: dict[str, Any]) -> str:
 
 
 def _write_config(spec: RunSpec, path: Path) -> None:
-    text = primus_config.derived(Path(spec.options[CONFIG]), changes(spec))
-    atomic.write_atomically(path, f"# {spec.options[CONFIG]}, with: {_described(changes(spec))}\n{text}")
+    text = primus_config.derived_experiment(Path(spec.options[CONFIG_OPTION]), changed_settings(spec))
+    atomic.write_atomically(
+        path, f"# {spec.options[CONFIG_OPTION]}, with: {_described(changed_settings(spec))}\n{text}"
+    )
 
 
 def _environment(spec: RunSpec, extra: dict[str, str]) -> dict[str, str]:
     """Return the environment of Primus: that of this process without PYTHONUNBUFFERED, and the variables of the run."""
     ours = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    return {**ours, "GPUS_PER_NODE": str(spec.num_gpus), "PRIMUS_GPU_MODEL": spec.options[GPU], **extra}
+    return {**ours, "GPUS_PER_NODE": str(spec.num_gpus), "PRIMUS_GPU_MODEL": spec.options[GPU_OPTION], **extra}
 
 
 EXPORTED = re.compile(r"^\[NODE-\d+\([^)]*\)\].*?(?P<name>\b[A-Z][A-Z0-9_]+)(?:=|: )(?P<value>\S*)$")
 """Line in which Primus' launcher states a variable that it sets: "[NODE-0(host)] [INFO]     HSA_ENABLE_SDMA=1" (runner/
 helpers/envs/base_env.sh), "[NODE-0(host)] GPU_MAX_HW_QUEUES: 2" before version 0.5 (examples/run_pretrain.sh)."""
-UNSET = ("", "<unset>")
+_UNSET = ("", "<unset>")
 
 
 def variables_of(spec: RunSpec, log: Path) -> dict[str, str]:
@@ -138,18 +149,20 @@ def variables_of(spec: RunSpec, log: Path) -> dict[str, str]:
     found = _environment(spec, {})
     with log.open("rb") as lines:
         for line in lines:
-            stated = EXPORTED.match(plain(line).rstrip())
-            if stated and stated["value"] not in UNSET:
+            stated = EXPORTED.match(displayed_line(line).rstrip())
+            if stated and stated["value"] not in _UNSET:
                 found[stated["name"]] = stated["value"]
-    return environment.settings(found)
+    return environment.speed_variables(found)
 
 
 def _run(spec: RunSpec, files: Files) -> RunError | None:
     """Start Primus and follow it to its end; return the error if it failed."""
-    root = Path(spec.options[ROOT])
+    root = Path(spec.options[ROOT_OPTION])
     with _opened(files) as log, _without_spaces(files.config) as config:
         command, extra = primus_checkout.start_command(root, config)
-        return follow(command, log, name="Primus", spec=spec, environment=_environment(spec, extra), folder=root)
+        return follow_launcher(
+            command, log, name="Primus", spec=spec, environment=_environment(spec, extra), folder=root
+        )
 
 
 @contextlib.contextmanager
@@ -189,10 +202,10 @@ def _without_spaces(config: Path) -> Iterator[Path]:
 
 def _read(spec: RunSpec, log: Path) -> Result:
     """Return the log as the result of this run. Raises InputError where it holds no usable step."""
-    facts = UserFacts(model_name=spec.model, gpu=spec.options[GPU])
+    facts = UserFacts(model_name=spec.model, gpu=spec.options[GPU_OPTION])
     known = logs.read(log, facts=facts).training_config
     missing = {name: getattr(spec, name) for name in RECONCILED if getattr(known, name) is None}
-    result = logs.read(log, facts=UserFacts(model_name=spec.model, gpu=spec.options[GPU], **missing))
+    result = logs.read(log, facts=UserFacts(model_name=spec.model, gpu=spec.options[GPU_OPTION], **missing))
     config, model = result.training_config, result.model
     unstated = {name: getattr(spec, name) for name in ALSO_KNOWN if getattr(config, name) is None}
     if model.shape is None and (shape := confirmed_shape(spec)):
@@ -204,13 +217,13 @@ def _read(spec: RunSpec, log: Path) -> Result:
         training_config=config.changed(**unstated, environment=variables_of(spec, log), versions=_versions(spec)),
         methodology=spec.methodology,
         provenance=result.provenance.changed(
-            engine="primus", assumed={**assumed, "device_name": spec.options[GPU_SOURCE]}
+            engine="primus", assumed={**assumed, "device_name": spec.options[GPU_SOURCE_OPTION]}
         ),
     )
 
 
 def _versions(spec: RunSpec) -> dict[str, str]:
-    commit = environment.git_commit(Path(spec.options[ROOT]))
+    commit = environment.git_commit(Path(spec.options[ROOT_OPTION]))
     software = {**environment.versions(), **environment.gpu_software("amd", ())}
     return {**software, **({"Primus": f"git {commit}"} if commit else {})}
 

@@ -12,7 +12,7 @@ from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import NUMBER_BYTES
 from tensorprimat.engines.primus.config import effective
-from tensorprimat.engines.primus.spec import CONFIG, ROOT, changes, confirmed_shape
+from tensorprimat.engines.primus.spec import CONFIG_OPTION, ROOT_OPTION, changed_settings, confirmed_shape
 
 UNMODELLED = (
     "use_torch_fsdp2",
@@ -35,8 +35,8 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate |
     None where a file that the configuration builds on is missing, where its shape is not the model's, or where it sets
     something that is not modelled: UNMODELLED, recomputation of parts of layers, tensor without sequence parallelism.
     """
-    configured = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
-    sets = {**configured.settings, **changes(spec)}
+    configured = effective(Path(spec.options[CONFIG_OPTION]), root=Path(spec.options[ROOT_OPTION]))
+    sets = {**configured.settings, **changed_settings(spec)}
     shape = confirmed_shape(spec)
     recomputed = None if shape is None else _recomputed_layers(sets, _virtual_stages(sets, shape, spec))
     if configured.missing_presets or shape is None or recomputed is None or any(map(sets.get, UNMODELLED)):
@@ -61,7 +61,7 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate |
         recomputed_layers=recomputed,
         gradient_bytes=gradient_bytes,
         state_bytes=state_bytes * (1 if sets.get("use_distributed_optimizer") else layout.data * layout.context),
-        logit_bytes=megatron_memory.WIDTH if sets.get("cross_entropy_loss_fusion") else LOSS_WITHOUT_FUSION,
+        logit_bytes=megatron_memory.BF16_BYTES if sets.get("cross_entropy_loss_fusion") else LOSS_WITHOUT_FUSION,
     )
 
 
@@ -70,8 +70,8 @@ def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float | 
 
     None where it is not known: parts of layers are recomputed, the shape is not the model's, or a file is missing.
     """
-    configured = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
-    sets, shape = {**configured.settings, **changes(spec)}, confirmed_shape(spec)
+    configured = effective(Path(spec.options[CONFIG_OPTION]), root=Path(spec.options[ROOT_OPTION]))
+    sets, shape = {**configured.settings, **changed_settings(spec)}, confirmed_shape(spec)
     again = None if shape is None else _recomputed_layers(sets, _virtual_stages(sets, shape, spec))
     if configured.missing_presets or again is None or shape is None:
         return None

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tensorprimat.engines.registry import Engine
     from tensorprimat.machine.platform import Machine
 
-ROOT, CONFIG, GPU, GPU_SOURCE = "primus", "config", "gpu", "gpu_source"
+ROOT_OPTION, CONFIG_OPTION, GPU_OPTION, GPU_SOURCE_OPTION = "primus", "config", "gpu", "gpu_source"
 """Options of a RunSpec that only this engine understands."""
 SHORT_RUN = 25
 """Iterations below which the confidence interval is wide, because few steps are left after the warm-up."""
 
-SETTINGS = {
+MEGATRON_NAMES = {
     "micro_batch_size": "micro_batch_size",
     "global_batch_size": "global_batch_size",
     "sequence_length": "seq_length",
@@ -34,7 +34,7 @@ SETTINGS = {
 """Fields of a RunSpec, and their names in Megatron."""
 WORK = ("micro_batch_size", "global_batch_size", "sequence_length")
 SEED = "seed"
-MEGATRON_DEFAULTS = {SEED: 1234} | {SETTINGS[field]: 1 for field in MODEL_PARALLEL}
+MEGATRON_DEFAULTS = {SEED: 1234} | {MEGATRON_NAMES[field]: 1 for field in MODEL_PARALLEL}
 PRECISION_SETTINGS: dict[str, dict[str, Any]] = {
     "fp8": {"fp8": "hybrid", "bf16": True, "fp16": False},
     "bf16": {"fp8": None, "bf16": True, "fp16": False},
@@ -50,13 +50,13 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     Raises UsageError where there is no checkout, GPU or configuration, or a value cannot work; InputError for a
     configuration that cannot be read.
     """
-    root = primus_checkout.find()
+    root = primus_checkout.find_checkout()
     if root is None:
         raise UsageError(f"--engine {engine.name}: no Primus checkout; set PRIMUS_PATH to it")
     if settings.preset not in (None, "full"):
         raise UsageError(f"--preset {settings.preset}: Primus trains the full models; --engine torch has it")
     gpu, gpu_source = primus_checkout.gpu_model()
-    chosen = methodology.values(
+    chosen = methodology.methodology_values(
         settings.methodology,
         vars(settings),
         model=model,
@@ -69,10 +69,10 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     precision = configured.pop("precision", None)
     config = primus_checkout.find_config(root, model, gpu=gpu, precision=precision)
     sets = effective(config, root=root)
-    values: dict[str, Any] = {field: sets.whole(name) for field, name in SETTINGS.items()}
+    values: dict[str, Any] = {field: sets.whole(name) for field, name in MEGATRON_NAMES.items()}
     values |= configured
-    values |= {field: MEGATRON_DEFAULTS[SETTINGS[field]] for field in MODEL_PARALLEL if values[field] is None}
-    if unknown := [SETTINGS[field] for field in WORK if values[field] is None]:
+    values |= {field: MEGATRON_DEFAULTS[MEGATRON_NAMES[field]] for field in MODEL_PARALLEL if values[field] is None}
+    if unknown := [MEGATRON_NAMES[field] for field in WORK if values[field] is None]:
         raise UsageError(f"{config}: sets no {', '.join(unknown)}; give it by flag (--micro-batch-size …)")
     return RunSpec(
         model=model,
@@ -86,7 +86,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         seed=settings.seed,
         platform="amd",
         notes=() if chosen.note is None else (chosen.note,),
-        options={ROOT: str(root), CONFIG: str(config), GPU: gpu, GPU_SOURCE: gpu_source},
+        options={ROOT_OPTION: str(root), CONFIG_OPTION: str(config), GPU_OPTION: gpu, GPU_SOURCE_OPTION: gpu_source},
         **values,
     ).check()
 
@@ -99,12 +99,12 @@ def _precision(name: str | None, config: Path) -> Any:
     return name
 
 
-def changes(spec: RunSpec) -> dict[str, Any]:
+def changed_settings(spec: RunSpec) -> dict[str, Any]:
     """Return the settings of the configuration that this run changes, by Megatron's names."""
-    root, config = Path(spec.options[ROOT]), Path(spec.options[CONFIG])
+    root, config = Path(spec.options[ROOT_OPTION]), Path(spec.options[CONFIG_OPTION])
     sets = effective(config, root=root)
     settings = {"train_iters": spec.max_steps, "seed": spec.seed} | {
-        name: getattr(spec, field) for field, name in SETTINGS.items()
+        name: getattr(spec, field) for field, name in MEGATRON_NAMES.items()
     }
     changed = {name: value for name, value in settings.items() if not _already(sets, name, value)}
     positions = sets.whole("max_position_embeddings")
@@ -124,8 +124,8 @@ def _already(sets: Effective, name: str, value: int) -> bool:
 
 def confirmed_shape(spec: RunSpec) -> ModelShape | None:
     """Return the preset's shape if the configuration states the numbers that distinguish it, else None."""
-    shape = models.find(spec.model, spec.preset).shape
-    sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT])).settings
+    shape = models.find_preset(spec.model, spec.preset).shape
+    sets = effective(Path(spec.options[CONFIG_OPTION]), root=Path(spec.options[ROOT_OPTION])).settings
     names = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")
     return shape if all(sets.get(name) == getattr(shape, name) for name in names) else None
 
@@ -133,14 +133,14 @@ def confirmed_shape(spec: RunSpec) -> ModelShape | None:
 def check(spec: RunSpec, machine: Machine) -> None:
     """Raise UsageError where this run cannot work here."""
     spec.check()
-    gpu = catalogue.find_gpu(spec.options[GPU])
+    gpu = catalogue.find_gpu(spec.options[GPU_OPTION])
     if gpu is not None and spec.precision in gpu.lacks:
         raise UsageError(f"--precision {spec.precision}: {gpu.name} does not support it; use bf16")
-    models.find(spec.model, spec.preset)
+    models.find_preset(spec.model, spec.preset)
     visible = machine.gpu_info.device_count or primus_checkout.GPUS_PER_NODE
     if spec.num_gpus > visible:
         raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} here; GPUS_PER_NODE states another number")
-    sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
+    sets = effective(Path(spec.options[CONFIG_OPTION]), root=Path(spec.options[ROOT_OPTION]))
     warm_up = sets.whole("lr_warmup_iters") or 0
     if sets.settings.get("lr_decay_iters") is None and spec.max_steps <= warm_up:
         raise UsageError(
@@ -149,7 +149,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
         )
 
 
-def advice(spec: RunSpec) -> list[str]:
+def spec_advice(spec: RunSpec) -> list[str]:
     """Return warnings about a valid run: few iterations, a gated tokenizer without HF_TOKEN."""
     warnings = []
     if spec.max_steps < SHORT_RUN:
@@ -157,7 +157,7 @@ def advice(spec: RunSpec) -> list[str]:
             f"{spec.model}: {spec.max_steps} iterations leave few to measure; raise them with TRAIN_ITERS=50 "
             "(run_primus_*.sh) or --steps 50 (benchmark.py), and add --runs 3 for an interval"
         )
-    sets = effective(Path(spec.options[CONFIG]), root=Path(spec.options[ROOT]))
+    sets = effective(Path(spec.options[CONFIG_OPTION]), root=Path(spec.options[ROOT_OPTION]))
     tokenizer = str(sets.settings.get("tokenizer_model", ""))
     if tokenizer.startswith("meta-llama/") and not os.environ.get("HF_TOKEN"):
         warnings.append(f"{spec.model}: Primus fetches the tokenizer {tokenizer}, which is gated; export HF_TOKEN=…")

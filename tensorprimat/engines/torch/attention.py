@@ -21,7 +21,7 @@ from tensorprimat.core.result import ModelShape
 
 CAUSAL_SDPA = "tensorprimat_causal_sdpa"
 """Name of `causal_attention` in transformers."""
-PACKAGE = "tensorprimat_package_attention"
+PACKAGE_ATTENTION = "tensorprimat_package_attention"
 """Name of `package_attention` in transformers."""
 EAGER = "eager"
 FLEX_ATTENTION = "flex_attention"
@@ -37,7 +37,7 @@ def register(name: str = CAUSAL_SDPA) -> str:
     """Register CAUSAL_SDPA or PACKAGE with transformers and return the name."""
     from transformers import AttentionInterface
 
-    AttentionInterface.register(name, {CAUSAL_SDPA: causal_attention, PACKAGE: package_attention}[name])
+    AttentionInterface.register(name, {CAUSAL_SDPA: causal_attention, PACKAGE_ATTENTION: package_attention}[name])
     return name
 
 

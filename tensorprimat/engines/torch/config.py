@@ -26,14 +26,14 @@ _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 """Entries that no training here uses: they are set to None, because an embedding does not train the padding row."""
 
 
-def read(text: str) -> tuple[str, dict[str, Any]]:
+def read_model_config(text: str) -> tuple[str, dict[str, Any]]:
     """Return the name and the complete configuration of `--model TEXT`.
 
     Raises UsageError for a file that is not a config.json, or for an unsupported architecture.
     """
     path = Path(text)
     if path.is_dir():
-        path = path / shapes.CONFIG
+        path = path / shapes.CONFIG_FILE
     if not path.is_file():
         raise UsageError(
             f"--model {text}: no such model; models: {', '.join(MODELS)}, all, or the path of a Hugging Face "
@@ -42,7 +42,7 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
     kind, entries = shapes.read_config(path, f"--model {text}")
     if kind not in FAMILIES:
         raise UsageError(f"--model {text}: {configured.not_known(kind)}")
-    config = completed(text, kind, entries)
+    config = completed_config(text, kind, entries)
     try:
         decoders.decoder_of(config)
     except UsageError as error:
@@ -94,13 +94,13 @@ def _name(entries: dict[str, Any], path: Path) -> str:
     title = str(entries.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     name = (
         title
-        or (regular.resolved(path).parent.name if path.name == shapes.CONFIG else path.stem)
+        or (regular.resolved(path).parent.name if path.name == shapes.CONFIG_FILE else path.stem)
         or str(entries["model_type"])
     )
-    return f"{name}-config" if names.known(name) in (*MODELS, None) and name.lower() in (*MODELS, "all") else name
+    return f"{name}-config" if names.known_model(name) in (*MODELS, None) and name.lower() in (*MODELS, "all") else name
 
 
-def completed(text: str, kind: str, entries: dict[str, Any]) -> dict[str, Any]:
+def completed_config(text: str, kind: str, entries: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration completed with transformers' defaults. Raises UsageError if transformers refuses it."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing to download
     if importlib.util.find_spec("transformers") is None:
@@ -137,9 +137,9 @@ def _refusals() -> tuple[type[BaseException], ...]:
     return (*plain, refusal) if isinstance(refusal, type) else plain
 
 
-def model(name: str, config: dict[str, Any], preset: str) -> configured.ConfiguredModel:
+def model_of_config(name: str, config: dict[str, Any], preset: str) -> configured.ConfiguredModel:
     """Return the full or the tiny preset of a configured model. Raises UsageError for an invalid configuration."""
     if ALIASES.get(preset.lower(), preset.lower()) != "tiny":
         return configured.configured(name, config, preset)
     small = {key: value for key, value in configured.tiny(config).items() if key != "model_type"}
-    return configured.configured(name, completed(name, str(config["model_type"]), small), preset)
+    return configured.configured(name, completed_config(name, str(config["model_type"]), small), preset)

@@ -32,7 +32,7 @@ from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.registry import ENGINES, check_model_parallel
 from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
-from tensorprimat.machine.platform import Machine, detect, multiply_float32_in
+from tensorprimat.machine.platform import Machine, detect_platform, multiply_float32_in
 
 PRINTED_LINES = 10  # least number of step lines that a benchmark of 10 or more steps prints
 
@@ -59,7 +59,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
     if spec.compile and (switch := environment.compiling_disabled()):
         raise UsageError(f"--compile: {switch} turns torch.compile off; unset it, or leave --compile out")
     fp8.check_units(spec, machine.gpu_info)  # first: installing a package does not add matrix units
-    fp8.check(spec)
+    fp8.check_fp8(spec)
     fp8.check_layers(spec)
     if spec.master_weights and spec.precision not in ("bf16", "fp8"):
         raise UsageError(f"--master-weights {spec.master_weights}: only with --precision bf16 or fp8")
@@ -106,7 +106,7 @@ def check_packages(spec: RunSpec, others: Sequence[str] = ()) -> None:
 
     others: engines that could train this in FP8 without the package that it lacks, for the message.
     """
-    fp8.check_packages(spec, others)
+    fp8.check_torchao(spec, others)
     if spec.attention_backend == "flash" and importlib.util.find_spec("flash_attn") is None:
         raise UsageError("--attention flash: the package flash-attn is not installed; use sdpa")
 
@@ -133,7 +133,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
     steps so far is written.
     """
     _prepare_process(spec)
-    machine = detect(cpu=spec.platform == "cpu")
+    machine = detect_platform(cpu=spec.platform == "cpu")
     check(spec, machine)
     check_packages(spec)
     import torch

@@ -23,7 +23,7 @@ from tensorprimat.engines.registry import importable
 
 MXFP8 = "mxfp8"
 DEFAULT_RECIPE = "tensorwise"
-PACKAGE = "torchao"
+TORCHAO = "torchao"
 MULTIPLE = 16  # both sides of a matrix must be multiples of it for FP8 matrix units
 BLOCK = 32  # neighbours that share one scale in MXFP8, along every axis that a product sums over
 NVIDIA_UNITS = (8, 9)
@@ -41,7 +41,7 @@ MXFP8_CONFIG = "torchao.prototype.moe_training.config"
 """Module of torchao's MXFP8 training, as in torchao 0.18."""
 
 
-def check(spec: RunSpec) -> None:
+def check_fp8(spec: RunSpec) -> None:
     """Raise UsageError where the spec's settings of FP8 contradict each other."""
     if spec.precision != "fp8" and spec.fp8_recipe is not None:
         raise UsageError(f"--fp8-recipe {spec.fp8_recipe}: only with --precision fp8")
@@ -49,22 +49,22 @@ def check(spec: RunSpec) -> None:
         raise UsageError("--precision fp8: not on a CPU; use fp32 or bf16")
 
 
-def check_packages(spec: RunSpec, others: Sequence[str]) -> None:
+def check_torchao(spec: RunSpec, others: Sequence[str]) -> None:
     """Raise UsageError where torchao, or its part for the recipe, is not installed.
 
     others: engines that could train this in FP8 without it.
     """
     if spec.precision != "fp8":
         return
-    if importlib.util.find_spec(PACKAGE) is None:
+    if importlib.util.find_spec(TORCHAO) is None:
         bf16 = "--precision bf16" + (" without --methodology" if spec.with_methodology_flag else "")
         raise UsageError(
-            f"{spec.named('precision')}: the torch engine needs {PACKAGE}, not installed here; pip install {PACKAGE}, "
+            f"{spec.named('precision')}: the torch engine needs {TORCHAO}, not installed here; pip install {TORCHAO}, "
             f"or use {bf16}{f', or --engine {alternatives(others)}' if others else ''}"
         )
     if spec.fp8_recipe == MXFP8 and not importable(MXFP8_CONFIG):
         raise UsageError(
-            f"--fp8-recipe mxfp8: the installed torchao has no MXFP8 training; pip install -U {PACKAGE}, or "
+            f"--fp8-recipe mxfp8: the installed torchao has no MXFP8 training; pip install -U {TORCHAO}, or "
             "use --fp8-recipe tensorwise or rowwise"
         )
 
@@ -133,7 +133,7 @@ def check_layers(spec: RunSpec) -> None:
     with torch.device("meta"):
         network = LanguageModel(model)
     named, suffix = spec.named("precision"), " without --methodology" * spec.with_methodology_flag
-    check_sides(network.decoder.layers, _multiple(spec.fp8_recipe), named, suffix)
+    check_matrix_sizes(network.decoder.layers, _multiple(spec.fp8_recipe), named, suffix)
     if isinstance(model, ConfiguredModel) and any(layer.experts for layer in model.decoder.layers):
         raise UsageError(  # in transformers 4, where experts are linear layers
             f"{named}: the number of tokens of each expert varies from step to step, and FP8 products need a "
@@ -141,7 +141,7 @@ def check_layers(spec: RunSpec) -> None:
         )
 
 
-def convert(layers: Sequence[Any], recipe: str, *, emulate: bool = False) -> int:
+def convert_layers(layers: Sequence[Any], recipe: str, *, emulate: bool = False) -> int:
     """Convert the linear layers of decoder layers to FP8; return their number.
 
     emulate: quantise, but multiply in the wider type, which runs on any device, for tests and memory estimates. Raises
@@ -150,7 +150,7 @@ def convert(layers: Sequence[Any], recipe: str, *, emulate: bool = False) -> int
     """
     import torch
 
-    check_sides(layers, _multiple(recipe))
+    check_matrix_sizes(layers, _multiple(recipe))
     products = sum(isinstance(part, torch.nn.Linear) for layer in layers for part in layer.modules())
     made = _to_mxfp8(layers, emulate=emulate) if recipe == MXFP8 else _to_float8(layers, recipe, emulate=emulate)
     if made != products:
@@ -162,7 +162,7 @@ def _multiple(recipe: str | None) -> int:
     return BLOCK if recipe == MXFP8 else MULTIPLE
 
 
-def check_sides(layers: Sequence[Any], multiple: int, named: str = "--precision fp8", suffix: str = "") -> None:
+def check_matrix_sizes(layers: Sequence[Any], multiple: int, named: str = "--precision fp8", suffix: str = "") -> None:
     """Raise UsageError naming a matrix of decoder layers that torchao would not convert.
 
     It converts linear layers whose sides are multiples of `multiple`, but not routed experts, which are

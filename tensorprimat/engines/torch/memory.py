@@ -30,7 +30,7 @@ COUNTED_ATTENTION = "tensorprimat_counted_attention"
 query and head."""
 
 
-def kept_bytes_per_token(
+def mean_kept_bytes_per_token(
     model: ConfiguredModel,
     *,
     precision: str,
@@ -81,8 +81,8 @@ def _kept_by_layers(
         if fused_norm and not compiled:
             fuse_norms(network)
         network.decoder.layers = network.decoder.layers[:needed]
-        if recipe and importable(fp8.PACKAGE):
-            fp8.convert(network.decoder.layers, recipe, emulate=True)
+        if recipe and importable(fp8.TORCHAO):
+            fp8.convert_layers(network.decoder.layers, recipe, emulate=True)
         counted = (_by_partition if compiled else _by_autograd)(network, length)
     of_kind = {kind: counted[index] for index, kind in reversed(list(enumerate(kinds[:needed])))}
     return sum(of_kind[kind] for kind in kinds) / len(kinds)

@@ -40,7 +40,7 @@ _BETAS = (0.9, 0.95)  # Llama 2, section 2.2, as the weight decay
 _WEIGHT_DECAY = 0.1
 
 
-def configuration(preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
+def transformers_config(preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
     """Return the transformers configuration of a preset.
 
     attention: sdpa, eager or flash.
@@ -85,7 +85,7 @@ def attention_of(kind: str, attention: str, device_type: str) -> str:
     if attention == "eager":
         return torch_attention.EAGER
     if attention == "flash":
-        return torch_attention.register(torch_attention.PACKAGE)
+        return torch_attention.register(torch_attention.PACKAGE_ATTENTION)
     if kind in _WITHOUT_SDPA:
         return torch_attention.FLEX_ATTENTION if torch_attention.uses_flex(device_type) else torch_attention.EAGER
     return torch_attention.register()
@@ -125,7 +125,7 @@ def _class_of(preset: Preset | ConfiguredModel, attention: str, sequence_length:
         logging.getLogger(name).setLevel(logging.ERROR)
     if isinstance(preset, ConfiguredModel):
         return _configured_class(preset, attention, sequence_length)
-    config = configuration(preset, attention=attention, sequence_length=sequence_length)
+    config = transformers_config(preset, attention=attention, sequence_length=sequence_length)
     package, prefix = _HOMES[preset.model]
     module = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
     return getattr(module, f"{prefix}ForCausalLM"), config
@@ -225,7 +225,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         None with the package flash-attn, whose kernels take causality and window as arguments.
         """
         attention = self.causal.config._attn_implementation
-        if attention == torch_attention.PACKAGE:
+        if attention == torch_attention.PACKAGE_ATTENTION:
             return None
         masks: dict[str | None, Any] = {
             kind: torch_attention.mask_of(

@@ -66,7 +66,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         spec = self._spec
         torch.manual_seed(spec.seed)
         recipe = fp8.recipe_of(spec)
-        convert = partial(fp8.convert, recipe=recipe) if recipe else None
+        convert = partial(fp8.convert_layers, recipe=recipe) if recipe else None
         with self.trainer.strategy.root_device:  # not on the host, where 8 billion random numbers take a minute
             self.network = LanguageModel(
                 self.preset,
@@ -106,7 +106,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         ]
         return {
             "precision": spec.precision,  # Lightning states neither FP8 nor the type to which FSDP casts weights
-            "compute_dtype": introspect.DTYPES[spec.precision],
+            "compute_dtype": introspect.DTYPE_NAMES[spec.precision],
             "strategy": None if spec.reshard else "fsdp, weights kept after forward",
             "fused_kernels": ", ".join(fused),
             "attention_kernel": self._attention_kernel(spec),
@@ -115,7 +115,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
     def benchmark_observed(self, planned: TrainingConfig) -> tuple[dict[str, Any], list[str]]:
         """Return the settings that ran differently from the plan, as fields of TrainingConfig, and warnings."""
         layers = 0 if self.network is None else len(self.network.decoder.layers)
-        return observed.settings(self._operations, planned, layers=layers)
+        return observed.observed_settings(self._operations, planned, layers=layers)
 
     @property
     def _has_fused_norm(self) -> bool:

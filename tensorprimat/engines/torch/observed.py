@@ -71,7 +71,7 @@ def _begun(records: Iterable[Any]) -> Iterator[str]:
         before = named
 
 
-def settings(
+def observed_settings(
     operations: Mapping[str, int], planned: TrainingConfig, *, layers: int
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the fields of TrainingConfig that ran differently from the plan, with the values that ran, and warnings.

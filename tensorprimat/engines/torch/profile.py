@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.profilers import Profiler
 from torch.profiler import ProfilerActivity, profile
 
-STEPS = 3  # a trace of more steps is too large for the viewers, and the steps are alike
+_STEPS = 3  # a trace of more steps is too large for the viewers, and the steps are alike
 TOP_ROWS = 25
 STEP_ACTION = "run_training_batch"  # Lightning's name for one iteration of its training loop
 
@@ -41,7 +41,7 @@ class StepProfiler(Profiler):
     def stop(self, action_name: str) -> None:
         if action_name == STEP_ACTION:
             self._batches += 1
-            if self._batches >= self._first + STEPS:
+            if self._batches >= self._first + _STEPS:
                 self._write()
 
     def teardown(self, stage: str | None) -> None:

@@ -20,7 +20,7 @@ from tensorprimat.logs.text import Log
 SUMMARY_KEYS = (rows.SAMPLES_RATE, "train_steps_per_second")
 FIRST_LINES = 10  # a document begins at the top of its file, after blank lines
 LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
-HISTORY = '"log_history": ['
+_HISTORY = '"log_history": ['
 """In the last line of ms-swift's logging.jsonl, which holds the rows of all lines before it once more."""
 _ENTRY = re.compile(rb"^    \{[ \t\r]*$", re.MULTILINE)  # of a list in a document
 _DICTIONARY = re.compile(r"\{['\"][^{}]*\}")
@@ -107,7 +107,7 @@ def _is_repeated(row: Mapping[str, str], content: Content) -> bool:
     return same_place and all(fields.positive(row.get(name)) for name in (LOSS, "grad_norm"))
 
 
-def is_summary(row: Mapping[str, Any]) -> bool:
+def is_summary_row(row: Mapping[str, Any]) -> bool:
     return rows.RUNTIME in row and any(name in row for name in SUMMARY_KEYS)
 
 
@@ -124,7 +124,7 @@ def _is_of_the_same_step(row: Mapping[str, str], last: Mapping[str, str]) -> boo
 
 def dictionaries_in(text: str) -> Iterator[dict[str, str]]:
     """Yield the flat dictionaries in a line, in Python's or in JSON's spelling, with their values as text."""
-    if "{" not in text or len(text) > LONGEST_DICTIONARY or (HISTORY in text and text.startswith("{")):
+    if "{" not in text or len(text) > LONGEST_DICTIONARY or (_HISTORY in text and text.startswith("{")):
         return
     for match in _DICTIONARY.finditer(text):
         if match[0][1] == '"':
@@ -147,7 +147,7 @@ def opens_as_document(log: Log) -> bool:
 
 def count_in_document(log: Log) -> int:
     """Return how many rows and summaries `of_document` would find, from the names of their entries alone."""
-    return sum(is_row(entry) or is_summary(entry) for entry in _entries(_document(log)))
+    return sum(is_row(entry) or is_summary_row(entry) for entry in _entries(_document(log)))
 
 
 def of_document(log: Log) -> Content | None:
@@ -228,13 +228,13 @@ def _take(row: Mapping[str, str], line: int | None, content: Content) -> None:
             content.rows.append(_row(row, line, content))
             content.interrupted_by, content.evaluation_seconds, content.last = "", 0.0, row
             content.counts_trained_tokens |= rows.AXOLOTL_RATE in row
-    elif is_summary(row):
+    elif is_summary_row(row):
         content.summaries.append(row)
     elif any(name.startswith("eval_") for name in row):
         content.interrupted_by = "validation"
         if not content.summaries:  # after the summary nothing is part of the training's time
             runtimes = [value for name, value in row.items() if name.startswith("eval_") and name.endswith("_runtime")]
-            content.evaluation_seconds += sum(fields.seconds(value) or 0.0 for value in runtimes)
+            content.evaluation_seconds += sum(fields.printed_seconds(value) or 0.0 for value in runtimes)
 
 
 def _row(row: Mapping[str, str], line: int | None, content: Content) -> Row:

@@ -33,13 +33,13 @@ from tensorprimat.logs.huggingface import run
 from tensorprimat.logs.huggingface.content import (
     count_in_document,
     dictionaries_in,
-    is_summary,
+    is_summary_row,
     of_document,
     of_text,
     opens_as_document,
 )
 from tensorprimat.logs.huggingface.rows import Row, is_row
-from tensorprimat.logs.huggingface.steps import steps_of
+from tensorprimat.logs.huggingface.steps import steps_of_rows
 from tensorprimat.logs.huggingface.writers import of_one_process
 from tensorprimat.logs.text import Log
 
@@ -48,7 +48,7 @@ OF_TRL = "step_time"
 
 
 def detect(log: Log) -> int:
-    found = sum(1 for _, text in log.head() for row in dictionaries_in(text) if is_row(row) or is_summary(row))
+    found = sum(1 for _, text in log.head() for row in dictionaries_in(text) if is_row(row) or is_summary_row(row))
     return found or (count_in_document(log) if opens_as_document(log) else 0)
 
 
@@ -58,9 +58,9 @@ def read(log: Log) -> Reading:
     reading, span = content.reading, run.span_of(content)
     _configure(reading)
     reported, total = run.reported_by(content, span), run.trained_steps(content, span)
-    evidence = run.evidence_of(content, span, total)
+    evidence = run.trainer_evidence(content, span, total)
     stamped = not reported and _with_stamps(log, content.rows, content.logging_steps)
-    steps = steps_of(content.rows, total, run.final_epoch(content), content.logging_steps if stamped else None)
+    steps = steps_of_rows(content.rows, total, run.final_epoch(content), content.logging_steps if stamped else None)
     if not steps.has("relative_work") and steps.has("seconds"):
         steps, _ = work.weighted(steps, None, None, reading.training_config.get("num_gpus"), varies=True)
     reading.steps, reading.reported, reading.evidence = steps, reported, evidence

@@ -11,7 +11,7 @@ from typing import Any
 from tensorprimat.logs import fields
 
 LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
-COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
+_COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
 """Keys of which a Trainer's row has one in addition to the loss; another dictionary with a loss is not a row."""
 FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step")
 """Names of other loggers' rows: Weights & Biases, NeMo Automodel."""
@@ -58,7 +58,7 @@ class Row:
 
 def is_row(row: Mapping[str, Any]) -> bool:
     foreign = any(name in row for name in FOREIGN) or (TUNE_RATE in row and not all(name in row for name in OF_TRAINER))
-    return LOSS in row and any(name in row for name in COMPANIONS) and not foreign
+    return LOSS in row and any(name in row for name in _COMPANIONS) and not foreign
 
 
 def is_callback_row(row: Mapping[str, Any]) -> bool:
@@ -85,8 +85,8 @@ def first_of(row: Mapping[str, str], names: Iterable[str]) -> str | None:
 
 def clock_of(row: Mapping[str, str]) -> tuple[float, float] | None:
     """Return the seconds since training began, by the row, and half a unit of their last printed digit."""
-    if runtime := fields.seconds(row.get(RUNTIME)):
-        return runtime, half_digit(row[RUNTIME])
+    if runtime := fields.printed_seconds(row.get(RUNTIME)):
+        return runtime, half_digit_of_trainer(row[RUNTIME])
     if by_tokens := _clock_of_tokens(row):
         return by_tokens
     if (passed := _TIME_OF_DAY.fullmatch(row.get("elapsed_time", ""))) and position_of(row) is not None:
@@ -98,7 +98,7 @@ def clock_of(row: Mapping[str, str]) -> tuple[float, float] | None:
     for name, power in (("train_speed(s/it)", 1), ("train_speed(iter/s)", -1)):
         if speed := fields.positive(row.get(name)):
             pace = speed**power
-            clock, half = step * pace, half_digit(row[name]) / speed
+            clock, half = step * pace, half_digit_of_trainer(row[name]) / speed
             if abs(clock - elapsed) > 1 + clock * half:  # a resumed run counts its speed from where it resumed
                 steps = math.ceil((elapsed - 0.5) / pace)
                 is_only = steps == math.floor((elapsed + 1) / pace)  # whole number that fits
@@ -113,10 +113,10 @@ def _clock_of_tokens(row: Mapping[str, str]) -> tuple[float, float] | None:
     tokens, rate = fields.positive(row.get("total_tokens")), fields.positive(row.get("throughput"))
     if not (tokens and rate):
         return None
-    return tokens / rate, tokens / rate * min(half_digit(row["throughput"]), 0.005) / rate
+    return tokens / rate, tokens / rate * min(half_digit_of_trainer(row["throughput"]), 0.005) / rate
 
 
-def half_digit(text: str) -> float:
+def half_digit_of_trainer(text: str) -> float:
     """Return half a unit of the last digit of a printed number; of four significant digits where trailing zeros are
     dropped.
 

@@ -18,16 +18,16 @@ from tensorprimat.core.quantities import count
 from tensorprimat.logs import fields
 from tensorprimat.logs.fields import CLOCK_RESOLUTION
 from tensorprimat.logs.huggingface.content import Content
-from tensorprimat.logs.huggingface.rows import RUNTIME, SAMPLES_RATE, half_digit, position_of
+from tensorprimat.logs.huggingface.rows import RUNTIME, SAMPLES_RATE, half_digit_of_trainer, position_of
 from tensorprimat.logs.huggingface.steps import steps_of_a_row
 from tensorprimat.logs.progress import ClockReading, resumed_before
 
 COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no steps
-ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
+_ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
 SMALLEST_MEAN = 0.85  # of the smallest loss of a row: a mean of all steps is no smaller
-COVERED = 0.9  # of the epochs must lie before the last row
+_COVERED = 0.9  # of the epochs must lie before the last row
 NEAR = 0.1  # of the steps since a resume: largest difference between the resumes that mean loss and bar show
-UNTIMED = 0.5  # of the time of the missing steps: where the runtime leaves less after the last reading, none ran
+_UNTIMED = 0.5  # of the time of the missing steps: where the runtime leaves less after the last reading, none ran
 SAME_RUNTIME = 1.2  # times the shortest of the ranks
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
 MAY_COUNT_OTHERS = (
@@ -35,7 +35,7 @@ MAY_COUNT_OTHERS = (
     "counts steps that train_runtime does not include, and the rate is too high"
 )
 """Remark on a summary without rows or a bar."""
-REPORTED = {
+_REPORTED = {
     SAMPLES_RATE: "samples_per_second",
     "train_tokens_per_second": "tokens_per_second",
     RUNTIME: "runtime_seconds",
@@ -121,7 +121,7 @@ def _end(content: Content, first: ClockReading, last: ClockReading) -> int | Non
     if not steps:  # terminals that keep the last drawing alone
         steps, seconds = last
     missing = (planned - last.steps) * seconds / steps
-    return last.steps if runtime - last.seconds < UNTIMED * missing else None
+    return last.steps if runtime - last.seconds < _UNTIMED * missing else None
 
 
 def _planned(content: Content) -> int | None:
@@ -135,7 +135,7 @@ def _counted(content: Content) -> tuple[float, float]:
     rate, runtime = fields.positive(summary.get("train_steps_per_second")), fields.positive(summary.get(RUNTIME))
     if not rate or not runtime:
         return 0.0, 0.0
-    half = max(half_digit(summary["train_steps_per_second"]), ROUNDED_RATE / 2)
+    half = max(half_digit_of_trainer(summary["train_steps_per_second"]), _ROUNDED_RATE / 2)
     return (rate - half) * runtime - 0.5, (rate + half) * runtime + 0.5
 
 
@@ -147,7 +147,7 @@ def _share_of_losses(content: Content) -> float | None:
     losses = [row.loss for row in content.rows if row.loss and row.loss > 0]
     mean = fields.positive(_summary(content).get("train_loss"))
     end, last = final_epoch(content), content.rows[-1].epoch if content.rows else None
-    if not (mean and end and last) or len(losses) < FEWEST_CLOCKED or last < COVERED * end:
+    if not (mean and end and last) or len(losses) < FEWEST_CLOCKED or last < _COVERED * end:
         return None
     return mean / losses[-1] if mean < SMALLEST_MEAN * min(losses) else None
 
@@ -178,7 +178,7 @@ def trained_steps(content: Content, span: Span) -> float | None:
     """Return the optimizer steps in the runtime: those that the summary counts or the span holds, or those planned."""
     low, high = _counted(content)
     counted = (low + high) / 2
-    is_precise = counted > 0 and ROUNDED_RATE / 2 + (high - low - 1) / 2 <= COUNT_RESOLUTION * counted + ROUNDED_RATE
+    is_precise = counted > 0 and _ROUNDED_RATE / 2 + (high - low - 1) / 2 <= COUNT_RESOLUTION * counted + _ROUNDED_RATE
     if span.steps is not None and (span.start or not low <= span.steps <= high):
         return float(span.steps)
     if is_precise and _timed_share(content, span) == 1.0:
@@ -190,7 +190,7 @@ def final_epoch(content: Content) -> float | None:
     return fields.positive(_summary(content).get("epoch"))
 
 
-def evidence_of(content: Content, span: Span, total: float | None) -> Evidence:
+def trainer_evidence(content: Content, span: Span, total: float | None) -> Evidence:
     """Return train_runtime for the audit. The time after the last row with a clock belongs to no row."""
     summary = _summary(content)
     runtime = fields.positive(summary.get(RUNTIME))
@@ -221,7 +221,7 @@ def evidence_of(content: Content, span: Span, total: float | None) -> Evidence:
                 spent=(("evaluation", evaluations),) if evaluations else (),
                 in_rows=True,
                 has_every_pause=True,
-                resolution=half_digit(summary[RUNTIME]) + first[1] + last[1],
+                resolution=half_digit_of_trainer(summary[RUNTIME]) + first[1] + last[1],
             ),
         )
     )
@@ -235,7 +235,7 @@ def reported_by(content: Content, span: Span) -> dict[str, Any]:
     reported: dict[str, Any] = {}
     if summary := _summary(content):
         share = _timed_share(content, span)
-        for name, target in REPORTED.items():
+        for name, target in _REPORTED.items():
             of_time = target == "runtime_seconds"
             if (value := fields.positive(summary.get(name))) and (of_time or share):
                 reported[target] = value if of_time else value * share

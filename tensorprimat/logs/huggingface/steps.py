@@ -25,7 +25,7 @@ class _Interval:
     interrupted_by: str = ""
 
 
-def steps_of(
+def steps_of_rows(
     found: list[Row], total: float | None, final_epoch: float | None, logging_steps: int | None = None
 ) -> Steps:
     """Return the rows as steps. Rows without numbers share the steps of the run equally; where a number goes back, the

@@ -13,9 +13,9 @@ from itertools import pairwise
 from tensorprimat.logs.huggingface.rows import Row
 from tensorprimat.logs.newest_first import goes_back
 
-LEAST_ROWS = 8
+_LEAST_ROWS = 8
 ALTERNATING = 0.25  # of the rows that go back, or repeat a step: restarts are far fewer
-LOOKED_AT = 8  # processes that began last
+_LOOKED_AT = 8  # processes that began last
 
 
 @dataclass(kw_only=True)
@@ -50,7 +50,7 @@ def of_one_process(found: Sequence[Row]) -> tuple[list[Row], int]:
     Rows of one process, with a restart or two or from the newest to the oldest, are returned as they are.
     """
     rows = list(found)
-    if len(rows) < LEAST_ROWS or any(row.step is None or row.clock is None for row in rows):
+    if len(rows) < _LEAST_ROWS or any(row.step is None or row.clock is None for row in rows):
         return rows, 1
     if goes_back([row.step or 0 for row in rows]):
         return rows, 1  # of one process, the newest first
@@ -59,7 +59,7 @@ def of_one_process(found: Sequence[Row]) -> tuple[list[Row], int]:
         return rows, 1
     processes: list[_Process] = []
     for row in rows:
-        near = [(gap, process) for process in processes[-LOOKED_AT:] if (gap := process.gap(row))]
+        near = [(gap, process) for process in processes[-_LOOKED_AT:] if (gap := process.gap(row))]
         if near:
             min(near, key=lambda each: each[0])[1].add(row)
         else:

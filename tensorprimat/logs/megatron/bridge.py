@@ -16,9 +16,9 @@ import numpy as np
 from tensorprimat.core.steps import FloatArray
 
 LINE = re.compile(rb"Step Time : (\d{1,9}\.\d\d)s GPU utilization: (-?\d{1,9}\.\d) ?(?:MODEL_)?TFLOP/s/GPU")
-ROUNDED = 0.00506  # seconds: rounding error of two decimals, plus that of the iteration line (0.1 ms)
+_ROUNDED = 0.00506  # seconds: rounding error of two decimals, plus that of the iteration line (0.1 ms)
 
-NEEDLE = b"s GPU utilization: "
+BRIDGE_NEEDLE = b"s GPU utilization: "
 
 
 class StepTimes:
@@ -34,7 +34,7 @@ class StepTimes:
 
     def add(self, first_line: int, block: bytes) -> None:
         """Take in a block of whole lines whose first has this number."""
-        if NEEDLE not in block:
+        if BRIDGE_NEEDLE not in block:
             return
         number, counted = first_line, 0
         for match in LINE.finditer(block):
@@ -64,7 +64,7 @@ class StepTimes:
         for row in (following, following - 1):
             inside = free & (row >= 0) & (row < len(line))
             agrees = inside.copy()
-            agrees[inside] = np.abs(seconds[row[inside]] - own_seconds[inside]) <= ROUNDED
+            agrees[inside] = np.abs(seconds[row[inside]] - own_seconds[inside]) <= _ROUNDED
             rates[row[agrees]] = tflops[agrees]
             free &= ~agrees
         return rates

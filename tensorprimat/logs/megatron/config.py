@@ -20,7 +20,7 @@ from tensorprimat.logs.megatron import shape as shapes
 from tensorprimat.logs.megatron.layout import NEEDLE
 from tensorprimat.logs.text import without_colours
 
-CONFIGURATION = {
+_CONFIGURATION = {
     "seq_length": "sequence_length",
     **{name: name for name in ("sequence_length", "global_batch_size", "micro_batch_size")},
     "train_iters": "max_steps",
@@ -30,7 +30,7 @@ CONFIGURATION = {
     "padded_vocab_size": "padded_vocabulary_size",
 }
 """Whole numbers: Megatron's name → field of TrainingConfig."""
-WORDS = {
+_WORDS = {
     "optimizer": "optimizer",
     "recompute_granularity": "recompute",
     "fp8_recipe": "fp8_recipe",
@@ -39,8 +39,8 @@ WORDS = {
 OTHERS = (
     "bf16", "fp16", "fp8", "fp4", "lr", "use_distributed_optimizer", "mock_data", "model_name", "exp_name", "model",
 )  # fmt: skip
-SPELLED_OUT = (*CONFIGURATION, *WORDS, *shapes.DENSE, *OTHERS)
-KEYS = frozenset((*SPELLED_OUT, *shapes.PARTS, *shapes.SPECIAL))
+SPELLED_OUT = (*_CONFIGURATION, *_WORDS, *shapes.DENSE, *OTHERS)
+_KEYS = frozenset((*SPELLED_OUT, *shapes.PARTS, *shapes.SPECIAL))
 
 BRIDGE_SUMMARY = "[model] Non-default values (vs Mcore "
 
@@ -84,7 +84,7 @@ NEOX = {
     "seed": "seed",
 }
 NEOX_PRECISIONS = {"bfloat16": "bf16", "fp16": "fp16", "fp32": "fp32"}
-_YAML = re.compile(r"(?:^|\s)\"?(" + "|".join(sorted(KEYS)) + r")\"?: +([^\s#,|][^\n#,|]{0,200})", re.MULTILINE)
+_YAML = re.compile(r"(?:^|\s)\"?(" + "|".join(sorted(_KEYS)) + r")\"?: +([^\s#,|][^\n#,|]{0,200})", re.MULTILINE)
 _LISTED = re.compile(
     r"\b(moe_layer_freq|window_size|window_attn_skip_freq)\"?: +[\"']?([\[(][\d, ()*+\[\]-]{1,1500}[\])])"
 )
@@ -118,7 +118,7 @@ _ABSENT = re.compile(
 """A library of one vendor that a machine of the other lacks: monitors look for both."""
 _VERSION = re.compile(r"\b(?:PyTorch|torch)(?: version)?[:= ]+v?(\d+\.\d+[\w.+]*)")
 
-DEFAULTS = {
+_DEFAULTS = {
     **dict.fromkeys(PARALLEL_SIZES, "1"),
     **dict.fromkeys(("bf16", "fp16", "gated_linear_unit", "add_qkv_bias", "group_query_attention"), "False"),
 }
@@ -166,17 +166,17 @@ class Facts:
         for key, value in _DUMPED.findall(text):
             if self._take_neox(key, value.rstrip()):
                 continue
-            if key in KEYS and self._dumped.setdefault(key, value.strip()) != value.strip():
+            if key in _KEYS and self._dumped.setdefault(key, value.strip()) != value.strip():
                 self._contradicted.setdefault(key, value.strip())
         for key, value in _YAML.findall(text):
-            if key in WORDS and value[0].isdigit():  # `optimizer: 63.01` among timers
+            if key in _WORDS and value[0].isdigit():  # `optimizer: 63.01` among timers
                 continue
             self._yaml[key] = _DEFAULT.sub("", value.strip()).strip("'\"")
         self._yaml |= dict(_LISTED.findall(text))
         self._omits_defaults = self._omits_defaults or BRIDGE_SUMMARY in text
         self._omits_latent_defaults = self._omits_latent_defaults or shapes.LATENT_SUMMARY in text
         for key, value in _FLAG.findall(text):
-            if (name := key.replace("-", "_")) in KEYS and not value.startswith("$"):  # a variable of the shell
+            if (name := key.replace("-", "_")) in _KEYS and not value.startswith("$"):  # a variable of the shell
                 self._flags.setdefault(name, value.strip("'\"") or "True")
         if match := _SIZES.search(text):
             for key, value in zip(_SIZE_KEYS, match.groups(), strict=True):
@@ -218,7 +218,7 @@ class Facts:
     def training_config(self) -> dict[str, Any]:
         """Return the fields of TrainingConfig that the log states."""
         config: dict[str, Any] = {}
-        for key, field in CONFIGURATION.items():
+        for key, field in _CONFIGURATION.items():
             if (other := self._contradicted.get(key)) is not None:
                 remedy = f"; give {flag(field)}" if field in OF_A_LOG else ""
                 self.warnings.append(
@@ -228,7 +228,7 @@ class Facts:
             elif (number := self._settings.whole(key)) is not None and (number > 0 or key == "seed"):
                 config[field] = number
         config = {**self._neox, **self._batches, **config}
-        for key, field in WORDS.items():
+        for key, field in _WORDS.items():
             if (word := self._value(key)) and word not in ("None", "null", "none"):
                 config[field] = word
         if precision := self._precision():
@@ -265,13 +265,13 @@ class Facts:
             if match := _PLACEHOLDER.match(value):
                 value = match[1]
                 note = (
-                    f"{CONFIGURATION.get(key, key)}: {value} is the default of an environment variable in the log's "
+                    f"{_CONFIGURATION.get(key, key)}: {value} is the default of an environment variable in the log's "
                     "YAML; if the variable was set, the run used another value"
                 )
                 if note not in self.warnings:
                     self.warnings.append(note)
             return value
-        return DEFAULTS.get(key) if self._omits_defaults else None
+        return _DEFAULTS.get(key) if self._omits_defaults else None
 
     @property
     def _settings(self) -> shapes.MegatronSettings:
@@ -293,7 +293,7 @@ class Facts:
         if "num_layers" not in self._dumped | self._yaml:  # a command line may keep other arguments in variables
             return None
         try:
-            return shapes.shape_of(self._settings)
+            return shapes.shape_of_settings(self._settings)
         except shapes.UnknownShapeError as error:
             self.warnings.append(f"model shape: {error}, so there is no MFU; give --shape with its config.json")
             return None

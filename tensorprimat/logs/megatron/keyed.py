@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-NEEDLE = "elapsed_time_per_iteration_ms="
+KEYED_NEEDLE = "elapsed_time_per_iteration_ms="
 """Text in every such line."""
-ROW = re.compile(rf"\biteration=\s{{0,20}}\d{{1,20}}/\s{{0,20}}\d{{1,20}}\s\|[^\n]{{0,2000}}?\b{NEEDLE}")
+ROW = re.compile(rf"\biteration=\s{{0,20}}\d{{1,20}}/\s{{0,20}}\d{{1,20}}\s\|[^\n]{{0,2000}}?\b{KEYED_NEEDLE}")
 
 _LINE = re.compile(ROW.pattern.encode() + rb"[^\n]*")
 _PAIR = re.compile(rb"(?:(?<=\| )|\b(?=iteration=))([A-Za-z][A-Za-z_ ]{0,60})=\s{0,20}")

@@ -21,7 +21,7 @@ NEEDLE = b"elapsed time per iteration"
 """Text in every iteration line, in every spelling since 2019."""
 EXACT_DIGITS = 15  # integers of so many digits are exact in a double
 EXACT_POWER = 22  # and so are powers of ten up to here
-STEADY = frozenset(
+_STEADY = frozenset(
     (
         *("planned", "samples", "rank", "world_size", "memory_total_bytes", "skipped_iterations", "nan_iterations"),
         *("sequence_length", "year", "month", "day"),
@@ -278,7 +278,7 @@ class Layout:
 
     def steady(self) -> dict[str, _Number]:
         """Return the fields whose digits are part of a template."""
-        return {name: number for name, number in self.all().items() if name in STEADY and not number.is_nan}
+        return {name: number for name, number in self.all().items() if name in _STEADY and not number.is_nan}
 
     def all(self) -> dict[str, _Number]:
         """Return every field."""
@@ -316,7 +316,7 @@ class Template:
 
         free: treat every field as changing.
         """
-        shape = np.frombuffer(shape_of(line), np.uint8).copy()
+        shape = np.frombuffer(line_layout(line), np.uint8).copy()
         freedom = np.where(shape == ord("0"), 9, 0).astype(np.uint8)
         row = np.frombuffer(line, np.uint8)
         steady = {} if free else layout.steady()
@@ -377,7 +377,7 @@ class Template:
         return fields
 
 
-def shape_of(line: bytes) -> bytes:
+def line_layout(line: bytes) -> bytes:
     """Return the line with 0 for every digit: equal for lines of one layout."""
     return line.translate(_DIGITS_TO_ZERO)
 

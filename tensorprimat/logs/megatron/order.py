@@ -12,7 +12,7 @@ from tensorprimat.core.steps import INTERRUPTIONS, FloatArray
 
 SAME_CLOCK = 0.01  # two ranks time one iteration to within a per cent; a restarted iteration is slower by far
 TIMER_STOOD = 1.5  # seconds between two dates beyond the iterations: the timer stood; rounding explains 1 s
-SLOW_START = 2.0  # times the level of the later rows: without dates, a first iteration must take this long
+_SLOW_START = 2.0  # times the level of the later rows: without dates, a first iteration must take this long
 NEAR_DATE = 0.25  # relative difference allowed between the dates of two lines and the time of the second iteration
 NEAR_LEVEL = 3.0  # a second iteration takes between a third of the level of the later rows and three times it
 
@@ -168,7 +168,7 @@ def with_first_iteration(
             is_mean = is_near and abs(gap - alone) + resolution < abs(gap - both)
         else:
             level = float(np.median(seconds[row + 2 : end])) if end - row > 2 else np.nan
-            is_mean = one > SLOW_START * level and level / NEAR_LEVEL < alone < NEAR_LEVEL * level
+            is_mean = one > _SLOW_START * level and level / NEAR_LEVEL < alone < NEAR_LEVEL * level
         if is_mean:
             covers[row], covers[row + 1] = 0, 2
     return covers

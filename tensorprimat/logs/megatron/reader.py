@@ -29,7 +29,7 @@ from tensorprimat.logs.megatron.config import Facts
 from tensorprimat.logs.megatron.layout import NEEDLE
 from tensorprimat.logs.megatron.order import covers_of, interrupted_rows, segments_of, with_first_iteration
 from tensorprimat.logs.megatron.rows import Excerpt, RowTable
-from tensorprimat.logs.text import Log, plain
+from tensorprimat.logs.text import Log, without_controls
 
 FACTS_BYTES = 64 * 2**20  # the configuration precedes the first iteration, within this much text if at all
 FACTS_AFTER_BYTES = 2**18  # allocator sizes follow the first iterations
@@ -44,7 +44,7 @@ _CONTENT = ("seconds", "loss", "learning_rate", "gradient_norm")
 def detect(log: Log) -> int:
     lines = [text for _, text in log.head()]
     rows = sum("elapsed time per iteration" in text and _ROW.search(text) is not None for text in lines)
-    rows = rows or sum(keyed.NEEDLE in text and keyed.ROW.search(text) is not None for text in lines)
+    rows = rows or sum(keyed.KEYED_NEEDLE in text and keyed.ROW.search(text) is not None for text in lines)
     return rows or sum(
         "GPU utilization: " in text and megatron_bridge.LINE.search(text.encode()) is not None for text in lines
     )
@@ -53,9 +53,9 @@ def detect(log: Log) -> int:
 def _has_keyed_rows(log: Log) -> bool:
     """Return True if the first text with rows has keyed ones."""
     for block in log.blocks():
-        if keyed.NEEDLE.encode() in block:
+        if keyed.KEYED_NEEDLE.encode() in block:
             return True
-        if NEEDLE in block or megatron_bridge.NEEDLE in block:
+        if NEEDLE in block or megatron_bridge.BRIDGE_NEEDLE in block:
             break
     return False
 
@@ -103,7 +103,7 @@ class _Scan:
 
     def add(self, block: bytes) -> None:
         """Take in the next block of whole lines."""
-        block = plain(block) if _is_coloured(block) else block
+        block = without_controls(block) if _is_coloured(block) else block
         first_line = self.table.next_line
         looks = self._looks_for_step_times
         if looks or (looks is None and (self.table.is_empty or self.step_times)):
@@ -129,7 +129,7 @@ class _Scanned(NamedTuple):
 def _states_step_times(path: Path, stretch: parallel.Stretch) -> bool:
     """Return True if the text has lines of step times; the first of them is close to the first iteration."""
     for block in files.blocks_between(path, *stretch):
-        if megatron_bridge.NEEDLE in block:
+        if megatron_bridge.BRIDGE_NEEDLE in block:
             return True
         if NEEDLE in block:
             return False

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tensorprimat.core.steps import FloatArray
 from tensorprimat.logs.files import line_ends
-from tensorprimat.logs.megatron.layout import NEEDLE, Layout, LayoutRows, Template, shape_of
-from tensorprimat.logs.megatron.search import mentions
+from tensorprimat.logs.megatron.layout import NEEDLE, Layout, LayoutRows, Template, line_layout
+from tensorprimat.logs.megatron.search import find_mentions
 
 MAX_ROW_BYTES = 64 * 2**10  # an iteration line has some 300 to 1,500 bytes; anything longer is something else
 MAX_LAYOUTS = 2_000
@@ -21,7 +21,7 @@ WORTH_A_TEMPLATE = 50  # lines per template, on average; with fewer, the layout 
 FIRST_ROWS = 10_000  # in a young log every number is still growing
 PIECE_ROWS = 2048  # fits in a core's own cache while it is compared and read
 SAMPLE_BYTES = 2**13
-MOST = 0.5  # a block that begins with more iterations than other lines is taken line by line without searching
+_MOST = 0.5  # a block that begins with more iterations than other lines is taken line by line without searching
 BATCH_BYTES = 2**19  # enough lines for numpy, few enough for a core's cache
 
 
@@ -65,12 +65,12 @@ class RowTable:
         ends = np.flatnonzero(line_ends(text))
         first_line, self.next_line = self.next_line, self.next_line + len(ends) - (not ended)
         head = block[:SAMPLE_BYTES]
-        if head.count(NEEDLE) > MOST * head.count(b"\n"):
+        if head.count(NEEDLE) > _MOST * head.count(b"\n"):
             self._flush()  # lines waiting from other blocks must not be counted with this block's
             self._wait(text, ends, np.arange(first_line, first_line + len(ends)))
             read = self._flush()
-            return [] if read >= len(ends) else mentions(block).events  # none where every line is an iteration
-        found = mentions(block)
+            return [] if read >= len(ends) else find_mentions(block).events  # none where every line is an iteration
+        found = find_mentions(block)
         if len(found.rows):
             lines = np.searchsorted(ends, found.rows)
             lines = lines[np.diff(lines, prepend=-1) > 0]  # of two on one line the first
@@ -182,7 +182,7 @@ class RowTable:
             positions, rows = positions[1:], rows[1:]
 
     def _layout(self, line: bytes) -> Layout | None:
-        shape = shape_of(line)
+        shape = line_layout(line)
         if shape not in self._layouts:
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()

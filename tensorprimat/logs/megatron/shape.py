@@ -39,7 +39,7 @@ HINTS = (
 """Parts of the names of PARTS and SPECIAL: each of them contains one."""
 GATED = ("swiglu", "quick_geglu", "gated_linear_unit")
 """Switches of an MLP with three matrices."""
-DEFAULTS = {"moe_router_topk": "2", "moe_layer_freq": "1"}
+_DEFAULTS = {"moe_router_topk": "2", "moe_layer_freq": "1"}
 LATENT_DEFAULTS = {
     "kv_lora_rank": "512", "q_lora_rank": "512", "qk_head_dim": "128", "qk_pos_emb_head_dim": "64", "v_head_dim": "128",
 }  # fmt: skip
@@ -47,7 +47,7 @@ LATENT_DEFAULTS = {
 LATENT_SUMMARY = "(vs Mcore MLATransformerConfig)"
 ONE_MLP = "[1]"
 """Megatron-DeepSpeed's num_experts of a dense model."""
-UNSET = ("", "none", "null", "false", "0", "0.0")
+_UNSET = ("", "none", "null", "false", "0", "0.0")
 
 _LIST = re.compile(r"[\[(]?(?:[01] ?, ?){0,999}[01] ?,? ?[\])]?")
 _REPEATED = re.compile(r"\[([01])\]\s*\*\s*(\d{1,4})")
@@ -82,17 +82,17 @@ class MegatronSettings:
 
     def states(self, name: str) -> bool:
         """Return True if a setting has a value that is not off or none."""
-        return (self.value(name) or "").strip("'\"").lower() not in UNSET
+        return (self.value(name) or "").strip("'\"").lower() not in _UNSET
 
     def part(self, name: str) -> str | None:
         """Return a setting of PARTS, or its default where the log leaves defaults out."""
         value = self.value(name)
         if value is not None or not self.omits_defaults:
             return value
-        return (LATENT_DEFAULTS if self.omits_latent_defaults else {}).get(name, DEFAULTS.get(name))
+        return (LATENT_DEFAULTS if self.omits_latent_defaults else {}).get(name, _DEFAULTS.get(name))
 
 
-def shape_of(settings: MegatronSettings) -> ModelShape | None:
+def shape_of_settings(settings: MegatronSettings) -> ModelShape | None:
     """Return the shape, or None where a dense part is not stated. Raises UnknownShapeError."""
     whole = settings.whole
     layers, hidden, heads = (whole(key) for key in ("num_layers", "hidden_size", "num_attention_heads"))

@@ -24,13 +24,13 @@ _DECODER = json.JSONDecoder()
 LATEST_MILLISECONDS = 32503680000000  # the year 3000: a larger number is not a date
 STEP_SECONDS_KEYS = ("train_step_time", "train_step_timing in s", "train_step_timing")
 RATE_KEY = "throughput"
-EPOCH = "epoch_num"
+_EPOCH = "epoch_num"
 MEMORY_KEY = "max_memory_usage"
 TOKENS_KEY = "global_valid_toks"
 """Key of the tokens that a step of NeMo-RL trained on; the step's time is in another row."""
 MOST_GIBIBYTES = 1e5  # no device has so much: a larger number counts bytes
 
-CONFIGURATION = {
+CONFIGURATION_KEYS = {
     **{name: name for name in ("global_batch_size", "gradient_accumulation_steps")},
     "max_sequence_length": "sequence_length",
     **{name: name for name in ("max_steps", "micro_batch_size")},
@@ -150,7 +150,7 @@ def collect(events: Iterable[Event]) -> MlperfContent:
             if isinstance(event.value, dict) and (tokens := number_in(event.value.get(TOKENS_KEY))) and tokens > 0:
                 run.tokens[_position(event)] = tokens
             row = _row(event, loss, learning_rate)
-            if row and run.stopped is not None and run.rows and isinstance(event.value, dict) and EPOCH in event.value:
+            if row and run.stopped is not None and run.rows and isinstance(event.value, dict) and _EPOCH in event.value:
                 continue  # bert's mean of all rows
             if row and (same := (row.time, row.position, row.step_seconds, row.rate)) not in known:
                 known.add(same)  # a row that was printed twice is one row
@@ -188,8 +188,8 @@ def _position_of_block(event: Event) -> float | None:
         return number_in(event.metadata["step"])
     if "samples_count" in event.metadata:
         return None
-    of_row = event.value.get(EPOCH) if isinstance(event.value, dict) else None
-    return number_in(event.metadata.get(EPOCH) if of_row is None else of_row)
+    of_row = event.value.get(_EPOCH) if isinstance(event.value, dict) else None
+    return number_in(event.metadata.get(_EPOCH) if of_row is None else of_row)
 
 
 def _row(event: Event, loss: float | None, learning_rate: float | None) -> MlperfRow | None:
@@ -224,7 +224,7 @@ def configuration_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     the recipe if its name states one (mxfp4).
     """
     config: dict[str, Any] = {
-        name: value for key, name in CONFIGURATION.items() if (value := _whole(settings.get(key))) is not None
+        name: value for key, name in CONFIGURATION_KEYS.items() if (value := _whole(settings.get(key))) is not None
     }
     precision = next((value for key in LINEAR_PRECISION if isinstance(value := settings.get(key), str) and value), "")
     if name := PRECISION_NAMES.get(precision.casefold()):

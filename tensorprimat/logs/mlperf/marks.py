@@ -17,15 +17,15 @@ from tensorprimat.core import regular
 from tensorprimat.core.mlperf_library import LibraryRun
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.files import MAX_LINE_BYTES
-from tensorprimat.logs.mlperf.events import CONFIGURATION, LINEAR_PRECISION, MARK, Event, collect, events_in
+from tensorprimat.logs.mlperf.events import CONFIGURATION_KEYS, LINEAR_PRECISION, MARK, Event, collect, events_in
 from tensorprimat.logs.mlperf.run import COUNTING, MlperfEvents
 
-MARKS = ("run_start", "block_start", *COUNTING)
-SETTINGS = (*CONFIGURATION, *LINEAR_PRECISION, "submission_benchmark", "submission_division")
-KEYS = (*MARKS, *SETTINGS)
+_MARKS = ("run_start", "block_start", *COUNTING)
+_SETTINGS = (*CONFIGURATION_KEYS, *LINEAR_PRECISION, "submission_benchmark", "submission_division")
+_KEYS = (*_MARKS, *_SETTINGS)
 SHORTEST_IN_BLOCKS = 0.5  # share of the time outside evaluation; with less inside blocks, marks of blocks are missing
 
-_EVENT = re.compile(MARK.encode() + rb'.*"key"\s*:\s*"(?:' + "|".join(KEYS).encode() + rb')"')
+_EVENT = re.compile(MARK.encode() + rb'.*"key"\s*:\s*"(?:' + "|".join(_KEYS).encode() + rb')"')
 Pairs = Sequence[tuple[float, float | None]]
 """(start, stop) of blocks or evaluations."""
 
@@ -41,10 +41,10 @@ class Marks:
     """True if another run starts after the first one stopped."""
 
 
-def read(path: Path, name: str) -> tuple[LibraryRun, Marks]:
+def read_marks(path: Path, name: str) -> tuple[LibraryRun, Marks]:
     """Return the first run of a result file, called `name`, with the other facts of the file. Raises InputError."""
     hashed, torn = hashlib.sha256(), list[int]()
-    with regular.opened(path) as file:
+    with regular.open_regular(path) as file:
         content = collect(_events(file, hashed, torn))
     marks = Marks(settings=content.settings, torn=len(torn), more_runs=len(content.runs) > 1)
     return _run(content.runs[0], marks.settings, name, hashed.hexdigest()), marks

@@ -33,7 +33,7 @@ from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.mlperf import system as mlperf_system
 from tensorprimat.logs.mlperf.events import MARK, TOKENS_KEY, Event, collect, configuration_of, events_in
-from tensorprimat.logs.mlperf.rows import evidence_of, steps_of
+from tensorprimat.logs.mlperf.rows import marks_evidence, rows_of_run
 from tensorprimat.logs.mlperf.run import COUNTING, MlperfEvents
 from tensorprimat.logs.text import Log
 
@@ -65,22 +65,22 @@ def read(log: Log) -> Reading:
     if benchmark := _benchmark(settings):
         reading.model["name"] = benchmark
     _describe_task(reading, settings)
-    mlperf_system.describe(reading, settings, ranks=content.ranks, path=log.path, launched=launched)
+    mlperf_system.describe_system(reading, settings, ranks=content.ranks, path=log.path, launched=launched)
     _describe_runs(reading, content.runs)
     batch, length = config.get("global_batch_size"), config.get("sequence_length")
     for run in content.runs:
         run.batch, run.length = batch, length
-    steps = [step for number, run in enumerate(content.runs) for step in steps_of(run, number)]
+    steps = [step for number, run in enumerate(content.runs) for step in rows_of_run(run, number)]
     reading.steps = Steps.of(steps)
     if any(run.tokens for run in content.runs):
         _leave_out_longest(reading, f"samples are shorter, so the tokens are those that the log counts in {TOKENS_KEY}")
-    elif benchmark and mlperf_rules.benchmark(benchmark) is None:
+    elif benchmark and mlperf_rules.benchmark_rules(benchmark) is None:
         _leave_out_longest(
             reading,
             f"the rules of {benchmark} are not known, so samples may be shorter and tokens are not counted; give "
             "--sequence-length if every sample has that length",
         )
-    reading.evidence = evidence_of(content.runs, steps)
+    reading.evidence = marks_evidence(content.runs, steps)
     _report_rates(reading, content.runs, batch, length)
     if any("eval_accuracy" in run.counts and not (run.evaluations or run.rows) for run in content.runs):
         reading.warnings.append(
@@ -172,14 +172,14 @@ def _benchmark(settings: dict[str, Any]) -> str | None:
     if not isinstance(name, str):
         return None
     of_rules = name.replace("-", "_")
-    return of_rules if mlperf_rules.benchmark(of_rules) else name
+    return of_rules if mlperf_rules.benchmark_rules(of_rules) else name
 
 
 def _describe_task(reading: Reading, settings: dict[str, Any]) -> None:
     """Set the benchmark, its quality target, and whether all parameters train."""
     if (name := _benchmark(settings)) is None:
         return
-    rules = mlperf_rules.benchmark(name)
+    rules = mlperf_rules.benchmark_rules(name)
     stated = number_in(settings.get("target_accuracy"))
     target = stated if stated is not None else rules.target if rules else None
     reading.reported |= {"benchmark": name, "quality_target": target}

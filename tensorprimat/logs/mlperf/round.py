@@ -20,7 +20,7 @@ from tensorprimat.core.quantities import counted
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.mlperf import marks as mlperf_marks
 from tensorprimat.logs.mlperf.events import configuration_of
-from tensorprimat.logs.mlperf.system import LONGEST_FACT, described, document, fact
+from tensorprimat.logs.mlperf.system import LONGEST_FACT, described, fact, json_object
 
 MOST_FACTS = 24  # of the software of a system
 PARALLELISM = {name: (settings.BY_NAME[name].symbol or "").lower() for name in settings.PARALLEL_SIZES}
@@ -59,7 +59,7 @@ def round_name(text: str) -> str:
     return f"v{text.strip().removeprefix('v')}"
 
 
-def find(root: Path, round: str) -> Found:
+def find_round_entries(root: Path, round: str) -> Found:
     """Return the entries of a round's folder. Raises InputError for a folder that is not a round."""
     if not root.is_dir():
         raise InputError("no such folder" if not root.exists() else "a file, not the folder of a round", path=root)
@@ -86,7 +86,7 @@ def find(root: Path, round: str) -> Found:
     return Found(pairs=tuple(pairs), not_read=dict(sorted(not_read.items())), empty=tuple(empty))
 
 
-def read(pair: SystemBenchmark) -> Entry:
+def read_entry(pair: SystemBenchmark) -> Entry:
     """Return the entry of one pair: every run with its time, the settings in the logs, and the system."""
     notes: list[str] = []
     runs, settings = _runs(pair, notes)
@@ -124,7 +124,7 @@ def _runs(pair: SystemBenchmark, notes: list[str]) -> tuple[list[LibraryRun], li
     for path in pair.files:
         name = path.relative_to(pair.root).as_posix()
         try:
-            run, marks = mlperf_marks.read(path, name)
+            run, marks = mlperf_marks.read_marks(path, name)
         except (InputError, OSError) as error:
             reason = error.what if isinstance(error, InputError) else error.strerror
             notes.append(f"{path.name}: {reason}; it counts as a failed run")
@@ -159,7 +159,7 @@ def _agreed(settings: list[dict[str, Any]], notes: list[str]) -> dict[str, Any]:
 def _system(pair: SystemBenchmark, notes: list[str]) -> dict[str, Any]:
     system = pair.folder.parent.name
     path = pair.folder.parents[2] / "systems" / f"{system}.json"
-    stated = document(path)
+    stated = json_object(path)
     if isinstance(stated, dict):
         return stated
     notes.append(f"systems/{path.name}: {stated}; GPU, count and software are unknown")
@@ -170,7 +170,7 @@ def _scaling_factor(pair: SystemBenchmark, notes: list[str]) -> float | None:
     path = pair.folder / "scaling.json"
     if not path.exists():
         return 1.0
-    stated = document(path)
+    stated = json_object(path)
     factor = stated.get("scaling_factor") if isinstance(stated, dict) else None
     if (number := number_in(factor)) and number > 0:
         return number

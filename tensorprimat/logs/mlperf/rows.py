@@ -25,12 +25,12 @@ from tensorprimat.core.steps import Step
 from tensorprimat.logs.mlperf.block_shares import Share, partial_rows, share_blocks
 from tensorprimat.logs.mlperf.run import Block, MlperfEvents, MlperfRow
 
-OTHER_TIME = 0.2  # of a row's time: a throughput that differs more, with and without evaluation, counts something else
+_OTHER_TIME = 0.2  # of a row's time: a throughput that differs more, with and without evaluation, counts something else
 OTHER_UNIT = 10.0  # the clock shows so many times the steps that a row's progress means: it counts epochs
 MOST_UNCOUNTED = 0.2  # of the time of all blocks
 
 
-def steps_of(run: MlperfEvents, number: int) -> Iterator[Step]:
+def rows_of_run(run: MlperfEvents, number: int) -> Iterator[Step]:
     """Yield the rows of one run: rows of steps if it logged any, else rows of blocks.
 
     A row that states other rows' steps once more covers no step.
@@ -82,7 +82,7 @@ def _rates_include_evaluation(run: MlperfEvents) -> bool:
         spent, evaluated = row.time - before.time, run.evaluated_seconds(before.time, row.time)
         if stretch and row.rate and evaluated > 0:
             off = stretch.samples / row.rate - spent
-            if min(abs(off), abs(off + evaluated)) < OTHER_TIME * spent:
+            if min(abs(off), abs(off + evaluated)) < _OTHER_TIME * spent:
                 votes.append(abs(off) < abs(off + evaluated))
     return sum(votes) > len(votes) / 2
 
@@ -93,7 +93,7 @@ def _by_their_blocks(run: MlperfEvents) -> list[MlperfRow]:
     for stretch, row in zip(_stretches_of_rows(run), run.rows, strict=True):
         if stretch and run.batch and stretch.seconds > 0:
             steps = max(1, round(stretch.samples / run.batch))
-            usual = row.rate and abs(stretch.samples / row.rate / stretch.seconds - 1) <= OTHER_TIME
+            usual = row.rate and abs(stretch.samples / row.rate / stretch.seconds - 1) <= _OTHER_TIME
             rate = row.rate if usual else None  # one with a long first evaluation would look damaged
             timed.append(replace(row, step_seconds=stretch.seconds / steps, covers=steps, rate=rate))
     return timed
@@ -213,7 +213,7 @@ def _covers(run: MlperfEvents, rows: Sequence[MlperfRow], partial: set[int]) -> 
     return covers, max(0, first - covers[0])
 
 
-def evidence_of(runs: Sequence[MlperfEvents], steps: Sequence[Step]) -> Evidence:
+def marks_evidence(runs: Sequence[MlperfEvents], steps: Sequence[Step]) -> Evidence:
     """Return the time and work of each run by its marks, for the audit.
 
     steps: the steps of all runs, as read.

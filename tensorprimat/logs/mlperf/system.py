@@ -23,7 +23,7 @@ from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
 
-LARGEST_BYTES = 2**20  # a description has a few kilobytes
+_LARGEST_BYTES = 2**20  # a description has a few kilobytes
 LONGEST_FACT = 80  # characters
 COPY_SIZES = (1, 2, 4, 8, 16, 32, 64)  # possible GPUs per model copy, where the log states none
 FOLDERS_ABOVE = 5  # result_0.txt, or power/result_0/node_0.txt, below results/SYSTEM/BENCHMARK
@@ -80,10 +80,12 @@ class LaunchLines:
                 self.system = described("", stated)
 
 
-def describe(reading: Reading, settings: Mapping[str, Any], *, ranks: int, path: Path, launched: LaunchLines) -> None:
+def describe_system(
+    reading: Reading, settings: Mapping[str, Any], *, ranks: int, path: Path, launched: LaunchLines
+) -> None:
     """Fill in device, nodes and GPUs from the log and the submission's description; warn if they contradict."""
     _take_platform(reading, settings)
-    system = find(path)
+    system = _find(path)
     if system is not None:
         _take_description(reading, system)
     if "num_gpus" not in reading.training_config:
@@ -96,21 +98,21 @@ def describe(reading: Reading, settings: Mapping[str, Any], *, ranks: int, path:
         reading.warnings.append(f"gpu_info: {platform} is {kind}, so the device is unknown; give --gpu")
 
 
-def find(path: Path) -> System | None:
+def _find(path: Path) -> System | None:
     """Return the description that belongs to a result file, or None without a readable one."""
     folders = list(path.absolute().parents)[: FOLDERS_ABOVE + 1]
     for system, results in pairwise(folders):
         if results.name == "results":
             path = results.parent / "systems" / f"{system.name}.json"
-            stated = document(path)
+            stated = json_object(path)
             return described(path.name, stated) if isinstance(stated, dict) else None
     return None
 
 
-def document(path: Path) -> dict[str, Any] | str:
+def json_object(path: Path) -> dict[str, Any] | str:
     """Return the JSON object in a file of a submission, or the reason why there is none."""
     try:
-        content = json.loads(regular.content(path, most_bytes=LARGEST_BYTES).decode("utf-8-sig", "replace"))
+        content = json.loads(regular.content(path, most_bytes=_LARGEST_BYTES).decode("utf-8-sig", "replace"))
     except InputError as error:
         return error.what
     except (ValueError, RecursionError):

@@ -17,7 +17,7 @@ from tensorprimat.logs import fields
 from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.nanogpt.rows import MILLISECOND
 
-UNTIMED = 10  # nanochat's total time begins after this step
+_UNTIMED = 10  # nanochat's total time begins after this step
 _OTHERS = rf"(?P<others>(?:[A-Za-z]\w{{0,30}}: ?{NUMBER} ){{0,9}})"
 _CLOCK = re.compile(
     rf"\bstep:(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) {_OTHERS}"
@@ -28,7 +28,7 @@ _RATE = re.compile(
     rf"train_time: {NUMBER}m tok/s: (?P<rate>{NUMBER})(?![\w.])"
 )
 _LOSS = re.compile(rf"(?<!\w)(?:train_)?loss: ?({NUMBER})")
-MARKS = ("train_time:", " step_avg:", "ms avg:")
+CLOCK_MARKS = ("train_time:", " step_avg:", "ms avg:")
 _HAS_LOSS, _IS_VALIDATION = 1, 2
 
 
@@ -44,7 +44,7 @@ class TotalTime:
 
     def note(self, step: int, minutes: float | None) -> None:
         """Take in the clock of one row."""
-        if minutes is None or step < UNTIMED:
+        if minutes is None or step < _UNTIMED:
             return
         reading = (step, 60 * minutes)
         if self.last is not None and (step <= self.last[0] or reading[1] < self.last[1]):
@@ -66,9 +66,9 @@ class TotalTime:
         )
 
 
-def found(text: str) -> re.Match[str] | None:
+def clock_parts(text: str) -> re.Match[str] | None:
     """Return the parts of a line with train_time, or None for another line."""
-    has_mark = MARKS[0] in text or MARKS[1] in text or MARKS[2] in text
+    has_mark = CLOCK_MARKS[0] in text or CLOCK_MARKS[1] in text or CLOCK_MARKS[2] in text
     return _CLOCK.search(text) or _RATE.search(text) if has_mark else None
 
 

@@ -15,7 +15,7 @@ from tensorprimat.logs.fields import WHOLE
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.nanogpt.clocks import TotalTime
 
-CONFIGURATION: tuple[tuple[re.Pattern[str], str], ...] = (
+_CONFIGURATION: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"^tokens per iteration will be: {WHOLE}"), "tokens_per_step"),
     (re.compile(rf"^total desired batch size: {WHOLE}"), "tokens_per_step"),
     (re.compile(rf"^Total batch size {WHOLE} =>"), "tokens_per_step"),
@@ -89,7 +89,7 @@ class LineFacts(Reading):
     totals: TotalTime = field(default_factory=lambda: TotalTime())
 
 
-def plan(row: re.Match[str], seen: LineFacts) -> None:
+def note_planned_steps(row: re.Match[str], seen: LineFacts) -> None:
     """Note the planned number of steps if a row states it: `step 12/6200`."""
     if planned := fields.whole(row.groupdict().get("last")):
         seen.training_config["max_steps"] = planned
@@ -97,7 +97,7 @@ def plan(row: re.Match[str], seen: LineFacts) -> None:
 
 def notice(text: str, seen: LineFacts) -> None:
     """Keep the facts that a line between the rows states about the run."""
-    for pattern, name in CONFIGURATION:
+    for pattern, name in _CONFIGURATION:
         if (match := pattern.search(text)) and (value := fields.whole(match[1])):
             _set(name, value, seen)
     if match := _BATCH_OF_SOURCE.match(text):

@@ -50,7 +50,7 @@ _INTERRUPTION = re.compile(
 
 
 def detect(log: Log) -> int:
-    return sum(1 for _, text in log.head() if rows.found(text) or clocks.found(text))
+    return sum(1 for _, text in log.head() if rows.row_parts(text) or clocks.clock_parts(text))
 
 
 def read(log: Log) -> Reading:
@@ -102,17 +102,17 @@ def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
     """Yield (project, row), in the order of the log."""
     interrupted_by = ""
     clock = clocks.TrainTime()
-    for line, text in log.lines_of_one_rank(lambda text: rows.found(text) or clocks.found(text)):
-        if found := rows.found(text):
+    for line, text in log.lines_of_one_rank(lambda text: rows.row_parts(text) or clocks.clock_parts(text)):
+        if found := rows.row_parts(text):
             spelling, match = found
-            content.plan(match, seen)
+            content.note_planned_steps(match, seen)
             if "total" in spelling.pattern.groupindex:
                 seen.totals.note(int(match["step"]), fields.number(match["total"]))
             yield spelling.project, rows.step(line, spelling, match, interrupted_by)
             interrupted_by = ""
             continue
-        if mark := clocks.found(text):
-            content.plan(mark, seen)
+        if mark := clocks.clock_parts(text):
+            content.note_planned_steps(mark, seen)
             clock.note(line, mark, None if seen.batch_grows else seen.tokens_per_step)
             continue
         if announced := _INTERRUPTION.search(text):

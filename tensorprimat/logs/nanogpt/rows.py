@@ -41,7 +41,7 @@ def _of_the_lecture(rate: str) -> Spelling:
     )
 
 
-SPELLINGS = (
+ROW_SPELLINGS = (
     Spelling(
         project="nanoGPT",
         mark=", time ",
@@ -90,9 +90,9 @@ _OF_ROW = tuple((name, re.compile(rf"[|,] ?{word}:? ?({NUMBER})")) for name, wor
 """Metrics of rows in any order."""
 
 
-def found(text: str) -> tuple[Spelling, re.Match[str]] | None:
+def row_parts(text: str) -> tuple[Spelling, re.Match[str]] | None:
     """Return the spelling and the parts of a row, or None for a line that is not a row."""
-    for spelling in SPELLINGS:
+    for spelling in ROW_SPELLINGS:
         if spelling.mark in text and (match := spelling.pattern.search(text)):
             return spelling, match
     return None
@@ -105,7 +105,7 @@ def step(line: int, spelling: Spelling, match: re.Match[str], interrupted_by: st
         groups |= {name: found[1] for name, pattern in _OF_ROW if (found := pattern.search(match.string))}
     return Step(
         index=int(groups["step"]),
-        seconds=fields.seconds(groups["time"], MILLISECOND),
+        seconds=fields.printed_seconds(groups["time"], MILLISECOND),
         loss=fields.number(groups["loss"]),
         learning_rate=fields.positive(groups.get("lr")),
         gradient_norm=fields.number(groups.get("norm")),

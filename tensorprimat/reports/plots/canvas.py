@@ -62,7 +62,7 @@ Fill = Callable[[Any], None]
 
 def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
     """Return a figure in the style of all plots by file format. Raises MissingPackageError without matplotlib."""
-    matplotlib = load()
+    matplotlib = load_matplotlib()
     pictures = {}
     with matplotlib.rc_context(STYLE):
         figure = laid_out(fill)
@@ -89,7 +89,7 @@ def can_draw() -> bool:
     return bool(sys.modules.get("matplotlib", True)) and find_spec("matplotlib") is not None
 
 
-def load() -> Any:
+def load_matplotlib() -> Any:
     """Import matplotlib with the modules that drawing needs. Raises MissingPackageError if it is not installed."""
     try:
         import matplotlib
@@ -203,7 +203,7 @@ def folded(text: str, width: int, lines: int) -> str:
     return middle_cut(line, width)
 
 
-def say(axes: Any, sentence: str) -> None:
+def write_sentence(axes: Any, sentence: str) -> None:
     """Write a sentence in place of a panel."""
     axes.text(
         0.5, 0.5, "\n".join(textwrap.wrap(drawable(sentence), 48)), transform=axes.transAxes,

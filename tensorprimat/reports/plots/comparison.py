@@ -36,8 +36,8 @@ from tensorprimat.reports.series import curves, has_course
 MOST_HEADINGS = 6
 MOST_HISTORIES = 12  # panels of one picture; the table has them all
 LOSS_INCHES = 3.6  # height of one panel of losses
-COLUMNS = 2  # of panels in a row
-STEPS = "steps"
+_COLUMNS = 2  # of panels in a row
+_STEPS = "steps"
 """Marks the place of the panel of step time over steps."""
 
 
@@ -57,7 +57,7 @@ class Drawing:
     """Step times of every side; None for no panel of them."""
 
 
-def render(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
+def comparison_plot(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
     """Return the plot in each format. Raises MissingPackageError where matplotlib is not installed."""
     return drawn_as(drawing_of(comparison), formats)
 
@@ -97,12 +97,12 @@ def drawing_of(comparison: Comparison) -> Drawing:
 
 
 def _fill(figure: Any, drawing: Drawing) -> None:
-    shown: list[Panel | str] = [*drawing.panels, *([STEPS] if drawing.courses is not None else [])]
-    rows = [shown[start : start + COLUMNS] for start in range(0, len(shown), COLUMNS)]
+    shown: list[Panel | str] = [*drawing.panels, *([_STEPS] if drawing.courses is not None else [])]
+    rows = [shown[start : start + _COLUMNS] for start in range(0, len(shown), _COLUMNS)]
     heights = [*map(height_of_scale, drawing.scales), *(max(map(_height, row)) for row in rows)]
     keys = _keys(drawing.looks, drawing.models)
     body = framed(figure, drawing.title, drawing.sentences, sum(heights), keys=keys)
-    grid = body.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
+    grid = body.add_gridspec(len(heights), _COLUMNS, height_ratios=heights)
     for number, scale in enumerate(drawing.scales):
         forest_panel(body.add_subplot(grid[number, :]), scale)
     for number, row in enumerate(rows, start=len(drawing.scales)):
@@ -170,7 +170,7 @@ def losses(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> d
     return drawn(fill, formats)
 
 
-def history(all_series: Sequence[Series], formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
+def history_plot(all_series: Sequence[Series], formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
     """Return one panel per series: the figure of each benchmark with its interval, and a mark where a change is shown.
 
     Raises MissingPackageError where matplotlib is not installed.

@@ -22,13 +22,13 @@ from tensorprimat.reports.plots.canvas import (
     plain_log_ticks,
 )
 
-MOST_CURVES = 12  # more cannot be distinguished; the table has them all
+_MOST_CURVES = 12  # more cannot be distinguished; the table has them all
 PANEL_INCHES = 5.0
-LABEL_CHARACTERS = 56  # of a line in the legend, which then leaves the curves two thirds of the width
+_LABEL_CHARACTERS = 56  # of a line in the legend, which then leaves the curves two thirds of the width
 AXES = {"num_parameters": "parameters", "context_length": "context length, tokens"}
 
 
-def scaling(found: Sequence[SizeScaling]) -> Fill:
+def size_scaling_plot(found: Sequence[SizeScaling]) -> Fill:
     """Return a drawing of time against parameters and against context, with the fitted power law of each curve."""
 
     def draw(figure: Any) -> None:
@@ -36,7 +36,7 @@ def scaling(found: Sequence[SizeScaling]) -> Fill:
         figure.set_size_inches(WIDTH_INCHES, PANEL_INCHES * len(present))
         for axes, axis in zip(figure.subplots(len(present), 1, squeeze=False)[:, 0], present, strict=True):
             every = [one for one in found if one.axis == axis]
-            curves = every[:MOST_CURVES]
+            curves = every[:_MOST_CURVES]
             shared = _shared_words(curves)
             for number, one in enumerate(curves):
                 _curve(axes, one, number, without=shared)
@@ -79,7 +79,7 @@ def _curve(axes: Any, one: SizeScaling, number: int, *, without: Sequence[str]) 
     xs, ys = zip(*one.points, strict=True)
     label = ", ".join(part for part in one.label.split(", ") if part not in without) or one.label
     label += "" if one.exponent is None else f": exponent {fixed(one.exponent, 2)}"
-    label = textwrap.fill(label, LABEL_CHARACTERS, break_on_hyphens=False)
+    label = textwrap.fill(label, _LABEL_CHARACTERS, break_on_hyphens=False)
     axes.plot(xs, ys, color=colour, marker=MARKERS[number % len(MARKERS)], linestyle="none", ms=5, label=label)
     if one.exponent is not None and one.factor is not None:
         ends = (min(xs), max(xs))

@@ -13,7 +13,7 @@ from tensorprimat.analysis.mlperf_scaling import Scaling
 from tensorprimat.analysis.stats import student
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import confidence_level, percent, times
-from tensorprimat.reports.mlperf_comparison import law_text, sentence
+from tensorprimat.reports.mlperf_comparison import law_text, verdict_sentence
 from tensorprimat.reports.plots.canvas import (
     COLOURS,
     FAINT,
@@ -23,12 +23,12 @@ from tensorprimat.reports.plots.canvas import (
     drawn,
     framed,
     plain_log_ticks,
-    say,
     shortened,
+    write_sentence,
 )
 
 LINE_INCHES = 0.235  # of one entry
-PARTS = {
+_PARTS = {
     "rate": "time per token\n(1 / rate)",
     "samples": "samples\nto the target",
     "evaluation_and_set_up": "evaluation\nand set-up",
@@ -45,7 +45,7 @@ def task(comparison: TaskComparison, confidence: float, formats: Sequence[str] =
     body = max(2.6, LINE_INCHES * (rows + 3))
     rounds = ", ".join(sorted({side.round for side in comparison.sides}))
     sentences = [
-        sentence(comparison, confidence),
+        verdict_sentence(comparison, confidence),
         *(f"Warning: {warning.text}." for warning in comparison.warnings),
         f"Rates and samples: {DERIVED.format(round=rounds)}.",
     ]
@@ -60,7 +60,9 @@ def task(comparison: TaskComparison, confidence: float, formats: Sequence[str] =
     return drawn(fill, formats)
 
 
-def scaling(found: Sequence[Scaling], confidence: float, formats: Sequence[str] = ("png",)) -> dict[str, bytes]:
+def strong_scaling_plot(
+    found: Sequence[Scaling], confidence: float, formats: Sequence[str] = ("png",)
+) -> dict[str, bytes]:
     """Return files of the plot of one benchmark's strong scaling: rates with their law, and efficiency with batches.
 
     found: scalings of one benchmark, of one or several GPUs and rounds. Raises MissingPackageError where matplotlib is
@@ -131,9 +133,11 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     """Draw by how much each part lengthens or shortens the first side's time, and their product."""
     first, second = comparison.sides
     if not comparison.parts:
-        say(axes, "The logs of one side do not mark samples and training time, so the ratio is not split into factors.")
+        write_sentence(
+            axes, "The logs of one side do not mark samples and training time, so the ratio is not split into factors."
+        )
         return
-    factors = {PARTS[name]: value if name != "rate" else 1 / value for name, value in comparison.parts.items()}
+    factors = {_PARTS[name]: value if name != "rate" else 1 / value for name, value in comparison.parts.items()}
     factors["time to train"] = math.exp(comparison.ratio.log)
     places = np.arange(len(factors))
     values = np.array(list(factors.values()))

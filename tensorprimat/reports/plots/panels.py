@@ -33,8 +33,8 @@ from tensorprimat.reports.plots.canvas import (
     few_ticks,
     folded,
     plain_log_ticks,
-    say,
     shortened,
+    write_sentence,
 )
 from tensorprimat.reports.series import StepCurve, curves, pace_range, thinned
 
@@ -59,7 +59,7 @@ def bar_panel(axes: Any, panel: Panel) -> None:
     axes.set_title(panel.title)
     axes.set_xlabel(panel.unit)
     if all(bar.value is None for bar in bars):
-        say(axes, "No side has this value")
+        write_sentence(axes, "No side has this value")
         return
     groups = list(dict.fromkeys(bar.group for bar in bars))
     ordered = sorted(bars, key=lambda bar: groups.index(bar.group))
@@ -221,7 +221,7 @@ def step_panel(axes: Any, spread: Any, courses: Sequence[Course]) -> None:
     drawn = [course for course in courses if course.curves]
     without = [course.look.label for course in courses if not course.curves]
     if not drawn:
-        say(axes, "No distribution: the results hold no step times, only means or rates")
+        write_sentence(axes, "No distribution: the results hold no step times, only means or rates")
         return
     titles = list(dict.fromkeys(course.title for course in courses))
     low, high, logarithmic = _limits([curve for course in drawn for curve in course.curves])
