@@ -260,17 +260,17 @@ def run_file(text: bytes) -> bytes:
 
 def run_file_of(records: Sequence[bytes]) -> bytes:
     """Return records of Protocol Buffers in the blocks of a run file, long ones in fragments."""
+    from tensorprimat.logs.files import WANDB_OPENING
     from tensorprimat.logs.wandb_run import (
         FIRST_FRAGMENT,
         LAST_FRAGMENT,
-        MAGIC,
         MIDDLE_FRAGMENT,
         WANDB_BLOCK_BYTES,
         WANDB_HEADER_BYTES,
         WHOLE_FRAGMENT,
     )
 
-    written = bytearray(MAGIC)
+    written = bytearray(WANDB_OPENING)
     for record in records:
         rest, begins = record, True
         while begins or rest:

@@ -22,13 +22,11 @@ from tensorprimat.analysis.sides import device_label, distinct_labels, paired_mo
 from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
-from tensorprimat.core.steady import NORMAL_MAD
+from tensorprimat.core.steady import NORMAL_MAD, RESOLUTION, SIGNIFICANCE
 from tensorprimat.core.store import Loaded
 
 METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "samples_per_second", "avg_step_time_seconds")
 CONFIDENCE = 0.95  # of the interval of an entry
-_SIGNIFICANCE = 0.01  # per benchmark: one false change in a hundred
-_RESOLUTION = 1e-3  # relative; scatter below it is luck and is raised to it
 FEWEST_MOVES = 4  # from benchmark to benchmark, before their median means anything
 
 
@@ -133,7 +131,7 @@ def _between(means: np.ndarray) -> tuple[float, int]:
     moves = np.abs(np.diff(means))
     if len(moves) < FEWEST_MOVES:
         return 0.0, 0
-    deviation = max(NORMAL_MAD * float(np.median(moves)) / math.sqrt(2), _RESOLUTION)
+    deviation = max(NORMAL_MAD * float(np.median(moves)) / math.sqrt(2), RESOLUTION)
     return deviation, len(moves) // 2  # a median is about as certain as a mean of half the values
 
 
@@ -143,8 +141,8 @@ def _within(logs: Sequence[Sequence[float]]) -> tuple[float, int]:
     if not degrees:
         return 0.0, 0
     squares = sum(float(((np.array(runs) - np.mean(runs)) ** 2).sum()) for runs in logs)
-    return max(math.sqrt(squares / degrees), _RESOLUTION), degrees
+    return max(math.sqrt(squares / degrees), RESOLUTION), degrees
 
 
 def _allowed(scatter: float, degrees: int) -> float:
-    return stats.student(1 - _SIGNIFICANCE, degrees) * scatter if degrees else 0.0
+    return stats.student(1 - SIGNIFICANCE, degrees) * scatter if degrees else 0.0

@@ -19,6 +19,7 @@ from tensorprimat.analysis.mlperf_score import Scored, timed
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.mlperf_library import Entry
+from tensorprimat.core.result import VENDORS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ def _per_gpu(one: Scored) -> float:
     return (one.samples_per_second or math.nan) / one.num_gpus
 
 
-_VENDORS = {"AMD": "amd", "NVIDIA": "nvd"}
+_PLATFORMS = {vendor: platform for platform, vendor in VENDORS.items()}
 """Name on the command line → platform of its GPUs."""
 
 
@@ -132,7 +133,7 @@ def vendor_named(name: str) -> str | None:
     >>> vendor_named("amd"), vendor_named("B200")
     ('AMD', None)
     """
-    return next((vendor for vendor in _VENDORS if vendor.casefold() == name.strip().casefold()), None)
+    return next((vendor for vendor in _PLATFORMS if vendor.casefold() == name.strip().casefold()), None)
 
 
 def fastest_by_round(entries: Sequence[Entry], vendors: Sequence[str]) -> tuple[VendorRound, ...]:
@@ -147,7 +148,7 @@ def fastest_by_round(entries: Sequence[Entry], vendors: Sequence[str]) -> tuple[
         if scored.minutes is None or not entry.num_gpus or not entry.is_closed:
             continue
         platform = platform_of(entry.device_name or entry.gpu)
-        for vendor in (name for name in vendors if _VENDORS[name] == platform):
+        for vendor in (name for name in vendors if _PLATFORMS[name] == platform):
             rounds = groups.setdefault((entry.benchmark, entry.num_gpus, vendor), {})
             best = rounds.get(entry.round)
             if best is None or best.minutes is None or scored.minutes < best.minutes:

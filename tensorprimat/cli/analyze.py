@@ -10,6 +10,7 @@ from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import options
 from tensorprimat.cli.options import TO_FILE
 from tensorprimat.cli.shared_options import argument, switch, takes
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import counted
 
 
@@ -22,9 +23,9 @@ def command(
     json: Annotated[bool, switch("--json", "Print everything as JSON.")] = False,
     csv: Annotated[bool, switch("--csv", "Print one line per file as CSV.")] = False,
     save: Annotated[bool, switch("--save", "Write a result file for every log and event file.")] = False,
-    output: Annotated[Path, takes("DIR|FILE", f"Folder for --save, or a file for the findings{TO_FILE}")] = Path(
-        "output"
-    ),
+    output: Annotated[
+        Path, takes("DIR|FILE", f"Folder for --save, or a file for the findings{TO_FILE}")
+    ] = DEFAULT_FOLDER,
     **typed_facts: Any,
 ) -> int:
     """Survey folders of old training data: text logs, TensorBoard events, TraceLens profiles (Excel),

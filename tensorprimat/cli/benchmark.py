@@ -20,6 +20,7 @@ from tensorprimat.cli.options import ended_like_ctrl_c
 from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.engines.cluster import submit
 from tensorprimat.engines.registry import default_engine, log_scripts
 from tensorprimat.logs import discover
@@ -177,7 +178,7 @@ def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) 
 
 def _compare_command(folder: Path) -> str:
     words = COMPARE_COMMANDS.get(Path(sys.argv[0]).name, ["python3", "compare_results.py"])
-    return shlex.join([*words, *([] if folder == Path("output") else [str(folder)])])
+    return shlex.join([*words, *([] if folder == DEFAULT_FOLDER else [str(folder)])])
 
 
 def alternate(requests: Sequence[Request]) -> int:

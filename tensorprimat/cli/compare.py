@@ -23,6 +23,7 @@ from tensorprimat.cli.options import (
 )
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, MissingPackageError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from tensorprimat.reports.sections import Report
     from tensorprimat.session.second_process import StartCall
 
-_DEFAULT_FOLDER = Path("output")
-_DEFAULT_FOLDERS = (_DEFAULT_FOLDER, Path("benchmark_results"))
+_DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
 """Folders searched for results: the one of this tool, and the one of earlier tools."""
 PLACES = "output, benchmark_results"
 RESULTS = "Results, logs, or folders of them; two or more are sides, the first is the baseline. NAME=PATH names one."
@@ -52,7 +52,7 @@ def command(
     results: Annotated[
         list[str] | None, argument("[NAME=]PATH", RESULTS, show_default="output, benchmark_results")
     ] = None,
-    output_dir: Annotated[Path, takes("DIR|FILE", _OUTPUT_DIR)] = _DEFAULT_FOLDER,
+    output_dir: Annotated[Path, takes("DIR|FILE", _OUTPUT_DIR)] = DEFAULT_FOLDER,
     by: Annotated[
         str | None,
         takes("WHAT", _BY, show_default="platform, or the arguments", offers=known.sides),
@@ -188,11 +188,9 @@ def write_each(files: Mapping[str, str | bytes], folder: Path) -> list[str]:
 def folders_here() -> list[Path]:
     """Return the default folders that hold result files. Raises InputError where there is none."""
     found = [folder for folder in _DEFAULT_FOLDERS if any(folder.glob("*.json"))]
-    if not found and not _DEFAULT_FOLDER.is_dir():
-        raise InputError(
-            "no such folder", path=_DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files"
-        )
-    return found or [_DEFAULT_FOLDER]
+    if not found and not DEFAULT_FOLDER.is_dir():
+        raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
+    return found or [DEFAULT_FOLDER]
 
 
 def _load_matplotlib() -> None:

@@ -13,12 +13,12 @@ from tensorprimat.cli.compare import PLACES, documents, folders_here, picture_fi
 from tensorprimat.cli.options import REPORT_ENDINGS, named_file, say_each, say_files, to_file, writable_folder
 from tensorprimat.cli.shared_options import argument, switch, takes, typed_option, with_options
 from tensorprimat.core.errors import MissingPackageError, UsageError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.metrics import MetricChoices
     from tensorprimat.analysis.records import Comparison
 
-_DEFAULT_FOLDER = Path("output")
 _FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
 BUDGET = "Tokens to train on, such as 1e12, for cost, time and energy."
 OF_METRICS = (
@@ -35,7 +35,7 @@ def command(
     results: Annotated[
         list[Path] | None, argument("RESULT", "Result files, or folders of them.", show_default=PLACES)
     ] = None,
-    output_dir: Annotated[Path, takes("DIR|FILE", f"Folder for enhanced_*{to_file(REPORT_ENDINGS)}")] = _DEFAULT_FOLDER,
+    output_dir: Annotated[Path, takes("DIR|FILE", f"Folder for enhanced_*{to_file(REPORT_ENDINGS)}")] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
     explain: Annotated[bool, switch("--explain", "Show formula and inputs of every figure.")] = False,
     json: Annotated[bool, switch("--json", "Print enhanced_metrics.json on stdout instead of the tables.")] = False,

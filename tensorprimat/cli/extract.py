@@ -9,6 +9,7 @@ from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli.options import TO_FILE
 from tensorprimat.cli.shared_options import argument, switch, takes
+from tensorprimat.core.folders import DEFAULT_FOLDER
 
 
 @facts.with_fact_options(after="log_file", options=facts.LOG_OPTIONS, side="[LOG=]")
@@ -20,7 +21,9 @@ def command(
     warmup_steps: Annotated[
         int | None, takes("N", "Optimizer steps to leave out at the start.", *facts.WARMUP, show_default="detected")
     ] = None,
-    output: Annotated[Path | None, takes("DIR|FILE", f"Folder for results{TO_FILE}", show_default="output")] = None,
+    output: Annotated[
+        Path | None, takes("DIR|FILE", f"Folder for results{TO_FILE}", show_default=str(DEFAULT_FOLDER))
+    ] = None,
     segment: Annotated[
         str | None,
         takes(

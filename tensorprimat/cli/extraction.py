@@ -13,6 +13,7 @@ from tensorprimat.cli.options import named_file
 from tensorprimat.cli.result_file import refuse_several, write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import TensorPrimatError, UsageError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import one_line
@@ -21,8 +22,6 @@ from tensorprimat.session import explain as explaining
 from tensorprimat.session.extract import EACH, Extracted, extract_each, joined_logs
 from tensorprimat.session.extract import follow_log as follow_log
 from tensorprimat.session.log_names import expand
-
-_DEFAULT_FOLDER = Path("output")
 
 
 def show_formats() -> int:
@@ -75,7 +74,7 @@ def extract(
     for extracted in results:
         _say_summary(extracted)
     if output is not None or not as_json:
-        _write_all(results, output or _DEFAULT_FOLDER, quiet=as_json)
+        _write_all(results, output or DEFAULT_FOLDER, quiet=as_json)
     if as_json:
         documents = [store.to_json(extracted.result) for extracted in results]
         array = json.dumps([json.loads(document) for document in documents], indent=2)

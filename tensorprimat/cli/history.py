@@ -10,9 +10,9 @@ from tensorprimat.cli import known_values as known
 from tensorprimat.cli.options import named_file, refuse_file, say_each, say_files, writable_folder
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import MissingPackageError, UsageError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import counted
 
-_DEFAULT_FOLDER = Path("output")
 _PICTURES = (".png", ".svg")
 _OUTPUT_DIR = "Folder for history.*; a name that ends in .csv, .png or .svg is a file."
 
@@ -20,13 +20,13 @@ _OUTPUT_DIR = "Folder for history.*; a name that ends in .csv, .png or .svg is a
 def command(
     results: Annotated[
         list[Path] | None,
-        argument("RESULT", "Result files, or folders with their history/.", show_default="output"),
+        argument("RESULT", "Result files, or folders with their history/.", show_default=str(DEFAULT_FOLDER)),
     ] = None,
     metric: Annotated[
         str, takes("NAME", "Metric to show.", offers=known.metrics_over_time)
     ] = "tokens_per_second_per_gpu",
     model: Annotated[str | None, takes("MODEL", "Show only this model.", offers=known.models)] = None,
-    output_dir: Annotated[Path, takes("DIR|FILE", _OUTPUT_DIR)] = _DEFAULT_FOLDER,
+    output_dir: Annotated[Path, takes("DIR|FILE", _OUTPUT_DIR)] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
 ) -> int:
     """Show a metric over time: one table per machine, model and configuration, oldest benchmark first.
@@ -60,7 +60,7 @@ def command(
     file = named_file("--output-dir", output_dir, (".csv", *_PICTURES))
     if file is None:
         refuse_file("--output-dir", output_dir, "name a .csv, .png or .svg file, or a folder")
-    loaded, problems = results_of(results or [_DEFAULT_FOLDER], model=model)
+    loaded, problems = results_of(results or [DEFAULT_FOLDER], model=model)
     say_each(problems)
     all_series, notes = metric_history(loaded, metric=metric)
     if left_out := [note for note in notes if ": left out" in note]:

@@ -9,6 +9,7 @@ from tensorprimat.cli import cluster_options as cluster
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.shared_options import switch, takes, with_options
+from tensorprimat.core.folders import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from tensorprimat.session.preflight import Outcome
@@ -24,7 +25,7 @@ def command(
     quick: Annotated[bool, switch("--quick", "Small sizes only: done in seconds.")] = False,
     output: Annotated[
         Path, takes("DIR|FILE", "Folder for preflight/preflight_HOST_DEVICE.json; a name that ends in .json is a file.")
-    ] = Path("output"),
+    ] = DEFAULT_FOLDER,
     keep_noisy: Annotated[
         bool, switch("--keep-noisy", "Keep the figures although the machine was busy or its limits changed.")
     ] = False,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli.setting_options import setting_values, with_settings
 from tensorprimat.cli.shared_options import switch, takes
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.settings import MODEL_PARALLEL
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def command(
             envvar="TPRIMAT_RECOMPUTE",
         ),
     ] = False,
-    output: Annotated[Path, takes("DIR", "Folder for the result.", envvar="TPRIMAT_OUTPUT")] = Path("output"),
+    output: Annotated[Path, takes("DIR", "Folder for the result.", envvar="TPRIMAT_OUTPUT")] = DEFAULT_FOLDER,
     dry_run: Annotated[bool, switch("--dry-run", "Print and check what would run; train nothing.")] = False,
     **chosen: Any,
 ) -> int:

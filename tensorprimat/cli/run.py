@@ -17,11 +17,11 @@ from tensorprimat.cli.setting_options import IN_AB, setting_values, with_setting
 from tensorprimat.cli.shared_options import switch, takes, with_options
 from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from tensorprimat.session.plan import Request
 
-_DEFAULT_FOLDER = Path("output")
 _MODEL = "Model: llama, qwen, mistral, all, or a Hugging Face config.json (torch engine)."
 _ENGINE = "Engine: auto; torch, nemo, bridge or primus (train here); logs (of earlier training)."
 OUTPUT = f"Folder for results{TO_FILE}"
@@ -43,7 +43,7 @@ def command(
     model: Annotated[str, takes("NAME|FILE", _MODEL, offers=known.models_and_all)] = "all",
     runs: Annotated[int, takes("N", "Repetitions, each in a fresh process.")] = 1,
     engine: Annotated[str, takes("ENGINE", _ENGINE, offers=known.engines)] = "auto",
-    output: Annotated[Path, takes("DIR|FILE", OUTPUT)] = _DEFAULT_FOLDER,
+    output: Annotated[Path, takes("DIR|FILE", OUTPUT)] = DEFAULT_FOLDER,
     cooldown: Annotated[
         float | None, takes("S", "Seconds between runs.", show_default="30 on a GPU, 0 on a CPU")
     ] = None,

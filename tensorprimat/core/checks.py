@@ -18,6 +18,7 @@ from tensorprimat.core.units import TERA
 DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by when the clock is read, not by more
 NAMED_OUTLIERS = 3  # the slowest; a list of fifty is of no use
 WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its inverse) to point at a wrong configuration
+LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads
 
 EARLIER_WARNING = re.compile(r"steps: (?:run \d+: )?\d+ unexplained (?:outliers?|slow rows?) kept in\b")
 """A warning of these checks in result files from before 2026-11-25; the checks now print other words."""

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from tensorprimat.core import catalogue, regular
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.records import Count, Figure, Record, first_fault
 
@@ -38,7 +39,7 @@ class PreflightSpec(Record):
     num_gpus: int
     """Processes of one node, one for each GPU."""
     num_nodes: int
-    output_dir: str = "output"
+    output_dir: str = str(DEFAULT_FOLDER)
 
 
 class MatrixRate(Record):

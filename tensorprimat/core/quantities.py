@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tensorprimat.core.units import GB, GIGA, SECONDS_PER_HOUR
 
 UNMEASURED = "–"
+NOT_MEASURED = "not measured"  # where there is room for words
 Form = Callable[[float | None], str]
 """Function that formats a number as text."""
 ROUNDING_ERROR = 1e-12  # of a fraction; a mean of equal numbers differs from them by less

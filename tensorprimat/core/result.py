@@ -32,6 +32,8 @@ from tensorprimat.core.steps import Steps
 SCHEMA_VERSION = 3
 
 Platform = Literal["nvd", "amd", "cpu"]
+VENDORS: dict[str, str] = {"nvd": "NVIDIA", "amd": "AMD"}
+"""Platform → the vendor of its GPUs."""
 STACK_OF_PLATFORM = {"nvd": "cuda", "amd": "rocm", "cpu": "cpu", None: "unknown"}
 
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from tensorprimat.core import settings
 from tensorprimat.core.errors import DoesNotFitError, UsageError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import alternatives, counted
 from tensorprimat.core.records import Record
 
@@ -58,7 +59,7 @@ class RunSpec(Record):
     recompute: Literal["none", "every second layer", "full"] = "none"
     """Layers that keep only their input and compute the rest again in backward (activation checkpointing)."""
     platform: Literal["nvd", "amd", "cpu"] = "cpu"
-    output_dir: str = "output"
+    output_dir: str = str(DEFAULT_FOLDER)
     config: dict[str, Any] | None = None
     """Complete Hugging Face configuration of a model given by a file (torch engine); None for a built-in model."""
     options: dict[str, str] = Field(default_factory=dict)

@@ -27,8 +27,8 @@ _MOST = 20.0  # of z²: one row cannot outweigh more than two good ones
 _FEWEST = 6  # below, nothing but the first row is dropped: a median of two or three rows is not a level
 FEWEST_FOR_QUARTER = 4 * _FEWEST
 FEWEST_FOR_SHIFT = 12  # Pettitt's approximation, with a deflation that has to be estimated too
-_SIGNIFICANCE = 0.01
-_RESOLUTION = 1e-3  # relative difference up to which rows count as equal, whatever their MAD (printed digits, clock)
+SIGNIFICANCE = 0.01  # of a change: one false one in a hundred
+RESOLUTION = 1e-3  # relative difference up to which rows count as equal, whatever their MAD (printed digits, clock)
 MATERIAL = 5e-3  # relative shift of a level below which no conclusion changes
 TICKING_SHARE = 0.15  # share of rows off the level above which the clock ticks coarsely; fewer are single odd rows
 TRIMMED_SHARE = 0.1  # share of the sorted rows that is left out at either end before levels are compared
@@ -140,7 +140,7 @@ def _level(rows: Floats) -> tuple[float, float]:
     """
     level = median(rows)
     distance = np.abs(rows - level)
-    resolution = max(_RESOLUTION * abs(level), np.finfo(np.float64).tiny)
+    resolution = max(RESOLUTION * abs(level), np.finfo(np.float64).tiny)
     deviation = NORMAL_MAD * median(distance) * (1 + 3 / len(rows))
     if deviation < resolution:
         off = distance[distance > resolution]
@@ -219,7 +219,7 @@ def _shift(rows: Floats) -> _Shift | None:
     phi = max(0.0, min(_lag_one(around_levels), _lag_one(around_line), 0.95))
     statistic = 2 * abs(float(excess[change - 1]))
     deflated = statistic**2 * (1 - phi) / (1 + phi)
-    if 2 * np.exp(-6 * deflated / (count**3 + count**2)) >= _SIGNIFICANCE:
+    if 2 * np.exp(-6 * deflated / (count**3 + count**2)) >= SIGNIFICANCE:
         return None
     return _Shift(at=change, gradual=bool(around_line @ around_line < around_levels @ around_levels))
 

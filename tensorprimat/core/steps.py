@@ -109,6 +109,7 @@ INTEGER_COLUMNS: Mapping[str, int] = {"index": 0, "covers": 1, "run": 0, "segmen
 FLAG_COLUMNS: Mapping[str, int] = {"interrupted_by": 0, "skipped": 0}
 FLOAT_COLUMNS = tuple(f.name for f in fields(Step) if f.name not in INTEGER_COLUMNS and f.name not in FLAG_COLUMNS)
 COLUMNS = tuple(f.name for f in fields(Step))
+LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is not a step time
 
 FloatArray = NDArray[np.float64]
 

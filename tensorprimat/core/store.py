@@ -27,13 +27,12 @@ from tensorprimat.core.identity import continues, differing_fields, short_hash
 from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 from tensorprimat.core.stated import with_rates
-from tensorprimat.core.steps import FLOAT_COLUMNS, Steps
+from tensorprimat.core.steps import FLOAT_COLUMNS, LONGEST_STEP_SECONDS, Steps
 from tensorprimat.core.summary import summarise
 
 HISTORY = "history"  # subfolder of earlier results in a folder of results
 READ_A_LOG = "for a training log use extract_primus_metrics.py"
 INLINE_STEPS = 50_000  # longer series go to a sidecar file, so that the JSON stays something a person can open
-_LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is not a step time
 MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
 USUAL_RESULT_BYTES = 2**18  # size of the first read: reading for the largest file costs time for a small one
 LARGEST_RESULT_BYTES = 2**25  # 50,000 rows of thirty columns make 20 MB
@@ -308,7 +307,7 @@ def is_result(document: Any) -> bool:
 def _odd_numbers(steps: Steps) -> Iterator[str]:
     """Yield a clause for each column that holds a number impossible in training."""
     seconds, covers = steps.column("seconds"), steps.column("covers")
-    if len(wrong := np.flatnonzero((seconds <= 0) | (seconds > _LONGEST_STEP_SECONDS))):
+    if len(wrong := np.flatnonzero((seconds <= 0) | (seconds > LONGEST_STEP_SECONDS))):
         yield f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is not a step time"
     if ((covers < 0) | (covers > MOST_STEPS_OF_ROW)).any():
         yield f"step_metrics.covers holds a number outside 0 to {MOST_STEPS_OF_ROW:,}"

@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core import catalogue, configurations, settings
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.result import GpuInfo, Result
+from tensorprimat.core.result import VENDORS, GpuInfo, Result
 from tensorprimat.core.result_names import DEFAULT_METHODOLOGY
 from tensorprimat.core.settings import OF_A_METHODOLOGY
 
 if TYPE_CHECKING:
     from tensorprimat.core.configurations import Configuration
     from tensorprimat.engines.registry import Engine
-
-VENDORS = {"nvd": "NVIDIA", "amd": "AMD"}
-"""Platform → the vendor of its GPUs, for messages."""
 
 
 @dataclass(frozen=True, kw_only=True)

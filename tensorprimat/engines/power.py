@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core.checks import LEAST_THROTTLED
 from tensorprimat.core.quantities import celsius, fixed, joules, percent
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
@@ -13,8 +14,6 @@ from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
 
 ENERGY_TOLERANCE = 0.05  # relative; sampling noise alone causes a smaller difference between counter and sampled power
-_LEAST_THROTTLED = 0.01
-"""Share of the measured time below which throttling is not mentioned."""
 
 
 def with_own_gpus(result: Result, trainer: Any) -> Result:
@@ -107,7 +106,7 @@ def judged(result: Result, sampler: telemetry.Sampler) -> Result:
     if power is None or not time:
         return result
     warnings = []
-    if power.throttled_seconds and power.throttled_seconds > _LEAST_THROTTLED * time:
+    if power.throttled_seconds and power.throttled_seconds > LEAST_THROTTLED * time:
         why = " and ".join(sampler.throttled_by) or "a limit that the driver does not name"
         share = percent(power.throttled_seconds / time, 0)
         warnings.append(f"clock: throttled for {share} of the measured time by {why}")

@@ -15,6 +15,7 @@ from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.memory_estimate import MemoryEstimate
 from tensorprimat.core.quantities import alternatives, counted, shortened_list, size
+from tensorprimat.core.result import VENDORS
 from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
@@ -174,7 +175,7 @@ def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: i
         notes.append(
             f"methodology {name}: sets batch, sequence, precision and parallelism only; kernels and environment "
             "variables are those of the torch engine, so the rate is not that of "
-            f"{methodology.VENDORS[platform]}'s own software (--engine {alternatives(VENDOR_ENGINES[platform])})"
+            f"{VENDORS[platform]}'s own software (--engine {alternatives(VENDOR_ENGINES[platform])})"
         )
     if chosen.note:
         notes.append(chosen.note)

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
+from tensorprimat.core.steps import INTERRUPTIONS, LONGEST_STEP_SECONDS, Step, Steps
 from tensorprimat.logs import prefixes
-from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, utc_seconds
+from tensorprimat.logs.fields import utc_seconds
 
 LONG_PAUSE, LEAST_PAUSE = 20.0, 60.0  # times the median gap, and seconds: longer than any regular work of a loop
 CLOCK_SHARE = 0.01  # a stamp's resolution over the time that a row spans, at most

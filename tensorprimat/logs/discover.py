@@ -11,6 +11,7 @@ from pathlib import Path
 from tensorprimat import logs
 from tensorprimat.core import names as spellings
 from tensorprimat.core.errors import InputError, TensorPrimatError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.logs import model_names
 from tensorprimat.logs.text import Log
 
@@ -74,7 +75,7 @@ def find_logs(models: Sequence[str], *, folders: Sequence[Path] | None = None) -
 def searched_folders() -> list[Path]:
     """Return the folders of a search: the current one, output/, $PRIMUS_PATH and the workspaces of AMD's containers."""
     primus = os.environ.get("PRIMUS_PATH")
-    named = [".", "output", *([primus] if primus else []), *WORKSPACES]
+    named = [".", str(DEFAULT_FOLDER), *([primus] if primus else []), *WORKSPACES]
     unique: dict[str, Path] = {}
     for name in named:
         unique.setdefault(os.path.realpath(name), Path(name))

@@ -12,7 +12,7 @@ from itertools import chain
 
 import numpy as np
 
-from tensorprimat.core.steps import FLOAT_COLUMNS, Step, Steps, StepsBuilder
+from tensorprimat.core.steps import FLOAT_COLUMNS, LONGEST_STEP_SECONDS, Step, Steps, StepsBuilder
 from tensorprimat.core.terms import RATES
 
 NUMBER = (
@@ -24,7 +24,6 @@ NUMBER = (
 WHOLE = r"((?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.0{1,9})?(?![\w'\"*])(?![.,]\d))"
 """A printed whole number, as a group; not the beginning of something longer, as in 1.6e+01, 4096x8 or 1,5."""
 
-LONGEST_STEP_SECONDS = 1e7  # four months: beyond it a number is not a step time
 LARGEST_STEP = 2**53  # whole numbers beyond are not exact in a column of floats
 LARGEST_INDEX_DIGITS = 15  # a whole number of so many digits is exact in a column
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.steps import FloatArray
+from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray
 from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import Moment, moment_in
@@ -206,7 +206,7 @@ class MetricColumns:
             scaled = values * field[1]
             usable = np.ones(len(rows), np.bool_) if kind in MAY_BE_NAN else (values > 0) & (values < math.inf)
             if kind == "seconds":
-                usable &= scaled < fields.LONGEST_STEP_SECONDS
+                usable &= scaled < LONGEST_STEP_SECONDS
             if kind.startswith("memory_"):
                 usable &= scaled >= MIB  # less is a size in another unit than bytes
             present[rows[usable]], dense[rows[usable]] = True, scaled[usable]

@@ -10,7 +10,7 @@ import numpy as np
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import ByStep, Elapsed
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps
+from tensorprimat.core.steps import INTERRUPTIONS, LONGEST_STEP_SECONDS, FloatArray, Steps
 from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import Moment, TimeMark, longest_gap
 
@@ -66,7 +66,7 @@ class Merged(NamedTuple):
         so_far, rows = self.columns[SO_FAR][0], np.flatnonzero(self.columns[SO_FAR][1])
         grown, covers = np.diff(so_far[rows], prepend=np.nan), np.diff(self.steps[rows], prepend=0)
         seconds = grown / np.maximum(covers, 1)
-        forward = (covers > 0) & (seconds > 0) & (seconds < fields.LONGEST_STEP_SECONDS)
+        forward = (covers > 0) & (seconds > 0) & (seconds < LONGEST_STEP_SECONDS)
         steps = Steps(columns, logged_nan=masks).take(rows)
         return fields.merged_columns(
             steps.replace(seconds=np.where(forward, seconds, np.nan), covers=np.where(forward, covers, 1))

@@ -14,12 +14,13 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, MissingPackageError, NoFormatError, TensorPrimatError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.statements import Statement, with_statements, words_of, words_of_file
 from tensorprimat.core.surveyed import Item, SurveyedFile
 from tensorprimat.logs import excel, paths, tensorboard
 from tensorprimat.logs.text import Log
 
-DEFAULT_FOLDERS = ("amd-logs", "nvi-logs", "benchmark_results", "output")
+DEFAULT_FOLDERS = ("amd-logs", "nvi-logs", "benchmark_results", str(DEFAULT_FOLDER))
 PASSED_OVER = ("history", "node_modules", "__pycache__")
 """Folders that are not entered: every result's earlier states, other people's code. Nor are hidden ones."""
 

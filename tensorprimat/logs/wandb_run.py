@@ -20,7 +20,6 @@ from tensorprimat.logs import arguments, fields, files, levanter, metric_columns
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
-MAGIC = files.WANDB_OPENING
 WANDB_HEADER_BYTES = 7  # of the file, and of each fragment
 WANDB_BLOCK_BYTES = 2**15
 WHOLE_FRAGMENT, FIRST_FRAGMENT, MIDDLE_FRAGMENT, LAST_FRAGMENT = 1, 2, 3, 4  # kinds of fragments
@@ -31,7 +30,7 @@ ITEMS, KEY, NESTED_KEY, VALUE = 1, 1, 2, 16  # fields of a history or configurat
 
 
 def detect(log: Log) -> int:
-    return int(not log.is_folder and files.first_bytes(log.path, len(MAGIC)) == MAGIC)
+    return int(not log.is_folder and files.first_bytes(log.path, len(files.WANDB_OPENING)) == files.WANDB_OPENING)
 
 
 def read(log: Log) -> Reading:

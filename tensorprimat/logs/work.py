@@ -17,7 +17,7 @@ from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Elapsed
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray, Steps
 from tensorprimat.core.terms import UNEVEN
 from tensorprimat.logs import changes, fields
 
@@ -187,7 +187,7 @@ def with_times(steps: Steps, gpus: int | None = None) -> Steps:
     else:
         return steps
     seconds = steps.column("tokens") / rates
-    seconds[~((seconds > 0) & (seconds < fields.LONGEST_STEP_SECONDS))] = np.nan
+    seconds[~((seconds > 0) & (seconds < LONGEST_STEP_SECONDS))] = np.nan
     return steps.replace(seconds=seconds) if np.isfinite(seconds).any() else steps
 
 

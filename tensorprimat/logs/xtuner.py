@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.steps import LONGEST_STEP_SECONDS, Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import date_in
@@ -108,7 +108,7 @@ def _step(rows: Sequence[_Row]) -> Step:
     )
     return Step(
         index=int(first["step"]),
-        seconds=seconds if 0 < seconds < fields.LONGEST_STEP_SECONDS else None,
+        seconds=seconds if 0 < seconds < LONGEST_STEP_SECONDS else None,
         data_wait_seconds=wait,
         tokens=tokens if len(rows) > 1 else None,
         reported_tokens_per_second_per_gpu=tokens / len(rows) / seconds if seconds and tokens else None,

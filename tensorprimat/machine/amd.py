@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tensorprimat.core.units import MEGA
 from tensorprimat.machine.device import Device, DeviceReading, Process
 
-_MEGA = 1e6
 MICRO = 1e-6
 
 ABSENT = (2**16 - 1, 2**32 - 1, 2**64 - 1)
@@ -63,7 +63,7 @@ class AmdDevice:
             energy_joules=_product(
                 _number(energy, "energy_accumulator", "power"), _number(energy, "counter_resolution"), MICRO
             ),
-            clock_hertz=_product(_number(clock, "clk", "cur_clk"), _MEGA),
+            clock_hertz=_product(_number(clock, "clk", "cur_clk"), MEGA),
             temperature_celsius=self._temperature(),
             throttled_by=self._throttled_by(),
         )
@@ -74,7 +74,7 @@ class AmdDevice:
         return replace(
             self.glance(),
             power_limit_watts=_product(_number(self._ask("amdsmi_get_power_cap_info"), "power_cap"), MICRO),
-            max_clock_hertz=_product(_number(clock, "max_clk"), _MEGA),
+            max_clock_hertz=_product(_number(clock, "max_clk"), MEGA),
             processes=self._processes(),
         )
 

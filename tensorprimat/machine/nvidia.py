@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tensorprimat.core.units import MEGA
 from tensorprimat.machine.device import Device, DeviceReading, Process
-
-_MEGA = 1e6
 
 # nvml.h, nvmlClocksEventReasons: bits of limits that reduce the clock. Idle (0x1) and application clocks (0x2) are
 # intended and not among them.
@@ -49,7 +48,7 @@ class NvidiaDevice:
         return DeviceReading(
             power_watts=self._ask("nvmlDeviceGetPowerUsage", scale=1e-3),
             energy_joules=self._ask("nvmlDeviceGetTotalEnergyConsumption", scale=1e-3),
-            clock_hertz=self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM, scale=_MEGA),
+            clock_hertz=self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM, scale=MEGA),
             temperature_celsius=self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
             throttled_by=tuple(why for bit, why in _THROTTLING.items() if held & bit),
         )
@@ -60,7 +59,7 @@ class NvidiaDevice:
         return replace(
             self.glance(),
             power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3),
-            max_clock_hertz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM, scale=_MEGA),
+            max_clock_hertz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM, scale=MEGA),
             processes=tuple(Process(pid=one.pid, memory_bytes=_bytes(one.usedGpuMemory)) for one in present),
         )
 

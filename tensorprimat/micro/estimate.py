@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprimat.core import catalogue, preflight
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.footprint import activation_bytes, of_cell, state_bytes
 from tensorprimat.core.micro_result import CellSpec, MicroEstimate
 from tensorprimat.core.preflight import Preflight
@@ -75,7 +76,7 @@ def estimate_all(
     """
     machine = detect_platform(cpu=specs[0].device == "cpu")
     same = {"platform": machine.platform, "device_name": machine.gpu_info.device_name, "host": machine.host}
-    kept = next((one for one in preflight.kept([output, output.parent, Path("output")]) if one.fits(**same)), None)
+    kept = next((one for one in preflight.kept([output, output.parent, DEFAULT_FOLDER]) if one.fits(**same)), None)
     rates = {
         precision: best_rate(machine, specs[0].device, precision, kept=kept, may_run=may_run)
         for precision in dict.fromkeys(spec.precision for spec in specs)

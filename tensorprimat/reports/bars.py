@@ -21,7 +21,6 @@ from tensorprimat.reports.efficiency import of_unlike_kinds
 from tensorprimat.reports.metric_forms import FORMS
 from tensorprimat.reports.plots.canvas import COLOURS, HATCHES
 
-_UNMEASURED = "not measured"
 SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
 
 Metrics = Mapping[str, Metric]
@@ -151,7 +150,7 @@ def _bar(side: Side, looks: dict[str, BarStyle], estimate: Estimate, form: quant
         value=estimate.value,
         low=estimate.low,
         high=estimate.high,
-        text=_UNMEASURED if estimate.value is None else formatting.with_interval(estimate, form),
+        text=quantities.NOT_MEASURED if estimate.value is None else formatting.with_interval(estimate, form),
         within_run=estimate.within_run,
     )
 
@@ -181,7 +180,9 @@ def _memory(sides: Sequence[Side], looks: dict[str, BarStyle]) -> tuple[tuple[Ba
             return (), ""
     if bars:
         without = (side for side in sides if side.result.memory_metrics is None)
-        bars += [Bar(look=looks[side.label], group=side.label, value=None, text=_UNMEASURED) for side in without]
+        bars += [
+            Bar(look=looks[side.label], group=side.label, value=None, text=quantities.NOT_MEASURED) for side in without
+        ]
         marked = any(one.mark is not None for one in bars)
         return tuple(bars), f"Peak{' and average' if marked else ''} memory of one device, by kind"
     of_host = ((side, side.result.host_memory_peak_gb) for side in sides)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tensorprimat.analysis.records import Comparison, Side
+from tensorprimat.core.checks import LEAST_THROTTLED
 from tensorprimat.core.quantities import percent
 from tensorprimat.reports import formatting
 
@@ -71,9 +72,6 @@ def _titled(subject: str) -> str:
     return _SUBJECTS.get(subject) or formatting.METRIC_TITLES.get(subject) or subject.replace("_", " ")
 
 
-_LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads
-
-
 def before_headline(sides: Sequence[Side]) -> tuple[str, ...]:
     """Return the warnings above all figures: reduced clocks, and logs that contradict their figures."""
     return (*throttled(sides), *_contradictions(sides))
@@ -85,7 +83,7 @@ def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
     for side in sides:
         power, time = side.result.power_metrics, side.result.performance_metrics.measured_time_seconds
         reduced = power.throttled_seconds or 0.0 if power is not None else 0.0
-        if not time or reduced <= _LEAST_THROTTLED * time:
+        if not time or reduced <= LEAST_THROTTLED * time:
             continue
         messages = (text.partition(" by ")[2] for text in side.result.warnings if text.startswith("clock: throttled"))
         by = " and ".join(dict.fromkeys(filter(None, messages)))

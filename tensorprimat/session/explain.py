@@ -9,11 +9,11 @@ from pathlib import Path
 from tensorprimat.core import audit_verdict, quantities
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.explained import FROM_FILE, REPORTED, SECTIONS, Explained, explained, origins, phrase
-from tensorprimat.core.result import MEMORY_KINDS, GpuInfo, MemoryMetrics, Reported, Result, TrainingConfig
+from tensorprimat.core.result import MEMORY_KINDS, VENDORS, GpuInfo, MemoryMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.logs import FACT_FLAGS, STDIN, Log, citations, format_named
 
-_VENDORS = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU", None: "platform unknown"}
+_PLATFORM_TITLES = {"nvd": VENDORS["nvd"], "amd": VENDORS["amd"], "cpu": "CPU", None: "platform unknown"}
 
 
 def overview(result: Result) -> list[tuple[str, str]]:
@@ -22,7 +22,10 @@ def overview(result: Result) -> list[tuple[str, str]]:
     reported = performance.reported
     count = f"{config.num_gpus} × " if config.num_gpus else ""
     rows = [
-        ("GPU", f"{count}{one_line(result.gpu_info.device_name or 'unknown device')} ({_VENDORS[result.platform]})")
+        (
+            "GPU",
+            f"{count}{one_line(result.gpu_info.device_name or 'unknown device')} ({_PLATFORM_TITLES[result.platform]})",
+        )
     ]
     work = [
         f"{label} {one_line(value)}"

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.registry import OWN
 from tensorprimat.session.budget import Budget
 from tensorprimat.session.plan import Request, stated_facts
 
-_DEFAULT_FOLDER = Path("output")
 _TAKEN = ("runs", "append", "typed", "dry_run", "json", "profile")
 """Options that are copied into a request unchanged."""
 
@@ -37,7 +37,7 @@ def request_of(
         **{name: options[name] for name in _TAKEN},
         model=model,
         engine=OWN if config and options["engine"] == "auto" else options["engine"],
-        output=_DEFAULT_FOLDER if file else options["output"],
+        output=DEFAULT_FOLDER if file else options["output"],
         file=file,
         cooldown_seconds=options["cooldown"],
         cluster=cluster if cluster.executor else cluster.changed(gpu=None),

@@ -9,9 +9,8 @@ from pathlib import Path
 from tensorprimat.analysis.roofline import Ceiling, RooflinePoint, ceilings, of_cells, of_result
 from tensorprimat.core import micro_result, preflight
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.store import load_all
-
-_DEFAULT_FOLDER = Path("output")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
         raise UsageError(f"--roofline: no measured cell of TensorPrimat in {folder}{why}")
     machines = [(cell.platform, cell.device_name, cell.host) for cell in cells]
     machines += [(one.platform, one.gpu_info.device_name, one.provenance.host) for one in trained]
-    kept = preflight.kept([folder, folder.parent, _DEFAULT_FOLDER])
+    kept = preflight.kept([folder, folder.parent, DEFAULT_FOLDER])
     own = next((one for one in kept if any(one.fits(platform=p, device_name=d, host=h) for p, d, h in machines)), None)
     if own is None:
         raise UsageError(

@@ -12,7 +12,6 @@ from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import LABELS, Machine
 
 RECOMPUTED = {"full": "all layers", "every second layer": "every second layer"}
-_UNMEASURED = "not measured"
 SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/GPU", "Peak memory")
 
 
@@ -161,19 +160,19 @@ def _short_memory(result: Result) -> str:
     for kind, peak in (result.memory_metrics or MemoryMetrics()).peaks().items():
         return f"{quantities.gigabytes(peak)} {MEMORY_KINDS[kind]}"
     host = result.host_memory_peak_gb
-    return _UNMEASURED if host is None else f"{quantities.gigabytes(host)} process"
+    return quantities.NOT_MEASURED if host is None else f"{quantities.gigabytes(host)} process"
 
 
 def _step_time(result: Result) -> str:
     figures = result.performance_metrics
     if figures.avg_step_time_seconds is None:
-        return _UNMEASURED
+        return quantities.NOT_MEASURED
     spread = "" if figures.cv_step_time is None else f", ± {quantities.percent(figures.cv_step_time)} from step to step"
     return f"{quantities.seconds(figures.avg_step_time_seconds)}{spread}"
 
 
 def _with_unit(value: float | None, unit: str, decimals: int) -> str:
-    return _UNMEASURED if value is None else f"{quantities.fixed(value, decimals)} {unit}"
+    return quantities.NOT_MEASURED if value is None else f"{quantities.fixed(value, decimals)} {unit}"
 
 
 def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
@@ -183,4 +182,4 @@ def _memory(memory: MemoryMetrics | None, host_gb: float | None) -> str:
     peaks = [f"{quantities.gigabytes(peak)} {words[kind]}" for kind, peak in known.items()]
     if not peaks and host_gb is not None:
         peaks = [f"{quantities.gigabytes(host_gb)} resident in the training process (no device memory on a CPU)"]
-    return ", ".join(peaks) or _UNMEASURED
+    return ", ".join(peaks) or quantities.NOT_MEASURED

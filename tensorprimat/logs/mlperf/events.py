@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorprimat.core.settings import PRECISION_OF_DTYPE, PRECISIONS
+from tensorprimat.core.steps import LONGEST_STEP_SECONDS
 from tensorprimat.core.units import GIB
-from tensorprimat.logs.fields import LONGEST_STEP_SECONDS, number_in
+from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.mlperf.run import COUNTING, Block, MlperfEvents, MlperfRow
 
 MARK = ":::MLLOG"

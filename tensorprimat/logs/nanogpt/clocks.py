@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.core.clocks import LogClock
-from tensorprimat.core.steps import Step
+from tensorprimat.core.steps import LONGEST_STEP_SECONDS, Step
 from tensorprimat.logs import fields
 from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.nanogpt.rows import MILLISECOND
@@ -148,7 +148,7 @@ class TrainTime:
             distance = mark.step - before.step if before else 1
             if distance > 0 and (before or not mark.validation):
                 grown = (mark.clock - before.clock) / distance if before else mark.clock
-                usable = 0 < grown < fields.LONGEST_STEP_SECONDS and (before is not None or mark.step == 1)
+                usable = 0 < grown < LONGEST_STEP_SECONDS and (before is not None or mark.step == 1)
                 yield Step(
                     index=mark.step,
                     seconds=grown if usable and self._counts_seconds else None,
