@@ -5,7 +5,8 @@ import itertools
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
+from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -320,7 +321,7 @@ COMPARED_ON_PURPOSE = {
 
 
 def names_of_engines(node):
-    """Return the engine names that a constant, or a display of constants, holds."""
+    """Return the engine names in a constant or a display of constants."""
     if isinstance(node, ast.Dict):
         elements = node.keys
     else:
@@ -375,15 +376,6 @@ def test_comparing_names_of_packages_is_not_reported_as_a_choice_of_engine(harml
     assert not list(compares_engines(harmless))
 
 
-def public_names(path):
-    """Yield the classes and type aliases that a module defines for others."""
-    for node in nodes(path.read_text())[0].body:
-        if isinstance(node, ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            yield node.targets[0].id
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_path_is_resolved_by_a_method_that_fails_on_links_in_a_circle(path):
     """Path.resolve and Path.expanduser raise RuntimeError; core.regular.resolved and os.path.expanduser do not."""
@@ -393,11 +385,109 @@ def test_no_path_is_resolved_by_a_method_that_fails_on_links_in_a_circle(path):
     assert not [call for call in methods if call.attr == "expanduser" and ast.unparse(call.value) != "os.path"]
 
 
-def test_no_public_class_name_is_defined_in_two_modules():
+INTERFACES = {
+    "check": ("raise UsageError where an engine cannot run a spec on a machine", "engines.*"),
+    "command": ("run a command of tprimat with its options; its docstring is the manual", "cli.*"),
+    "configure": ("take settings, model and devices of a reading from texts by name", "logs.*"),
+    "detect": ("count the rows of one format at the beginning of a log", "logs.*"),
+    "devices": ("return every GPU that a vendor's library lists", "machine.*"),
+    "estimate": ("return the memory of one device for a spec", "core.training_memory engines.primus.memory"),
+    "load": ("read the record of a file that this package wrote", "core.*"),
+    "main": ("run a module as a program; returns the exit code", "cli core.guard engines.* micro.*"),
+    "read": ("read a log: of any format in the package, of one format in a reader", "logs logs.*"),
+    "recomputed_share": ("return the share of layers that run again in backward", "core.training_memory engines.*"),
+    "render": ("return a comparison as a whole document", "reports.*"),
+    "render_csv": ("return records of one kind as CSV", "reports.*"),
+    "save": ("write a record into its folder, whole or not at all", "core.*"),
+    "spec_of": ("return the spec of one run of a model on a machine", "engines.prepare engines.primus.spec"),
+    "table": ("return a table of any report as text", "reports.console reports.markdown"),
+    "to_json": ("return a record as the JSON of its file", "core.*"),
+    "train": ("train the run of a spec and write its result", "engines.*"),
+    "unwrapped": ("yield the lines of a log without the format around them", "logs.*"),
+}
+"""Name of a function → the one meaning that several modules implement, and patterns of those modules."""
+
+
+def top_level(statements):
+    """Yield the statements of a module, also those within if, try, with and loops."""
+    for statement in statements:
+        yield statement
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+                yield from top_level(getattr(statement, part, ()))
+
+
+def public_names(text):
+    """Return the functions, classes, constants and aliases that a module defines for others."""
+    found = set()
+    for statement in top_level(nodes(text)[0].body):
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(statement.name)
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = itertools.chain.from_iterable(map(ast.walk, targets))
+            found |= {node.id for node in names if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {name for name in found if not name.startswith("_")}
+
+
+def doubles(texts):
+    """Return each public name that several modules define, unless all of them implement its interface."""
     places = defaultdict(list)
-    for name, path in modules("tensorprimat").items():
-        for public in set(public_names(path)):
-            if public[0].isupper() and not public.isupper():
-                places[public].append(name)
-    twice = {public: where for public, where in places.items() if len(where) > 1}
-    assert not twice, f"one name, two meanings: {twice}"
+    for module, text in texts.items():
+        for name in public_names(text):
+            places[name].append(module.removeprefix("tensorprimat."))
+    patterns = {name: INTERFACES[name][1].split() if name in INTERFACES else () for name in places}
+    return {
+        name: where
+        for name, where in places.items()
+        if len(where) > 1 and not all(any(fnmatchcase(one, part) for part in patterns[name]) for one in where)
+    }
+
+
+def package_texts():
+    return {name: path.read_text() for name, path in modules("tensorprimat").items()}
+
+
+def test_no_public_name_is_defined_in_two_modules():
+    twice = doubles(package_texts())
+    assert not twice, f"one name, two meanings: rename or merge them, or make one private: {twice}"
+
+
+def test_every_interface_is_implemented_by_several_modules():
+    names = Counter(name for text in package_texts().values() for name in public_names(text))
+    assert [name for name in INTERFACES if names[name] < 2] == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "def planted():\n    pass", "async def planted():\n    pass", "class planted:\n    pass", "planted = 1",
+        "planted: int = 1", "planted: TypeAlias = 'int | str'", "first, (planted, *others) = 1, (2, 3)",
+        "if TYPE_CHECKING:\n    planted = int", "if x:\n    pass\nelse:\n    planted = 1",
+        "try:\n    import a\nexcept ImportError:\n    planted = None", "try:\n    a()\nfinally:\n    planted = 1",
+        "with a:\n    def planted():\n        pass",
+    ],
+)  # fmt: skip
+def test_a_name_defined_in_two_modules_is_found(planted):
+    texts = package_texts()
+    assert doubles({**texts, "tensorprimat.core.one": planted}) == {}
+    twice = doubles({**texts, "tensorprimat.core.one": planted, "tensorprimat.logs.other": "def planted():\n    pass"})
+    assert twice == {"planted": ["core.one", "logs.other"]}
+
+
+def test_a_module_of_the_readers_has_both_functions_of_a_reader_or_none():
+    names = {
+        name: public_names(text) for name, text in package_texts().items() if name.startswith("tensorprimat.logs.")
+    }
+    assert {name for name in names if "read" in names[name]} == {name for name in names if "detect" in names[name]}
+
+
+def test_a_private_name_an_import_and_an_attribute_are_no_second_definition():
+    text = "from a import planted\n_own = planted.value = 1\nclass One:\n    planted = 1\ndef two():\n    planted = 1"
+    assert public_names(text) == {"One", "two"}
+
+
+def test_the_name_of_an_interface_is_found_outside_of_its_modules():
+    twice = doubles({"tensorprimat.logs.one": "def detect(): ...", "tensorprimat.machine.one": "def detect(): ..."})
+    assert twice == {"detect": ["logs.one", "machine.one"]}
+    assert doubles({"tensorprimat.logs.one": "def detect(): ...", "tensorprimat.logs.two": "def detect(): ..."}) == {}
