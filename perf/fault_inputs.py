@@ -42,8 +42,8 @@ class Kind:
     damage: Callable[[bytes, random.Random], bytes]
     file: str
     commands: Sequence[Sequence[str]]
-    """Arguments; FILE stands for the damaged file, JSON for the result that names it (a series file), GOOD for a whole
-    result, FOLDER for the folder of these, OUT for a folder of outputs."""
+    """Arguments; FILE is the damaged file, JSON the result that names it (a series file), GOOD a whole
+    result, FOLDER the folder of these, OUT a folder of outputs."""
 
 
 def filled(command: Sequence[str], names: Mapping[str, Path]) -> list[str]:

@@ -34,7 +34,7 @@ _HOMES = {
     "detect_platform": ("tensorprimat.machine.platform", "detect"),
     "read": ("tensorprimat.logs", "read"),
 }
-"""Public name → the module that holds it, and its name there."""
+"""Public name → the module that contains it, and its name there."""
 
 
 def __getattr__(name: str) -> Any:

@@ -63,7 +63,7 @@ CASES = {
         plausible.result("h100"), plausible.result("cpu", preset="tiny", seconds=0.2)
     ),
     "means only": lambda: comparison_of(plausible.means_only(), plausible.means_only("mi300x")),
-    "means beside steps": lambda: comparison_of(plausible.means_only(), plausible.result("mi300x")),
+    "means and steps": lambda: comparison_of(plausible.means_only(), plausible.result("mi300x")),
     "names that want to be code": lambda: comparison_of(
         plausible.result("h100", device_name="$\\frac{1}{0}$ <b> & \x1b[31m 显卡 \U0001f680 --> ]]>"),
         plausible.result("mi300x"),
@@ -123,7 +123,7 @@ def test_a_panel_without_any_figure_is_left_out():
 
 
 def test_a_side_without_steps_is_named_next_to_one_with_steps():
-    svg = comparison_plot.comparison_plot(CASES["means beside steps"](), ("svg",))["svg"].decode()
+    svg = comparison_plot.comparison_plot(CASES["means and steps"](), ("svg",))["svg"].decode()
     assert "no step times: H100" in svg
 
 

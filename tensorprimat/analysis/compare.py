@@ -170,7 +170,7 @@ def _unpaired(groups: Mapping[str, Sequence[Group]], group_pairs: Mapping[str, S
 
 
 def _same_run_on_both_sides(group_pairs: Sequence[GroupPair]) -> list[str]:
-    """Return a warning for every pair of sides that hold the same run."""
+    """Return a warning for every pair of sides that contain the same run."""
     return [
         f"{pair.candidate.label} and {pair.baseline.label}: the same run is on both sides, so the ratio shows no "
         "difference of machines or settings; name different runs"

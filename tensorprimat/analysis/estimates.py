@@ -287,7 +287,7 @@ def rounding_deviation(seconds: FloatArray) -> float:
     known = seconds[np.isfinite(seconds) & (seconds > 0)]
     if not len(known):
         return 0.0
-    spread = known[:: max(1, len(known) // ROWS_LOOKED_AT)]  # besides the first rows: values can repeat with a period
+    spread = known[:: max(1, len(known) // ROWS_LOOKED_AT)]  # not the first rows alone: values can repeat with a period
     decimals = _decimals(np.concatenate((known[:ROWS_LOOKED_AT], spread)))
     if decimals is None:
         return 0.0

@@ -234,7 +234,7 @@ def _precisions(first: TaskSide, second: TaskSide) -> str | None:
 
 
 def _hashes(one: TaskSide) -> dict[object, str]:
-    """Return the name of the entry that holds each run, by the SHA-256 of its file and by the times of all its runs."""
+    """Return the name of the entry with each run, by the SHA-256 of its file and by the times of all its runs."""
     entries = [scored.entry for scored in one.scored]
     by_file: dict[object, str] = {run.sha256: entry.name for entry in entries for run in entry.runs if run.sha256}
     return by_file | {runs: entry.name for entry in entries if (runs := identity_of_runs(entry)) is not None}

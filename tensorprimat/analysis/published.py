@@ -114,7 +114,7 @@ def baselines() -> tuple[Baseline, ...]:
 
 
 def choose_baselines(library: Library, choice: EntryChoice, parts: Sequence[str] = ()) -> tuple[Baseline, ...]:
-    """Return the baselines that meet every condition and whose name holds one of the parts, if any are given.
+    """Return the baselines that meet every condition and whose name contains one of the parts, if any are given.
 
     A published table has no round and no submitter, so a condition on these leaves only MLPerf entries. Raises
     UsageError where nothing is left.

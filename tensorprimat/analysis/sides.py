@@ -75,7 +75,7 @@ def paired_model(result: Result) -> str:
 def paired_models(items: Sequence[Loaded]) -> list[str]:
     """Return the name under which each result is paired: one for all spellings of a model, and for all equal shapes.
 
-    Where the user named the sides and each holds one model, they are compared whatever their models are called.
+    Where the user named the sides and each contains one model, they are compared whatever their models are called.
     """
     names_of = [paired_model(item.result) for item in items]
     of_shape: dict[str, str] = {}

@@ -26,7 +26,7 @@ from tensorprimat.core.result import SCHEMA_VERSION, Result
 VerifyState = Literal["ok", "differs", "missing", "foreign", "unchecked"]
 WRONG: tuple[VerifyState, ...] = ("differs", "missing", "foreign")
 REPORTS = ("comparison", "enhanced_metrics", "history", "aggregate", "analysis", "gate")
-"""Kinds of JSON that are written from results and hold no measurement of their own."""
+"""Kinds of JSON that are written from results and contain no measurement of their own."""
 _ROUNDING = 1e-4  # relative: figures have 4 significant digits, and those of a series 6
 SPREAD = 5e-5  # of the mean: error of a standard deviation that is computed from rows with 6 digits
 _LARGEST = 1e300  # figure that can be compared; a whole number in a JSON file may be too large for a float

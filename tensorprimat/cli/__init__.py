@@ -1,6 +1,6 @@
 """The command line: the list of commands, and `main`, which runs one of them.
 
-A command's module holds its options, its manual (the docstring that --help shows) and thin glue: parse, call, print.
+A command's module contains its options, its manual (the docstring that --help shows) and thin glue: parse, call, print.
 The scripts at the top of the repository call `main(["run", *sys.argv[1:]])` and the like. Heavy imports are inside the
 commands, so that --help needs neither numpy nor torch.
 """

@@ -46,7 +46,7 @@ def command(
     \b
     Exit codes:
       0  tables were made
-      2  a flag is wrong, or the folder holds no cells
+      2  a flag is wrong, or the folder contains no cells
     """
     from tensorprimat.analysis import aggregate
     from tensorprimat.cli import options

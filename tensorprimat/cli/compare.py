@@ -186,7 +186,7 @@ def write_each(files: Mapping[str, str | bytes], folder: Path) -> list[str]:
 
 
 def folders_here() -> list[Path]:
-    """Return the default folders that hold result files. Raises InputError where there is none."""
+    """Return the default folders that contain result files. Raises InputError where there is none."""
     found = [folder for folder in _DEFAULT_FOLDERS if any(folder.glob("*.json"))]
     if not found and not DEFAULT_FOLDER.is_dir():
         raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")

@@ -68,7 +68,7 @@ def command(
     \b
     Exit codes:
       0  every log became a result
-      2  a flag is wrong, or a log cannot be read or holds no step timing; the others are still written
+      2  a flag is wrong, or a log cannot be read or contains no step timing; the others are still written
     """
     named = [*(logs or []), *(log_file or [])]
     from tensorprimat.cli import extraction

@@ -33,7 +33,7 @@ def models() -> Iterable[str]:
 
 
 def models_and_all() -> Iterable[str]:
-    """Return the values of --model of a benchmark, besides files."""
+    """Return the values of --model of a benchmark that are not files."""
     return (*models(), "all")
 
 

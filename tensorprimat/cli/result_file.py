@@ -12,7 +12,7 @@ from tensorprimat.core.store import Loaded
 
 
 def refuse_several(path: Path, results: int) -> None:
-    """Raise UsageError where one JSON file would have to hold several results."""
+    """Raise UsageError where one JSON file would have to contain several results."""
     if path.suffix.lower() == ".json" and results > 1:
         raise UsageError(f"--output {path}: one file for {results} results; name a folder")
 

@@ -33,7 +33,7 @@ _GPU = f"For a log. {facts.GPU_HELP} With --executor: GPU of each node, or cpu. 
 _NUM_GPUS = "GPUs of each node, or processes on a CPU. For a log: GPUs of the whole training."
 PROFILE = "Profile one run: torch, nsys or rocprof; the result goes to history only."
 IN_AB_TOO = ("engine", "recompute")
-"""Options besides the settings that may differ between the configurations of --ab."""
+"""Options other than the settings that may differ between the configurations of --ab."""
 
 
 @with_options(cluster.CLUSTER_OPTIONS, after="gpu")

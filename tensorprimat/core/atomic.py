@@ -55,7 +55,7 @@ def _fill(file: IO[bytes], content: str | bytes | Callable[[IO[bytes]], None]) -
     if callable(content):
         content(file)
         return
-    # "replace": a text may hold the name of a file that is not UTF-8
+    # "replace": a text may contain the name of a file that is not UTF-8
     whole = memoryview(content.encode(errors="replace") if isinstance(content, str) else content)
     for start in range(0, len(whole), WRITTEN_AT_ONCE_BYTES):
         file.write(whole[start : start + WRITTEN_AT_ONCE_BYTES])

@@ -79,7 +79,7 @@ class AuditFinding:
         """Return the unexplained share of the clock or of the expected time, whichever is longer.
 
         The clock counts without its explained part: a night between two trainings must not hide a contradiction.
-        Where the rows hold more steps than the log counts, at least the share of the steps in excess.
+        Where the rows cover more steps than the log counts, at least the share of the steps in excess.
         """
         known = sum(seconds for _, seconds in self.explained if seconds > 0)
         return max(abs(self.unexplained) / max(self.seconds - known, self.expected), 1 - self.steps / self.rows_steps)

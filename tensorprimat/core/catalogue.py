@@ -90,7 +90,7 @@ class Gpu:
 
 CELLS = ("memory_gb", "memory_tb_per_second", "tdp_watts", "cores")
 _TABLES = ("peak_tflops", "achievable_tflops")
-"""Fields of a Gpu that hold one sourced value, and one for each precision."""
+"""Fields of a Gpu that contain one sourced value, and one for each precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +273,7 @@ def memory_fits(gpu: Gpu, memory_gb: float) -> bool:
 
 
 def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
-    """Return a Gpu that holds only the facts on which all variants agree."""
+    """Return a Gpu that contains only the facts on which all variants agree."""
     first, *others = candidates
 
     def agreed(cell: str) -> SourcedValue | None:
@@ -295,7 +295,7 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
         vendor=first.vendor,
         names=(),
         lacks=tuple(precision for precision in first.lacks if all(precision in gpu.lacks for gpu in others)),
-        **{cell: agreed(cell) for cell in CELLS},  # type: ignore[arg-type]  # the fields of Gpu that hold one
+        **{cell: agreed(cell) for cell in CELLS},  # type: ignore[arg-type]  # the fields of Gpu that contain one
         **{table: agreed_table(table) for table in _TABLES},  # type: ignore[arg-type]
     )
 

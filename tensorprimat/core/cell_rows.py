@@ -25,7 +25,7 @@ _NUMBERS = frozenset(
     name for name in MicroResult.model_fields
     if name.endswith(("_ms", "_gb", "_percent", "_second")) and name not in _LISTS
 )  # fmt: skip
-"""Keys of a row that hold a number or nothing."""
+"""Keys of a row that contain a number or nothing."""
 
 
 def load_rows(folder: Path) -> tuple[list[MicroRow], list[str]]:
@@ -66,7 +66,7 @@ def load_rows(folder: Path) -> tuple[list[MicroRow], list[str]]:
 
 
 def _wrong_value(row: MicroRow) -> str | None:
-    """Return the first value of a row that a table cannot hold, or None."""
+    """Return the first value of a row that a table cannot contain, or None."""
     for key, value in row.items():
         if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
             return f"{key} is a number that cannot be a measurement"

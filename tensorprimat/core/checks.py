@@ -277,7 +277,7 @@ def _unmeasured(result: Result, selection: Selection) -> list[str]:
 
 
 def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[str]:
-    """Return a note if the measured steps hold different numbers of tokens and no growing batch explains it."""
+    """Return a note if the measured steps have different numbers of tokens and no growing batch explains it."""
     if result.steps.has("samples") or any(text.startswith("tokens_per_step: other") for text in result.warnings):
         return []
     ranges = [found for selection in selections if (found := token_range(result.steps.take(selection.rows)))]

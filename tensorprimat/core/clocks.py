@@ -50,7 +50,7 @@ class LogClock:
     in_rows: bool = False
     """True if the times of interrupted rows include the seconds of `spent`."""
     has_every_pause: bool = False
-    """True if `spent` holds every pause of the run, so that the dates of rows add no information."""
+    """True if `spent` contains every pause of the run, so that the dates of rows add no information."""
     resolution: float = 0.0
     """Seconds that rounding can hide."""
     is_certain: bool = True
@@ -120,7 +120,7 @@ class Evidence:
     announced: Mapping[int, str] = field(default_factory=dict)
     """Line → "validation" or "checkpoint", which a log announces between rows and leaves out of their times."""
     evaluated_after: frozenset[int] = frozenset()
-    """Numbers of the steps after which a table, which has no such lines, holds the metrics of an evaluation."""
+    """Numbers of the steps after which a table, which has no such lines, contains the metrics of an evaluation."""
     elapsed: Elapsed | None = None
     """Clock that the rows state, which the audit uses like their dates."""
     dates: Elapsed | None = None

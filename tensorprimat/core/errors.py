@@ -4,7 +4,7 @@ TensorPrimatError               one line: where, what, what to do
 ├── UsageError            (2)   flags that are wrong, clash, or cannot work here
 │   └── DoesNotFitError   (2)   a configuration that needs more devices or memory than there are
 ├── InputError            (2)   a file that cannot be read as the expected kind
-│   ├── NotALogError      (2)   a readable file that holds no step times
+│   ├── NotALogError      (2)   a readable file that contains no step times
 │   │   └── NoFormatError (2)   a text in which no known format recognises anything
 │   ├── InternalError     (2)   a reader failed on a file that it should have read or refused
 │   └── ContradictionError(2)   a log whose own clock contradicts the figures read from it

@@ -101,7 +101,7 @@ _SUSPICIOUS = (
     b"out of memory", b"EXHAUSTED", b"ALLOC_FAILED", b"allocate", b"OOM", b"oom", b"Kill", b"exitcode", b"Abort",
     b"exited", b"space left", b"quota",
 )  # fmt: skip
-"""Every proof of a log holds one of these, and a plain search is much faster."""
+"""Every proof of a log contains one of these, and a plain search is much faster."""
 _RANK_KILLED = re.compile(r"Signal (\d{1,3}) \((?:SIGKILL|SIGSEGV|SIGBUS)\) received by PID \d")
 """torchrun's line about a rank; not of SIGTERM, which torchrun itself sends to the ranks that are left."""
 _SUMMARY = re.compile(

@@ -312,7 +312,7 @@ def same_run(one: Result, other: Result) -> bool:
 
 
 def share_a_run(one: Result, other: Result) -> bool:
-    """Return True if two results were read from the same log, or hold the same steps."""
+    """Return True if two results were read from the same log, or contain the same steps."""
     return _share_a_log(one, other) or same_run(one, other)
 
 

@@ -1,4 +1,4 @@
-"""Result files of versions 1 and 2, and the minimal one that holds only means, converted to version 3.
+"""Result files of versions 1 and 2, and the minimal one that contains only means, converted to version 3.
 
 Version 1 says `platform: "cuda"` and names the model, if at all, in its file name. Version 2 adds `parallelism_config`,
 top-level `step_times`, `loss_values` and `learning_rates`, and may call the software stack "nemo". Both write "N/A", 0,
@@ -65,7 +65,7 @@ _FILE_NAME = re.compile(r"benchmark_(?:cuda|rocm|cpu|nemo|nvd|amd|unknown)_(?P<r
 def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the document of an older version as one of version 3, ready for `Result.model_validate`.
 
-    path: the file that it was read from; its name may hold the model and the date.
+    path: the file that it was read from; its name may contain the model and the date.
     Raises InputError for a document that states a schema_version, and for a section or series of a wrong type.
     """
     if "schema_version" in document:

@@ -104,7 +104,7 @@ def dump(library: Library) -> str:
 
 
 def load(path: Path | None = None) -> Library:
-    """Return the library of a file, or the package's own. Raises InputError for a file that holds none."""
+    """Return the library of a file, or the package's own. Raises InputError for a file that contains none."""
     if path is None:
         return bundled()
     return parse_library(regular.text_of_file(path, most_bytes=_LARGEST_BYTES), name=path)
@@ -118,7 +118,7 @@ def bundled() -> Library:
 
 
 def parse_library(text: str, *, name: Path | str) -> Library:
-    """Return the library that a text holds. Raises InputError with the line that cannot be read."""
+    """Return the library that a text contains. Raises InputError with the line that cannot be read."""
     lines = text.splitlines()
     head = _document(lines[0] if lines else "", name, 1)
     if head.get("format") != FORMAT:

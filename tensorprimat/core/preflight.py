@@ -26,7 +26,7 @@ _LARGEST_BYTES = 2**24  # a record has some kilobytes
 COMPARED = "bf16"
 """Precision in which a single GPU is compared with the catalogue."""
 PREFLIGHT_FOLDER = "preflight"
-"""Subfolder of an output folder that holds preflights."""
+"""Subfolder of an output folder that contains preflights."""
 
 
 class PreflightSpec(Record):

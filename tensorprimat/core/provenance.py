@@ -51,7 +51,7 @@ class Source(Record):
 
 
 class SegmentFacts(Record):
-    """One training in a log that holds several: a second job, a restart or a resume."""
+    """One training in a log that contains several: a second job, a restart or a resume."""
 
     number: int
     """Number of the training, as --segment takes it: 1 is the first."""
@@ -64,7 +64,7 @@ class SegmentFacts(Record):
     steps: Count = None
     """Optimizer steps of its rows."""
     same_benchmark: bool
-    """True if this result holds the rows of this segment; False for one with other settings, or not selected."""
+    """True if this result contains the rows of this segment; False for one with other settings, or not selected."""
     differs: dict[str, str] = Field(default_factory=dict)
     """Settings of this segment that differ from those of this result."""
 
@@ -91,7 +91,7 @@ class Provenance(Record):
     which the times were computed."""
     sources: tuple[Source, ...] = ()
     segments: tuple[SegmentFacts, ...] = ()
-    """All trainings of a log that holds several."""
+    """All trainings of a log that contains several."""
     segment: int | None = None
     """Number of the segment that --segment selected; 1 is the first."""
     host: str | None = None

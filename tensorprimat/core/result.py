@@ -413,7 +413,7 @@ class Result(Record):
     @property
     def raw_step_times(self) -> list[float | None]:
         """Return the seconds of one optimizer step for every logged row, warm-up included, runs one after the other;
-        empty if `series_file` holds them.
+        empty if `series_file` contains them.
         """
         inline = self.series_file is None and "seconds" in self.steps.seen
         return step_columns.column(self.steps, "seconds") if inline else []
@@ -422,7 +422,7 @@ class Result(Record):
     @property
     def step_metrics(self) -> dict[str, list[Any]]:
         """Return the other values of each logged row as columns: None where absent, "nan" for a nan loss; empty if
-        `series_file` holds them.
+        `series_file` contains them.
         """
         if self.series_file is not None:
             return {}

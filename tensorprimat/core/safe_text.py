@@ -11,7 +11,7 @@ import re
 import unicodedata
 
 LONGEST_TEXT = 500  # characters; nothing that names a device, a model or a file needs more
-LONGEST_NOTE = 8_000  # characters of a note of this program, which holds names and remarks of every side
+LONGEST_NOTE = 8_000  # characters of a note of this program, which contains names and remarks of every side
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _HARMLESS = re.compile(r"[ -~]*")

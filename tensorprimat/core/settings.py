@@ -2,7 +2,7 @@
 
 A row has the name of the setting in `TrainingConfig`, `RunSpec` and `RunSettings`, its label, its weight in a
 comparison, the form of its value, and the option that sets it for a run. A new setting is a row here and a field of the
-records that hold it; the command line, completion, identity, fairness, reports and methodologies follow.
+records that contain it; the command line, completion, identity, fairness, reports and methodologies follow.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ INTERRUPTIONS = ("", "validation", "checkpoint")  # other work inside a step's i
 class Step:
     """One logged row of optimizer steps. Times in seconds, memory in bytes, powers in watts, None where unseen.
 
-    An object holds only the fields that were given; the others are class attributes with their default. A log of
+    An object contains only the fields that were given; the others are class attributes with their default. A log of
     100 MB has a million rows of a few fields each.
     """
 
@@ -105,7 +105,7 @@ _NAMES = frozenset(f.name for f in fields(Step))
 _REQUIRED = frozenset({"index", "seconds"})
 
 INTEGER_COLUMNS: Mapping[str, int] = {"index": 0, "covers": 1, "run": 0, "segment": 0, "source": 0, "line": -1}
-"""Whole-number columns → the value that stands for "unseen"."""
+"""Whole-number columns → the value that means "unseen"."""
 FLAG_COLUMNS: Mapping[str, int] = {"interrupted_by": 0, "skipped": 0}
 FLOAT_COLUMNS = tuple(f.name for f in fields(Step) if f.name not in INTEGER_COLUMNS and f.name not in FLAG_COLUMNS)
 COLUMNS = tuple(f.name for f in fields(Step))
@@ -240,7 +240,7 @@ class Steps(Sequence[Step]):
         """Return `derive` of these rows, computed at the first call with this key, because the rows never change."""
         if key not in self._derived:
             self._derived[key] = derive()
-        return self._derived[key]  # type: ignore[return-value]  # one key always stands for one function
+        return self._derived[key]  # type: ignore[return-value]  # one key always means one function
 
     def logged_nan(self, name: str) -> NDArray[np.bool_]:
         """Return the rows in which the framework printed nan for this field, as opposed to printing nothing."""
@@ -311,7 +311,7 @@ class Steps(Sequence[Step]):
 
 
 def _cell(name: str, value: float, *, printed_nan: bool) -> object:
-    """Return the value of a `Step`'s field that a column holds. printed_nan: a nan in it is the framework's own."""
+    """Return the value of a `Step`'s field that a column contains. printed_nan: a nan in it is the framework's own."""
     if name == "interrupted_by":
         return INTERRUPTIONS[int(value)]
     if name == "skipped":
@@ -330,7 +330,7 @@ _FILLS: Mapping[str, tuple[str, float]] = {
     **{name: ("q", unseen) for name, unseen in INTEGER_COLUMNS.items()},
     **dict.fromkeys(FLAG_COLUMNS, ("b", 0)),
 }
-"""Type of each column as an array, and the number that stands for "unseen"."""
+"""Type of each column as an array, and the number that means "unseen"."""
 
 
 class StepsBuilder:

@@ -70,7 +70,7 @@ def save(
     stamp: `new_stamp()` of this invocation; saving again under the same stamp replaces this invocation's own files.
     written: files that this invocation wrote, when it reads logs: none of them is replaced, nor any other file but the
     result of the same log.
-    Returns the file that now holds the result. Raises OSError where the folder cannot be written.
+    Returns the file that now contains the result. Raises OSError where the folder cannot be written.
     """
     latest = _place(result, folder, default_engine=default_engine, written=written)
     kept = folder / HISTORY / f"{latest.stem}_{stamp}.json"
@@ -112,7 +112,7 @@ def latest_of(planned: Result, folder: Path, *, default_engine: str | None = Non
 def _place(
     result: Result, folder: Path, *, default_engine: str | None = None, written: Collection[Path] | None = None
 ) -> Path:
-    """Return the first name for a result that is free or holds a result that this one supersedes.
+    """Return the first name for a result that is free or contains a result that this one supersedes.
 
     The plain name stays with the benchmark that has it. Another benchmark says in its name what differs, or carries a
     hash of its identity where that name is taken too.
@@ -145,7 +145,7 @@ def _candidates(planned: Result, folder: Path, *, default_engine: str | None) ->
 
 
 def _held(path: Path) -> Result | None:
-    """Return the result that a file holds, or None where there is none or nothing that can be read."""
+    """Return the result that a file contains, or None where there is none or nothing that can be read."""
     if not path.is_file():
         return None
     try:
@@ -162,7 +162,7 @@ def _supersedes(result: Result, held: Result, path: Path, written: Collection[Pa
 
 
 def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
-    """Copy a latest file that history does not hold (put there by hand, or by an older version) into history."""
+    """Copy a latest file that history does not contain (put there by hand, or by an older version) into history."""
     if not latest.is_file():
         return
     content = latest.read_bytes()
@@ -305,7 +305,7 @@ def is_result(document: Any) -> bool:
 
 
 def _odd_numbers(steps: Steps) -> Iterator[str]:
-    """Yield a clause for each column that holds a number impossible in training."""
+    """Yield a clause for each column that contains a number impossible in training."""
     seconds, covers = steps.column("seconds"), steps.column("covers")
     if len(wrong := np.flatnonzero((seconds <= 0) | (seconds > LONGEST_STEP_SECONDS))):
         yield f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is not a step time"

@@ -1,6 +1,6 @@
 """From steps to figures: `summarise` fills a Result, `pool` joins repetitions. The same for engines, logs and files.
 
-Measured steps are those of the chosen segments of each run, after warm-up, without those that hold a validation or a
+Measured steps are those of the chosen segments of each run, after warm-up, without those that contain a validation or a
 checkpoint (unless all do). Every rate is a ratio of sums over them. Where the tokens of a step are unknown but the
 framework printed a rate, the rate is combined by work (harmonically, or by time where times exist) and `basis` says so.
 """
@@ -206,7 +206,7 @@ def summarise(result: Result) -> Result:
     """Return the result with every figure computed again from its steps; idempotent.
 
     A result without steps keeps its figures as the framework or an older file reported them; so does one whose steps
-    hold neither time nor rate (a Hugging Face log: losses, and one summary at the end).
+    contain neither time nor rate (a Hugging Face log: losses, and one summary at the end).
     """
     warnings = recorded_warnings(result)
     if not len(result.steps):

@@ -73,5 +73,5 @@ class Survey:
 
     @property
     def is_usable(self) -> bool:
-        """Return True if any file holds training data."""
+        """Return True if any file contains training data."""
         return any(finding.result or finding.profile for finding in self.found)

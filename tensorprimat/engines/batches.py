@@ -82,7 +82,7 @@ def with_counted_work(
     ):
         return result, steps, []
     lengths = (min(step.lengths[0] for step in whole), max(step.lengths[1] for step in whole))
-    with_label = config.sequence_length == lengths[0] - 1  # a batch may hold the label of the last token too
+    with_label = config.sequence_length == lengths[0] - 1  # a batch may contain the label of the last token too
     length = lengths[0] - with_label if lengths[0] == lengths[1] else None
     (usual, _), *_ = Counter(replace(step, lengths=(0, 0), tokens=0) for step in whole).most_common(1)
     ran: dict[str, int | None] = {"sequence_length": length}

@@ -266,7 +266,7 @@ def _variables(brought: Path) -> dict[str, str]:
 
 
 def _read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, str]) -> Result:
-    """Return the log as the result of this run. Raises InputError where the log holds no usable step.
+    """Return the log as the result of this run. Raises InputError where the log contains no usable step.
 
     variables: environment of the ranks.
     """

@@ -106,7 +106,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self.result: Result | None = None
         """The result, once the training has ended (rank 0)."""
         self.result_path: Path | None = None
-        """The file that holds it."""
+        """The file that contains it."""
         self._start_over()
 
     def _start_over(self) -> None:

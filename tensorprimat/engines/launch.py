@@ -179,7 +179,7 @@ def _stop(child: subprocess.Popen[str]) -> None:
 
 
 def _read(path: Path) -> Result | None:
-    """Return the result that the process wrote; None if its file is missing or truncated, or holds no step."""
+    """Return the result that the process wrote; None if its file is missing or truncated, or contains no step."""
     try:
         result = store.load(path)
     except InputError:  # not written, or truncated: the run's own error says why

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SECONDS_BETWEEN_READINGS = 1.0  # one reading builds a dictionary of some hundred numbers: negligible once a second
 
 MemoryReading = dict[str, float]
-"""Bytes by the column of `Step` that holds them, or by HOST_PEAK."""
+"""Bytes by the column of `Step` that contains them, or by HOST_PEAK."""
 
 HOST_PEAK = "host_peak_bytes"
 

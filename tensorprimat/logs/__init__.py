@@ -199,7 +199,7 @@ def _folds(log: Log) -> list[str]:
 
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| {0,8}[\d.]{1,12}[kMG]?/[\d.]{1,12}[kMG]? \[\d|\bProgress on:\S")  # tqdm's
 _BREAKDOWN = re.compile(r"\btime \(ms\) \| (?:fwd|bwd|step|optimizer_)\w*: ")  # DeepSpeed's wall_clock_breakdown
-BAR_BYTES = 2**14  # of the end of a log, which hold a bar's last drawing
+BAR_BYTES = 2**14  # of the end of a log, which contain a bar's last drawing
 FEWEST_TIMED = 3  # rows; fewer might have lacked a time because the first never counts
 NO_TIME = "step times are unknown"  # part of the warning of a reader that found rows without times
 

@@ -126,7 +126,7 @@ def _result(
 
 
 def has_content(result: Result) -> bool:
-    """Return True if the result holds a measured step time or a rate that the framework itself reported."""
+    """Return True if the result contains a measured step time or a rate that the framework itself reported."""
     performance = result.performance_metrics
     rates = (performance.avg_step_time_seconds, performance.tokens_per_second, performance.tokens_per_second_per_gpu)
     samples = (performance.samples_per_second, performance.samples_per_second_per_gpu)

@@ -34,7 +34,7 @@ def stating(log: Log, format: Format, segment: int | None, record: str, field: s
     """Return (line, excerpt) of the lines that state a field; none where it follows from something else.
 
     segment: number of the training that the result is of, None for the one that is measured; record: the dictionary of
-    Reading that holds the field.
+    Reading that contains the field.
     """
     if log.is_folder or log.is_binary:
         return []
@@ -159,7 +159,7 @@ class _Lines:
         return len(self.number)
 
     def between(self, begin: int, end: int) -> list[Part]:
-        """Return the parts that hold the lines at positions from `begin` to before `end`."""
+        """Return the parts that contain the lines at positions from `begin` to before `end`."""
         if begin >= end:
             return []
         breaks = np.flatnonzero(self.start[begin + 1 : end] != self.stop[begin : end - 1]) + begin + 1

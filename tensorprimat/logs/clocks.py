@@ -21,7 +21,7 @@ from tensorprimat.logs.fields import utc_seconds
 
 LONG_PAUSE, LEAST_PAUSE = 20.0, 60.0  # times the median gap, and seconds: longer than any regular work of a loop
 CLOCK_SHARE = 0.01  # a stamp's resolution over the time that a row spans, at most
-STAMP_CHARACTERS = 100  # of a line that may hold its time stamp
+STAMP_CHARACTERS = 100  # of a line that may contain its time stamp
 OWN_STAMP_CHARACTERS = 48  # of a line after the prefixes of launchers
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

@@ -52,7 +52,7 @@ _ROWS = (
     ("pipeline", "iter time (s):", _PIPELINE),
     ("timer", "SamplesPerSec=", _TIMER),
 )
-"""Kind of row, text that every such row holds, expression."""
+"""Kind of row, text that every such row contains, expression."""
 UNTIMED_STEPS = 2  # at the start, which DeepSpeed's timer leaves out of its means
 FEWEST_MEANS = 3
 _LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar may precede them

@@ -48,7 +48,7 @@ def detect_format(log: Log) -> Detection | None:
 
 
 def _present(block: bytes) -> set[bytes]:
-    """Return the needles that a block holds.
+    """Return the needles that a block contains.
 
     Of lines that differ in digits alone only one is searched: a search for all needles in a whole block takes longer
     than reading it. A needle with a line break is that of a table of numbers, which fills its file from the beginning.

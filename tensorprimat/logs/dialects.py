@@ -64,7 +64,7 @@ class Dialect:
     interruptions: tuple[tuple[str, Literal["validation", "checkpoint"]], ...] = ()
     """Text that names other work in the time of a row: on the row, or on a line since the row before."""
     parts: tuple[str, ...] = ()
-    """Texts before the seconds of the parts of a step; a row whose time is their sum holds no other work."""
+    """Texts before the seconds of the parts of a step; a row whose time is their sum contains no other work."""
     clock: str = ""
     """Name of the clock that the rows state as `elapsed`."""
     clock_resolution: float = 0.0
@@ -103,7 +103,7 @@ class Dialect:
     gpus_of_rates: bool = False
     """True if the rate over all GPUs divided by the rate per GPU is the number of GPUs."""
     varies: bool = False
-    """True if steps hold different numbers of tokens, which a row does not always state."""
+    """True if steps have different numbers of tokens, which a row does not always state."""
     notes: tuple[str, ...] = ()
     """Warnings that hold for every log of the framework."""
     notes_if: tuple[tuple[str, str], ...] = ()

@@ -36,7 +36,7 @@ def examine(log: Log, reading: Reading) -> None:
 
 
 def cause_of(log: Log) -> str | None:
-    """Return the reason, found in a log's last lines, why the log holds no row; None if they show none."""
+    """Return the reason, found in a log's last lines, why the log contains no row; None if they show none."""
     return cause_in("\n".join(log.tail(TAIL_BYTES)))
 
 

@@ -86,7 +86,7 @@ def clock_seconds(text: str) -> float:
 
 
 def whole(text: str | None) -> int | None:
-    """Return a printed whole number above zero, as configuration holds it; None for anything else.
+    """Return a printed whole number above zero, as configuration contains it; None for anything else.
 
     >>> whole("1,280"), whole("24.0"), whole("-1"), whole("0.5")
     (1280, 24, None, None)

@@ -26,7 +26,7 @@ __all__ = ["Format", "Reading", "UserFacts"]
 
 @dataclass(kw_only=True)
 class Reading:
-    """The content of one log. Each dictionary holds only those fields of its record that the log states.
+    """The content of one log. Each dictionary contains only those fields of its record that the log states.
 
     A reader fills it while it reads; one that needs more for that adds fields in a class of its own.
     """
@@ -68,7 +68,7 @@ class Reading:
     facts: dict[str, float] = field(default_factory=dict)
     """Amounts that all rows share and no setting names; they must agree among segments of one benchmark."""
     segments: tuple[SegmentFacts, ...] = ()
-    """The trainings of the log, where it holds several; `segments.joined` fills it."""
+    """The trainings of the log, where it contains several; `segments.joined_segments` fills it."""
 
     def note_device(self, text: str) -> None:
         """Take the device that a text names, unless one is known."""
@@ -87,7 +87,7 @@ class Format:
     looks_for: str
     """Text by which a reader recognises it, for refusals: "lines with 'elapsed time per iteration (ms):'"."""
     needles: tuple[bytes, ...] = ()
-    """Every row holds one of these: text without any of them is skipped. () for a format that is not text, and for a
+    """Every row contains one of these: text without any of them is skipped. () for a format that is not text, and for a
     last resort."""
     detect: Callable[[Log], int]
     """Function that counts the rows in the head of the log which only this format writes; 0 means another format."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-LAST_CHARACTERS = 128  # hold the last number of a line and its label
+LAST_CHARACTERS = 128  # contain the last number of a line and its label
 LEAST_ROWS = 6
 LEAST_SHARE = 0.8  # of the rows that have to show a sign
 LEAST_WIDTH = 20

@@ -4,7 +4,7 @@ Meaning of `seconds` (MaxText, trainers/pre_train/train.py and common/metric_log
 time between the dispatch of a step and the dispatch of the one before it. JAX dispatches and returns; the loop only
 waits when it prints, and it prints one step late. So the time on row n holds the wait for step n-2, and is a step time
 only while two steps are in flight. It is not a step time
-- on the first row, which holds the compilation, or since 0.2, which compiles before the loop, a dispatch alone;
+- on the first row, which contains the compilation, or since 0.2, which compiles before the loop, a dispatch alone;
 - on the second row: nothing was in flight that the loop could wait for. The row states some 0.3 s where a step takes
   5.7 s, and every rate on it is computed from that;
 - two rows after an evaluation or a checkpoint, for the same reason: both wait until the device is idle. The row right
@@ -46,7 +46,7 @@ TOLD_PADDING = 0.01  # of the tokens of a step; less is not worth a warning
 MAXTEXT_STEP_TIME = "perf/step_time_seconds"
 """Name of `seconds` in TensorBoard and Weights & Biases."""
 OVERLAP = 0.05  # of the median step; a usual dispatch takes less
-DISPATCH = 0.1  # of the median step; a first row that is shorter holds no compilation
+DISPATCH = 0.1  # of the median step; a first row that is shorter contains no compilation
 NEVER_ALONE = (
     "steps: step times are unknown, because an evaluation or checkpoint is in the time of every row, and the log does "
     "not say how long it took; train with at least 3 steps between them (eval_interval, checkpoint_period)"
@@ -197,7 +197,7 @@ def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list
 def _joined(
     printed: FloatArray, nothing: np.ndarray, interrupted: np.ndarray, seconds: FloatArray
 ) -> dict[str, np.ndarray]:
-    """Return columns in which the last row that waited for nothing after a wait holds the mean time of these rows.
+    """Return columns in which the last row that waited for nothing after a wait contains the mean time of these rows.
 
     The device computes their steps during the wait, so only the sum of their times is that of their steps. printed:
     seconds as they are in the log; nothing: mask of the rows that waited for nothing; interrupted: positions in

@@ -20,7 +20,7 @@ from tensorprimat.logs.metric_steps import SO_FAR, Merged, RowClock
 
 EXACT_CLOCK = 1e-3  # seconds; W&B's clocks have microseconds, but a call takes a millisecond
 EMPTY = frozenset(("", "NaN", "None"))
-"""Cells of a CSV that hold nothing."""
+"""Cells of a CSV that contain nothing."""
 MAY_BE_NAN = ("loss", "gradient_norm", "learning_rate")
 
 MetricRow = Mapping[str, Any]
@@ -82,7 +82,7 @@ class MetricColumns:
         self.is_dated = False
         """True if the clock is the training's own, not that of calls of a logger."""
         self.runs = set[str]()
-        """Names of runs, where a column holds them."""
+        """Names of runs, where a column contains them."""
         self._numbers = {name: _Numbers() for name in names if _is_known(name) and name not in CLOCKS}
         self._clocks = dict[str, _Clock]()
         self._evaluated = array("q")
@@ -110,7 +110,7 @@ class MetricColumns:
                 column.values.append(value)
 
     def add_numbers(self, lines: Sequence[int], names: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
-        """Add rows of a CSV by column. Return False, and add none, if a known column holds anything but numbers."""
+        """Add rows of a CSV by column. Return False, and add none, if a known column contains anything but numbers."""
         found = [
             (name, column, _numbers(column) if _is_known(name) else None)
             for name, column in zip(names, cells, strict=True)
@@ -196,7 +196,7 @@ class MetricColumns:
         return np.array(column.rows), np.array(column.values)
 
     def _values(self, kind: str) -> tuple[np.ndarray, FloatArray]:
-        """Return a mask of the rows that hold a kind of value, and the values; of several names the first counts."""
+        """Return a mask of the rows that contain a kind of value, and the values; of several names the first counts."""
         present, dense = np.zeros(len(self.lines), np.bool_), np.full(len(self.lines), np.nan)
         for name in reversed(self._numbers):
             field = self._field_of(name)

@@ -3,7 +3,7 @@ lines of any trainer (NeMo Automodel's training.jsonl, Lightning's metrics.csv w
 golden values of Megatron-LM's tests, and the records of Levanter's JSON logger in a console log.
 
 `metric_names` has the meaning of each name. Where a table has neither a step time nor a rate, its clock (`_timestamp`,
-`_runtime`) times the steps, and the result says so. A summary holds the last row alone: its rates are those of one
+`_runtime`) times the steps, and the result says so. A summary contains the last row alone: its rates are those of one
 moment, and are reported, without steps.
 """
 
@@ -41,7 +41,7 @@ from tensorprimat.logs.metric_names import STEPS, UNITLESS_TIMES, field_of, is_l
 from tensorprimat.logs.metric_steps import Merged
 from tensorprimat.logs.text import Log, lines_of
 
-_LONGEST_ROW = 2**20  # characters: a history may hold the configuration in a cell
+_LONGEST_ROW = 2**20  # characters: a history may contain the configuration in a cell
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
 DOCUMENT_MARKS = {"[": tuple(f'"{name}"' for name in STEPS), "{": ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')}

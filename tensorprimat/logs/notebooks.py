@@ -2,7 +2,7 @@
 printed.
 
 A line of the file stays one line, so that line numbers are those of the file. Source code and HTML become empty lines:
-they mention everything that a log holds. A notebook in one line (minified) is left as it is.
+they mention everything that a log contains. A notebook in one line (minified) is left as it is.
 """
 
 from __future__ import annotations

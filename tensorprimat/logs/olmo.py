@@ -73,7 +73,7 @@ _METRICS: dict[str, tuple[str, float]] = {
 }
 """Printed name → field of Step and unit."""
 _OTHER_WORK = {"checkpoint/save_duration_s": "checkpoint", "throughput/in-loop eval time (s)": "validation"}
-"""Metrics of OLMo-core of which one is in a block whose step's time holds that work: its speed monitor runs last."""
+"""Metrics of OLMo-core of which one is in a block whose step's time contains that work: its speed monitor runs last."""
 BATCHES_PER_SECOND = "throughput/device/BPS"
 """Of OLMo-core, whose batch is an optimizer step: one over the time of the step."""
 _TOTALS = ("throughput/total_tokens", "throughput/total tokens")

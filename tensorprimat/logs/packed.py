@@ -1,4 +1,4 @@
-"""Compressed logs, recognised by their first bytes: gzip, zstd, xz, bzip2, and zip archives that hold one file.
+"""Compressed logs, recognised by their first bytes: gzip, zstd, xz, bzip2, and zip archives that contain one file.
 
 Everything unpacks chunk by chunk. A file that expands further than any log is refused, and so is an archive of
 several files, because each of them would be a log of its own.

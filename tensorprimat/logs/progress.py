@@ -1,4 +1,4 @@
-"""Readings of a progress bar, or of another clock that runs beside a count of steps."""
+"""Readings of a progress bar, or of another clock that a log prints with a count of steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ClockReading(NamedTuple):
 
 
 def resumed_before(first: ClockReading, last: ClockReading) -> bool:
-    """Return True if the steps of the first reading are too many for its clock: a checkpoint holds most of them.
+    """Return True if the steps of the first reading are too many for its clock: a checkpoint contains most of them.
 
     A resumed training numbers its steps on, while its clock begins anew.
 
@@ -50,7 +50,7 @@ class DrawnBar(NamedTuple):
 
 
 def marks_of(drawings: Sequence[DrawnBar]) -> Iterator[TimeMark]:
-    """Yield the steps of a bar with its clock, which is taken to stand still between epochs.
+    """Yield the steps of a bar with its clock, which is assumed to stop between epochs.
 
     A drawing whose description is of another step than its count is left out: the bar is drawn once before the
     description changes. Work that is announced at the end of an epoch is in no step.

@@ -37,7 +37,7 @@ def facts_of(reading: Reading) -> dict[str, Any]:
 def restated_cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_row: int) -> Iterator[Cut]:
     """Yield the first line of each stretch that states another value of a setting than was stated before.
 
-    stretches: first and last line of each, ascending; those before the first row each hold a whole attempt to start.
+    stretches: first and last line of each, ascending; those before the first row each contain a whole attempt to start.
     """
     if not stretches:
         return

@@ -1,6 +1,6 @@
 """Segments of a log: each training that began, restarted or resumed in it, with the settings that its own lines state.
 
-A file often holds more than one training: `tee -a`, a job that was requeued, an elastic restart, a resume. Every
+A file often contains more than one training: `tee -a`, a job that was requeued, an elastic restart, a resume. Every
 segment is read by the same reader from its own lines alone, so that no reader can mix their settings. A segment that
 does not state all settings of the previous one (its iterations just go on, or go back) is read together with the lines
 before the rows of that one, unless its own statements or its speed contradict them. `starts` finds the segments.
@@ -68,7 +68,7 @@ class Segment:
 def read_segments(log: Log, format: Format) -> Result | list[Segment]:
     """Read every segment of a log with its own facts; of a result file, return its Result.
 
-    A log that holds one training, or none, has one segment.
+    A log that contains one training, or none, has one segment.
     """
     whole = format.read(log)
     if isinstance(whole, Result):
@@ -312,7 +312,7 @@ def _is_other_speed(one: Segment, other: Segment) -> bool:
 
 
 def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, reason: str) -> Segment | None:
-    """Return one segment; None where its lines hold no row and no rate."""
+    """Return one segment; None where its lines contain no row and no rate."""
     part = replace(log, parts=parts)
     reading = format.read(part)
     if isinstance(reading, Result) or not (len(reading.steps) or reading.reported):

@@ -57,7 +57,7 @@ def _window_of(steps: Steps, *, late: bool = False) -> Window | None:
     """Return the bounds of the window, from the rows without a rate at the beginning of a process, or None.
 
     A rate is printed once the window is full, and the first step of a process only starts its clock. Of several
-    processes the widest bounds count. late: a table may hold a rate under the number of the step after its window.
+    processes the widest bounds count. late: a table may contain a rate under the number of the step after its window.
 
     >>> from tensorprimat.core.steps import Step
     >>> row = lambda index, rate=None: Step(index=index, seconds=None, reported_tokens_per_second=rate)

@@ -38,7 +38,7 @@ MOST_LINES_OF_A_ROW = 60
 LOOKED_AT_ROWS = 50  # for decimal commas
 _SAME_TIME, OTHER_RATE = 0.05, 0.2  # relative to the medians: a row of usual time and another rate
 AGREEING = 0.9  # share of the rows whose two numbers must have one ratio before another one is damage
-ROWS_OF_A_RATIO = 10_000  # sampled evenly; their median stands for the usual ratio of all rows
+ROWS_OF_A_RATIO = 10_000  # sampled evenly; their median is taken as that of all rows
 _FASTER, SLOWER = 8.0, 100.0  # than the median rate: no step is, unless digits were added or lost
 
 _NUMBER = re.compile(
@@ -370,7 +370,7 @@ def _last_decimal(values: FloatArray) -> float:
 def _odd_rates(steps: Steps) -> list[str]:
     """Return a warning for a row whose rate no step has, or that its own time contradicts."""
     seconds = steps.column("seconds")[2:]
-    starts = np.diff(steps.column("segment"))[1:] != 0  # a training's first row holds its compilation
+    starts = np.diff(steps.column("segment"))[1:] != 0  # a training's first row contains its compilation
     normal = np.abs(seconds / np.nanmedian(seconds) - 1) < _SAME_TIME if np.isfinite(seconds).any() else None
     for name in _RATES:
         if not steps.has(name):

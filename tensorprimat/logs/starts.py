@@ -328,7 +328,7 @@ def _marks_in(
         counted = at
         before = block[max(0, at - MARK_BYTES) : at]
         _, begins, prefix = before.rpartition(b"\n")
-        end = block.find(b"\n", at, at + MARK_BYTES)  # a line of 16 MB may hold a hundred thousand marks
+        end = block.find(b"\n", at, at + MARK_BYTES)  # a line of 16 MB may contain a hundred thousand marks
         yield StartMark(
             number,
             text,
@@ -362,7 +362,7 @@ def _is_sampled(distance: np.ndarray) -> bool:
 
 
 def _searched(rows: np.ndarray, whole: Reading, *, every_gap: bool) -> list[tuple[int, int]]:
-    """Return first and last line of each gap between rows that may hold a start; of VAST formats unusual ones."""
+    """Return first and last line of each gap between rows that may contain a start; of VAST formats unusual ones."""
     distance = np.diff(rows)
     if every_gap:
         inside = distance > 1

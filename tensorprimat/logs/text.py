@@ -40,7 +40,7 @@ def without_colours(text: str) -> str:
 
 
 def without_controls(block: bytes) -> bytes:
-    """Return a block of a log without terminal control sequences, which may stand inside a text that is searched."""
+    """Return a block of a log without terminal control sequences, which may interrupt a text that is searched."""
     if b"[" not in block:
         return block
     text = block.decode("utf-8", "replace")

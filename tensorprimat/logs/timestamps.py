@@ -143,7 +143,7 @@ def _certainty_of_step(step: re.Match[str]) -> int:
 
 def _other_work(lowered: str) -> re.Match[str] | None:
     """Return the words that announce a validation or a checkpoint, in a line in small letters."""
-    # Every match holds one of these words: most rows hold none, which is seen ten times as fast.
+    # Every match contains one of these words: most rows contain none, which is seen ten times as fast.
     if "val" in lowered or "test" in lowered or "sav" in lowered or "checkpoint" in lowered:
         return _OTHER.search(lowered)
     return None

@@ -114,7 +114,7 @@ _MARKS: tuple[tuple[re.Pattern[str], str, Any], ...] = (
     (re.compile(r"Preparing (\S+) dataset"), "data", None),
     (re.compile(r"torchtitan version: (?!0\.0\.0)(\S+)"), "framework_version", None),  # 0.0.0: never installed
 )
-"""Lines that state one setting: its name, and its value or None where the line holds it."""
+"""Lines that state one setting: its name, and its value or None where the line contains it."""
 
 _DTYPE = re.compile(r"--training\.(?:dtype|mixed_precision_param)[= ](\w+)")
 
@@ -344,7 +344,7 @@ def _interval(steps: Steps) -> int:
 
 
 def _counted(tokens: FloatArray, covers: np.ndarray) -> np.ndarray | None:
-    """Return the steps of each row by its tokens, where most rows hold the steps that their numbers show; None if a
+    """Return the steps of each row by its tokens, where most rows contain the steps that their numbers show; None if a
     row would hold a fraction of a step.
 
     >>> _counted(np.array([100.0, 500.0, 200.0, 500.0, 500.0]), np.array([1, 5, 5, 5, 5]))

@@ -1,7 +1,7 @@
-"""The work of a step: its tokens from a running total, and weights for printed rates where steps hold different numbers
+"""The work of a step: its tokens from a running total, and weights for printed rates where steps have different numbers
 of tokens.
 
-Fine-tuning packs or pads sequences of any length, so one step holds twice the tokens of another. The mean rate is then
+Fine-tuning packs or pads sequences of any length, so one step has twice the tokens of another. The mean rate is then
 all tokens over all seconds. Rows that state a rate and a time give their tokens; rows that state a rate alone are
 weighted by the time between them, or by the tokens that enter the loss.
 """
@@ -22,7 +22,7 @@ from tensorprimat.core.terms import UNEVEN
 from tensorprimat.logs import changes, fields
 
 MOST_RESTARTS = 0.02  # of the rows
-PAUSE = 10.0  # times the median gap between rows: it holds more than a step, whatever its tokens
+PAUSE = 10.0  # times the median gap between rows: it contains more than a step, whatever its tokens
 WORTH_REPORTING = 0.002  # of a mean rate
 WHOLE_LENGTH = 0.25  # tokens; most difference between a length of a sequence that follows from rates and a whole number
 _RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")

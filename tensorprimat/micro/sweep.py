@@ -77,7 +77,7 @@ def run_sweep(
 ) -> Iterator[SweepOutcome]:
     """Measure every cell in turn, and yield each after saving it.
 
-    If the cell's path holds another measurement, that file moves to history/. Raises RunError where a cell cannot be
+    If the cell's path contains another measurement, that file moves to history/. Raises RunError where a cell cannot be
     saved; the saved cells remain, and repeating the call continues after them.
     """
     for spec in specs:

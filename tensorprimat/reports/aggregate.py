@@ -61,7 +61,7 @@ TITLES = {
     "fit_context_length": "Largest context",
 }
 """The columns of the complete table, and their headings; a column that no cell fills is left out."""
-MOST_TABLES = 100  # of one model or context each; the first table holds the rows of all
+MOST_TABLES = 100  # of one model or context each; the first table contains the rows of all
 _LABELS = {"model_size", "precision", "autocast", "compile", "attention", "device_name", "pass", "forward_only"}
 ONLY_WHERE_THEY_DIFFER = {"autocast", "compile", "attention", "vocab", "device_name"}
 _FORMS: dict[str, quantities.Form] = {

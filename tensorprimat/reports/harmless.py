@@ -76,7 +76,7 @@ def _encodable(text: str, stream: TextIO) -> str:
 
 
 def abandon(stream: Any) -> None:
-    """Discard all text that a broken stream holds or receives; otherwise Python would report it at exit.
+    """Discard all text that a broken stream contains or receives; otherwise Python would report it at exit.
 
     A stream without a file descriptor, as in tests, stays unchanged.
     """

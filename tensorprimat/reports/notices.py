@@ -34,8 +34,8 @@ def comparison_warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[
 def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
     """Return one line per subject and side: the subject of a warning is the text before its first colon.
 
-    Errors of the audit come first. The line of a subject holds all its sentences; of sentences that differ only in
-    their numbers, it holds the first and a count.
+    Errors of the audit come first. The line of a subject contains all its sentences; of sentences that differ only in
+    their numbers, it contains the first and a count.
     """
     subjects: dict[tuple[str, str], list[str]] = {}
     for warning in comparison_warnings(comparison, comparison.sides):

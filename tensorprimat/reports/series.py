@@ -44,7 +44,7 @@ class StepCurve:
 
 
 def curves(side: Side) -> tuple[StepCurve, ...]:
-    """Return one curve per run of a side, of the first MOST_CURVES runs; none where its result holds no steps."""
+    """Return one curve per run of a side, of the first _MOST_CURVES runs; none where its result contains no steps."""
     every_run = side.result.steps.column("run")
     steps = side.result.steps.take(np.isin(every_run, np.unique(every_run)[:_MOST_CURVES]))
     selections = select_measured(steps, warmup_steps=side.result.training_config.warmup_steps)

@@ -74,7 +74,7 @@ def figure_cell(
 
 
 def headed(titles: Iterable[str], *, words: Collection[str] = ()) -> tuple[Column, ...]:
-    """Return a column for each title. words: titles of the columns that hold no numbers."""
+    """Return a column for each title. words: titles of the columns that contain no numbers."""
     return tuple(Column(title=title, numeric=title not in words) for title in titles)
 
 

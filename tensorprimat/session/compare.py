@@ -50,7 +50,7 @@ def compare_sides(
 
     Raises:
         UsageError: A value is out of range, or no side is named.
-        InputError: A path holds neither a result nor a training log, or nothing is left to compare.
+        InputError: A path contains neither a result nor a training log, or nothing is left to compare.
 
     """
     arguments = [argument for number, side in enumerate(sides, 1) for argument in _arguments(side, number)]

@@ -14,8 +14,8 @@ from tensorprimat.core.store import HISTORY, Loaded, load_all
 def results_of(paths: Sequence[Path], *, model: str | None) -> tuple[list[Loaded], list[str]]:
     """Return the results of paths and of the history below each folder, and a sentence for each file left out.
 
-    model: returns only results of this model. A folder needs no result of its own if its history holds some. Raises
-    InputError where no path holds a result, UsageError where none is of the model.
+    model: returns only results of this model. A folder needs no result of its own if its history contains some. Raises
+    InputError where no path contains a result, UsageError where none is of the model.
     """
     found: list[Loaded] = []
     left_out: list[str] = []

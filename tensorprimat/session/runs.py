@@ -206,7 +206,7 @@ def cooldown_of(request: Request, machine: Machine) -> float:
 def explained_error(
     error: TensorPrimatError | None, run: int, runs: int, *, kept: Path | None, partial: str | None
 ) -> TensorPrimatError:
-    """Return the error of a run with the run's number and the files that hold the measurements.
+    """Return the error of a run with the run's number and the files that contain the measurements.
 
     kept: file of the runs before it. partial: phrase on the file of the failed run's own steps.
     """

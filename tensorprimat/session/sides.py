@@ -193,7 +193,7 @@ def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded
 def _of_subfolders(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
     """Return the results of a folder's subfolders, else of all their logs, read together so that ranks are recognised.
 
-    Both lists are empty where the subfolders hold neither.
+    Both lists are empty where the subfolders contain neither.
     """
     inside = [
         path

@@ -53,7 +53,7 @@ def needs(model: str, source: str) -> Needs:
     """Return the least disk space and memory for a conversion, by a folder's weights or the published model's size.
 
     Raises UsageError for an unknown model or a source that is neither folder nor hub name, InputError for a folder that
-    holds no checkpoint of this model.
+    contains no checkpoint of this model.
     """
     if model not in KINDS:
         raise UsageError(f"--model {model}: no such model; models: {', '.join(KINDS)}")

@@ -62,7 +62,7 @@ def precision_recipe(spec: RunSpec) -> str:
 def callback(run: Any, spec: RunSpec, result_file: str | None, device_name: str | None) -> Any:
     """Return the BenchmarkCallback as a `run.Config`, because a live instance cannot be serialised.
 
-    Its training_config holds settings that NeMo's objects do not state.
+    Its training_config contains settings that NeMo's objects do not state.
     """
     from tensorprimat.engines.callback import BenchmarkCallback
 

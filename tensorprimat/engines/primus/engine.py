@@ -201,7 +201,7 @@ def _without_spaces(config: Path) -> Iterator[Path]:
 
 
 def _read(spec: RunSpec, log: Path) -> Result:
-    """Return the log as the result of this run. Raises InputError where it holds no usable step."""
+    """Return the log as the result of this run. Raises InputError where it contains no usable step."""
     facts = UserFacts(model_name=spec.model, gpu=spec.options[GPU_OPTION])
     known = logs.read(log, facts=facts).training_config
     missing = {name: getattr(spec, name) for name in RECONCILED if getattr(known, name) is None}

@@ -21,7 +21,7 @@ SUMMARY_KEYS = (rows.SAMPLES_RATE, "train_steps_per_second")
 FIRST_LINES = 10  # a document begins at the top of its file, after blank lines
 LONGEST_DICTIONARY = 2**16  # characters; a row has some hundred
 _HISTORY = '"log_history": ['
-"""In the last line of ms-swift's logging.jsonl, which holds the rows of all lines before it once more."""
+"""In the last line of ms-swift's logging.jsonl, which contains the rows of all lines before it once more."""
 _ENTRY = re.compile(rb"^    \{[ \t\r]*$", re.MULTILINE)  # of a list in a document
 _DICTIONARY = re.compile(r"\{['\"][^{}]*\}")
 _ITEM = re.compile(r"'([^']{1,80})': (?:'([^']{0,200})'|([^,'{}\[\]]{1,60}))")

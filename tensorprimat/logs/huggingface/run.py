@@ -159,7 +159,7 @@ def _is_one_training(content: Content) -> bool:
 
 
 def _timed_share(content: Content, span: Span) -> float:
-    """Return the share of the summary's steps that its runtime holds; 0 where that is unknown."""
+    """Return the share of the summary's steps that its runtime contains; 0 where that is unknown."""
     low, high = _counted(content)
     whole = _planned(content) or round((low + high) / 2)
     counts_whole = low <= whole <= high
@@ -230,7 +230,7 @@ def trainer_evidence(content: Content, span: Span, total: float | None) -> Evide
 def reported_by(content: Content, span: Span) -> dict[str, Any]:
     """Return means over the run: those of the middle rank's summary, or the time by the last row or bar.
 
-    Rates of the summary that count other steps are reduced to the share of the steps that its runtime holds.
+    Rates of the summary that count other steps are reduced to the share of the steps that its runtime contains.
     """
     reported: dict[str, Any] = {}
     if summary := _summary(content):
@@ -255,7 +255,7 @@ def reported_by(content: Content, span: Span) -> dict[str, Any]:
 
 
 def warning_of(content: Content, span: Span, *, timed: bool) -> str | None:
-    """Return a sentence on a summary whose rates count steps that its runtime does not hold; None for any other log.
+    """Return a sentence on a summary whose rates count steps that its runtime does not contain; None for any other log.
 
     timed: the rows have step times.
     """

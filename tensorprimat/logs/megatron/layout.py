@@ -119,7 +119,7 @@ class _Digits:
     """
 
     starts: tuple[int, ...]
-    """First column of the 8-byte word that holds each run."""
+    """First column of the 8-byte word that contains each run."""
     lifts: NDArray[np.uint64] | None
     """Bits by which a run at the beginning of a line must move to the word's end, (runs, 1); None where none must."""
     masks: NDArray[np.uint64]
@@ -308,7 +308,7 @@ class Template:
     divisors: FloatArray
     """Divisor of each plain number's digits, (plain, 1)."""
     scales: FloatArray | None
-    """Factor of each plain number besides powers of ten, (plain, 1); None if all are 1."""
+    """Factor of each plain number except powers of ten, (plain, 1); None if all are 1."""
 
     @classmethod
     def of(cls, line: bytes, layout: Layout, *, free: bool = False) -> Template:

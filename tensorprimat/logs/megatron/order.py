@@ -187,7 +187,7 @@ def interrupted_rows(
     events: (line number, "validation" or "checkpoint"); each falls into the interval of the next iteration line. span:
     seconds of the whole interval as the framework timed it. Megatron-LM stopped its interval timer for neither until
     2023, for validation since 2024 and for checkpoints since 2025. The dates show which version wrote a log: if the
-    distance between them exceeds the timed interval, the timer was stopped and the line holds no interruption.
+    distance between them exceeds the timed interval, the timer was stopped and the line contains no interruption.
     """
     interrupted = np.zeros(len(line), np.int8)
     if not events or not len(line):

@@ -133,7 +133,7 @@ def _states_step_times(path: Path, stretch: parallel.Stretch) -> bool:
             return True
         if NEEDLE in block:
             return False
-    return True  # no iteration line so far; the log may hold only lines of step times
+    return True  # no iteration line so far; the log may contain only lines of step times
 
 
 def _scanned(path: Path, stretch: parallel.Stretch, *, step_times: bool, is_keyed: bool) -> _Scanned:

@@ -30,7 +30,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockRows:
-    """A block with the rows whose last step it holds, in the order of their counts."""
+    """A block with the rows whose last step it contains, in the order of their counts."""
 
     first: float
     """Samples trained before the block."""
@@ -57,7 +57,7 @@ def partial_rows(run: MlperfEvents) -> set[int]:
 
 
 def share_blocks(run: MlperfEvents, shares: dict[int, Share]) -> set[int]:
-    """Give each closed block the time of its mean; return the lines of the rows that now hold training alone.
+    """Give each closed block the time of its mean; return the lines of the rows that now contain training alone.
 
     shares: by line, of every row that measures; changed in place.
     """

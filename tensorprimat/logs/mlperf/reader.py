@@ -1,6 +1,6 @@
 """MLPerf Training: `:::MLLOG {json}` lines, as every submission's result files hold them.
 
-`tracked_stats` rows hold each submitter's own measurements, which only their keys distinguish:
+`tracked_stats` rows contain each submitter's own measurements, which only their keys distinguish:
 
 - NVIDIA logs seconds of one step: `train_step_time`, in 2024 `train_step_timing in s`; a row averages the steps since
   the row before it. Its logging callback adds a row per block between two evaluations, which states the mean of the

@@ -6,7 +6,7 @@
   Some of its versions write a throughput from one block_stop to the next, evaluation included; a block's own marks
   time it then.
 - gpt3 of 2024 counts tokens under the name of epochs (`epoch_count`), and bert samples (`epoch_num`). bert's one block
-  holds a throughput for each evaluation, which counts the evaluation before it; after run_stop follows their mean.
+  contains a throughput for each evaluation, which counts the evaluation before it; after run_stop follows their mean.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ What the numbers mean, from the training scripts themselves:
   of all steps so far over train_time, over ALL GPUs.
 - llm.c, `step 5/18865 | loss … | 354.65 ms | 58.1% bf16 MFU | 1478276 tok/s`: time of the step; tok/s is a running
   mean and is not read.
-The records of modded-nanogpt begin with thousands of lines of source that mention all of these words, but hold no
+The records of modded-nanogpt begin with thousands of lines of source that mention all of these words, but contain no
 number where a row has one.
 """
 
