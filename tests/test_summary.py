@@ -106,6 +106,21 @@ def test_a_cpu_has_no_device_memory_with_a_reason():
     assert any(warning.startswith("memory_metrics:") for warning in summary.warnings)
 
 
+def test_rates_that_no_setting_reconciles_say_which_one_the_result_uses_and_what_would_make_them_agree():
+    rows = timed(9.0, *[2.0] * 9, reported_tokens_per_second=3600.0, reported_samples_per_second=0.9)
+    summary = summarise(result(rows, global_batch_size=2, sequence_length=4096, num_gpus=1))
+    assert summary.performance_metrics.tokens_per_second == 4096
+    warnings = [warning for warning in summary.warnings if "the framework reported" in warning]
+    assert warnings == [
+        "tokens_per_second: computed 4,096.0 but the framework reported 3,600.0; the result uses the computed one, the "
+        "work of the measured rows over their time; the reported one would follow from 7,200 tokens a step instead of 8,192 "
+        "or a step of 2.276 s instead of 2.000 s",
+        "samples_per_second: computed 1 but the framework reported 0.9; the result uses the computed one, the work of "
+        "the measured rows over their time; the reported one would follow from a batch of 1.8 instead of 2 or a step "
+        "of 2.222 s instead of 2.000 s",
+    ]
+
+
 def test_rates_that_differ_by_an_integer_factor_name_the_value_that_reconciles_them():
     rows = timed(9.763, 9.763, reported_tokens_per_second_per_gpu=13425.0)
     warnings = summarise(result(rows, global_batch_size=128, sequence_length=2048, num_gpus=8)).warnings

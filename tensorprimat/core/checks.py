@@ -115,10 +115,32 @@ def _disagreements(result: Result) -> list[str]:
                 f" ({fixed(reported / computed, 2)} times); {remedy} would reconcile them, "
                 "unless settings and rows are of different jobs"
                 if remedy
-                else ""
+                else f"; {_used(result, name, reported / computed)}"
             )
         )
     return [*warnings, *_work_of_rows(result)]
+
+
+def _used(result: Result, name: str, ratio: float) -> str:
+    """Return a clause that says which of two figures the result uses and why, and what would make them agree.
+
+    ratio: reported figure over computed one.
+    """
+    performance, config = result.performance_metrics, result.training_config
+    if name == "avg_step_time_seconds":
+        return "the result uses the computed one, the mean of the measured rows"
+    is_timed, tokens, batch = performance.basis == "step_times", performance.tokens_per_step, config.global_batch_size
+    agrees = []
+    if name == "samples_per_second":
+        agrees += [f"a batch of {significant(batch * ratio, 4)} instead of {batch}"] if batch else []
+    elif tokens:
+        agrees.append(f"{count(round(tokens * ratio))} tokens a step instead of {count(tokens)}")
+    if is_timed and (mean := performance.avg_step_time_seconds):
+        agrees.append(f"a step of {quantities.seconds(mean / ratio)} instead of {quantities.seconds(mean)}")
+    why = "the work of the measured rows over their time" if is_timed else "from the rates of the measured rows"
+    return f"the result uses the computed one, {why}" + (
+        f"; the reported one would follow from {' or '.join(agrees)}" if agrees else ""
+    )
 
 
 def _other_divisor(result: Result) -> int | None:
