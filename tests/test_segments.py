@@ -175,7 +175,7 @@ CHANGES = (
 """Facts that another training may have changed; the third and fourth leave tokens/s/GPU as it is."""
 TOLD = (
     "segments: ",
-    "segments between",
+    "segments (restarts",
     "global_batch_size: grows",
     "tokens_per_step: changes at step",
     "a row may be lost before it",
