@@ -88,8 +88,8 @@ def test_the_longest_stretch_between_restarts_is_measured_and_named():
     assert summary.performance_metrics.avg_step_time_seconds == 2.0
     assert summary.runs[0].segment == 1
     assert (
-        "steps: 2 segments (restarts, or several trainings, as in a sweep); the longest, number 2, is measured; tprimat "
-        "extract --segment reads another"
+        "steps: 2 segments (restarts, or several trainings, as in a sweep); the longest, number 2, is measured; "
+        "tprimat extract --segment reads another"
     ) in summary.warnings
 
 

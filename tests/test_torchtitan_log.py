@@ -256,3 +256,17 @@ def test_primus_prefix_gives_world_size_clock_and_vendor(read_text: Any) -> None
     assert result.source == "Primus (torchtitan backend)"
     assert result.timestamp == "2026-01-05T08:01:01"
     assert [step.ended_at - result.steps[0].ended_at for step in result.steps] == [0, 1, 2, 3]
+
+
+def test_rows_of_reinforcement_learning_are_refused_in_one_line_that_names_them(read_text: Any) -> None:
+    rows = [
+        f"[titan] 2026-05-01 10:00:{n:02},123 - root - INFO - ----------\n"
+        f"Train | Step: {n:2}  loss/mean: 0.42  rollout_reward/_mean: 1.25  perf/tokens_per_second: 1234.5  "
+        "timing/step/total: 12.3"
+        for n in range(1, 40)
+    ]
+    named = r"torchtitan's reinforcement learning .* generation of answers"
+    with pytest.raises(NotALogError, match=named) as refused:
+        read_text("\n".join(rows) + "\n")
+    assert "\n" not in str(refused.value)
+    assert "looked for rows of" not in str(refused.value)

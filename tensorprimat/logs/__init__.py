@@ -199,6 +199,7 @@ def _folds(log: Log) -> list[str]:
 
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| {0,8}[\d.]{1,12}[kMG]?/[\d.]{1,12}[kMG]? \[\d|\bProgress on:\S")  # tqdm's
 _BREAKDOWN = re.compile(r"\btime \(ms\) \| (?:fwd|bwd|step|optimizer_)\w*: ")  # DeepSpeed's wall_clock_breakdown
+_RL_OF_TORCHTITAN = re.compile(r"\bTrain \| Step: {1,4}\d{1,9}  .{0,400}(?:\b(?:loss|rollout_reward|timing)/)")
 BAR_BYTES = 2**14  # of the end of a log, which contain a bar's last drawing
 FEWEST_TIMED = 3  # rows; fewer might have lacked a time because the first never counts
 NO_TIME = "step times are unknown"  # part of the warning of a reader that found rows without times
@@ -238,6 +239,13 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
             "between them",
             path=log.name,
             remedy="set the level of the logger DeepSpeed to INFO, so that steps_per_print prints CurrSamplesPerSec",
+        )
+    if any(map(_RL_OF_TORCHTITAN.search, tail)):
+        return NotALogError(
+            f"no step times found{ended}; rows of torchtitan's reinforcement learning are not read, because the time "
+            "of an iteration includes the generation of answers and the wait for them",
+            path=log.name,
+            remedy="measure a pre-training or fine-tuning",
         )
     if any(map(_BAR.search, tail)):
         ended = f" (a progress bar does not state whether it counts optimizer steps){ended}"
