@@ -64,7 +64,7 @@ def command(
     \b
     Examples:
       tprimat gate --baseline base.json --candidate new.json --max-slowdown 3%
-      tprimat gate --against mlperf:v5.1/NVIDIA/tyche_ngpu8 --candidate output/ --accept same_work_per_token
+      tprimat gate --against mlperf:tyche_ngpu8_ngc25.09_nemo/llama31_8b --candidate new/ --accept same_work_per_token
       tprimat gate --baseline base/ --candidate output/ --max-memory-increase 2% --max-loss-gap 0.5% > comment.md
 
     \b

@@ -150,7 +150,7 @@ def run_line(result: Result, run: int) -> str:
     figures = result.performance_metrics
     mean, rate = figures.avg_step_time_seconds, figures.tokens_per_second
     parts = [f"{figures.measured_steps} measured steps"]
-    parts += [f"{quantities.seconds(mean)} each"] if mean is not None else []
+    parts += [f"mean {quantities.seconds(mean)}"] if mean is not None else []
     parts += [f"{quantities.rate(rate)} tokens/s"] if rate is not None else []
     return f"Run {run}: {', '.join(parts)}"
 
