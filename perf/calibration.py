@@ -4,8 +4,8 @@
     python perf/calibration.py --comparisons 200    a quick look, printed only
 
 Every simulated step time goes through the code that real ones go through: find_warmup, the run means, stats.of_runs,
-stats.difference and ratios.verdict_of for several runs, stats.half_widths_of_series for one. Exit code 0, or 1 if a
-target is missed.
+stats.welch_log_ratio and ratios.verdict_of for several runs, stats.half_widths_of_series for one. Exit code 0, or 1
+if a target is missed.
 """
 
 from __future__ import annotations

@@ -242,7 +242,8 @@ PARSE = """
 import pathlib, sys, time
 from tensorprimat import logs
 from tensorprimat.logs.text import Log
-format = logs.named("megatron")
+format = getattr(logs, "format_named", None) or logs.named  # the name before 2026-11-25
+format = format("megatron")
 format.detect(Log(pathlib.Path(sys.argv[1])))  # imports the reader
 started = time.process_time()
 format.read(Log(pathlib.Path(sys.argv[1])))

@@ -41,7 +41,7 @@ spec = RunSpec.model_construct(platform="amd")
 command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
            "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", sys.argv[1]]
 with open("primus.log", "wb", buffering=0) as log:
-    print(following.follow(command, log, name="Primus", spec=spec, environment=launch.environment()))
+    print(following.follow_launcher(command, log, name="Primus", spec=spec, environment=launch.process_environment()))
 """
 RANK = """
 import time

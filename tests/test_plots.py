@@ -263,7 +263,7 @@ def test_drawing_needs_neither_pyplot_nor_a_display():
         "import sys; sys.path.insert(0, 'tests'); import plausible; from pathlib import Path; "
         "from tensorprimat.analysis.compare import compare; from tensorprimat.core.store import Loaded; "
         "from tensorprimat.reports.plots import comparison as comparison_plot; "
-        "comparison_plot.render(compare([Loaded(path=Path('x'), result=plausible.result('h100'))])); "
+        "comparison_plot.comparison_plot(compare([Loaded(path=Path('x'), result=plausible.result('h100'))])); "
         "print('matplotlib.pyplot' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -22,14 +22,14 @@ import sys
 import torch
 from tensorprimat.micro import collectives, matmul, preflight, preflight_rank
 
-matmul.LEAST_SECONDS, preflight.LAUNCHES, collectives.SIZES = 1e-4, 10, {"cpu": (4096,)}
+matmul.LEAST_SECONDS, preflight.LAUNCHES, collectives.COLLECTIVE_SIZES = 1e-4, 10, {"cpu": (4096,)}
 preflight.QUICK_SIZES, preflight.QUICK_STREAM_BYTES = {"cpu": (32,)}, {"cpu": 2**16}
-rate = matmul.rate
+rate = matmul.matmul_rate
 def slowed(size, precision, device, **more):
     if size == preflight.CPU_SIBLING_SIZE:
         return SPEED, SPEED
     return rate(size, precision, device, **more)
-matmul.rate = slowed
+matmul.matmul_rate = slowed
 sys.exit(preflight_rank.main(sys.argv[1:]))
 """
 

@@ -56,7 +56,7 @@ def test_two_processes_measure_their_exchange():
     script = (
         "import json, torch\n"
         "from tensorprimat.micro import collectives\n"
-        "collectives.SIZES = {'cpu': (4096,)}\n"
+        "collectives.COLLECTIVE_SIZES = {'cpu': (4096,)}\n"
         "reduce, sums = collectives.dist.all_reduce, {}\n"
         "def reduced(values, op):\n"
         "    before = values.clone()\n"
@@ -65,7 +65,7 @@ def test_two_processes_measure_their_exchange():
         "collectives.dist.all_reduce = reduced\n"
         "torch.manual_seed(0)\n"
         "with collectives.group(torch.device('cpu')) as (backend, processes):\n"
-        "    found = collectives.measure(torch.device('cpu'), processes)\n"
+        "    found = collectives.measure_collectives(torch.device('cpu'), processes)\n"
         "    ranks = collectives.gathered(collectives.rank(), processes)\n"
         "print(json.dumps([[one.model_dump() for one in found], backend, processes, ranks, sums]))\n"
     )

@@ -17,7 +17,7 @@ if behaviour == "gone" and rank == 1:
 if behaviour == "out of step" and rank == 0:  # as NeMo's progress printer does, on rank 0 alone
     import torch
     distributed.all_gather_into_tensor(torch.zeros(0), torch.zeros(0))
-print(ranks.largest({"peak": 10.0 * (rank + 1)}, patience_seconds=2.0 if behaviour == "gone" else 30.0))
+print(ranks.largest_of_ranks({"peak": 10.0 * (rank + 1)}, patience_seconds=2.0 if behaviour == "gone" else 30.0))
 """
 
 

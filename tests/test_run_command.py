@@ -42,7 +42,7 @@ nth = len(counter.read_text())
 def write(seconds=0.5, complete=True, rows=spec.max_steps, **config):
     result = Result(
         platform=spec.platform, gpu_info=GpuInfo(device_name="some CPU"), complete=complete,
-        model=Model(name=spec.model, preset=spec.preset, shape=models.find(spec.model, spec.preset).shape),
+        model=Model(name=spec.model, preset=spec.preset, shape=models.find_preset(spec.model, spec.preset).shape),
         training_config=TrainingConfig(max_steps=spec.max_steps, warmup_steps=spec.warmup_steps, num_gpus=1,
             global_batch_size=spec.global_batch_size, micro_batch_size=spec.micro_batch_size,
             sequence_length=spec.sequence_length, precision=spec.precision, **config),
@@ -328,7 +328,7 @@ def start(folder, tmp_path, *flags, terminal=None):
         "import sys; from tensorprimat.engines import modules, registry; from tensorprimat.cli import benchmark, main\n"
         "from tensorprimat.core.result import GpuInfo; from tensorprimat.machine.platform import Machine\n"
         "gpu_info = GpuInfo(device_name='some CPU', total_memory_gb=16.0)\n"
-        "benchmark.detect = lambda: Machine(platform='cpu', gpu_info=gpu_info, host='laptop')\n"
+        "benchmark.detect_platform = lambda: Machine(platform='cpu', gpu_info=gpu_info, host='laptop')\n"
         "registry.ENGINES['torch'] = registry.Engine(name='torch', title='stand-in')\n"
         "modules.MODULES['torch'] = modules.EngineModules(name='torch', program='stand_in')\n"
         f"sys.exit(main({['run', *flags]!r}, program='benchmark.py'))"

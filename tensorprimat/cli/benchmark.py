@@ -73,7 +73,7 @@ def _as_rank(place: as_rank.Rank, request: Request) -> int:
     as_rank.set_lightning_tasks(place)
     screen = Screen(stderr=request.json, silent=place.rank > 0)
     screen.block(
-        f"BENCHMARK START - {runs._title_of(spec)} on {machine.label}", runs._start_rows(spec, request, machine)
+        f"BENCHMARK START - {runs.title_of_run(spec)} on {machine.label}", runs.rows_at_start(spec, request, machine)
     )
     result, error = as_rank.train_as_rank(spec)
     if place.rank > 0:
@@ -121,7 +121,7 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
     worst = 0
     for job in jobs:
         if job.spec is not None:
-            rows = runs._start_rows(job.spec, request, machine)
+            rows = runs.rows_at_start(job.spec, request, machine)
             screen.block(f"WOULD TRAIN - {job.model} on {machine.label}", [*rows, ("Results", f"{request.output}/")])
             try:
                 job.show_command(screen.say)
@@ -195,9 +195,9 @@ def alternate(requests: Sequence[Request]) -> int:
     for model in first.models:
         sides = sides_of(model, requests, machine, stamp)
         for side in sides:
-            title = f"CONFIGURATION {side.name.upper()} - {runs._title_of(side.spec)} on {machine.label}"
+            title = f"CONFIGURATION {side.name.upper()} - {runs.title_of_run(side.spec)} on {machine.label}"
             screen.say(f"Engine of {side.name}: {side.because}")
-            screen.block(title, runs._start_rows(side.spec, side.request, machine))
+            screen.block(title, runs.rows_at_start(side.spec, side.request, machine))
         if first.dry_run:
             continue
         error = run_in_turn(sides, machine, screen, stamp)

@@ -72,7 +72,7 @@ def compare_sides(
 
 
 def _arguments(side: ComparisonSource | NamedComparisonSources, number: int) -> list[Argument]:
-    """Return the arguments of `sides.load` for one argument of `compare_sides`. number: its position, from 1."""
+    """Return the arguments of `sides.load_sides` for one argument of `compare_sides`. number: its position, from 1."""
     if not isinstance(side, Mapping):
         return [_argument(side, None, f"result {number}")]
     return [
@@ -83,7 +83,7 @@ def _arguments(side: ComparisonSource | NamedComparisonSources, number: int) -> 
 
 
 def _argument(source: ComparisonSource, name: str | None, label: str) -> Argument:
-    """Return the argument of `sides.load` for one path, or for one result. name: its side; label: instead of a path."""
+    """Return the argument of `sides.load_sides` for a path or a result. name: its side; label: instead of a path."""
     if isinstance(source, Result):
         return Argument(path=Path(label), name=name, result=source)
     return Argument(path=Path(source), name=name)

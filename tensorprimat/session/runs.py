@@ -48,7 +48,7 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer
     planned = append.planned_result(spec, machine)
     default = executors.cluster_default_engine(request.cluster, machine.platform)
     place = Place(folder=request.output, stamp=stamp, default_engine=default)
-    observer.block(f"BENCHMARK START - {_title_of(spec)} on {machine.label}", _start_rows(spec, request, machine))
+    observer.block(f"BENCHMARK START - {title_of_run(spec)} on {machine.label}", rows_at_start(spec, request, machine))
     if request.profile is not None:
         return _profile(job, spec, request.profile, place, planned, observer)
     outcome = ModelOutcome(model=job.model)
@@ -66,7 +66,7 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer
                 log = place.kept(planned, f"run{run}.txt")
                 elsewhere = submit.submit_command(request.cluster, place.elsewhere(planned, run))
                 ending = launch.run_in_process(spec, module=job.module, log=log, on_line=show, wrapping=elsewhere)
-        except KeyboardInterrupt:  # outside of `launch.run`, such as while cooling down
+        except KeyboardInterrupt:  # outside of `launch.run_in_process`, such as while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
         if ending.error is not None or ending.result is None:
             error = explained_error(
@@ -190,7 +190,7 @@ class Place:
             raise UsageError(f"{error} (this run is in {kept})") from error
 
 
-def _start_rows(spec: RunSpec, request: Request, machine: Machine) -> list[tuple[str, str]]:
+def rows_at_start(spec: RunSpec, request: Request, machine: Machine) -> list[tuple[str, str]]:
     rows = run_summary.start_rows(spec, machine, runs=request.runs, cooldown_seconds=cooldown_of(request, machine))
     if request.cluster.executor:
         rows.append(("Nodes", executors.describe_cluster(request.cluster, spec.num_nodes)))
@@ -217,7 +217,7 @@ def explained_error(
     return type(cause)(f"{which}{cause}{finished}{begun}")
 
 
-def _title_of(spec: RunSpec) -> str:
+def title_of_run(spec: RunSpec) -> str:
     return model_of(spec).title
 
 

@@ -189,7 +189,7 @@ if __name__ == "__main__":  # NeMo-Run reads this file again in every rank
     from tensorprimat.engines.nemo import engine as nemo
     from tensorprimat.engines.nemo import recipe as nemo_recipe
     spec = tiny.spec("llama", {folder!r}, devices=2)
-    nemo.execute(tiny.shrink(nemo_recipe.build(spec, result_file={folder!r} + "/result.json")), spec)
+    nemo.execute(tiny.shrink(nemo_recipe.build_recipe(spec, result_file={folder!r} + "/result.json")), spec)
 """
 
 
@@ -218,7 +218,7 @@ import tiny
 from tensorprimat.engines.nemo import engine as nemo
 from tensorprimat.engines.nemo import recipe as nemo_recipe
 spec = tiny.spec("llama", {folder!r}).model_copy(update={{"options": {{"profile": {folder!r} + "/profile"}}}})
-nemo.execute(tiny.shrink(nemo_recipe.build(spec, result_file={folder!r} + "/result.json")), spec)
+nemo.execute(tiny.shrink(nemo_recipe.build_recipe(spec, result_file={folder!r} + "/result.json")), spec)
 """
 
 
@@ -233,7 +233,7 @@ LIVE = """
 import tiny, nemo_run as run
 from benchmark_utils import BenchmarkCallback
 from tensorprimat.engines.nemo import recipe as nemo_recipe
-recipe = tiny.shrink(nemo_recipe.build(tiny.spec("llama", {folder!r})))
+recipe = tiny.shrink(nemo_recipe.build_recipe(tiny.spec("llama", {folder!r})))
 recipe.trainer.callbacks = [BenchmarkCallback(output_dir={folder!r}, platform="auto", model_name="llama")]
 run.run(recipe, direct=True)
 """

@@ -3,7 +3,7 @@
     python -m tensorprimat.engines.cluster.submitted --cluster JSON --folder DIR [--dry-run]
         python -m ENGINE --spec spec.json --result result.json
 
-Its command line ends with the engine's command (`submit.wrapping`), and it behaves like the engine: the engine's
+Its command line ends with the engine's command (`submit.submit_command`), and it behaves like the engine: the engine's
 console lines on stdout, all other output of the job and NeMo-Run on stderr, a result file, exit code 0, or 1 with one
 line. Ctrl-C and SIGTERM cancel the job, because without this process nothing would collect the result. All files of the
 job are in DIR. engines/cluster/slurm reads the state of a Slurm job, for which NeMo-Run would need an accounting
