@@ -30,7 +30,7 @@ def command(
         str | None,
         takes(
             "mlperf:ENTRY",
-            "Use an entry of tprimat mlperf list as the baseline, or published:ROW of list --published.",
+            "Use an entry of tprimat mlperf list as the baseline, or a row of vendors' tables (published:ROW).",
         ),
     ] = None,
     max_slowdown: Annotated[str, takes("PERCENT", "Largest tolerated slowdown against the baseline.")] = "3%",
