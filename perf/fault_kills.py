@@ -37,7 +37,7 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch
 from tensorprimat.engines import launcher_output as following
 import os
-spec = RunSpec.model_construct(platform="amd")
+spec = RunSpec.model_construct(platform="amd", warmup_steps=0)
 command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
            "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", sys.argv[1]]
 with open("primus.log", "wb", buffering=0) as log:

@@ -160,7 +160,7 @@ def test_no_output_line_stops_a_training_and_its_log_has_every_line(follow, tmp_
 def test_a_full_disk_ends_the_training_and_is_named():
     with open("/dev/full", "wb", buffering=0) as log:
         child = script("import time\nprint('hello', flush=True)\ntime.sleep(60)")
-        spec = RunSpec.model_construct(platform="nvd")
+        spec = RunSpec.model_construct(platform="nvd", warmup_steps=0)
         failure = launcher_output.follow_launcher(
             child, log, name="Megatron-Bridge", spec=spec, environment=dict(os.environ)
         )
@@ -172,9 +172,9 @@ import os
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launcher_output as following
 child = ["bash", "-c", "trap 'sleep 0.3; echo tidied up; exit 1' INT; echo ready; while :; do sleep 0.1; done"]
-spec = RunSpec.model_construct(platform="amd")
+spec = RunSpec.model_construct(platform="amd", warmup_steps=0)
 with open("its.log", "wb", buffering=0) as log:
-    print(following.follow(child, log, name="Primus", spec=spec, environment=dict(os.environ)))
+    print(following.follow_launcher(child, log, name="Primus", spec=spec, environment=dict(os.environ)))
 """
 
 

@@ -70,7 +70,7 @@ def _work_of_a_step(result: Result) -> tuple[float, Literal["tokens", "samples",
 def _explanation(what: str, seconds: float) -> str:
     """Return a reason with its seconds as a phrase.
 
-    >>> explanation("start-up", 212.3), explanation("start-up", -7.34)
+    >>> _explanation("start-up", 212.3), _explanation("start-up", -7.34)
     ('start-up 212 s', 'first rows 7.3 s faster than the measured pace')
     """
     if seconds < 0:

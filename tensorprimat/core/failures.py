@@ -150,7 +150,7 @@ def signal_of_rank(line: str) -> int | None:
 def is_failure_summary(line: str) -> bool:
     """Return True for a line that launchers print after a failure and that does not state its cause.
 
-    >>> is_summary("  exitcode  : 1 (pid: 12)"), is_summary("ValueError: bad shape")
+    >>> is_failure_summary("  exitcode  : 1 (pid: 12)"), is_failure_summary("ValueError: bad shape")
     (True, False)
     """
     return _SUMMARY.search(line) is not None

@@ -97,8 +97,8 @@ def per_token(shape: ModelShape, sequence_length: int, convention: str = DEFAULT
     Only `megatron` counts the pairs that attention really visits, so only it honours a sliding window; the others
     charge every pair by definition. Raises UsageError for an unknown convention.
 
-    >>> from tensorprimat.core.models import find
-    >>> per_token(find("llama").shape, 8192)
+    >>> from tensorprimat.core.models import find_preset
+    >>> per_token(find_preset("llama").shape, 8192)
     51470401536
     """
     counting = convention_named(convention)

@@ -231,7 +231,7 @@ def find_preset(model: str, preset: str = "full") -> Preset:
 
     Raises UsageError that lists the known ones.
 
-    >>> find("qwen").title
+    >>> find_preset("qwen").title
     'Qwen2.5-7B'
     """
     of_model = [candidate for candidate in PRESETS if candidate.model == model.lower()]

@@ -68,7 +68,7 @@ def known_model(spelled: str) -> str | None:
 
     Of a path, the last part that is a name counts.
 
-    >>> known("meta-llama/Meta-Llama-3.1-8B"), known("qwen25_7b_test_fp8"), known("llama3.1_70B")
+    >>> known_model("meta-llama/Meta-Llama-3.1-8B"), known_model("qwen25_7b_test_fp8"), known_model("llama3.1_70B")
     ('llama', 'qwen', None)
     """
     parts = _name_parts(spelled)

@@ -39,7 +39,7 @@ def counted(number: int, noun: str) -> str:
 def shortened_list(words: Sequence[str], most: int) -> str:
     """Return the first of some words, and how many more there are.
 
-    >>> listed(["a", "b"], 2), listed(["a", "b", "c"], 2)
+    >>> shortened_list(["a", "b"], 2), shortened_list(["a", "b", "c"], 2)
     ('a, b', 'a, b and 1 more')
     """
     more = len(words) - most

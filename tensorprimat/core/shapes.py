@@ -48,9 +48,9 @@ class NamedShape:
 def parse_shape(text: str) -> NamedShape:
     """Return the shape that a text states. Raises UsageError that says how to write it.
 
-    >>> parse("llama3.1-8b").name, parse("meta-llama/Llama-3.1-8B").shape.hidden_size
+    >>> parse_shape("llama3.1-8b").name, parse_shape("meta-llama/Llama-3.1-8B").shape.hidden_size
     ('Llama-3.1-8B', 4096)
-    >>> parse("mine=384/1536/6/6").shape.num_layers
+    >>> parse_shape("mine=384/1536/6/6").shape.num_layers
     6
     """
     if match := NUMBERS.fullmatch(text):
@@ -108,8 +108,8 @@ def title_of(shape: ModelShape) -> str | None:
 def known_preset(name: str) -> Preset | None:
     """Return the preset that a model's name means, in any spelling; None where no preset has that name.
 
-    >>> known("llama31_8b").title, known("qwen2.5-7b").title, known("mistral-7b").title, known("llama2_70b")
-    ('Llama-3.1-8B', 'Qwen2.5-7B', 'Mistral-7B-v0.1', None)
+    >>> [known_preset(name).title for name in ("llama31_8b", "qwen2.5-7b", "mistral-7b")], known_preset("llama2_70b")
+    (['Llama-3.1-8B', 'Qwen2.5-7B', 'Mistral-7B-v0.1'], None)
     """
     plain = _plain(name)
     exact = next((preset for preset in models.PRESETS if plain in map(_plain, _names(preset))), None)

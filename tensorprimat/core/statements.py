@@ -48,7 +48,7 @@ def read_statements(
     typed: field of UserFacts → values as typed, None where not stated. sides: True if a value may have the form
     SIDE=VALUE. Raises UsageError that names the flag, for an impossible value and for a fact that is stated twice.
 
-    >>> [(one.value, one.side) for one in read({"gpu": ["H100", "amd=MI300X"], "num_gpus": ["8"]})]
+    >>> [(one.value, one.side) for one in read_statements({"gpu": ["H100", "amd=MI300X"], "num_gpus": ["8"]})]
     [('H100', None), ('MI300X', 'amd'), (8, None)]
     """
     found: list[Statement] = []

@@ -22,9 +22,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def end_reason(error: BaseException) -> str:
     """Return the reason for an early end as one line, for `Run.ended_by`.
 
-    >>> reason(KeyboardInterrupt())
+    >>> end_reason(KeyboardInterrupt())
     'interrupted'
-    >>> reason(ValueError("bad shape\\nand more"))
+    >>> end_reason(ValueError("bad shape\\nand more"))
     'ValueError: bad shape'
     """
     if isinstance(error, KeyboardInterrupt):
@@ -100,7 +100,7 @@ def _configuration(spec: RunSpec) -> str:
 
     >>> spec = RunSpec(model="llama", preset="tiny", engine="torch", steps=1, warmup_steps=0, micro_batch_size=2,
     ...     global_batch_size=8, sequence_length=128, precision="fp32", num_gpus=1)
-    >>> configuration(spec)
+    >>> _configuration(spec)
     'llama (tiny), micro batch 2, global batch 8, sequence 128, fp32, 1 device'
     """
     devices = spec.num_gpus * spec.num_nodes

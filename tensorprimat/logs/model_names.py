@@ -45,7 +45,7 @@ def in_text(log: Log) -> dict[str, str]:
 def names_model(file_name: str, model: str) -> bool:
     """Return True if a file's name names this model alone: with its size where the name has one, else by its family.
 
-    >>> fits("my_llama_run.log", "llama"), fits("llama3.1_70B.log", "llama"), fits("llama_and_qwen.log", "llama")
-    (True, False, False)
+    >>> [names_model(name, "llama") for name in ("my_llama_run.log", "llama3.1_70B.log", "llama_and_qwen.log")]
+    [True, False, False]
     """
     return (names.sized(file_name) or names.families(file_name)) == {model}

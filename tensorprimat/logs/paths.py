@@ -75,7 +75,7 @@ def with_path_facts(result: Result, parts: Sequence[str]) -> Result:
 def model_in_path(parts: Sequence[str]) -> str | None:
     """Return the model named by the innermost part of a path that names one.
 
-    >>> model_of(("nvi-logs", "llama3_1_8b_pretrain_fp8", "log.txt")), model_of(("llama2_70b.log",))
+    >>> model_in_path(("nvi-logs", "llama3_1_8b_pretrain_fp8", "log.txt")), model_in_path(("llama2_70b.log",))
     ('llama', 'llama2_70b')
     """
     for part in reversed([_ENDINGS.sub("", part) for part in parts]):
@@ -98,8 +98,8 @@ def precision_in_path(parts: Sequence[str]) -> str | None:
 def platform_in_path(parts: Sequence[str]) -> Platform | None:
     """Return the platform named by the innermost part of a path that names one; None where one part names both.
 
-    >>> platform_of(("nvi-logs", "qwen25_7b_test_fp8")), platform_of(("runs", "mi300x_vs_h100")), platform_of(("amd3",))
-    ('nvd', None, None)
+    >>> [platform_in_path(path) for path in (("nvi-logs", "qwen25_7b_test_fp8"), ("mi300x_vs_h100",), ("amd3",))]
+    ['nvd', None, None]
     """
     for part in reversed(parts):
         words = _WORDS.findall(part)

@@ -94,7 +94,7 @@ def split(text: str) -> tuple[Origin, str]:
 def rank_places(text: str) -> tuple[slice | None, int]:
     """Return the place of the rank that `split` finds, and where the line without prefixes begins.
 
-    >>> places("3: [default1]: iteration 5")
+    >>> rank_places("3: [default1]: iteration 5")
     (slice(11, 12, None), 15)
     """
     rank, end = None, 0

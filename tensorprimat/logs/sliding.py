@@ -61,9 +61,9 @@ def _window_of(steps: Steps, *, late: bool = False) -> Window | None:
 
     >>> from tensorprimat.core.steps import Step
     >>> row = lambda index, rate=None: Step(index=index, seconds=None, reported_tokens_per_second=rate)
-    >>> window_of(Steps.of([row(21), row(22), row(23), row(24, 9.0), row(25, 9.0)]))
+    >>> _window_of(Steps.of([row(21), row(22), row(23), row(24, 9.0), row(25, 9.0)]))
     Window(least=3, most=3)
-    >>> window_of(Steps.of([row(1), row(10), row(20, 9.0), row(30, 9.0)]))  # every tenth step is printed
+    >>> _window_of(Steps.of([row(1), row(10), row(20, 9.0), row(30, 9.0)]))  # every tenth step is printed
     Window(least=10, most=19)
     """
     index, segment, timed = steps.column("index"), steps.column("segment"), _timed(steps)

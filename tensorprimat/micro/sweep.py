@@ -140,7 +140,7 @@ def with_fit(cell: MicroResult, measure: Measure) -> MicroResult:
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
     """Return the largest number from 1 to most that fits, 0 if none does; assumes that all smaller ones fit too.
 
-    >>> largest(100, lambda number: number <= 37)
+    >>> _largest(100, lambda number: number <= 37)
     37
     """
     low, high = 0, most

@@ -42,7 +42,7 @@ class Argument:
 def parse_argument(words: Sequence[str]) -> list[Argument]:
     """Split NAME=PATH, unless the whole names a file or NAME has a slash. Raises UsageError for an empty part.
 
-    >>> parse(["base=old/", "new.json"])
+    >>> parse_argument(["base=old/", "new.json"])
     [Argument(path=PosixPath('old'), name='base'), Argument(path=PosixPath('new.json'), name=None)]
     """
     arguments = []

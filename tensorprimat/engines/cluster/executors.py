@@ -169,7 +169,7 @@ def check_cluster(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, 
 def _flag(field: str) -> str:
     """Return the command-line flag of a field of Cluster.
 
-    >>> flag("container_image")
+    >>> _flag("container_image")
     '--container-image'
     """
     return "--" + field.replace("_", "-")
@@ -240,7 +240,7 @@ def cluster_default_engine(cluster: Cluster, platform: Platform) -> str:
 def describe_cluster(cluster: Cluster, nodes: int) -> str:
     """Return the number of nodes, the executor and its flags, as a phrase.
 
-    >>> describe(Cluster(executor="slurm", partition="debug"), 2)
+    >>> describe_cluster(Cluster(executor="slurm", partition="debug"), 2)
     '2 through slurm (partition debug), assumed to be like this machine'
     """
     values = [

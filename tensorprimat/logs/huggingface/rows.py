@@ -122,8 +122,8 @@ def half_digit_of_trainer(text: str) -> float:
 
     transformers 5 prints every float by `.4g`, so 83.40 is "83.4" and 5000 is known to half a second.
 
-    >>> half_digit("836.3940"), half_digit("2.534e+04"), half_digit("83.4"), half_digit("5000")
-    (5e-05, 5.0, 0.005, 0.5)
+    >>> [half_digit_of_trainer(text) for text in ("836.3940", "2.534e+04", "83.4", "5000")]
+    [5e-05, 5.0, 0.005, 0.5]
     """
     half, value = fields.half_digit(text), abs(float(text))
     return min(half, 0.5 * 10.0 ** (math.floor(math.log10(value)) - 3)) if value > 0 else half
