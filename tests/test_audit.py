@@ -326,6 +326,13 @@ def test_few_dates_only_warn_and_three_say_nothing():
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
+def test_one_date_that_goes_back_among_few_refuses_nothing():
+    """Prefixes and rows of one log with two dates: 45 days forward, back, and forward again."""
+    dates = [4e6 if n in (6, 8) else 0.0 for n in range(1, 9)]
+    (warning,) = (text for text in audited(result(rows([1e-4] * 8, dates)), "run.log").warnings if "audit" in text)
+    assert "are unexplained" in warning
+
+
 def test_dates_that_go_back_often_are_no_clock():
     dates = [1.5 * n - (100.0 if n % 5 == 0 else 0.0) for n in range(40)]
     assert audited(result(rows([1.0] * 40, dates)), "run.log").audit is None

@@ -171,12 +171,14 @@ def _against_dates(rows: AuditRows) -> AuditFinding | None:
     """Compare rows with their dates, from the first dated row to the last, without the few gaps at which a clock was
     set back.
 
-    None for too few rows, and for dates that go back more often.
+    None for too few rows, and for dates that go back more often. One date that goes back among few leaves the others
+    uncertain.
     """
     dated = np.flatnonzero(np.isfinite(rows.ended_at))
     gaps, resolution = np.diff(rows.ended_at[dated]), rows.resolution
     forward = gaps >= 0
-    if len(dated) < FEWEST_DATED or (~forward).sum() > max(1.0, MOST_BACK * len(gaps)):
+    back, usual = int((~forward).sum()), MOST_BACK * len(gaps)
+    if len(dated) < FEWEST_DATED or back > max(1.0, usual):
         return None
     distances = np.diff(np.cumsum(rows.distance)[dated])
     first, last = int(dated[0]), int(dated[-1])
@@ -198,7 +200,7 @@ def _against_dates(rows: AuditRows) -> AuditFinding | None:
         explained=_summed([*rows.unusual(start=first + 1), *([] if in_lumps else rows.pauses())], seconds),
         taken_out=(),
         slack=max(float(gaps.max()) if in_lumps else 0.0, 2 * resolution),
-        is_certain=rows.dates == DATES and len(dated) >= FEWEST_DATED_ROWS,
+        is_certain=rows.dates == DATES and len(dated) >= FEWEST_DATED_ROWS and back <= usual,
         is_copied=bool(in_lumps and seconds < expected / 2),
     )
 
