@@ -125,13 +125,13 @@ def test_a_share_of_none_among_shares_of_eight_digits_is_whole(tmp_path):
     assert not signs(tmp_path / "logging.jsonl", lines)
 
 
-def test_a_line_before_the_rows_may_write_a_number_without_decimals(tmp_path):
+def test_a_whole_number_may_be_an_integer_on_some_lines_and_a_float_on_others(tmp_path):
     """Cisco's llama31_8b of MLPerf v5.1 writes "step": 0 with its warm-up time, and "step": 32.0 in the rows."""
     lines = ['stats {"value": {"warmup_time": 149.75}, "lineno": 168, "step": 0}', *maxtext()]
     lines[1:] = [f'{line}, "lineno": 312, "step": {32 * number}.0}}' for number, line in enumerate(lines[1:], start=1)]
     assert signs(tmp_path / "a.log", lines) == []
-    lines[9] = lines[9].replace(".0}", "}")
-    assert "line 10" in signs(tmp_path / "a.log", lines)[0]
+    lines[9] = lines[9].replace(".0}", "}")  # and in some of the rows
+    assert signs(tmp_path / "a.log", lines) == []
 
 
 def test_a_validation_with_other_decimals_than_the_steps_is_whole(tmp_path):

@@ -223,6 +223,8 @@ def _of_odd_shape(
         return None
     same = [_labelled(lines[place], label) for shape, places in listed if shape == usual for place in places]
     texts = {printed.text for printed in same if printed}
+    if odd.decimals is None and all(text.endswith(".0") for text in texts):
+        return None  # a whole number, which the program has as an integer here and as a float there
     if odd.decimals and odd.decimals <= usual.decimals and odd.exponent == usual.exponent:
         is_fixed = usual.decimals > 1 and any(text.endswith("0") for text in texts)
         by_repr = lines[where][1].rstrip().endswith("}") or _ALL_DIGITS.search(lines[where][1])
