@@ -24,7 +24,7 @@ __all__ = ["BenchmarkCallback", "detect_platform", "load_results"]
 
 _HOMES = {
     "BenchmarkCallback": ("tensorprimat.engines.callback", "BenchmarkCallback"),
-    "detect_platform": ("tensorprimat.machine.platform", "detect"),
+    "detect_platform": ("tensorprimat.machine.platform", "detect_platform"),
 }
 
 

@@ -31,7 +31,7 @@ _HOMES = {
     "BenchmarkCallback": ("tensorprimat.engines.callback", "BenchmarkCallback"),
     "Result": ("tensorprimat.core.result", "Result"),
     "compare": ("tensorprimat.session.compare", "compare_sides"),
-    "detect_platform": ("tensorprimat.machine.platform", "detect"),
+    "detect_platform": ("tensorprimat.machine.platform", "detect_platform"),
     "read": ("tensorprimat.logs", "read"),
 }
 """Public name → the module that contains it, and its name there."""

@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_hashed_is_one_clear_error(
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(digest, "WORTH_A_THREAD_BYTES", worth_a_thread)
-    monkeypatch.setattr(digest, "regular", SimpleNamespace(opened=lambda _: Broken()))
+    monkeypatch.setattr(digest, "regular", SimpleNamespace(open_regular=lambda _: Broken()))
     with pytest.raises(InputError, match="Input/output error"):
         logs.read(written(tmp_path, lines(MEGATRON)))
 

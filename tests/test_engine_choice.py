@@ -358,7 +358,7 @@ def test_every_engine_that_trains_names_its_modules():
 @pytest.mark.parametrize("name", MODULES)
 def test_the_modules_of_an_engine_have_the_functions_that_are_called(name):
     offers = {
-        "configuration": ("spec_of", "advice"),
+        "configuration": ("spec_of", "spec_advice"),
         "checkout": ("models_here", "machine_of", "configures", "NO_CONFIG"),
         "command": ("show_command",),
     }

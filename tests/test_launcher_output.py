@@ -40,7 +40,9 @@ def script(text):
 def test_iterations_are_shown_in_the_tools_form_and_other_lines_unchanged(follow, tmp_path, capsys):
     line = "iteration 3/ 9 | elapsed time per iteration (ms): 500.0/501.0 | lm loss: 9.5E+00 |"
     assert follow(*script(f"print('\\033[32mhello\\033[0m'); print({line!r})")) is None
-    assert capsys.readouterr().out == "hello\n[ROCM] Step   3 | Time: 0.500s | Loss: 9.5000\n"
+    assert capsys.readouterr().out == (
+        "hello\n[ROCM] Step   3 | Time: 0.500s | Loss: 9.5000 | (warm-up, not measured)\n"
+    )
     assert (tmp_path / "its.log").read_text() == f"\x1b[32mhello\x1b[0m\n{line}\n"
 
 

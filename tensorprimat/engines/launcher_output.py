@@ -158,8 +158,9 @@ class _Shown:
 
     def __init__(self, *, label: str, warmup_steps: int = 0) -> None:
         self._label = label
-        self._warmup_steps = max(1, warmup_steps)
-        self._seconds: list[float] = []
+        self._warmup_steps = max(1, warmup_steps)  # the first row never counts
+        self._first: int | None = None
+        self._measured: list[float] = []
 
     def __call__(self, line: str) -> str:
         match = _ITERATION.search(line)
@@ -168,14 +169,16 @@ class _Shown:
             return line
         seconds, memory, loss = milliseconds / 1000, _MEMORY.search(line), _LOSS.search(line)
         used = None if memory is None else _number(memory[1])
-        self._seconds.append(seconds)
-        measured = self._seconds[self._warmup_steps :]
+        index = int(match[1])
+        self._first = index if self._first is None else self._first
+        warmup = index - self._first < self._warmup_steps
+        self._measured += [] if warmup else [seconds]
         return console.step_line(
-            Step(index=int(match[1]), seconds=seconds, loss=_number(loss[1]) if loss else None),
+            Step(index=index, seconds=seconds, loss=_number(loss[1]) if loss else None),
             label=self._label,
-            mean_seconds=sum(measured) / len(measured) if measured else None,
+            mean_seconds=sum(self._measured) / len(self._measured) if self._measured else None,
             memory_bytes=None if used is None else used * GIB,  # GiB whatever its label says
-            warmup=not measured,
+            warmup=warmup,
         )
 
 

@@ -86,7 +86,7 @@ def _of_folder(path: Path) -> tuple[ValuesByMetric, dict[str, str]]:
     return values, _parameters(root.parent / _PARAMETERS)
 
 
-def run_identifiers(log: Log) -> list[str]:
+def runs(log: Log) -> list[str]:
     """Return the identifiers of the runs in a database; none for files."""
     return [run for run, _ in mlflow_database.stored_runs(log.path)] if log.is_binary else []
 

@@ -89,7 +89,7 @@ class Job:
     def advice(self) -> list[str]:
         """Return the engine's warnings about a training that can work."""
         configuration = None if self.engine is None else modules_of(self.engine).load("configuration")
-        return [] if configuration is None or self.spec is None else list(configuration.advice(self.spec))
+        return [] if configuration is None or self.spec is None else list(configuration.spec_advice(self.spec))
 
     def show_command(self, say: Callable[[str], None]) -> None:
         """Show the command that the training would start in its framework, if any. Raises RunError if that fails."""
