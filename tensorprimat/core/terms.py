@@ -434,7 +434,7 @@ def describe_lines(lines: Sequence[int] | np.ndarray) -> str:
     known = np.asarray(lines)
     known = np.array(distinct(known[known > 0])) if len(known) <= FEW_LINES else known[known > 0]
     if not len(known):
-        return "no lines"
+        return "log lines unknown"
     if len(known) <= FEW_LINES:
         return f"line{'s' * (len(known) > 1)} {', '.join(map(str, known.tolist()))}"
     return f"{len(known)} lines from {known.min()} to {known.max()}"
