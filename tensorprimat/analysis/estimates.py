@@ -298,7 +298,7 @@ def rounding_deviation(seconds: FloatArray) -> float:
 
 
 def _decimals(values: FloatArray) -> int | None:
-    """Return the fewest decimals that write every value, or None for more than MOST_DECIMALS."""
+    """Return the fewest decimals that write every value, or None for more than _MOST_DECIMALS."""
     for decimals in range(_MOST_DECIMALS + 1):
         if np.allclose(np.round(values, decimals), values, rtol=1e-12, atol=0.0):
             return decimals

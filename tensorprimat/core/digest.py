@@ -64,7 +64,7 @@ _begun: dict[Path, tuple[tuple[int, ...], Digest]] = {}
 
 
 def begin_first(arguments: Iterable[str]) -> None:
-    """Begin the digest of the first large file among a command's arguments, before its imports, for `of` to find.
+    """Begin the digest of the first large file among a command's arguments, before its imports; `digest_of` finds it.
 
     On one core it would only slow the imports.
     """

@@ -221,7 +221,7 @@ def _file_name(preflight: Preflight) -> str:
 
 
 def save(preflight: Preflight, folder: Path) -> Path:
-    """Write a preflight into a folder, under `file_name`, and return its path. Raises OSError."""
+    """Write a preflight into a folder, under `_file_name`, and return its path. Raises OSError."""
     path = folder / _file_name(preflight)
     write_atomically(path, preflight.model_dump_json(indent=2) + "\n")
     return path

@@ -51,7 +51,7 @@ def series_file_name(sha256: str) -> str:
 
 
 def is_own_name(name: str) -> bool:
-    """Return True for a name that `file_name` gives."""
+    """Return True for a name that `series_file_name` gives."""
     return _OWN_NAME.fullmatch(name) is not None
 
 

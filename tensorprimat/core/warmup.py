@@ -275,7 +275,7 @@ def _fitted(curves: Floats, first: int) -> _Fitted | None:
 
 
 def _shapes(rows: int) -> Floats:
-    """Return an exponential decay for every one of TIMES. shape (times, rows)"""
+    """Return an exponential decay for every one of _TIMES. shape (times, rows)"""
     return np.asarray(np.exp(-np.arange(rows) / (_TIMES[:, None] * rows)))
 
 

@@ -22,7 +22,7 @@ class EngineModules:
     """Module with the functions `estimate` (memory of one device), `recomputed_share` and, for an engine without
     Megatron Core, `remedies`; None: the engine's MegatronCore has them, if set."""
     configuration: str | None = None
-    """Module whose `spec_of` plans a run by the framework's own configuration files, and whose `advice` returns
+    """Module whose `spec_of` plans a run by the framework's own configuration files, and whose `spec_advice` returns
     warnings about a run that can work; None for an engine without such files."""
     checkout: str | None = None
     """Module whose `models_here` and `machine_of` find the checkout that trains, whose `configures` names the models

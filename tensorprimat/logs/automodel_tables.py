@@ -88,7 +88,7 @@ def _after_step(index: np.ndarray, step: int) -> np.ndarray:
 
 
 def _names(folder: Path) -> list[str]:
-    """Return the names in a folder, at most MOST_ENTRIES; none if it cannot be read."""
+    """Return the names in a folder, at most _MOST_ENTRIES; none if it cannot be read."""
     try:
         return sorted(path.name for path in islice(folder.iterdir(), _MOST_ENTRIES))
     except OSError:

@@ -56,7 +56,7 @@ _RULES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
 def find_logs(models: Sequence[str], *, folders: Sequence[Path] | None = None) -> dict[str, Search]:
     """Return the log of each model: by {MODEL}_LOG, by name, then by content, whatever the file is called.
 
-    folders: where to look (default: `places`). Raises InputError where a variable names a file that cannot be read.
+    folders: where to look (default: `searched_folders`). Raises InputError where a variable names an unreadable file.
     """
     folders = searched_folders() if folders is None else folders
     every = [path for folder in folders for path in _files(folder)]

@@ -29,7 +29,7 @@ def model_name(spelled: str) -> str | None:
 def in_text(log: Log) -> dict[str, str]:
     """Return the models that a log names with version and size: key → place and spelling of the first mention.
 
-    Reads the first SEARCHED_BYTES only: a configuration comes before the rows.
+    Reads the first _SEARCHED_BYTES only: a configuration comes before the rows.
     """
     found: dict[str, str] = {}
     number = 1

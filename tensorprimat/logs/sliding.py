@@ -27,7 +27,7 @@ def without_overlap(steps: Steps, *, late: bool = False) -> tuple[Steps, list[st
     """Return the rows with times and rates only where windows do not overlap, and a warning that says so.
 
     Each of these rows covers its window; the others keep their loss and their memory, and cover no step of a window.
-    late: see `window_of`.
+    late: see `_window_of`.
     """
     timed = _timed(steps)
     if not timed.any():

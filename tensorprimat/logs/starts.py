@@ -1,9 +1,9 @@
 """Detection of where trainings begin in a log: by lines of frameworks and launchers, and by the rows themselves.
 
 A training begins if there are rows before and after, and between them one of these: a line that frameworks and
-launchers write when training starts (`Format.starts`, LAUNCHERS), ends (`Format.ends`) or dies (DEATHS). It also begins
-if the number of the step goes back, if the work of a step changes, or if the reader reports it (`Reading.begins`:
-another world size in the rows).
+launchers write when training starts (`Format.starts`, _LAUNCHERS), ends (`Format.ends`) or dies (DEATHS). It also
+begins if the number of the step goes back, if the work of a step changes, or if the reader reports it
+(`Reading.begins`: another world size in the rows).
 """
 
 from __future__ import annotations

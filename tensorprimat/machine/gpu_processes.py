@@ -174,7 +174,7 @@ _USE_QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[str,
 def holders(memory: Mapping[int, float | None]) -> list[Holder]:
     """Return every process that has a GPU open or that a vendor's program lists, sorted by number.
 
-    This process and its parents are left out. memory: as `listed` returns it.
+    This process and its parents are left out. memory: as `memory_by_process` returns it.
     """
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = []

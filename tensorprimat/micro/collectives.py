@@ -1,7 +1,7 @@
 """All-reduce, all-gather and reduce-scatter over message sizes: gloo on a CPU, NCCL (which is RCCL on ROCm) on GPUs.
 
-They are measured if torchrun started several processes; every rank calls `measure` within `group`. Bus bandwidth is the
-rate at which each link carries bytes, as in NVIDIA's nccl-tests (doc/PERFORMANCE.md there).
+They are measured if torchrun started several processes; every rank calls `measure_collectives` within `group`. Bus
+bandwidth is the rate at which each link carries bytes, as in NVIDIA's nccl-tests (doc/PERFORMANCE.md there).
 """
 
 from __future__ import annotations

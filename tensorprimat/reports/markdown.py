@@ -41,7 +41,7 @@ _PICTURES = {
 
 
 def render(comparison: Comparison, report: Report = COMPARISON, *, pictures: Sequence[str] = ()) -> str:
-    """Return the whole document. pictures: names in PICTURES of the picture files in the same folder."""
+    """Return the whole document. pictures: names in _PICTURES of the picture files in the same folder."""
     parts = [
         f"# {report.title}",
         f"{safe(quantities.moment(comparison.generated_at))} · TensorPrimat {__version__} · "

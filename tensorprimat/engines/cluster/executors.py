@@ -230,7 +230,7 @@ def cluster_default_engine(cluster: Cluster, platform: Platform) -> str:
     """Return the engine whose results have no engine in their file name.
 
     It is that of `registry.default_engine`; but for NVIDIA GPUs with an image or a rented machine it is the first
-    engine that `plan` accepts there, so that the file name does not depend on the packages of this machine.
+    engine that `plan_engines` accepts there, so that the file name does not depend on the packages of this machine.
     """
     if platform != "nvd" or not cluster.own_packages:
         return registry.default_engine(platform)

@@ -33,7 +33,7 @@ def path_for_ranks(cluster: Cluster, folder: Path) -> str:
 
 
 def build_executor(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
-    """Return the executor for one run. folder: the folder that ranks find at `place_of` and can write to."""
+    """Return the executor for one run. folder: the folder that ranks find at `path_for_ranks` and can write to."""
     return _BUILDERS[cluster.executor](cluster, spec, folder)
 
 

@@ -34,7 +34,7 @@ _KERNELS = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn"}
 
 
 def register(name: str = CAUSAL_SDPA) -> str:
-    """Register CAUSAL_SDPA or PACKAGE with transformers and return the name."""
+    """Register CAUSAL_SDPA or PACKAGE_ATTENTION with transformers and return the name."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(name, {CAUSAL_SDPA: causal_attention, PACKAGE_ATTENTION: package_attention}[name])

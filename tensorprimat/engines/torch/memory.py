@@ -65,7 +65,7 @@ def _kept_by_layers(
 ) -> float:
     """Return the bytes that a layer keeps of one sequence, as the mean of all; a compiled layer without its input.
 
-    dtype: type of the weights. The other arguments are those of `kept_bytes_per_token`.
+    dtype: type of the weights. The other arguments are those of `mean_kept_bytes_per_token`.
     """
     kinds = model.decoder.layers
     needed = 1 + max(kinds.index(kind) for kind in kinds)

@@ -17,7 +17,7 @@ STEP_ACTION = "run_training_batch"  # Lightning's name for one iteration of its 
 
 
 class StepProfiler(Profiler):
-    """A profiler of STEPS training batches from first_step on, on rank 0; it writes the profile right after them.
+    """A profiler of _STEPS training batches from first_step on, on rank 0; it writes the profile right after them.
 
     Its arguments are plain values, so that a NeMo recipe can be serialised with it.
     """

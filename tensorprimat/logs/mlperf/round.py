@@ -1,7 +1,7 @@
 """Whole rounds of MLPerf Training: SUBMITTER/results/SYSTEM/BENCHMARK/result_*.txt and SUBMITTER/systems/SYSTEM.json.
 
-`find` lists the entries of a folder, `read` turns one system's runs of one benchmark into an entry of the library. A
-fact that cannot be read becomes a note of its entry; nothing is filled in for it.
+`find_round_entries` lists the entries of a folder, `read_entry` turns one system's runs of one benchmark into an entry
+of the library. A fact that cannot be read becomes a note of its entry; nothing is filled in for it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _HAS_LOSS, _IS_VALIDATION = 1, 2
 
 @dataclass(kw_only=True)
 class TotalTime:
-    """Clock of nanochat: the times of all steps after UNTIMED added up, in minutes with two decimals."""
+    """Clock of nanochat: the times of all steps after _UNTIMED added up, in minutes with two decimals."""
 
     first: tuple[int, float] | None = None
     """(step, seconds) of the first row that states the clock."""
