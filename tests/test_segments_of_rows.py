@@ -113,6 +113,14 @@ def test_rows_that_go_on_with_another_share_of_the_peak_are_another_training(rea
     assert_figures_of(read(JOBS["nanochat"](LONG), rows), LONG)
 
 
+@pytest.mark.parametrize("name", ["megatron", "nanochat", "nanotron", "maxtext"])
+def test_a_resume_of_equal_steps_whose_rates_show_other_work_is_another_training(name: str, read: Reader) -> None:
+    later = LONG.resume(length=LONG.length // 2, last=60, banner=False)
+    result = read(ALL_JOBS[name](LONG), ALL_JOBS[name](later))
+    assert_figures_of(result, LONG)
+    assert any("not measured: number 2" in warning and " instead of " in warning for warning in result.warnings)
+
+
 def test_rows_that_hold_more_tokens_than_the_settings_allow_are_reported(read: Reader) -> None:
     banner = [line for line in JOBS["maxtext"](LONG) if "completed step" not in line]
     rows = [line for line in JOBS["maxtext"](replace(LONG, length=4096, seconds=4.0)) if "completed step" in line]

@@ -17,6 +17,7 @@ WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number
 MOST_GPUS_BY_RATIO = 64  # beyond, the tolerance is 0.1 GPUs: WHOLE_RATIO of the number comes near half a GPU
 STEADY_ROWS = 3  # of equal work, before and after a change
 SAME_WORK, _OTHER_WORK = 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
+MANY = 1000  # an amount from which on its fraction is not shown
 LEVEL_ROWS = 0.8  # of the rows are near their level; the others are slow steps whose rate is a mean
 
 
@@ -70,11 +71,11 @@ def of_level(amounts: np.ndarray, steps: Steps, what: str) -> Iterator[tuple[int
             yield int(lines[row]), f"{what} change"
 
 
-def level_of(amounts: np.ndarray) -> int | None:
+def level_of(amounts: np.ndarray) -> float | None:
     """Return the amount that all steps share, but for rounding; None where they differ or are unknown."""
     known = amounts[np.isfinite(amounts)]
     steady = len(known) >= STEADY_ROWS and np.ptp(known) <= SAME_WORK * known.min()
-    return int(np.median(known)) if steady else None
+    return float(np.median(known)) if steady else None
 
 
 def _other_tokens(tokens: np.ndarray) -> Iterator[tuple[int, bool]]:
@@ -92,19 +93,28 @@ def _other_tokens(tokens: np.ndarray) -> Iterator[tuple[int, bool]]:
         yield last + 1, bool(spikes[last + 1 : row].any() or levels[row] < levels[last])
 
 
-def other_work(one: Steps, other: Steps) -> tuple[int, int] | None:
-    """Return the tokens per step of two trainings, if each has one number for all of its steps and these differ.
+def other_work(one: Steps, other: Steps) -> dict[str, tuple[int | str, int | str]]:
+    """Return the amount of work per step in which two trainings differ: name → (of one, of the other); {} if in none.
 
-    None if the rows of one count no tokens or changing numbers of them, or if both count (nearly) the same.
+    The amounts are the tokens of a step and, where the rows print rates and times, their products. An amount is
+    compared where each training has one level of it in all of its steps. The first that differs is returned.
     """
-    levels = []
-    for steps in (one, other):
-        level = level_of(steps.column("tokens")) if steps.has("tokens") else None
-        if level is None:
-            return None
-        levels.append(level)
-    mine, theirs = levels
-    return (mine, theirs) if abs(mine - theirs) > _OTHER_WORK * min(mine, theirs) else None
+    for name in ("tokens", *RATES, *_FLOPS):
+        mine, theirs = (level_of(_amount(steps, name)) for steps in (one, other))
+        if mine is not None and theirs is not None and abs(mine - theirs) > _OTHER_WORK * min(mine, theirs):
+            if name == "tokens":
+                return {"tokens_per_step": (int(mine), int(theirs))}
+            shown = count if min(mine, theirs) >= MANY else significant
+            return {f"{name} × seconds": (shown(mine), shown(theirs))}
+    return {}
+
+
+def _amount(steps: Steps, name: str) -> np.ndarray:
+    """Return an amount of work of every step, NaN where unknown; (rows,). A product is that of one sample if known."""
+    if name == "tokens":
+        return steps.column("tokens")
+    product = steps.column(name) * steps.column("seconds")
+    return np.asarray(product / steps.column("samples") if steps.has("samples") else product)
 
 
 def _gpus(steps: Steps) -> np.ndarray:

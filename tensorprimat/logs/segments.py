@@ -136,12 +136,11 @@ def _refuse_many(log: Log, cuts: int) -> None:
 def differences(one: Segment, other: Segment) -> dict[str, tuple[Any, Any]]:
     """Return the settings that both state with different values: field → (value of one, value of the other).
 
-    The tokens of a step, as the rows count them, are compared like a setting.
+    The work of a step, as the rows count and print it, is compared like a setting.
     """
     mine, theirs = one.facts, other.facts
     found = {name: (mine[name], theirs[name]) for name in mine if name in theirs and mine[name] != theirs[name]}
-    counted = changes.other_work(one.reading.steps, other.reading.steps)
-    return found if counted is None else {**found, "tokens_per_step": counted}
+    return {**found, **changes.other_work(one.reading.steps, other.reading.steps)}
 
 
 def benchmark_of(found: Sequence[Segment], number: int | None) -> list[Segment]:
