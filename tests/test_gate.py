@@ -39,6 +39,13 @@ def test_equal_speed_passes_the_gate(gate):
     assert "| llama | throughput" in markdown
 
 
+def test_a_gate_of_a_run_with_itself_says_so(gate):
+    _, markdown, _ = gate(h100(), h100())
+    assert "- candidate and baseline: the same run is on both sides" in markdown
+    _, markdown, _ = gate(h100(), h100(seed=1))
+    assert "the same run" not in markdown
+
+
 def test_a_slowdown_beyond_the_limit_fails_the_gate(gate):
     code, markdown, _ = gate(h100(), h100(seed=1, seconds=12.8 * 1.06))
     assert code == 1

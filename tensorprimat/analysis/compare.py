@@ -22,10 +22,17 @@ from tensorprimat.analysis.impossible import impossible_of_sides
 from tensorprimat.analysis.losses import parity
 from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
-from tensorprimat.analysis.ratios import GroupPair, StatedScatter, compare_groups, mean_log, mean_ratio, ratios
+from tensorprimat.analysis.ratios import (
+    GroupPair,
+    StatedScatter,
+    compare_groups,
+    mean_log,
+    mean_ratio,
+    ratios,
+    same_run_warning,
+)
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
 from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable_results
-from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.explained import explained
 from tensorprimat.core.store import Loaded
@@ -96,7 +103,7 @@ def compare(
         warnings=(
             *warnings,
             *_unpaired(groups, group_pairs),
-            *_same_run_on_both_sides(in_order),
+            *filter(None, map(same_run_warning, in_order)),
             *_missed_targets(in_order),
             *unused_prices([side.metrics for side in sides.values()], choices.prices),
         ),
@@ -167,16 +174,6 @@ def _unpaired(groups: Mapping[str, Sequence[Group]], group_pairs: Mapping[str, S
             if paired and id(group) not in paired
         ]
     return alone
-
-
-def _same_run_on_both_sides(group_pairs: Sequence[GroupPair]) -> list[str]:
-    """Return a warning for every pair of sides that contain the same run."""
-    return [
-        f"{pair.candidate.label} and {pair.baseline.label}: the same run is on both sides, so the ratio shows no "
-        "difference of machines or settings; name different runs"
-        for pair in group_pairs
-        if identity.share_a_run(pair.baseline.result, pair.candidate.result)
-    ]
 
 
 def _missed_targets(group_pairs: Sequence[GroupPair]) -> list[str]:

@@ -23,6 +23,7 @@ from tensorprimat.analysis.ratios import (
     look_of,
     remaining_drift,
     runs_to_show,
+    same_run_warning,
     scope,
 )
 from tensorprimat.analysis.records import Fairness
@@ -113,7 +114,7 @@ def gate(
             remedy = f"; --accept {pair.fairness.verdict} judges it anyway" if pair.comparable else ""
             grounds = " ".join((*pair.fairness.errors, pair.fairness.sentence))
             raise InputError(f"{model}: {grounds} A gate needs the same work on both sides{remedy}")
-        notes.append(f"{model}: {pair.fairness.sentence}")
+        notes += filter(None, (f"{model}: {pair.fairness.sentence}", same_run_warning(pair)))
         first = len(checks)
         if assumed.run_cv and min(len(group.runs) for group in pair.groups) == 1:
             notes.append(f"{model}: assumed: single runs vary by {100 * assumed.run_cv:g} %.")

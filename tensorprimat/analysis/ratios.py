@@ -22,6 +22,7 @@ from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Estimate, Fairness, Ratio, TaskFactors, Verdict
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
+from tensorprimat.core import identity
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import decimals_of_ratio, significant, times
 
@@ -96,6 +97,16 @@ def compare_groups(baseline: Group, candidate: Group, assumed: StatedScatter) ->
         odd = replace(fairness, verdict="not_comparable", metric=None, sentence=sentence, remedy=remedy)
         return replace(pair, fairness=odd, metric=None)
     return replace(pair, log=log_ratio(baseline, candidate, metric, assumed))
+
+
+def same_run_warning(pair: GroupPair) -> str | None:
+    """Return a warning if both sides contain the same run."""
+    if not identity.share_a_run(pair.baseline.result, pair.candidate.result):
+        return None
+    return (
+        f"{pair.candidate.label} and {pair.baseline.label}: the same run is on both sides, so the ratio shows no "
+        "difference of machines or settings; name different runs"
+    )
 
 
 def log_ratio(baseline: Group, candidate: Group, metric: str, assumed: StatedScatter) -> LogEstimate | None:
