@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scripts
 
 from tensorprimat.cli import main
 from tensorprimat.core import store
@@ -116,7 +117,18 @@ def test_three_runs_are_three_processes_and_one_result(folder, capsys):
     assert shown.count("[CPU] Step   1 | Time: 0.500s | Avg: 0.500s") == 3
     assert "BENCHMARK START - Llama-3.1 tiny on CPU" in shown
     assert "BENCHMARK COMPLETE - llama (tiny) on CPU" in shown
-    assert shown.rstrip().endswith("Next: python3 compare_results.py")
+    assert shown.rstrip().endswith("Next: python3 -m tensorprimat compare")
+
+
+def test_the_next_command_names_the_script_where_it_is(capsys, monkeypatch):
+    for called, command in {
+        scripts.ROOT / "benchmark.py": f"python3 {scripts.ROOT}/compare_results.py",
+        "/opt/venv/bin/tprimat": "tprimat compare",
+        "elsewhere/benchmark.py": "python3 -m tensorprimat compare",
+    }.items():
+        monkeypatch.setattr("sys.argv", [str(called)])
+        assert run("--model", "llama", *QUICK) == 0
+        assert capsys.readouterr().out.rstrip().endswith(f"Next: {command}")
 
 
 def test_every_model_gets_its_file_and_a_row_in_the_table(folder, capsys):

@@ -33,7 +33,7 @@ from tensorprimat.session.plan import Job, Request, check_facts, check_request, 
 from tensorprimat.session.runs import ModelOutcome, outcomes_of, within_budget
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
-"""Name that this program was called by → the command to suggest next; others suggest compare_results.py."""
+"""Name that this program was called by → the command to suggest next; scripts suggest compare_results.py."""
 
 
 def run_benchmark(request: Request) -> int:
@@ -177,7 +177,10 @@ def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) 
 
 
 def _compare_command(folder: Path) -> str:
-    words = COMPARE_COMMANDS.get(Path(sys.argv[0]).name, ["python3", "compare_results.py"])
+    program = Path(sys.argv[0])
+    script = program.with_name("compare_results.py")
+    other = ["python3", str(script)] if script.is_file() else COMPARE_COMMANDS["__main__.py"]
+    words = COMPARE_COMMANDS.get(program.name, other)
     return shlex.join([*words, *([] if folder == DEFAULT_FOLDER else [str(folder)])])
 
 
