@@ -107,7 +107,7 @@ def choose_engines(
             "no GPU found; reading the training logs that were found; use --engine torch to train on the CPU instead"
         )
         return _reading(ENGINES[LOGS], models, with_log, because)
-    because = "No GPU or training log found; training a tiny version of each model on the CPU"
+    because = "No GPU or training log found; training on the CPU (by default a tiny version of each model)"
     return _training(ENGINES[OWN], models, because)
 
 
