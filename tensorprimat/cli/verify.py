@@ -18,14 +18,14 @@ def command(
     ] = False,
     json: Annotated[bool, switch("--json", "Print JSON.")] = False,
 ) -> int:
-    """Verify a folder of results: find changed, missing and foreign files.
+    """Verify a folder of results: find files that differ from what was written, are missing, or are foreign.
 
     Logs and series files (steps of a long training, next to its result) are hashed again and compared with the results
     that name them. Every figure is computed again: of a result from its steps, of a cell of passes, warmup or sweep
-    from its trials. Foreign files are JSON of another kind, series files
-    that no result names, latest results without a copy in history/, and remains of an interrupted write. Logs are
-    searched by name and by hash in DIR, in the folder above it, in the current folder, and in the folders of --logs; a
-    log that is in none of them is missing if --logs is given, and unchecked otherwise. Nothing is changed.
+    from its trials. Foreign files are JSON of another kind, series files that no result names, latest results without a
+    copy in history/, and remains of an interrupted write. Logs are searched by name and by hash in DIR, in the folder
+    above it, in the current folder, and in the folders of --logs; a log that is in none of them is missing if --logs is
+    given, and unchecked otherwise. No file is written or deleted.
 
     \b
     Examples:
@@ -34,8 +34,8 @@ def command(
 
     \b
     Exit codes:
-      0  no file is changed, missing or foreign
-      1  some are; each is listed with the reason
+      0  no file differs, is missing or is foreign
+      1  some do or are; each is listed with the reason
       2  a flag is wrong, or DIR is not a folder
     """
     import json as json_module
