@@ -175,6 +175,9 @@ def _work_of_rows(result: Result) -> list[str]:
     ]
 
 
+_BOTH_SHOWN = "; comparisons use the computed one, and reports also show the reported one"
+
+
 def _flops_disagreements(result: Result) -> list[str]:
     """Compare reported TFLOP/s and MFU with those computed from the shape, by the convention that comes nearest.
 
@@ -186,7 +189,7 @@ def _flops_disagreements(result: Result) -> list[str]:
         name, tflops = nearest
         warnings.append(
             f"tflops_per_gpu: computed {digits_of(tflops)} (convention {name}, the nearest) but the framework reported "
-            f"{digits_of(reported.tflops_per_gpu)}"
+            f"{digits_of(reported.tflops_per_gpu)}{_BOTH_SHOWN}"
         )
     if reported.mfu and (peak := _peak_tflops(result)):
         rates = {"the reported TFLOP/s": reported.tflops_per_gpu} if reported.tflops_per_gpu else computed
@@ -194,7 +197,7 @@ def _flops_disagreements(result: Result) -> list[str]:
             name, mfu = nearest
             warnings.append(
                 f"mfu: computed {significant(mfu, 3)} ({name}, over the dense {result.training_config.precision} peak "
-                f"of {digits_of(peak)} TFLOP/s) but the framework reported {significant(reported.mfu, 3)}"
+                f"of {digits_of(peak)} TFLOP/s) but the framework reported {significant(reported.mfu, 3)}{_BOTH_SHOWN}"
             )
     return warnings
 
