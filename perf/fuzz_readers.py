@@ -181,6 +181,10 @@ ROWS: Mapping[str, Sequence[str]] = {
         "model,n_gpus,nnodes,training_precision,machine_name,gpu_architecture,performance,metric,status\n"
         "llama_{0},8,1,bf16,node,gfx942,12{0}.5,tokens/s/gpu,SUCCESS",
     ),
+    "loop": (
+        "step {0:5d}/500 | loss 9.{0:02} | lr 1.00e-04 | step time 20{0:02}.0 ms | tok/s 65,5{0:02}",
+        "Step [{0}/500] Loss: 9.{0:02} (0.5{0:02} s/step) 15.{0}k tokens/s",
+    ),
     "timestamps": (
         "2026-01-05 08:0{0}:00,123 INFO step {0}/99 loss 2.{0} lr 1e-05",
         "I0116 07:3{0}:24.123456 9 a.py:9] global_step={0} train loss: 2.5{0}\nrunning validation",

@@ -124,6 +124,15 @@ def timestamps(job: Job) -> list[str]:
     ]
 
 
+def loop(job: Job) -> list[str]:
+    return job.log(
+        lambda number, seconds, _: (
+            f"step {number:5d}/500 | loss {9 - number / 100:.4f} | lr 1.00e-04 | step time {seconds * 1000:.1f} ms | "
+            f"tok/s {job.batch * job.length / seconds:,.0f}"
+        )
+    )
+
+
 ALL_JOBS: dict[str, Callable[[Job], list[str]]] = {
     **JOBS,
     "automodel": automodel,
@@ -134,6 +143,7 @@ ALL_JOBS: dict[str, Callable[[Job], list[str]]] = {
     "nemo_rl": nemo_rl,
     "metrics table": metrics_table,
     "metrics rows": metrics_rows,
+    "loop": loop,
     "timestamps": timestamps,
 }
 """JOBS, and jobs whose logs state few settings."""

@@ -102,7 +102,7 @@ def test_a_real_log_without_step_timing_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", logs_with("benchmark", "refuse"))
 def test_no_real_log_is_taken_for_one_of_another_format(name: str) -> None:
-    found = {format.name for format in logs.FORMATS if format.detect(Log(LOGS / name))}
+    found = {format.name for format in logs.FORMATS if not format.last_resort and format.detect(Log(LOGS / name))}
     if "format" in ANSWERS[name]:
         assert found <= {ANSWERS[name]["format"]}
     else:
@@ -113,7 +113,7 @@ def test_no_real_log_is_taken_for_one_of_another_format(name: str) -> None:
 def test_every_row_contains_the_text_that_its_format_is_searched_by(name: str) -> None:
     log = Log(LOGS / name)
     for format in logs.FORMATS:
-        if format.detect(log):
+        if not format.last_resort and format.detect(log):
             without = [line for line in log.lines() if not any(n.decode() in line[1] for n in format.needles)]
             assert format.detect(Log(log.path, window=without)) == 0
 

@@ -127,7 +127,7 @@ def test_any_other_format_is_preferred_to_timestamps_wherever_its_rows_are(read_
     head = "".join(row(n) + " noise" * 3000 + "\n" for n in range(1, 80))  # more than detection looks at at a time
     rows = "".join(f"iter {n}: loss 4.2082, time 143{n % 10}.27ms, mfu 1.01%\n" for n in range(1, 20))
     assert read_text(head + rows).provenance.format == "nanogpt"
-    assert [format.name for format in logs.FORMATS if format.last_resort] == ["timestamps"]
+    assert [format.name for format in logs.FORMATS if format.last_resort] == ["loop", "timestamps"]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -160,7 +160,7 @@ FORMS = (
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_row_that_is_read_by_the_columns_of_a_similar_row_has_its_own_values(seed: int) -> None:
-    random, known = np.random.default_rng(seed), dict[str, Any]()
+    random, known = np.random.default_rng(seed), timestamps.SameShapes(timestamps._places)
     rows = 0
     for number in range(200):
         form = FORMS[number % len(FORMS)]
@@ -169,15 +169,17 @@ def test_a_row_that_is_read_by_the_columns_of_a_similar_row_has_its_own_values(s
             str(random.integers(10)) if letter.isdigit() and letter.isascii() and random.random() < share else letter
             for letter in form
         )
-        alone = timestamps._row(text, {})
+        alone = timestamps._row(text, timestamps.SameShapes(timestamps._places))
         assert timestamps._row(text, known) == alone
         rows += alone is not None
     assert rows > 100
-    assert len(known) == len(FORMS)
+    assert len(known._known) == len(FORMS)
 
 
 def test_an_impossible_date_is_skipped_for_another_timestamp_of_the_row() -> None:
-    row = timestamps._row("2026-13-05 08:00:00 01/05/2026 08:00:01 step 3 loss 1.5", {})
+    row = timestamps._row(
+        "2026-13-05 08:00:00 01/05/2026 08:00:01 step 3 loss 1.5", timestamps.SameShapes(timestamps._places)
+    )
     assert row is not None
     assert row.moment.seconds == clocks.moment_in("2026-01-05 08:00:01").seconds
 

@@ -7,8 +7,9 @@ all work between two rows; rows between which a validation or a checkpoint was a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from tensorprimat.logs.text import Log
 _LONGEST_ROW = 2**12
 _LEAST_ROWS = 3
 
-_WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?![\d.:%]|,\d)"
+_WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?![\d.%]|[,:]\d)"
 _STEP = re.compile(
     r"(?<![\w/])(?P<kind>(?:global|train(?:ing)?|opt(?:imizer)?|micro)[_ -]?)?(?P<unit>step|iter(?:ation)?|update)s?"
     rf"['\"]?\]?\s?[:=#\[(]?\s{{0,8}}(?P<step>{_WHOLE})(?:\s?(?:/|of)\s?(?P<last>{_WHOLE}))?"
@@ -50,19 +51,46 @@ _DIGITS = str.maketrans("123456789", "0" * 9)
 MOST_SHAPES = 1000  # lines that differ in more than digits; a log has a few, as its numbers grow
 
 
-class _Places(NamedTuple):
-    """Places of a row's parts in a line, and in every line that differs from it in digits alone."""
+class StepPlaces(NamedTuple):
+    """Places of what a row states of its step, whatever else it prints."""
 
     step: slice
     last: slice | None
+    """Of the number of all steps."""
     loss: slice
-    rate: slice | None
+    learning_rate: slice | None
+
+
+class _Places(NamedTuple):
+    """Places of a row's parts in a line, and in every line that differs from it in digits alone."""
+
+    of_step: StepPlaces
     stamp: StampPlaces
     rank: slice | None
 
 
-_Known = dict[str, _Places]
-"""Places by the line with every digit as 0: rows are alike, and searching each of them takes three times as long."""
+Parts = TypeVar("Parts")
+
+
+class SameShapes(Generic[Parts]):
+    """Places of the parts of rows by the line with every digit as 0.
+
+    Rows are alike, and a search in each of them takes three times as long.
+    """
+
+    def __init__(self, find: Callable[[str], Parts | None]) -> None:
+        """Start without rows. find: returns the places of the parts of one line, None if it is not a row."""
+        self._find = find
+        self._known: dict[str, Parts] = {}
+
+    def places(self, text: str) -> Parts | None:
+        """Return the places of the parts of a line; None if it is not a row."""
+        shape = text[:_LONGEST_ROW].translate(_DIGITS)
+        if (found := self._known.get(shape)) is None and (found := self._find(text[:_LONGEST_ROW])) is not None:
+            if len(self._known) == MOST_SHAPES:
+                self._known.clear()
+            self._known[shape] = found
+        return found
 
 
 class _Row(NamedTuple):
@@ -77,28 +105,27 @@ class _Row(NamedTuple):
 def detect(log: Log) -> int:
     if log.is_folder or log.is_binary:
         return 0
-    found, known = 0, _Known()
-    for _, text in log.bare_lines():
-        found += _row(text, known) is not None
-        if found == _LEAST_ROWS:
-            return found
-    return 0
+    known = SameShapes(_places)
+    return enough_rows(_row(text, known) for _, text in log.bare_lines())
 
 
-def _row(text: str, known: _Known) -> _Row | None:
+def enough_rows(found: Iterable[object | None]) -> int:
+    """Return the number of rows by which a last resort recognises a log; 0 if it has fewer.
+
+    found: what is read from each line, None where it is not a row.
+    """
+    rows = sum(1 for _ in islice((row for row in found if row is not None), _LEAST_ROWS))
+    return rows if rows == _LEAST_ROWS else 0
+
+
+def _row(text: str, known: SameShapes[_Places]) -> _Row | None:
     """Return the facts that a row states of its step, and the time at which it was written."""
     if "loss" not in text and "Loss" not in text:
         return None
     text = text[:_LONGEST_ROW]
-    shape = text.translate(_DIGITS)
-    places = known.get(shape)
-    if places is None:
-        if (places := _places(text)) is None:
-            return None
-        if len(known) == MOST_SHAPES:
-            known.clear()
-        known[shape] = places
-    step, last, loss, rate, stamp, rank = places
+    if (places := known.places(text)) is None:
+        return None
+    (step, last, loss, rate), stamp, rank = places
     moment = moment_at(text, stamp) or written_at(text)  # an impossible date may be followed by a real one
     if moment is None:
         return None
@@ -113,24 +140,33 @@ def _row(text: str, known: _Known) -> _Row | None:
 
 
 def _places(text: str) -> _Places | None:
-    lowered = text.replace("\u0130", "i").lower()  # the only letter that becomes two
-    step = max(_STEP.finditer(lowered), key=_certainty_of_step, default=None)
-    if step is None or (loss := _LOSS.search(lowered)) is None:
-        return None
-    if (other := _other_work(lowered)) and other["validation"]:
+    if (parts := step_and_loss(in_small_letters(text))) is None:
         return None
     rank, own = prefixes.rank_places(text)
     stamp = stamp_places(text, own)
     if stamp is None:
         return None
+    return _Places(of_step=parts, stamp=stamp, rank=rank)
+
+
+def in_small_letters(text: str) -> str:
+    """Return a text of the same length in small letters."""
+    return text.replace("\u0130", "i").lower()  # the only letter that becomes two
+
+
+def step_and_loss(lowered: str) -> StepPlaces | None:
+    """Return the places of a row's step and loss in a line in small letters; None if it is not a row of training."""
+    step = max(_STEP.finditer(lowered), key=_certainty_of_step, default=None)
+    if step is None or (loss := _LOSS.search(lowered)) is None:
+        return None
+    if (other := _other_work(lowered)) and other["validation"]:
+        return None
     rate = _RATE.search(lowered)
-    return _Places(
+    return StepPlaces(
         step=slice(*step.span("step")),
         last=slice(*step.span("last")) if step["last"] else None,
         loss=slice(*loss.span("loss")),
-        rate=slice(*rate.span("rate")) if rate else None,
-        stamp=stamp,
-        rank=rank,
+        learning_rate=slice(*rate.span("rate")) if rate else None,
     )
 
 
@@ -139,6 +175,13 @@ def _certainty_of_step(step: re.Match[str]) -> int:
     if step["kind"]:
         return -1 if step["kind"].startswith("micro") else 2
     return {"update": 2, "step": 1}.get(step["unit"], 0)
+
+
+def interruption(text: str, before: str) -> str:
+    """Return "validation" or "checkpoint" if a line announces one, else what an earlier line announced (`before`)."""
+    if other := _other_work(text[:_LONGEST_ROW].lower()):
+        return "validation" if other["validation"] else before or "checkpoint"
+    return before
 
 
 def _other_work(lowered: str) -> re.Match[str] | None:
@@ -174,14 +217,13 @@ def read(log: Log) -> Reading:
 def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
     speaker: int | None = None
     interrupted_by, last = "", ""
-    known = _Known()
+    known = SameShapes(_places)
     for line, text, is_cut in log.with_cuts(log.bare_lines()):
         if is_cut:  # its number may lack digits
             return
         row = _row(text, known)
         if row is None:
-            if other := _other_work(text[:_LONGEST_ROW].lower()):
-                interrupted_by = "validation" if other["validation"] else interrupted_by or "checkpoint"
+            interrupted_by = interruption(text, interrupted_by)
             continue
         speaker = row.rank if speaker is None else speaker
         if row.rank != speaker:

@@ -1,0 +1,192 @@
+"""Logs of any training loop whose rows print the number of the step, the loss, and a step time or a rate.
+
+The last format tried but one: only where no framework's rows are found. The numbers of a row are found by their names
+and units, in any order: `step 20 | loss 7.8 | tok/s 15063`, `Step [20/500] Loss: 7.8 Time/step: 0.51s`. A number counts
+only where both are certain: a time needs a unit, and between `5 tok/s 7` neither number is the rate. A rate does not
+state if it counts all GPUs, unless its name does, so the result says what was assumed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tensorprimat.core.steps import Step
+from tensorprimat.logs import fields, work
+from tensorprimat.logs.clocks import written_at
+from tensorprimat.logs.format import Reading
+from tensorprimat.logs.text import Log
+from tensorprimat.logs.timestamps import (
+    SameShapes,
+    StepPlaces,
+    enough_rows,
+    in_small_letters,
+    interruption,
+    step_and_loss,
+)
+
+_SOURCE = "Training loop of no known framework"
+NO_FRAMEWORK = (
+    "format: no known framework prints such rows; their numbers were found by names and units, so compare a row of the "
+    "log with the result"
+)
+OF_ALL = (
+    "tokens_per_second: the rows do not say whether their rate counts all GPUs; all are assumed, so tokens/s/GPU is "
+    "too low if it counts one"
+)
+
+_STEP = r"(?:step|iter(?:ation)?|it)"
+_SCALES = {"ms": 1e-3, "msec": 1e-3, "k": 1e3, "m": 1e6}
+"""Unit or suffix of a number → its factor; all others are seconds or nothing."""
+_UNIT = r"(?:ms|msec|s|secs?|seconds)"
+_PER = r"[ _]?(?:/|per[ _])[ _]?"
+_TOKENS = rf"(?:tok(?:en)?s?{_PER}(?:s|sec|second)(?P<gpu>{_PER}(?:gpu|device))?|(?:tps|tgs)(?P<tps_gpu>{_PER}gpu)?)"
+_VALUE = r"(?P<value>(?:\d{1,3}(?:,\d{3}){1,4}|\d{1,12})(?:\.\d{1,9})?)(?![.,]?\d)\s?"
+_LABELLED = r"(?P<closed>[)\]]?\s?[:=])?\s{0,8}"  # without a colon, only a delimiter before the name makes it certain
+_BEGINS, _ENDS = r"(?<![\w/.,])", r"(?![\w/%])"
+_TIMES = (
+    re.compile(
+        rf"{_BEGINS}(?:{_STEP}[ _/]?time|time{_PER}{_STEP}|dt|t/step)(?:[ _]?[(\[]?(?P<unit>{_UNIT})(?![a-z]))?"
+        rf"{_LABELLED}{_VALUE}(?P<after>{_UNIT})?{_ENDS}"
+    ),
+    re.compile(rf"{_BEGINS}(?P<unit>{_UNIT}){_PER}{_STEP}{_LABELLED}{_VALUE}{_ENDS}"),
+    re.compile(rf"{_BEGINS}{_STEP}_(?P<unit>{_UNIT}){_LABELLED}{_VALUE}{_ENDS}"),
+)
+_TIME_BEFORE_UNIT = re.compile(rf"{_BEGINS}{_VALUE}(?P<unit>{_UNIT})/(?:step|iter(?:ation)?){_ENDS}")
+_RATE = re.compile(rf"{_BEGINS}(?P<scope>(?:global|total)[ _]?)?{_TOKENS}{_LABELLED}{_VALUE}(?P<after>[km])?{_ENDS}")
+_RATE_BEFORE_UNIT = re.compile(rf"{_BEGINS}{_VALUE}(?P<after>[km])?\s?{_TOKENS}{_ENDS}")
+_DELIMITERS = ("", *"|,;([{)]}")
+LEAST_DIGITS = 3  # of a number at the end of a line
+
+
+class _Number(NamedTuple):
+    """The place of a number in a line, and its factor to the field's unit."""
+
+    place: slice
+    scale: float
+
+
+class _Places(NamedTuple):
+    """Places of a row's parts in a line, and in every line that differs from it in digits alone."""
+
+    of_step: StepPlaces
+    seconds: _Number | None
+    rates: dict[str, _Number]
+    of_all: bool
+    """False if the rate of the row may be of all GPUs or of one."""
+
+
+class _Row(NamedTuple):
+    step: Step
+    last: str | None
+    of_all: bool
+
+
+def detect(log: Log) -> int:
+    if log.is_folder or log.is_binary:
+        return 0
+    known = SameShapes(_places)
+    return enough_rows(_row(line, text, known) for line, text in log.lines())
+
+
+def read(log: Log) -> Reading:
+    reading = Reading(source=_SOURCE, warnings=[NO_FRAMEWORK])
+    rows = list(_rows(log))
+    if not rows:
+        return reading
+    if not all(row.of_all for row in rows):
+        reading.warnings.append(OF_ALL)
+    reading.steps = fields.merged((None, row.step) for row in rows)
+    reading.steps, uneven = work.weighted(reading.steps, None, None, None, varies=False)
+    reading.warnings += uneven
+    reading.timestamp = fields.iso(rows[0].step.ended_at)
+    if planned := fields.whole(next((row.last for row in reversed(rows) if row.last), None)):
+        reading.training_config["max_steps"] = planned
+    return reading
+
+
+def _rows(log: Log) -> Iterator[_Row]:
+    interrupted_by = ""
+    known = SameShapes(_places)
+    for line, text, is_cut in log.with_cuts(log.lines_of_one_rank(lambda text: _row(0, text, known))):
+        if is_cut:  # its last number may lack digits
+            return
+        row = _row(line, text, known)
+        if row is not None:
+            yield row._replace(step=row.step.changed(interrupted_by=interrupted_by)) if interrupted_by else row
+            interrupted_by = ""
+        else:
+            interrupted_by = interruption(text, interrupted_by)
+
+
+def _row(line: int, text: str, known: SameShapes[_Places]) -> _Row | None:
+    """Return the facts that a row states of its step; None for a line without a step, a loss, and a time or a rate."""
+    if "loss" not in text and "Loss" not in text:
+        return None
+    if (places := known.places(text)) is None:
+        return None
+    number, last, loss, rate = places.of_step
+    moment = written_at(text)
+    step = Step(
+        index=int(text[number].replace(",", "")),
+        seconds=places.seconds and fields.printed_seconds(text[places.seconds.place], places.seconds.scale),
+        loss=fields.number(text[loss]),
+        learning_rate=fields.positive(text[rate]) if rate else None,
+        ended_at=moment.seconds if moment is not None and moment.has_year else None,
+        line=line,
+    )
+    rates = {name: fields.positive(text[one.place], one.scale) for name, one in places.rates.items()}
+    if step.seconds is None and not any(rates.values()):
+        return None
+    return _Row(step.changed(**rates), text[last] if last else None, places.of_all)
+
+
+def _places(text: str) -> _Places | None:
+    lowered = in_small_letters(text)
+    if (of_step := step_and_loss(lowered)) is None:
+        return None
+    seconds, (rates, of_all) = _seconds(lowered), _rates(lowered)
+    if seconds is None and not rates:
+        return None
+    return _Places(of_step=of_step, seconds=seconds, rates=rates, of_all=of_all)
+
+
+def _seconds(text: str) -> _Number | None:
+    """Return the time of a step that a row states with its unit."""
+    for pattern in (*_TIMES, _TIME_BEFORE_UNIT):
+        for match in pattern.finditer(text):
+            unit = match["unit"] or match.groupdict().get("after")
+            if unit and _is_certain(match, text):
+                return _Number(slice(*match.span("value")), _SCALES.get(unit, 1.0))
+    return None
+
+
+def _rates(text: str) -> tuple[dict[str, _Number], bool]:
+    """Return the rates of tokens that a row states, by column; and False if one may be of all GPUs or of one."""
+    found: dict[str, _Number] = {}
+    is_named = False
+    for pattern in (_RATE, _RATE_BEFORE_UNIT):
+        for match in pattern.finditer(text):
+            of_all = match.groupdict().get("scope")
+            of_gpu = match["gpu"] or match["tps_gpu"] or "tgs" in match[0]
+            name = "reported_tokens_per_second" + "_per_gpu" * bool(of_gpu)
+            if _is_certain(match, text) and (of_all or name not in found):
+                found[name] = _Number(slice(*match.span("value")), _SCALES.get(match["after"] or "", 1.0))
+                is_named = is_named or bool(of_all or of_gpu)
+        if found:
+            break
+    return found, is_named or not found
+
+
+def _is_certain(match: re.Match[str], text: str) -> bool:
+    """Return True if a number belongs to its name: between them is a colon, or a delimiter is on the other side.
+
+    Of `5 tok/s 7` neither number is certainly the rate. A short number at the end of a line may lack digits.
+    """
+    if match.end("value") == len(text.rstrip()) and sum(map(str.isdigit, match["value"])) < LEAST_DIGITS:
+        return False
+    if match.groupdict().get("closed"):
+        return True
+    before, after = text[: match.start()].rstrip(), text[match.end() :].lstrip()
+    return before[-1:] in _DELIMITERS if "closed" in match.groupdict() else after[:1] in _DELIMITERS

@@ -1,0 +1,123 @@
+"""Rows of a training loop that no framework prints: numbers are found by their names and units."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core.errors import ContradictionError, NotALogError
+from tensorprimat.core.stated import UserFacts
+
+
+def rows(pattern: str, count: int = 30) -> str:
+    """Return rows whose step times and rates vary a little: {n} number, {ms} time, {s} seconds, {r} tokens/s."""
+    made = []
+    for n in range(1, count + 1):
+        ms = 500 + n % 3
+        made.append(pattern.format(n=n, ms=ms, s=ms / 1000, r=32768 / ms * 1000, k=32768 / ms, l=9 - n / 100))
+    return "\n".join(made) + "\n"
+
+
+ReadText = Any
+TIMES = [
+    "step {n} | loss {l:.4f} | step time {ms} ms |",
+    "step {n}/30 | loss {l:.4f} | t/step {ms}ms | kernel 38ms",
+    "train step {n}/1000 | tokens 2.62e+05 | s/step {s:.3f} | eta 0.50h | loss {l:.4f}",
+    "Epoch [1/3] Step [{n}/5000] Loss: {l:.4f} Time/step: {s:.3f}s Acc: 0.5",
+    "iter {n}: loss={l:.4f} step_ms={ms} mem_gb=35.2",
+    "Iteration {n}, Loss {l:.4f}, Iter Time (s): {s:.3f}, LR 1e-4",
+    "step: {n} - loss: {l:.4f} - {s:.3f} s/step",
+    '{{"step": {n}}} loss: {l:.4f}, step_time_ms: {ms}, done',
+]
+
+
+@pytest.mark.parametrize("pattern", TIMES)
+def test_a_step_time_is_found_by_its_name_and_unit(read_text: ReadText, pattern: str) -> None:
+    result = read_text(rows(pattern))
+    assert result.provenance.format == "loop"
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.501, abs=0.0005)
+    assert result.steps.column("index").tolist() == list(range(1, 31))
+    assert result.steps.column("loss")[0] == pytest.approx(8.99)
+    assert any("no known framework prints such rows" in warning for warning in result.warnings)
+
+
+RATES = {
+    "step {n} | lr 1.5e-06 | loss {l:.4f} | tok/s {r:.1f}": 1.0,
+    "step={n} loss={l:.4f} lr=1.41e-04 tok/s={r:.1f}": 1.0,
+    "step {n}: loss {l:.4f}, {r:,.0f} tokens/s, mem 35.2 GB": 1.0,
+    "step {n} | loss {l:.4f} | throughput: {k:.4f}k tok/s": 1.0,
+    "step {n} | loss {l:.4f} | tok/s 123 | global_tok/s {r:.1f}": 1.0,
+    "step {n} | loss {l:.4f} | tokens/sec/gpu: {r:.1f}": 8.0,
+    "step {n} | loss {l:.4f} | tgs {r:.1f} | mfu 0.4": 8.0,
+    "step {n} | loss {l:.4f} | throughput (tokens/s): {r:.1f}": 1.0,
+}
+
+
+@pytest.mark.parametrize("pattern", RATES)
+def test_a_rate_of_tokens_is_found_by_its_name(tmp_path: Path, pattern: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(rows(pattern))
+    result = logs.read(path, facts=UserFacts(num_gpus=8))
+    assert result.provenance.format == "loop"
+    assert result.performance_metrics.tokens_per_second == pytest.approx(RATES[pattern] * 65405, rel=0.001)
+    names_its_scope = "global" in pattern or "gpu" in pattern or "tgs" in pattern
+    assert names_its_scope != any("do not say whether their rate counts all GPUs" in one for one in result.warnings)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "step {n} | loss {l:.4f} | time {s:.3f} | elapsed {ms}",  # of what, and in which unit?
+        "step {n} | loss {l:.4f} | step time {s:.3f} | lr 1e-4",  # in which unit?
+        "step {n} loss {l:.4f} {r:.1f} tok/s {ms} mem",  # which of the numbers?
+        "step {n} | tok/s {r:.1f} | generated",  # no loss: not training
+        "step {n} | val loss {l:.4f} | tok/s {r:.1f}",
+        "eval step {n} | loss {l:.4f} | tok/s {r:.1f}",
+        "epoch 1 | loss {l:.4f} | tok/s {r:.1f}",
+        "step {n} | loss {l:.4f} | tok/s 65",  # cut?
+        "step {n} | loss {l:.4f} | tok/s 1.2.3 |",
+        "step {n} | loss {l:.4f} | samples 5 tok/step 8",
+    ],
+)
+def test_a_number_that_is_not_certainly_a_step_time_or_rate_is_not_read(read_text: ReadText, pattern: str) -> None:
+    with pytest.raises(NotALogError):
+        read_text(rows(pattern))
+
+
+def test_steps_with_a_validation_before_their_row_are_not_measured(read_text: ReadText) -> None:
+    lines = rows(TIMES[0]).splitlines()
+    lines[20] = lines[20].replace("step time 500 ms", "step time 9000 ms")
+    result = read_text("\n".join([*lines[:20], "validation: perplexity 12.1", *lines[20:], ""]))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.501, abs=0.0005)
+    assert any("1 left out because they include a validation or checkpoint" in one for one in result.warnings)
+
+
+def dated(seconds: float) -> str:
+    """Return rows of 0.5 s steps that are so many seconds apart by their dates."""
+    start = datetime(2026, 1, 5, 8, tzinfo=timezone.utc)
+    lines = enumerate(rows(TIMES[0]).splitlines())
+    return "".join(f"{start + timedelta(seconds=seconds * n):%Y-%m-%d %H:%M:%S.%f} {line}\n" for n, line in lines)
+
+
+def test_dates_on_the_rows_check_their_times(read_text: ReadText) -> None:
+    agreeing = read_text(dated(0.501))
+    assert agreeing.provenance.format == "loop"
+    assert not any(warning.startswith("audit: ") for warning in agreeing.warnings)
+    by_dates = read_text(dated(1.0))  # the printed time leaves half of the step out
+    assert by_dates.provenance.format == "timestamps"
+    assert by_dates.performance_metrics.avg_step_time_seconds == pytest.approx(1.0)
+    with pytest.raises(ContradictionError, match="by the timestamps of the rows"):
+        read_text(dated(1.0), format="loop")
+
+
+def test_rows_of_the_first_rank_that_speaks_count(read_text: ReadText) -> None:
+    lines = [f"{rank}: {line}" for line in rows(TIMES[0]).splitlines() for rank in (1, 0)]
+    assert len(read_text("\n".join(lines) + "\n").steps) == 30
+
+
+def test_the_last_line_of_a_log_that_was_cut_is_not_read(read_text: ReadText) -> None:
+    assert len(read_text(rows("step={n} loss={l:.4f} tok/s={r:.1f}").rstrip("\n")).steps) == 29
