@@ -36,7 +36,7 @@ def columns_of(rows: Sequence[MicroRow]) -> list[str]:
 def with_columns(rows: Sequence[MicroRow], added: Sequence[str]) -> list[MicroRow]:
     """Return the rows with further columns, each "name=expression"; a later one may use an earlier one.
 
-    Raises UsageError for a bad expression or a column that no row has.
+    Raises UsageError for a bad expression, a column that no row has, or a name that a column has already.
     """
     result = list(rows)
     for text in added:
@@ -150,7 +150,7 @@ class Pivot:
     row_values: tuple[Any, ...]
     column_values: tuple[Any, ...]
     means: tuple[tuple[float | str | None, ...], ...]
-    """A word such as "OOM" where cells exist but none has a figure."""
+    """A mean of the cells with a figure. Without any: "OOM" if one of the cells ran out of memory, else None."""
     most_cells: int
     """Largest number of cells in one mean."""
     pass_name: str | None = None
@@ -223,14 +223,15 @@ def _mean(group: Sequence[MicroRow], values: str) -> float | str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class PassPair:
-    """One configuration forward only, and forward with backward."""
+    """One configuration, timed forward alone and forward with backward."""
 
     row: MicroRow
     forward_ms: float
     forward_backward_ms: float
     backward_ms: float
     backward_std_ms: float | None
-    """Sample standard deviation over the trials; None where the trials are not known one by one."""
+    """Sample standard deviation over the trials; None if the cell has none and the trials of the two cells cannot be
+    paired."""
     method: str
     """Method by which the backward time and its deviation were found."""
 

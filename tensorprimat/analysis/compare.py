@@ -1,9 +1,10 @@
 """Results to a Comparison: figures of each side with their intervals, and the ratios that they allow.
 
-A ratio is candidate / baseline of a rate, so above 1 the candidate does more per second. If sides are platforms, the
-baseline is NVIDIA if present, then AMD, then CPU; otherwise it is the first label in alphabetical order. `baseline=`
-chooses another. A group with several GPUs or configurations becomes several sides, and every candidate is compared
-with the side of the baseline group that did the most similar work.
+A ratio is candidate / baseline of a rate, so above 1 the candidate does more per second. If the user named the sides,
+the first one is the baseline. If sides are platforms, the baseline is NVIDIA if present, then AMD, then CPU; otherwise
+it is the first label in alphabetical order. `baseline=` chooses another. A group with several GPUs or configurations
+becomes several sides, and every candidate is compared with the side of the baseline group that did the most similar
+work.
 
 A verdict needs two runs on each side. With one run a side has an interval for that run alone, and a verdict only under
 an assumed run-to-run scatter (`assume_run_cv`), which is printed with it. All verdicts of one comparison, over its
@@ -55,7 +56,8 @@ def compare(
     assume_host_cv: the same from machine to machine, for sides that were measured on one machine. confidence: of
     intervals and verdicts. baseline: label, or part of one, of the side that ratios divide by. strict: no ratio below
     the level "same work". choices: of the sides' metrics.
-    Raises UsageError for a value out of range or an unknown FLOPs convention, InputError where nothing is left to show.
+    Raises UsageError for a value out of range, a baseline that no side has, or an unknown FLOPs convention; InputError
+    where nothing is left to show.
     """
     if by not in BY:
         raise UsageError(f"--by {by}: must be one of {', '.join(BY)}")

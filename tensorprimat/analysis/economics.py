@@ -52,7 +52,7 @@ def weigh(pair: Pair) -> Return:
 
 
 def unlike_prices(baseline: Mapping[str, Metric], candidate: Mapping[str, Metric]) -> str | None:
-    """Return the reason why two prices are not compared: one is the user's, or they are from different sources.
+    """Return the reason why two prices are not compared: only one is the user's, or they are from different sources.
 
     None if they are compared, or if one is unknown."""
     sources = [metrics["price_usd_per_gpu_hour"].remark for metrics in (baseline, candidate)]

@@ -23,7 +23,7 @@ from tensorprimat.core.terms import Term, TermInput, unit_of, work_of
 PLANNING_RUN_CV = 0.005  # run-to-run scatter of a quiet machine; only for "how many runs", never inside an interval
 ONE_PERCENT = 0.01
 CLOCK_CHANGE = 0.10  # relative; GPUs change their clock by up to this much, warm-up is mostly slower by more
-FEWEST_OF_A_LEVEL = 2  # rows after the first, which is always left out
+FEWEST_OF_A_LEVEL = 2  # warm-up rows, not counting the first one, that show a level
 _MOST_DECIMALS = 9
 _COARSEST = 0.01  # relative; largest rounding unit assumed: 6 s printed as "6" may still be exact to 1 %
 ROWS_LOOKED_AT = 200  # enough to see how many digits the log prints
@@ -32,8 +32,8 @@ ROWS_LOOKED_AT = 200  # enough to see how many digits the log prints
 def positive_figure(result: Result, metric: str) -> float | None:
     """Return a positive figure of a result, or None.
 
-    metric: a field of PerformanceMetrics, or time_to_train: then the figure is runs to the target per second, over the
-    runs that reached it.
+    metric: a field of PerformanceMetrics, or time_to_train. The figure of the latter is a rate: 1 / mean time to train
+    of the runs that reached the target.
     """
     if metric == TIME_TO_TRAIN:
         times = [run.time_to_train_seconds for run in result.runs if run.time_to_train_seconds]
@@ -43,7 +43,7 @@ def positive_figure(result: Result, metric: str) -> float | None:
 
 
 def counted_runs(group: Group, metric: str) -> list[int]:
-    """Return the indices of the runs that a figure counts: all, or of a time to train those that reached the target."""
+    """Return the indices of the runs that a figure counts: all; for a time to train, those that reached the target."""
     places = range(len(group.runs))
     if metric != TIME_TO_TRAIN:
         return list(places)
@@ -56,7 +56,10 @@ def hosts_of(group: Group, metric: str) -> list[str | None]:
 
 
 def run_figures(group: Group, metric: str) -> list[float] | None:
-    """Return the figure of every run that counts, over the rows measured in all runs; None where one run lacks it."""
+    """Return the figure of every run that counts; None where one run lacks it.
+
+    The measured rows are those of the pooled result, whose warm-up was found from all runs together.
+    """
     joint = group.result.runs
     if len(joint) != len(group.runs):
         joint = ()
@@ -101,7 +104,7 @@ def resolution(group: Group) -> float:
 def estimate_figure(group: Group, metric: str, *, assume_run_cv: float | None, confidence: float) -> Estimate:
     """Return the figure of a side with its interval, or the reason why it has none.
 
-    Of several runs the figure is their mean (of logarithms), each run counted once: the middle of the interval.
+    With several runs the figure is the middle of the interval: the geometric mean of the runs, or of the hosts' means.
     """
     value = positive_figure(group.result, metric)
     if value is None:
@@ -280,9 +283,9 @@ def rounding_deviation(seconds: FloatArray) -> float:
 
     seconds: shape (rows,), of every run of a side, NaN where unknown. The last digit is taken from the rows themselves:
     the fewest decimals that write all of them. Where rows vary by less than half of that digit, all are rounded the
-    same way, and the error stays however many rows there are. An error of 1 unit is uniform, so its deviation is 1/√12;
-    with noise of standard deviation σ in the rows it shrinks by exp(−2π²σ²) (the first term of the Fourier series of
-    rounding).
+    same way, and the error stays however many rows there are. The error is uniform over one unit of that digit, so its
+    deviation is 1/√12 units; noise in the rows of standard deviation σ (in units) reduces it by exp(−2π²σ²), the first
+    term of the Fourier series of rounding.
     """
     known = seconds[np.isfinite(seconds) & (seconds > 0)]
     if not len(known):

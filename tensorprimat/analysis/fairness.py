@@ -97,7 +97,7 @@ def same_work(baseline: Result, candidate: Result) -> bool:
 
 
 def differences_between(results: Sequence[Result]) -> tuple[Difference, ...]:
-    """Return the fields that differ; a value that only some state is listed too, except in the context."""
+    """Return the fields that differ. One that only some results state is listed too, unless its weight is context."""
     differences = []
     for field in FIELDS:
         values = tuple(_read(field, result) for result in results)

@@ -54,7 +54,7 @@ class Check:
 
     model: str
     what: str
-    """throughput, memory or loss."""
+    """Subject of the check: "throughput (tokens/s/GPU)", "peak memory allocated", "loss" …"""
     status: Status
     change: float | None
     """Relative change from baseline to candidate; None where there is no such number."""

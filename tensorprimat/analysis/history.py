@@ -39,7 +39,7 @@ class HistoryEntry:
     result: Result
     figure: Estimate
     change: float | None
-    """Relative change from the stretch before, where one is shown."""
+    """Relative change from the stretch before; None if none is shown."""
 
 
 @dataclass(frozen=True, kw_only=True)

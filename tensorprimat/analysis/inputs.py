@@ -124,8 +124,8 @@ def peak_tflops(result: Result, gpu: Gpu | None) -> Input:
 
 
 def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Preflight] = ()) -> Input:
-    """Return the best matrix product at the precision that ran: measured on this machine, or by somebody on this kind
-    of device.
+    """Return the best matrix product at the precision that ran: measured on the result's machine, or published for this
+    kind of device.
 
     preflights: best rates that machines reached, newest first; the first one of the result's own machine counts.
     """

@@ -13,7 +13,7 @@ from tensorprimat.core.quantities import gigabytes
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.units import GB, NUMBER_BYTES
 
-ROOMY, TIGHT = 0.50, 0.95  # below: memory is unused; above: fragmentation or one longer sequence runs out of it
+ROOMY, TIGHT = 0.50, 0.95  # below: memory is unused; above: fragmentation or a longer sequence may exhaust it
 MIXED_PRECISION_ADAM_BYTES = 16  # of one parameter: Rajbhandari et al., ZeRO, 2020, section 3.1
 DTYPE_BYTES = {
     name: NUMBER_BYTES[precision]
@@ -107,7 +107,10 @@ def _may_split_experts(result: Result) -> bool:
 
 
 def _bytes_per_parameter(config: TrainingConfig) -> tuple[float, float, float, str]:
-    """Return the bytes of weights, gradients and optimizer (two moments, and master weights where it is wider)."""
+    """Return the bytes per parameter of weights, gradients and optimizer state, and the rule that they follow.
+
+    Optimizer state is two moments, and master weights if the moments have a wider type than the weights.
+    """
     weight = DTYPE_BYTES.get((config.parameter_dtype or "").lower())
     moment = DTYPE_BYTES.get((config.optimizer_dtype or "").lower())
     if weight is None or moment is None:

@@ -19,7 +19,7 @@ class Input:
     because: str | None = None
     """Reason for None."""
     root_reasons: tuple[str, ...] = ()
-    """Missing inputs, one by one, if the value is itself derived."""
+    """Reasons for its missing inputs, one by one, if the value is itself derived."""
 
     @property
     def reasons(self) -> tuple[str, ...]:

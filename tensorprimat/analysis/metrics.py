@@ -179,7 +179,7 @@ UNDER_MFU = {
 
 
 def flops_per_token(result: Result, convention: str) -> Metric:
-    """Return the training FLOPs of one token by a named convention, for a shape that run or log confirms."""
+    """Return the training FLOPs of one token by a named convention, for a shape that run, log or user states."""
     shape, length = result.model.shape, inputs.sequence_length(result)
     counting = flops.convention_named(convention)
     convention_used = Input(name="convention", value=counting.name, source=f"{counting.formula}: {counting.used_by}")
@@ -227,7 +227,7 @@ RECOMPUTE_NAMES = {
 """Spelling of a framework → value of this project."""
 
 _OF_PARTS = ("every second matrix product", "every second layer")
-"""Recomputation of parts that are alike only in dense layers with grouped queries."""
+"""Recomputations whose cost is known only if all layers are alike: dense, with grouped queries."""
 
 
 def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:

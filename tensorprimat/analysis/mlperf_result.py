@@ -24,7 +24,10 @@ TRAINED_WHOLE = {"llama31_8b": "llama"}
 
 
 def published_row(entry: Entry) -> Published | None:
-    """Return an entry as a published result, or None without a score, a rate or a number of GPUs."""
+    """Return an entry as a published result.
+
+    None without a score, a rate or a number of GPUs, and outside the closed division.
+    """
     scored = Scored(entry)
     rate, minutes = scored.tokens_per_second_per_gpu, scored.minutes
     if rate is None or minutes is None or entry.num_gpus is None or not entry.is_closed:

@@ -42,7 +42,7 @@ class Scaling:
     rate: Law | None
     minutes: Law | None
     stops_at: int | None
-    """The first number of GPUs whose rates all lie below the prediction of the power law of the smaller numbers."""
+    """First number of GPUs whose rates all lie below the interval that the power law of fewer GPUs predicts."""
     repeats: tuple[Repeat, ...] = ()
     """Entries that are left out because another one has their runs."""
 

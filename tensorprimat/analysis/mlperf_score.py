@@ -1,8 +1,8 @@
 """Scores of MLPerf Training entries by its rules, and figures that follow from the logs but are not scored.
 
 Rules (mlcommons/training_policies, training_rules.adoc, read 2026-11-21): a benchmark needs 10 or 3 runs; the fastest
-and the slowest are dropped and the rest is averaged. One run that does not converge may be the slowest, so nothing more
-is dropped; with more, the result is invalid. scaling.json multiplies the score. A missing run counts as a failed one.
+and the slowest are dropped and the rest is averaged. A run that does not converge counts as the slowest; with two or
+more such runs the result is invalid. scaling.json multiplies the score. A missing run counts as a failed one.
 """
 
 from __future__ import annotations

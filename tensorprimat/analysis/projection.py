@@ -1,11 +1,11 @@
 """Rate of a training at another number of GPUs, from how rates of MLPerf Training changed with the number of GPUs.
 
-One submitter's entries of one GPU, benchmark and round give one exponent b of samples/s ∝ GPUs^b. The exponents of all
-such groups are a sample; a new training's exponent is expected within their spread (Student's t for one further value).
-Figures of machines are not used: the spread of exponents includes the effect of network and parallelism. `validate`
-leaves out all groups of one GPU and benchmark, predicts each of their pairs of points from the other groups, and counts
-the intervals that contain the measured value. Runs that several entries repeat count once, and so does a pair of points
-that a later round repeats.
+One submitter's entries of one GPU, benchmark and round are a group, which gives one exponent b of samples/s ∝ GPUs^b.
+The exponents of all groups of a benchmark are a sample; a new training's exponent is expected within their spread
+(Student's t for one further value). No property of a machine enters: the spread of exponents includes the effect of
+network and parallelism. `validate` predicts the pairs of points of each GPU from the groups of the same benchmark on
+other GPUs, and counts the intervals that contain the measured value. Runs that several entries repeat count once, and
+so does a pair of points that a later round repeats.
 """
 
 from __future__ import annotations
@@ -127,13 +127,13 @@ class Projection:
     measured: float
     """Tokens per second and GPU on `measured_gpus`."""
     tokens_per_second_per_gpu: float
-    """On `gpus`, with the ends of the interval of CONFIDENCE."""
+    """On `gpus`; `low` and `high` are the ends of its interval at PROJECTION_CONFIDENCE."""
     low: float
     high: float
     exponent: Exponent
     validation: Validation
     other_task: str | None
-    """Model of the result if it is another task than the benchmark."""
+    """Model of the result if it is not the benchmark's; None if it is."""
 
 
 def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:

@@ -1,7 +1,8 @@
 """Results of others as baselines: the published tables and the MLPerf library in one list.
 
 `compare --published`, `gate --against` and `tprimat mlperf list` take their rows from here. They are never pooled with
-measurements and never decide a verdict; each is shown next to a measurement, with its verdict level.
+measurements. `compare` shows each next to a measurement, with its verdict level, and bases no verdict on it; `gate`
+uses the one that the user names as its baseline.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Baseline:
 
     @property
     def mfu(self) -> ComputedMfu:
-        """MFU by the default convention against the dense peak at the row's precision, or why there is none."""
+        """Return the MFU by the default convention and the dense peak at the row's precision, or why there is none."""
         if self.row is None:
             return ComputedMfu(because="the entry has no rate")
         if self.entry is not None:

@@ -15,7 +15,7 @@ NORMALISED_BY: dict[str, tuple[str, ...]] = {
     "samples_per_second": ("sequence_length", "num_gpus"),
     "steps_per_second": ("sequence_length", "num_gpus", "global_batch_size"),
 }
-"""Rates that a ratio may be of, best first, and the fields that both sides must state equally for each."""
+"""Rates by which sides can be compared, best first → the fields that both sides must state, with equal values."""
 TIME_TO_TRAIN = "time_to_train"
 RATE_FLAGS = {"shape": "--shape"} | {
     name: settings.flag(name) for name in ("sequence_length", "num_gpus", "global_batch_size")
@@ -31,7 +31,7 @@ def common_metric(results: Sequence[Result]) -> str | None:
 
 
 def metric_for(pair: Sequence[Result]) -> tuple[str | None, str | None]:
-    """Return the rate that a ratio may be of, and where there is none although both have rates, the remedy."""
+    """Return the rate by which two results can be compared, and None; else None, and the remedy if both have a rate."""
     if (metric := common_metric(pair)) is not None:
         return metric, None
     if not all(any(rate_of(result, name) for name in NORMALISED_BY) for result in pair):

@@ -27,7 +27,7 @@ class Estimate:
     high: float | None = None
     confidence: float = 0.95
     rests_on: str
-    """Data of the interval: "5 runs", "one run of 87 steps (21 effective)" …"""
+    """Data of the interval: "5 runs", "one run of 87 rows (21 effective)" …"""
     no_interval_because: str | None = None
     runs_for_one_percent: int | None = None
     """Number of runs that would give an interval of about ± 1 %."""
@@ -125,7 +125,7 @@ class Ratio:
     task: TaskFactors | None = None
     """Factors of a ratio of times to train; None for other ratios, or if a side does not count samples."""
     assumption: str | None = None
-    """The assumption of a verdict, printed with it, such as --assume-run-cv 2%."""
+    """The assumption of a verdict, printed with it: "assumed: single runs vary by 2 %"."""
     sensitivity: str | None = None
     """Consequence if the assumption is wrong by a factor of two."""
     scope: str | None = None
@@ -145,7 +145,7 @@ class LossParity:
     steps: int = 0
     """Common logged steps that were compared."""
     largest_gap: float | None = None
-    """Of the means over a few steps that are compared."""
+    """Largest gap between the sides' mean losses over a window of a few steps."""
     largest_gap_step: int | None = None
     noise: float | None = None
     """Half-width of the interval of such a gap."""

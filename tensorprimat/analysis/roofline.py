@@ -89,9 +89,9 @@ def _fused_norm(cell: MicroResult) -> bool:
 def of_result(result: Result) -> RooflinePoint | None:
     """Return a training result as a point.
 
-    None if shape, sequence length, micro batch, precision or rate is unknown, and for experts, latent attention and
-    recomputed activations.
-    With gradient accumulation, each micro batch has its share of the optimizer's traffic.
+    None if shape, sequence length, micro batch, precision or rate is unknown, and for FP8 and FP4, experts, latent
+    attention and recomputed activations. With gradient accumulation, each micro batch has its share of the optimizer's
+    traffic.
     """
     config, shape = result.training_config, result.model.shape
     rate = result.performance_metrics.tokens_per_second_per_gpu

@@ -12,9 +12,9 @@ One run: consecutive steps are correlated, so n steps count as fewer independent
 into batches (for n rows about 2√n, but 22 to 400), because fast noise hides slow wander in single rows but not in
 batches. It models the batches as an AR(1) process and averages the t interval of the mean over every autocorrelation
 that the rows allow (the marginal posterior of the mean under a flat prior on φ and Jeffreys' prior on level and scale;
-Zellner 1971, chapter 4). With a single estimate of φ, or with batch means, intervals of short and correlated series
-cover too little: see docs/project/calibration.md, which perf/calibration.py writes. The interval covers step noise
-only; another run may differ by more.
+Zellner 1971, chapter 4). With a single estimate of φ, or with ten batches that are taken as independent, intervals of
+short and correlated series cover too little: see docs/project/calibration.md, which perf/calibration.py writes. The
+interval covers step noise only; another run may differ by more.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ def of_runs(
     """Return the mean of log run figures; with two or more hosts, of host means, since runs on one host resemble each
     other.
 
-    figures: one per run, positive, at least two (of at least two hosts, if hosts count). hosts: one per run, None
-    where unknown. resolution: relative standard deviation that rounding leaves in every figure alike, the least that
-    the mean can have. drift: relative amount by which all figures may deviate. Raises ValueError for fewer.
+    figures: one per run, positive. hosts: one per run, None where unknown. resolution: relative standard deviation that
+    rounding leaves in every figure alike; the standard error of the mean is never smaller. drift: relative amount by
+    which all figures may deviate. Raises ValueError for fewer than two figures.
     """
     logs = np.log(np.asarray(figures, np.float64))
     if hosts is not None and counts_hosts(hosts):

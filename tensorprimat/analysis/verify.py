@@ -57,7 +57,7 @@ class Finding:
 def verify(folder: Path, *, logs: Sequence[Path] = ()) -> list[Finding]:
     """Verify every result, cell and series file of a folder and the folders in it.
 
-    logs: further folders for logs of the results, found by name or hash. Raises InputError where the folder is none.
+    logs: further folders for logs of the results, found by name or hash. Raises InputError if `folder` is not a folder.
     """
     if not folder.is_dir():
         raise InputError("no such folder" if not folder.exists() else "a file, not a folder", path=folder)
