@@ -30,9 +30,9 @@ from tensorprimat.core.steps import FloatArray
 NAMED_SHARE = 0.002  # of the clock; a reason for less is not named
 FEWEST_DATED_ROWS = 8  # with dates; with fewer, one slow print or pause may decide, and they refuse nothing
 FEWEST_DATED = 4  # rows with dates: the median of three gaps is not the longest
-MOST_BACK = 0.02  # of the gaps between rows: more that are negative are no clock that was set back
+MOST_BACK = 0.02  # of the gaps between rows: if more are negative, the cause is not a clock that was set back
 _LEAST_SECONDS = 1.0  # time between two readings that printing and stopping may take
-IN_LUMPS = 0.4  # of the steps' time: if rows that follow one another closely hold less, most rows share one date
+IN_LUMPS = 0.4  # of the expected time: if short gaps add up to less, rows were written in batches that share a date
 _STEADY = 0.2  # of the median gap: the middle half of all gaps lies within it
 UNTIMED_SHARE = 0.20  # of the steps: at most so many may precede the first row with a time
 AFTER_LAST_ROW = "after the last row"

@@ -28,7 +28,7 @@ OF_RATES = (
     ("reported_tokens_per_second_per_gpu", "tokens", True),
     ("reported_samples_per_second_per_gpu", "samples", True),
 )
-"""Rate, the work of a step by which it gives a time, and True if that needs the number of GPUs."""
+"""Column of a rate, column of the work that it divides to give a time, and True if this needs the number of GPUs."""
 Reason = tuple[str, float]
 """(name, seconds): time that a clock holds in addition to the measured pace; negative where it holds less."""
 
@@ -102,8 +102,9 @@ class AuditRows:
     def pauses(self) -> list[Reason]:
         """Return the time between the dates of neighbouring rows that the later row does not count.
 
-        An excess that most rows share is not a pause: it says that the time of a row is not the time of its steps. The
-        gap that a row counts as its interruption may lie before the row above it: that one was written late.
+        An excess that most rows share is not a pause: it shows that the time of a row is not the time of its steps. If
+        the row before an interrupted one was written late, the gap of the interruption precedes that row; it is moved
+        to the row that counts it.
         """
         if not np.isfinite(self.ended_at).any():
             return []

@@ -217,8 +217,8 @@ def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | N
 def variants(device_name: str | None) -> tuple[Gpu, ...]:
     """Return every entry that a name may mean: several where it leaves the variant open, none where it is unknown.
 
-    If no entry has a name with the size and kind of memory, the entries of the name without them count whose memory
-    has that size. If the whole name means none, its only part in brackets counts.
+    If no entry has the whole name, size and kind of memory are removed from it; of the entries with the shorter name,
+    those whose memory has that size are returned. If there are none, the only part in brackets is tried likewise.
 
     >>> [gpu.name for gpu in variants("AMD Instinct MI355X 288GB HBM3e")], variants("AMD Instinct MI355X 64GB HBM3e")
     (['MI355X'], ())

@@ -69,9 +69,9 @@ class Elapsed:
     resolution: float
     """Resolution of one clock reading, in seconds."""
     by: Literal["index", "line"] = "index"
-    """Column of the steps that finds a reading; by their lines, rows of several segments keep theirs apart."""
+    """Column of the steps by which a reading is found: "line" where step numbers repeat in several segments."""
     of_calls: bool = False
-    """True for the moments at which a logger was called, of which dates inside the rows are another spelling."""
+    """True if the readings are the moments at which a logger was called, which dates inside the rows state, too."""
 
     def of(self, steps: Steps) -> FloatArray:
         """Return the reading at the end of each row, NaN where unknown; (rows,)."""
@@ -124,7 +124,7 @@ class Evidence:
     elapsed: Elapsed | None = None
     """Clock that the rows state, which the audit uses like their dates."""
     dates: Elapsed | None = None
-    """Dates of the rows that lack the year; others are in the steps."""
+    """Dates of the rows if they lack the year; dates with a year are in the steps."""
 
 
 def together(clocks: Sequence[Elapsed | None]) -> Elapsed | None:

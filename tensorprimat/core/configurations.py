@@ -33,7 +33,7 @@ class Configuration:
     sequence_length: int
     source: str
     note: str | None = None
-    """Remark that belongs to every result of the row: no vendor publishes its values."""
+    """Remark for every result of the row, for example that no vendor publishes its values."""
     engine: str | None = None
     """The only engine that the row is for; None for every engine."""
 
@@ -107,7 +107,7 @@ def find_configurations(
 
 
 def contradicted_values(config: TrainingConfig, row: Configuration) -> list[str]:
-    """Return the values that a configuration states and a row of a methodology contradicts, one phrase for each."""
+    """Return a phrase for each value of a training's configuration that differs from a row of a methodology."""
     return [
         f"{key} {stated} instead of {getattr(row, key)}"
         for key in OF_A_METHODOLOGY

@@ -13,7 +13,7 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.processes import usable_cores
 
 WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
-WORTH_BEGINNING_BYTES = 2**26  # hashed in less time than importing a reader takes
+WORTH_BEGINNING_BYTES = 2**26  # a smaller file is hashed in less time than importing a reader takes
 DIGEST_BLOCK_BYTES = 2**20  # stays in the cache of a core from reading to hashing
 
 

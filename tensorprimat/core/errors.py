@@ -102,7 +102,7 @@ class MissingPackageError(TensorPrimatError):
 
 
 class RunError(TensorPrimatError):
-    """A training process failed; its output is kept and the message says where."""
+    """A run could not start, failed, was interrupted, or could not save its result."""
 
 
 class OutOfMemoryError(RunError):

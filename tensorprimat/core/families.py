@@ -64,7 +64,10 @@ class Family:
 
 
 def positive_entry(config: Config, *names: str, default: int | None = None) -> int:
-    """Return the first entry that is present. Raises UsageError if none is, or if it is not a positive whole number."""
+    """Return the first entry that is present, else the default.
+
+    Raises UsageError if it is not a positive whole number, or if it is absent and has no default.
+    """
     for name in names:
         value = config.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:

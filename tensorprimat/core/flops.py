@@ -94,8 +94,8 @@ def convention_named(name: str) -> Convention:
 def per_token(shape: ModelShape, sequence_length: int, convention: str = DEFAULT_CONVENTION) -> int:
     """Return the training FLOPs (forward and backward) of one token in a sequence of this length.
 
-    Only `megatron` counts the pairs that attention really visits, so only it honours a sliding window; the others
-    charge every pair by definition. Raises UsageError for an unknown convention.
+    Only `megatron` counts the pairs that attention really visits, so only it honours a sliding window. By definition
+    `6n` charges no pair, and the others every pair. Raises UsageError for an unknown convention.
 
     >>> from tensorprimat.core.models import find_preset
     >>> per_token(find_preset("llama").shape, 8192)

@@ -26,7 +26,7 @@ WEIGHT_BYTES = 2  # BF16; in FP8 a copy by rows and one by columns, of one byte 
 GRADIENT_BYTES = 2  # reduced in BF16, as NVIDIA's performance settings have it; 4 where they are reduced in float32
 STATE_BYTES = 12  # float32 weights and both moments of Adam, split over the ranks
 COPIED_GRADIENT_BYTES = 4  # float32 gradients that the optimizer steps with, split over the ranks
-BF16_BYTES = 2  # BF16
+BF16_BYTES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,8 @@ class MegatronCore:
         return window is not None and window < spec.sequence_length
 
     def uneven_split(self, spec: RunSpec) -> tuple[tuple[str, ...], str, int] | None:
-        """Return the parallel sizes by which Megatron Core cannot divide the model, what they divide, and its number.
+        """Return the parallel sizes by which Megatron Core cannot divide the model, the parts that they divide
+        ("layers"), and the number of these parts; None if every size divides the model.
 
         Megatron Core 0.15 divides key-value heads by the tensor parallel size and layers by the pipeline's. Transformer
         Engine divides the heads by the context parallel size, too, where ranks exchange heads (see

@@ -30,7 +30,7 @@ PREFLIGHT_FOLDER = "preflight"
 
 
 class PreflightSpec(Record):
-    """One preflight on the nodes of a cluster, for the process that sends it and for its ranks."""
+    """Settings of a preflight on the nodes of a cluster: the submitting process writes them, the ranks read them."""
 
     model: Literal["preflight"] = "preflight"
     """Name of the job, where a training has its model."""
@@ -171,7 +171,7 @@ class Preflight(Record):
     def below(self, share: float) -> tuple[str, ...]:
         """Return a sentence for each GPU that reaches less than a share of the median GPU of all nodes.
 
-        A GPU without others is compared with the best published product of its kind.
+        A single GPU is compared with the best published product of its kind; without one, a sentence says so.
         """
         if len(self.devices) < 2:
             return self._below_published(share)
@@ -213,7 +213,7 @@ def _median(checks: Sequence[DeviceCheck]) -> float:
 
 
 def _file_name(preflight: Preflight) -> str:
-    """Return the name of a preflight's file; a newer one of the machine, device and number of processes has it too."""
+    """Return the name of a preflight's file, the same for every preflight of a machine, device and process count."""
     words = [preflight.host, preflight.device_name or preflight.platform, preflight.device]
     if preflight.world_size > 1:
         words.append(f"{preflight.world_size}-processes")

@@ -101,7 +101,7 @@ def seconds_together(values: Iterable[float | None]) -> Form:
 
 
 _LEAST_SECONDS = 0.1  # shorter durations are in milliseconds
-MOST_MILLISECONDS = 10.0  # seconds; durations shown with one of at least so many are in seconds
+MOST_MILLISECONDS = 10.0  # seconds; if the longest of several durations is not shorter, all are shown in seconds
 
 
 def short_seconds(value: float) -> str:

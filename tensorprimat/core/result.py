@@ -186,7 +186,7 @@ class Model(Record):
     name: str | None = None
     """Name of the model, as the user or the log spells it: llama, Qwen3-30B-A3B …"""
     preset: str | None = None
-    """Size of a built-in model: full or tiny."""
+    """Size or version of a built-in model: full, tiny, v0.3 …"""
     shape: ModelShape | None = None
     parameters: Count = None
     """Parameters of the whole model, all experts included."""

@@ -21,7 +21,7 @@ Kind = Literal["count", "number", "word", "upper", "text"]
 """Form of a value. count: whole number. number: shown with six digits at most. word: compared in lower case. upper:
 shown in upper case. text: shown as it is, a truth value as yes or no."""
 Applies = Literal["always", "several GPUs", "FP8", "Megatron", "where stated"]
-"""Results to which a setting applies: elsewhere a value that one side leaves out is not a difference."""
+"""Results that have the setting. Elsewhere, two sides that both leave it out can still be identical."""
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 TRAINED_PRECISIONS: tuple[str, ...] = get_args(Precision)

@@ -21,7 +21,7 @@ class RunSpec(Record):
     """One run of one model on one engine. Every value is explicit: nothing is inherited from a recipe's defaults."""
 
     model: str
-    """llama, qwen or mistral."""
+    """llama, qwen or mistral, or the name of a model that `config` defines."""
     preset: str
     """Name of the shape in tensorprimat.core.models: the real one, or tiny."""
     engine: str

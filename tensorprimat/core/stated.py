@@ -42,7 +42,7 @@ FACT_FLAGS = {name: settings.flag(name) for name in (*settings.OF_A_LOG, "warmup
 
 ALL_FLAGS = {**FACT_FLAGS, "gpu": "--gpu", "model_name": "--model-name", "preset": "--preset", "shape": "--shape"}
 ANSWERS = {"preset": ("--preset", "--shape"), "shape": ("--preset", "--shape")}
-"""Fields of UserFacts → flags whose advice they follow, where that is not only their own."""
+"""Fields of UserFacts → the flags whose advice a stated field answers; for other fields, its own flag."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ def with_parallelism(config: TrainingConfig) -> TrainingConfig:
 
 
 def _device(result: Result, config: TrainingConfig, facts: UserFacts, notes: _Notes) -> tuple[Any, GpuInfo]:
-    """Return platform and device. The platform is the log's own; a stated device gives it only where there is none."""
+    """Return platform and device. A stated device sets the platform if the log has none or names another device."""
     platform, device = result.platform, result.gpu_info
     if facts.gpu:
         known, vendor = device.device_name, platform_of(facts.gpu)
@@ -285,9 +285,9 @@ def identified(model: Model) -> Model:
 
 
 def with_work(steps: Steps, config: TrainingConfig) -> Steps:
-    """Fill samples and tokens of a step where rows carry the one and the sequence length gives the other.
+    """Fill the tokens of a step where rows state samples only and the sequence length is known.
 
-    A rate per GPU becomes a rate over all GPUs where their number is known.
+    Samples/s per GPU become samples/s over all GPUs where their number is known.
     """
     if not len(steps):
         return steps
@@ -353,8 +353,8 @@ def with_rates(
 ) -> PerformanceMetrics:
     """Fill the rates that follow from a file's or log's means and the configuration.
 
-    before: the configuration that the rates rest on so far; a rate that rests on a value which is another one now is
-    computed anew.
+    before: the configuration that the present rates follow from. A rate is computed anew if one of its settings has
+    changed.
     """
     changed = {
         name

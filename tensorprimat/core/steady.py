@@ -1,4 +1,6 @@
-"""Detection of the end of warm-up and of outliers, from the step times alone. At least the first row is warm-up.
+"""Detection of the end of warm-up and of outliers, from the step times alone.
+
+At least the first row is warm-up, unless it covers so many steps that dropping it would cost too much (`warm_up_rows`).
 
 There are two questions, each with its own method.
 
@@ -58,7 +60,8 @@ def find_steady(seconds: np.ndarray) -> Steady:
 
     seconds: shape (rows,), in the order of time; NaN rows (interrupted, unknown) are skipped. Row 0 never counts. A
     series that does not settle keeps the rows after its ramp, at least half of all rows, and has settled=False. A
-    series of more than LONGEST rows is examined in means of neighbouring rows, and row by row only at its beginning.
+    series of more than LONGEST_SERIES rows is examined in means of neighbouring rows, and row by row only at its
+    beginning.
     """
     if len(seconds) > LONGEST_SERIES:
         size = -(-len(seconds) // LONGEST_SERIES)
@@ -81,10 +84,10 @@ def find_steady(seconds: np.ndarray) -> Steady:
 
 
 def warm_up_rows(steady: Steady, seconds: np.ndarray, covers: np.ndarray) -> int:
-    """Return how many rows to drop as warm-up: those that were detected, at least the first row.
+    """Return how many rows to drop as warm-up: those that were detected, and in general at least the first row.
 
-    A first row of many steps that holds more than SPARED_SHARE of the work stays, unless it is slower than every other
-    row: the start-up of one step does not take half of a run with it. covers: optimizer steps of each row.
+    A first row of several steps with more than SPARED_SHARE of the work stays, unless it is slower than every other
+    row: otherwise the start-up of one step could cost half of the run. covers: optimizer steps of each row.
     """
     start = max(1, steady.start)
     if start > 1 or len(seconds) < 2 or covers[0] <= max(1.0, SPARED_SHARE * float(covers.sum())):

@@ -220,11 +220,11 @@ class Steps(Sequence[Step]):
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """Return names of the fields that at least one row carries."""
+        """Return the names of the stored fields; after `take`, the remaining rows may all lack a value."""
         return tuple(name for name in COLUMNS if name in self._columns)
 
     def has(self, name: str) -> bool:
-        """Return True if at least one row has a value for the field."""
+        """Return True if the field is stored; after `take`, the remaining rows may all lack a value."""
         return name in self._columns
 
     def column(self, name: str) -> np.ndarray:
@@ -334,7 +334,7 @@ _FILLS: Mapping[str, tuple[str, float]] = {
 
 
 class StepsBuilder:
-    """Collects `Step`s into columns without keeping the objects."""
+    """A builder of `Steps`, which puts each `Step` into columns without keeping the object."""
 
     def __init__(self) -> None:
         self._length = 0

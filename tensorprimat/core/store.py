@@ -68,8 +68,8 @@ def save(
     """Write a result as the latest of its benchmark and into history; an incomplete one into history alone.
 
     stamp: `new_stamp()` of this invocation; saving again under the same stamp replaces this invocation's own files.
-    written: files that this invocation wrote, when it reads logs: none of them is replaced, nor any other file but the
-    result of the same log.
+    written: for a command that reads logs, the files that it has written so far. Then a file is replaced only if it is
+    the result of the same log and not in `written`.
     Returns the file that now contains the result. Raises OSError where the folder cannot be written.
     """
     latest = _place(result, folder, default_engine=default_engine, written=written)

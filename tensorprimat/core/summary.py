@@ -31,9 +31,9 @@ def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[S
 
     warmup_steps: optimizer steps declared as warm-up: 0 counts every row, otherwise the least that is dropped; more are
     dropped where the step times of the runs show a longer warm-up. None finds its end from the data alone, where the
-    first step never counts. Every segment has a warm-up of its own. Of several segments (a log with restarts) the one
-    with most optimizer steps is measured, the later one of equals, together with those that resume where another ended,
-    if their step times agree with its own.
+    first row is dropped, too (for an exception see `warm_up_rows`). Every segment has a warm-up of its own. Of several
+    segments (a log with restarts) the one with most optimizer steps is measured, the later one of equals, together with
+    those that resume where another ended, if their step times agree with its own.
     """
     return steps.once(("select_measured", warmup_steps), lambda: _select(steps, warmup_steps))
 
@@ -236,7 +236,7 @@ def summarise(result: Result) -> Result:
 
 
 def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
-    """Return all rows with the work of a step, as far as it is known, which of them are measured, and these."""
+    """Return all rows with the known work of a step filled in, the selection of each run, and the measured rows."""
     config, steps = result.training_config, result.steps
     selections = select_measured(steps, warmup_steps=config.warmup_steps)
     if not steps.has("tokens") and config.global_batch_size and config.sequence_length:

@@ -372,7 +372,7 @@ _UNIT_OF_WORK = {"its tokens": "tokens", "its samples": "samples"}
 
 
 def work_of(steps: Steps, rate: str, usable: np.ndarray) -> tuple[FloatArray, str]:
-    """Return the work of one step of each usable row, by which its rate counts, and its name in words.
+    """Return the work of one step of each usable row, which is the weight of its rate, and its name in words.
 
     A row that does not state it has the mean weight of the others; if no row states it, all have equal weight.
     """

@@ -37,9 +37,9 @@ LONG = 0.25  # share of the rows; the rest of a longer decay counts even if too 
 TOLERABLE = 1e-3  # relative size of a remaining decay that needs no further cut
 LONGEST_CURVE = 2000  # rows; a longer curve is averaged to at most this many
 MOST_OF_FEW = 0.4  # share of a short run; after a longer warm-up too few rows are left to show that it is over
-KEPT = 2**14  # runs whose warm-up is remembered, and LONGEST_KEPT their rows: 130 MB at the very most
+KEPT = 2**14  # runs of up to LONGEST_KEPT rows whose warm-up is remembered: at most 130 MB in each of two caches
 LONGEST_KEPT = 1000
-AS_NOISE = 1.5  # standard errors within which a difference is that of most level runs
+AS_NOISE = 1.5  # standard errors; in most level runs, two means differ by less
 REPLICATED = 0.02  # p of the t test over runs
 
 
@@ -227,7 +227,7 @@ def _decay(curves: Floats, *, start: int, half: int, is_long: bool) -> _Decay:
     decays = np.abs(fit.amplitudes[:, None]) * shapes
     decays = decays[fit.squares_left <= fit.left * (1 + worse)]  # few rows leave the decay time uncertain
     remaining = np.cumsum(decays[:, ::-1], axis=1)[:, ::-1] / np.arange(shapes.shape[1], 0, -1)  # mean from each row on
-    if is_shown:  # the rows show a decay down to the last of them; one that was cut off before them they do not show
+    if is_shown:  # the fitted rows show only how far the decay falls up to the last row
         remaining = np.minimum(remaining, decays - decays[:, -1:])
     remaining = remaining.max(axis=0)[start - first :]
     last = max(0, min(half, len(mean) - FEWEST_FOR_DECAY // 2) - start)
