@@ -60,7 +60,7 @@ def read(
     Raises:
         NotALogError: The file has neither a measured step nor a reported rate.
         ContradictionError: The log's own clock contradicts its rows.
-        InputError: The file cannot be read.
+        InputError: The file cannot be read, changed while it was read, or has no training with this number.
         UsageError: No format has this name.
 
     """
@@ -75,7 +75,7 @@ def read_each(
 
 
 def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choice: Any) -> list[Result]:
-    """Read a log by the first possible format that measures something. choice: see assemble.join."""
+    """Read a log with the first possible format that finds a time or a rate. choice: see assemble.join."""
     with _log(path) as log:
         hashing, folds = None if log.is_folder else digest.digest_of(log.path), _folds(log)
         read = partial(_read_as, log, folds=folds, hashing=hashing, facts=facts or UserFacts(), choice=choice)
@@ -106,7 +106,7 @@ def _read_as(
     facts: UserFacts,
     choice: Mapping[str, Any],
 ) -> list[Result]:
-    """Read a log by one format. Raises NotALogError where it measures nothing, and ContradictionError."""
+    """Read a log with one format. Raises NotALogError if it finds no time or rate, and ContradictionError."""
     with regular.reading(log.name, f"the reader of {format.name}"):
         results = assemble.join(log, format, [*warnings, *folds], facts, **choice)
     informative = [result for result in results if assemble.has_content(result)]
@@ -201,7 +201,7 @@ _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| {0,8}[\d.]{1,12}[kMG]?/[\d.]{1,12}
 _BREAKDOWN = re.compile(r"\btime \(ms\) \| (?:fwd|bwd|step|optimizer_)\w*: ")  # DeepSpeed's wall_clock_breakdown
 _RL_OF_TORCHTITAN = re.compile(r"\bTrain \| Step: {1,4}\d{1,9}  .{0,400}(?:\b(?:loss|rollout_reward|timing)/)")
 BAR_BYTES = 2**14  # of the end of a log, which contain a bar's last drawing
-FEWEST_TIMED = 3  # rows; fewer might have lacked a time because the first never counts
+FEWEST_TIMED = 3  # rows; with fewer, the reason may be that the first row never counts
 NO_TIME = "step times are unknown"  # part of the warning of a reader that found rows without times
 
 

@@ -24,7 +24,7 @@ MOST_TEXTS = 10_000  # settings
 
 
 def add_texts(items: Iterable[tuple[str, Any]], texts: dict[str, str]) -> None:
-    """Add settings to texts by their last name, those of sections too; the first of a name counts."""
+    """Add settings to texts by the last part of their names, sections included; of equal names the first counts."""
     waiting = list(items)
     while waiting and len(texts) < MOST_TEXTS:
         name, value = waiting.pop(0)
@@ -35,7 +35,7 @@ def add_texts(items: Iterable[tuple[str, Any]], texts: dict[str, str]) -> None:
 
 
 def configure(reading: Reading, texts: Mapping[str, str], *, of: str) -> None:
-    """Take settings, the model and the device from arguments by name. of: their source, for a note."""
+    """Take settings, the model and the device from arguments by name. of: name of their source."""
     config = reading.training_config
     for name, field_name in ARGUMENTS.items():
         if value := whole(texts.get(name)):

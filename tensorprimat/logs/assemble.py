@@ -1,4 +1,4 @@
-"""Build a `Result`, with every figure, from the `Reading` of a log, and audit it."""
+"""Assembly of a `Result`, with every figure, from the `Reading` of a log, and its audit."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def has_content(result: Result) -> bool:
 
 
 def _reported_means(reported: Reported, config: TrainingConfig) -> PerformanceMetrics:
-    """Return figures of a log that has only means for the whole run; one with rows gets its figures from them."""
+    """Return the means of the whole run that the log states, as figures; a log with rows gets computed ones instead."""
     means = PerformanceMetrics(
         avg_step_time_seconds=reported.step_time_seconds,
         tokens_per_second=reported.tokens_per_second,
@@ -183,7 +183,8 @@ def with_digest(result: Result, format: Format, hashing: Digest | None) -> Resul
 def audited(result: Result, name: str) -> Result:
     """Return the result with its audit; an unexplained contradiction is its first warning.
 
-    name: of the log, for a refusal. Raises ContradictionError where more than a fifth of the headline is unexplained.
+    name: of the log, for the error. Raises ContradictionError if a clock of the log contradicts the step times so much
+    that no figure can be trusted.
     """
     selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
     found = audit.findings(result, selections)

@@ -1,10 +1,11 @@
-"""NeMo Automodel's training.jsonl and Meta Lingua's metrics.jsonl, with the other work that their folders show.
+"""NeMo Automodel's training.jsonl and Meta Lingua's metrics.jsonl, with validations and checkpoints of their folders.
 
-The time of a step (its tokens over its rate) runs from the end of the step before, so that of the first step after a
-validation or the saving of a checkpoint includes it. training.jsonl holds neither; the folder does: validation.jsonl
-(validation_NAME.jsonl for each of several sets) with the step and moment of each, and a folder epoch_N_step_N for each
-checkpoint that was kept (recipes/llm/train_ft.py and base_recipe.py, August 2026). Lingua's rate counts a checkpoint
-likewise; beside metrics.jsonl stands checkpoints/0000000500 (apps/main/train.py and lingua/checkpoint.py, 2024).
+The time of a step (its tokens over its rate) begins at the end of the step before. So the first step after a validation
+or the saving of a checkpoint includes that work. training.jsonl does not mention it, but the folder of training.jsonl
+does: validation.jsonl (validation_NAME.jsonl for each of several sets) has the step and moment of each validation, and
+a folder epoch_N_step_N exists for each checkpoint that was kept (recipes/llm/train_ft.py and base_recipe.py, August
+2026). Lingua's rate includes the saving of a checkpoint, too; the folder of metrics.jsonl has checkpoints/0000000500
+(apps/main/train.py and lingua/checkpoint.py, 2024).
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ _VALIDATION = re.compile(r"validation(?:_.{1,100})?\.jsonl")
 def with_interruptions(
     log: Log, steps: Steps, moments: np.ndarray, evaluations: Iterable[int]
 ) -> tuple[Steps, list[str]]:
-    """Return the rows with the first one after each validation and checkpoint marked; a warning if slow rows remain
-    whose reason nothing shows.
+    """Return the rows with the first one after each validation and checkpoint marked; a warning if some rows are slow
+    and neither the table nor its folder shows a validation or checkpoint.
 
     moments: when each row was logged, in seconds since 1970, (rows,); NaN where unknown. They tell a validation of one
     attempt from that of another, because a training that resumes appends to its files. evaluations: steps at which the
-    table itself, as W&B keeps it, holds a validation.
+    table itself contains a validation, as tables of W&B do.
     """
     index, interrupted = steps.column("index"), steps.column("interrupted_by").copy()
     is_known = False
@@ -82,7 +83,7 @@ def _mark(interrupted: np.ndarray, rows: np.ndarray, kind: str) -> None:
 
 
 def _after_step(index: np.ndarray, step: int) -> np.ndarray:
-    """Return the rows that follow the one of a step, or the place of a missing one; of a resumed training several."""
+    """Return the rows that are the first after a step, which may have no row; a resumed training may have several."""
     before = np.concatenate([index[:1] - 1, index[:-1]])
     return np.flatnonzero((before <= step) & (step < index))
 

@@ -14,17 +14,18 @@ from tensorprimat.core.terms import RATES
 _FLOPS = ("reported_tflops_per_gpu", "reported_mfu")
 """Printed rates of arithmetic; multiplied by the step time they are the work of a device in a step."""
 WHOLE_RATIO = 0.005  # how near the ratio of two rates must be to a whole number of GPUs
-MOST_GPUS_BY_RATIO = 64  # beyond, the tolerance is 0.1 GPUs: WHOLE_RATIO of the number comes near half a GPU
+MOST_GPUS_BY_RATIO = 64  # above it the tolerance is 0.1 GPUs, because WHOLE_RATIO of it comes near half a GPU
 STEADY_ROWS = 3  # of equal work, before and after a change
 SAME_WORK, _OTHER_WORK = 0.03, 0.2  # shares of the work of a step: rounding, and another batch or length
 MANY = 1000  # an amount from which on its fraction is not shown
-LEVEL_ROWS = 0.8  # of the rows are near their level; the others are slow steps whose rate is a mean
+LEVEL_ROWS = 0.8  # least share of rows near their level; the others may be slow steps whose rate is a mean
 
 
 def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
-    """Yield (row, reason) where the work of a step changes for good: a smaller batch, or other tokens by the rates.
+    """Yield (row, reason) where the work of a step changes for good.
 
-    Only for logs whose rows are in the order of their lines. A batch that grows is a ramp-up.
+    The signs are a smaller batch, and another number of GPUs, of tokens, or of operations by a rate and the step time.
+    A batch that grows is a ramp-up. It yields nothing if rows are not in the order of lines.
     """
     lines = steps.column("line")
     if not (lines > 0).all() or (np.diff(lines) <= 0).any():
@@ -54,7 +55,7 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
 
 
 def _stays_level(work: np.ndarray, shifts: list[int]) -> bool:
-    """Return True if most rows between the shifts are near one level: else the rates do not follow the times."""
+    """Return True if most rows between two shifts are near one level; if not, rates and step times do not agree."""
     near = 0
     for stretch in np.split(work, shifts):
         known = stretch[np.isfinite(stretch)]
@@ -72,7 +73,7 @@ def of_level(amounts: np.ndarray, steps: Steps, what: str) -> Iterator[tuple[int
 
 
 def level_of(amounts: np.ndarray) -> float | None:
-    """Return the amount that all steps share, but for rounding; None where they differ or are unknown."""
+    """Return the amount that all steps share, except for rounding; None where they differ or are unknown."""
     known = amounts[np.isfinite(amounts)]
     steady = len(known) >= STEADY_ROWS and np.ptp(known) <= SAME_WORK * known.min()
     return float(np.median(known)) if steady else None
@@ -81,15 +82,15 @@ def level_of(amounts: np.ndarray) -> float | None:
 def _other_tokens(tokens: np.ndarray) -> Iterator[tuple[int, bool]]:
     """Yield (row, True if another training begins there) where the tokens of a step reach another level.
 
-    A level that grows is a ramp-up, unless the row between both levels belongs to neither: the total of another
-    training begins there.
+    A level that grows is a ramp-up, unless a row between both levels belongs to neither: its tokens are the difference
+    of two trainings' totals, so another training begins there.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         jumps = np.abs(np.diff(np.log(tokens), prepend=np.nan, append=np.nan)) > _OTHER_WORK
     spikes = jumps[:-1] & jumps[1:]
     levels = np.where(spikes, np.nan, tokens)
     for row in _shifts(levels):
-        last = int(np.flatnonzero(np.isfinite(levels[:row]))[-1])  # rows between both levels open the second
+        last = int(np.flatnonzero(np.isfinite(levels[:row]))[-1])  # a row between both levels begins the second
         yield last + 1, bool(spikes[last + 1 : row].any() or levels[row] < levels[last])
 
 
@@ -126,9 +127,9 @@ def _gpus(steps: Steps) -> np.ndarray:
 
 
 def whole_gpus(steps: Steps, batch: int | None = None) -> int | None:
-    """Return the GPUs by which every row divides its rate over all of them; None where rounding leaves a doubt.
+    """Return the number of GPUs by which all rows divide the rate over all GPUs; None where rounding leaves a doubt.
 
-    batch: sequences of a step, which with its time are a rate over all GPUs too.
+    batch: sequences of a step, which give the rate over all GPUs together with the step time where no row states it.
     """
     ratios = _gpus(steps)
     if batch and not np.isfinite(ratios).any():
@@ -163,7 +164,7 @@ def _shifts(work: np.ndarray) -> list[int]:
 
 
 def of_speed(steps: Steps) -> Iterator[str]:
-    """Yield a warning about a batch that grows, and the first row from which on equal work takes another time."""
+    """Yield warnings about a batch or tokens of a step that change, and about the first change of pace."""
     samples = steps.column("samples")[np.isfinite(steps.column("samples"))]
     if len(samples) and (samples != samples[0]).any():
         yield f"global_batch_size: grows from {count(samples.min())} to {count(samples.max())} in the log"

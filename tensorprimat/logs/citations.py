@@ -1,7 +1,7 @@
 """For each setting, the first line of a log that states its value, found with the reader.
 
 Nothing is searched for by name. The reader is run on fewer and fewer lines; the line without which the value disappears
-states the fact, so a citation holds for every format and never names a line that only looks like it. A value that
+states the fact. So this works for every format, and never cites a line that only looks like a statement. A value that
 follows from two lines (nodes × devices) has two citations. `of_settings` looks for all settings at once and gives up
 early: it is for every log that is read, `stating` for one setting that `--explain` names.
 """
@@ -114,7 +114,7 @@ def _place(
 
 @dataclass(frozen=True, kw_only=True)
 class _Lines:
-    """The lines of one training that are looked through: number and place of each; columns of shape (lines,)."""
+    """The lines of one training in which settings are searched: number and place of each; columns of shape (lines,)."""
 
     log: Log
     number: np.ndarray

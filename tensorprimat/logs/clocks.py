@@ -66,7 +66,7 @@ class TimeMark(NamedTuple):
     loss: float | None = None
     learning_rate: float | None = None
     interrupted_by: str = ""
-    """Work announced since the previous row."""
+    """Validation or checkpoint announced since the previous row; empty for none."""
 
 
 StampPlaces = dict[str, slice]
@@ -138,10 +138,10 @@ def written_at(text: str) -> Moment | None:
 
 
 def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
-    """Yield rows timed by the clock between marks; the first row of a stretch and too short rows have no time.
+    """Yield rows timed by the clock between marks; the first of a stretch has no time, and too short rows are merged.
 
-    A number that does not grow is another rank's row, or a restart where it goes back. After a pause that is far
-    longer than all others another segment begins.
+    A row that repeats the number before it is another rank's, and is left out; where the number goes back, the training
+    restarted. Another segment begins after a pause (`longest_gap`).
     """
     for segment, stretch in enumerate(_between_pauses(list(marks))):
         for row in _of_stretch(stretch):

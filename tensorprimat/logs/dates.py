@@ -23,7 +23,7 @@ _LOOKED_AT = 3  # rows; if none of them has a stamp, the others are not looked f
 def with_dates(log: Log, reading: Reading) -> Reading:
     """Return the reading with the date of each row, if the lines carry dates and the reader stored none itself.
 
-    Stamps without a year become a clock of the audit alone.
+    Stamps without a year give the rows no dates; only the audit uses them, as a clock.
     """
     steps, stated = reading.steps, reading.evidence.elapsed
     known = steps.has("ended_at") or (stated is not None and stated.of_calls) or reading.timing == "timestamps"

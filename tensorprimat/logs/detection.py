@@ -13,7 +13,7 @@ from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, window_of, without_controls
 
 TABLE_BYTES = 2**14  # of the beginning of a table of numbers
-FEWEST_ROWS = 3  # of a format to which others yield; with fewer they do not, as the first row never counts
+FEWEST_ROWS = 3  # that a format needs for others to yield to it, because its first row never counts
 _NEEDLES = dict.fromkeys(needle for format in FORMATS for needle in format.needles)
 """The needles of all formats, each once: formats share some."""
 
@@ -26,7 +26,7 @@ class Detection:
     rows: int
     """Rows found in the part of the log that was examined."""
     others: tuple[tuple[Format, int], ...] = ()
-    """Formats that found rows too: no more of them, or they yield to this one."""
+    """Formats that found rows, too: as many at most, or more if they yield to this one."""
 
 
 def detect_format(log: Log) -> Detection | None:
@@ -48,10 +48,10 @@ def detect_format(log: Log) -> Detection | None:
 
 
 def _present(block: bytes) -> set[bytes]:
-    """Return the needles that a block contains.
+    """Return the needles (`Format.needles`) that a block contains.
 
     Of lines that differ in digits alone only one is searched: a search for all needles in a whole block takes longer
-    than reading it. A needle with a line break is that of a table of numbers, which fills its file from the beginning.
+    than reading it. A needle with a line break is that of a table of numbers, which begins at the top of its file.
     """
     kinds, top = kinds_of(block), block[:TABLE_BYTES]
     return {needle for needle in _NEEDLES if (needle in top if b"\n" in needle else occurs_in(needle, kinds))}

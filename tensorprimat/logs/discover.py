@@ -56,7 +56,7 @@ _RULES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
 def find_logs(models: Sequence[str], *, folders: Sequence[Path] | None = None) -> dict[str, Search]:
     """Return the log of each model: by {MODEL}_LOG, by name, then by content, whatever the file is called.
 
-    folders: where to look (default: `searched_folders`). Raises InputError where a variable names an unreadable file.
+    folders: where to look (default: `searched_folders`). Raises InputError if a variable names no file.
     """
     folders = searched_folders() if folders is None else folders
     every = [path for folder in folders for path in _files(folder)]
@@ -88,7 +88,7 @@ def is_own(log: Log) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files that a log may be by its name, the newest first; a folder that cannot be read has none."""
+    """Yield the files whose names may be those of logs, the newest first; a folder that cannot be read has none."""
     try:
         dated = [
             (entry.stat().st_mtime, entry.name)
@@ -137,7 +137,7 @@ def _by_name(model: str, files: Sequence[Path], searched: tuple[str, ...]) -> Se
 
 
 def _by_content(models: Sequence[str], files: Sequence[Path], found: dict[str, Search]) -> None:
-    """Enter the newest log that says it trained a model, with the older and the ambiguous ones.
+    """Add the newest log whose content names each model to `found`, with the older and the ambiguous ones.
 
     A reader that knows the model decides; else the only model that the text names with version and size. A text that
     names several models is the log of none of them: it may be about a teacher, a draft or a tokenizer.
@@ -165,7 +165,7 @@ def _by_content(models: Sequence[str], files: Sequence[Path], found: dict[str, S
 
 
 def _flaw(path: Path) -> str | None:
-    """Return the reason why a file cannot be the log, judged by its beginning; None if it may be."""
+    """Return the reason why a file cannot be the log; None if it may be."""
     log = Log(path)
     try:
         if is_own(log):

@@ -21,7 +21,7 @@ from tensorprimat.logs import files
 CHUNK_BYTES = 2**22
 LARGEST_RECORD_BYTES = 2**26  # a larger one is skipped: it is a graph or a picture, never a scalar
 LANE_BYTES = 2048  # of a long content
-MOST_LENGTHS = 32  # of contents in a chunk that are each checked by themselves; scalars have a few
+MOST_LENGTHS = 32  # in a chunk; contents with more lengths are padded to a few widths; scalars have a few lengths
 SHORTEST_PADDED = 16
 _FRAME_BYTES = 16
 _POLYNOMIAL = 0x82F63B78

@@ -179,7 +179,7 @@ def _merged_ranks(
 ) -> Steps:
     """Continue `merged` with rows of several ranks. places: position of each step in `kept`, by stretch.
 
-    again: of the rank that printed all rows so far, hashes of those that it printed twice by their position.
+    again: rank that printed all rows so far → position in `kept` → hash of the row that it printed there last.
     """
     ranks: dict[int | None, _Printed] = {}
     for rank, hashes in again.items():
@@ -227,7 +227,7 @@ def growth_of(total: np.ndarray, steps: Steps) -> np.ndarray:
 
 
 class _Printed:
-    """Numbers of steps in ascending order, each with a whole number: a dictionary in a tenth of its memory."""
+    """Map of step numbers, in ascending order, to whole numbers; it takes a tenth of a dictionary's memory."""
 
     __slots__ = ("numbers", "segment", "values")
 
@@ -267,7 +267,7 @@ def _hash(step: Step) -> int:
 
 
 def _has_other_time(before: Step | None, again: Step) -> bool:
-    """Return True if a number was printed twice with times that no two ranks have of one step."""
+    """Return True if a number was printed twice with times too different for two ranks in one step."""
     if before is None or not before.seconds or not again.seconds:
         return False
     return abs(math.log(again.seconds / before.seconds)) > _OTHER_TIME

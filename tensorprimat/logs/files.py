@@ -90,7 +90,7 @@ _EVENTS = re.compile(rb"[\s\S]{2}\0{6}[\s\S]{4,64}?brain\.Event:")
 
 
 def is_binary(path: Path) -> bool:
-    """Return True for an event or run file, by its opening, and for more control characters than a log has."""
+    """Return True for an event file, a run file of W&B, and a file with more control characters than a log has."""
     zeros = 0
     for chunk in _text_chunks(path, SNIFF_BYTES):
         if not zeros and (_EVENTS.match(chunk) or chunk.startswith(WANDB_OPENING)):

@@ -28,7 +28,7 @@ __all__ = ["Format", "Reading", "UserFacts"]
 class Reading:
     """The content of one log. Each dictionary contains only those fields of its record that the log states.
 
-    A reader fills it while it reads; one that needs more for that adds fields in a class of its own.
+    A reader fills it while it reads; one that must remember more derives a class with further fields.
     """
 
     steps: Steps = field(default_factory=lambda: Steps({}))

@@ -18,7 +18,7 @@ from tensorprimat.logs.format import Format
 def _late(module: str, function: str) -> Callable[..., Any]:
     """Return a function of a reader that imports the reader when it is called.
 
-    All readers together take as long to import as 20 MB of a log to read, because of their expressions.
+    All readers together take as long to import as 20 MB of a log to read, because they compile regular expressions.
     """
 
     def call(*arguments: Any, **named: Any) -> Any:

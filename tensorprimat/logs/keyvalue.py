@@ -33,7 +33,7 @@ from tensorprimat.logs.text import Log
 
 _LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
 LONGEST_SETTING = 2**12
-SAME_SUM = 0.01  # relative: time of a step outside its parts
+SAME_SUM = 0.01  # relative difference between the time of a step and the sum of its parts, at most
 MOST_ROUNDING = 0.03  # of a printed time or rate; the closing audit asks for a reason beyond it
 
 _DIGITS = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?(?:nan|inf)"
@@ -74,7 +74,7 @@ class _Row:
 @dataclass(kw_only=True)
 class _Seen(Reading):
     config: dict[str, Any] = field(default_factory=dict)
-    """Settings that the lines state, those of which others follow among them."""
+    """Settings that the lines state, including those from which others follow."""
     notes: dict[str, None] = field(default_factory=dict)
     drawn: dict[int, float] = field(default_factory=dict)
     """Number of the step → seconds, by a progress bar."""
@@ -147,7 +147,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
 
 
 def _rows(log: Log, dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
-    """Yield the rows that carry a time or a rate (of a sliding window: or a total), in the order of the log."""
+    """Yield the rows with a time or a rate, in the order of the log; with sliding windows, a total counts, too."""
     in_order = log.with_cuts(log.lines_of_one_rank(re.compile(dialect.row).search))
     lines = ((line, text[:_LONGEST_ROW] + _CUT * is_cut) for line, text, is_cut in in_order)
     for row in _blocks(lines, dialect, seen) if dialect.block else _single_lines(lines, dialect, seen):
@@ -425,10 +425,11 @@ def _without(steps: Steps, name: str) -> Steps:
 
 
 def _per_gpu(steps: Steps, config: dict[str, Any], corrected: tuple[int, ...]) -> tuple[Steps, list[str]]:
-    """Return the rows without a rate per data-parallel rank where the number of GPUs is known, else a warning.
+    """Return the rows without a rate per GPU that is one per replica, or a warning if the number of GPUs is unknown.
 
-    It is known if the log states it, or by the rates: since the version `corrected` they are divided by all GPUs,
-    before it by the replicas, whose number gives that of the GPUs with the tensor- and pipeline-parallel sizes.
+    If the log does not state the number, it follows from the rates. Since version `corrected`, the rate over all GPUs
+    divided by the rate per GPU is the number of GPUs. In older versions it is the number of replicas, which is
+    multiplied by the tensor- and pipeline-parallel sizes.
     """
     if not corrected:
         return steps, []

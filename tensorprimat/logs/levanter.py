@@ -44,7 +44,7 @@ def rows_noting_texts(
 
 
 def whole_steps(steps: Steps, hooks: FloatArray) -> tuple[Steps, list[str]]:
-    """Return the rows with the wait for data in their time and the work of each, and a warning about the hooks.
+    """Return the rows with samples, tokens, and the wait for data in their times, and a warning about long hooks.
 
     hooks: seconds of logging, evaluation and checkpoints after each step, (rows,), NaN where unknown.
     """

@@ -34,7 +34,7 @@ _BAR = re.compile(
 def detect(log: Log) -> int:
     if is_lightnings(metrics.header_of(log)):
         return metrics.rows_in_head(log)
-    return int(any(_bar(text) for _, text in log.head()))  # next to rows a bar does not count as one
+    return int(any(_bar(text) for _, text in log.head()))  # 1 at most: a format that finds rows ranks first
 
 
 def read(log: Log) -> Reading:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 LAST_CHARACTERS = 128  # contain the last number of a line and its label
 LEAST_ROWS = 6
-LEAST_SHARE = 0.8  # of the rows that have to show a sign
+LEAST_SHARE = 0.8  # least share of the rows that must show a sign
 LEAST_WIDTH = 20
 KIND_CHARACTERS = 16
 
@@ -28,10 +28,10 @@ _ROW_OF_TABLE = re.compile(r"[\d\s.,;+\-eE]*$")  # numbers alone: rows of a CSV 
 def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
     """Return the width at which all longer lines were cut, or None.
 
-    Rows of that width are cut if the text before their last number differs in width: no framework pads so. Rows
-    in which it has one width are cut if other kinds of lines end at the same column, or if their last number
-    has more decimals where it has fewer digits before the point, and a zero at its end, which a framework that prints
-    so would drop.
+    Most rows have that width. They are cut if their last number begins at different columns: no framework pads rows so.
+    If it begins at one column, they are cut if several other kinds of lines have the same width. They are also cut if
+    the last numbers have more decimals where they have fewer digits before the point, and one ends in a zero: a
+    framework that prints numbers this way drops zeros at the end.
 
     >>> rows = [(n, f"step {n} | loss {1 / n:.9f} | time {n}.123456"[:30]) for n in range(7, 13)]
     >>> cut_width(rows, set(range(7, 13)))
@@ -69,7 +69,7 @@ def _at_end(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def _kind_of(text: str) -> str:
-    """Return the beginning of a line without its numbers, which kinds of lines differ in."""
+    """Return the beginning of a line with 9 for every number: equal for lines of one kind."""
     return re.sub(r"[\d.,]+", "9", text)[:KIND_CHARACTERS]
 
 

@@ -51,7 +51,7 @@ _SAVING = re.compile(r"^Saving .{0,40}checkpoint to ")
 _ARGUMENT = re.compile(r"(?:\b|')(?P<name>\w{1,40})(?:=|': )'?(?P<value>[\w.+-]{1,80})(?![\w.+-]|,\d)")
 RESUMES = "Resuming training from "
 DUMP_OPENS = "{'"  # the first line of the arguments, as pprint writes them
-FIRST_VALIDATION = 30.0  # seconds: Training Time begins before it, and before the example that fine-tuning generates
+FIRST_VALIDATION = 30.0  # seconds; Training Time includes it, and the example that fine-tuning generates
 _LONGEST_ROW = 2**12  # characters of a line in which a row is looked for, from its end
 _LONGEST_LINE = 2**14  # characters of a line in which arguments are looked for
 
@@ -171,8 +171,8 @@ def _time_from_remaining(reading: Reading, rows: Rows, settings: dict[str, str],
 def _clock_of(rows: Rows, last: int | None) -> list[tuple[int, re.Match[str], float, float]]:
     """Return (line, row, seconds since the start of training, their resolution) of the last iterations of steps.
 
-    They follow from the time that remains. last: number of the last planned iteration; none without it, and none after
-    a resume, because the clock leaves out the training before it.
+    They follow from the time that remains. last: number of the last planned iteration. The list is empty if that is
+    None, and after a resume, because the clock leaves out the training before it.
     """
     ending = [(line, match) for line, match in rows if match["ends"] and match["clock"]]
     iterations = [int(match["iter"]) for _, match in ending]
@@ -217,7 +217,7 @@ def _check_by_remaining(reading: Reading, rows: Rows, settings: dict[str, str], 
 
 _COARSEST = 2.0  # seconds: most resolution of the clock that follows from the remaining time
 NEARLY_ALL = 0.02  # of the steps: the last ones may be in no row
-SLOWEST_SHARE, _SAME_TIME = 0.3, 0.15  # mean iteration over the last of a step, which also runs the optimizer
+SLOWEST_SHARE, _SAME_TIME = 0.3, 0.15  # mean iteration over the printed one, which includes the optimizer: 0.3 to 1.15
 
 
 def _last_iteration(config: dict[str, Any], settings: dict[str, str]) -> int | None:

@@ -48,9 +48,7 @@ def read(log: Log) -> Reading:
     count, row, models = 0, None, set[str]()
     for run in _rows(log):
         count += 1
-        if (
-            len(models) <= _MOST_NAMED + 1
-        ):  # to name, to leave out the one that is read, and to tell that there are more
+        if len(models) <= _MOST_NAMED + 1:  # those to name, the one that is read, and one to show that there are more
             models.add(run["model"])
         if run["performance"] and run.get("status", "") != FAILED:
             row = run

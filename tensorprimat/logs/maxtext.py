@@ -41,7 +41,7 @@ from tensorprimat.logs.text import Log
 
 _ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<seconds>{NUMBER})(?=,|\s*$)(?P<fields>.*)")
 _FIELD = re.compile(rf", ([\w/ ]{{1,60}}): ({NUMBER})(?=,|\s)|, (?P<last>[\w ]{{1,60}}): (?P<value>{NUMBER})$")
-"""A rate is never the last of a row: at the end it lacks digits."""
+"""The last number of a row counts only if its name has no slash: a rate at the end of a line was cut."""
 TOLD_PADDING = 0.01  # of the tokens of a step; less is not worth a warning
 MAXTEXT_STEP_TIME = "perf/step_time_seconds"
 """Name of `seconds` in TensorBoard and Weights & Biases."""
@@ -197,9 +197,10 @@ def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list
 def _joined(
     printed: FloatArray, nothing: np.ndarray, interrupted: np.ndarray, seconds: FloatArray
 ) -> dict[str, np.ndarray]:
-    """Return columns in which the last row that waited for nothing after a wait contains the mean time of these rows.
+    """Return columns in which a row with a wait and the rows after it that waited for nothing are joined: the last one
+    covers all their steps and has their mean time.
 
-    The device computes their steps during the wait, so only the sum of their times is that of their steps. printed:
+    The device computes these steps during the wait, so only the sum of the times is that of the steps. printed:
     seconds as they are in the log; nothing: mask of the rows that waited for nothing; interrupted: positions in
     INTERRUPTIONS; each (rows,).
     """
@@ -273,7 +274,7 @@ def _configuration(seen: _Seen) -> dict[str, Any]:
     if "fp8" in quantization:
         config |= {"precision": "fp8", "fp8_recipe": quantization}
     elif quantization not in ("", "None", "none"):
-        return config  # matrix products of int8 and others run at no precision that has a name here
+        return config  # the precision of int8 and other quantizations has no name here
     elif dtype := PRECISION_OF_DTYPE.get(settings.get("dtype", "")):
         config["precision"] = dtype
     return config

@@ -50,7 +50,7 @@ class Merged(NamedTuple):
     """True if the clock is the training's own, not that of calls of a logger."""
 
     def rows(self) -> Steps:
-        """Return the steps once each; if the total training time gives their times, only steps that state it."""
+        """Return each step once; if step times follow from the total training time, only the steps that state it."""
         columns: dict[str, np.ndarray] = {"index": self.steps}
         if self.has_lines:
             columns["line"] = self.lines
@@ -109,7 +109,7 @@ class Merged(NamedTuple):
     def with_tokens(self, steps: Steps) -> Steps:
         """Return the steps with tokens from the growth of their total.
 
-        It is found by line; in a document, which has no lines and no repeated steps, by the number of the step.
+        The total of a step is found by line; in a document, which has no lines and repeats no step, by step number.
         """
         by = "line" if self.has_lines else "index"
         return work.with_tokens(steps, self._totals(), by=by, before_step="total_tokens" not in self.columns)
@@ -119,10 +119,11 @@ class Merged(NamedTuple):
         return work.restarts(steps, self._totals()) if self.has_lines else []
 
     def with_resumes(self, steps: Steps) -> Steps:
-        """Return the steps with another segment from each on with which a process resumed the training.
+        """Return the steps with a new segment from each step on at which a new process resumed the training.
 
-        Its number is the next one, but its clock is far ahead of the step before, and it took far longer than others:
-        kernels were compiled, caches were empty. After an evaluation, a pause is far longer than after others.
+        Such a step has the next number, but it was logged long after the step before, and it took far longer than
+        others: kernels were compiled, caches were empty. A wait with an evaluation is compared with other such waits,
+        if there are enough of them.
         """
         moments, seconds = self.moments(steps), steps.column("seconds")
         at = np.isin(self.steps, self.evaluations) | self.interrupted

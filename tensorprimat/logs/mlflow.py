@@ -92,7 +92,10 @@ def runs(log: Log) -> list[str]:
 
 
 def _of_database(log: Log) -> tuple[ValuesByMetric, dict[str, str]]:
-    """Return the metrics of a run in a database, and its parameters. Raises InputError for several and no choice."""
+    """Return the metrics of a run in a database, and its parameters.
+
+    Raises InputError if several runs have metrics and none is chosen, or if no run has any.
+    """
     path, run = log.path, log.run or mlflow_database.only_run(log.path)
     names = mlflow_database.metric_names(path, run)
     metrics: ValuesByMetric = {name: partial(mlflow_database.metric_entries, path, run, name) for name in names}

@@ -59,7 +59,7 @@ AMOUNTS = {
     "reported_tokens_per_second_per_gpu": "tokens_per_sec_per_gpu",
     "reported_tflops_per_gpu": "TFLOPS_per_GPU",
 }
-"""Field of Step → metric on the line; amounts are above zero or unseen."""
+"""Field of Step → metric on the line; an amount that is not above zero counts as missing."""
 OLD_RESERVED_PEAK = "peak_memory_usage"
 
 _NOTABLE = re.compile(
@@ -157,7 +157,7 @@ def _lines(log: Log, reading: Reading, counts: dict[str, Any]) -> Iterator[tuple
 
 
 def _step_of(line: int, text: str, consumed: dict[int, float]) -> Step | None:
-    """Return one row; a metric that is missing is unseen. None where neither time nor loss is there."""
+    """Return one row, with None for a missing metric; None if the line has neither a time nor a loss."""
     row = _ROW.search(text)
     if row is None:
         return None

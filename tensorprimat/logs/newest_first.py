@@ -26,7 +26,7 @@ def goes_back(values: Sequence[float] | np.ndarray) -> bool:
 
 
 def refuse_steps(log: Log, steps: Steps) -> None:
-    """Raise InputError if the numbers of the rows go back. Dates that do so may be of several logs."""
+    """Raise InputError if the numbers of the rows go back. Dates are not compared: they may be of several logs."""
     lines = steps.column("line")
     order = np.argsort(lines[lines > 0], kind="stable")
     if goes_back(steps.column("index")[lines > 0][order]):

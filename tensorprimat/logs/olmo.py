@@ -75,7 +75,7 @@ _METRICS: dict[str, tuple[str, float]] = {
 _OTHER_WORK = {"checkpoint/save_duration_s": "checkpoint", "throughput/in-loop eval time (s)": "validation"}
 """Metrics of OLMo-core of which one is in a block whose step's time contains that work: its speed monitor runs last."""
 BATCHES_PER_SECOND = "throughput/device/BPS"
-"""Of OLMo-core, whose batch is an optimizer step: one over the time of the step."""
+"""Batches per second of OLMo-core. A batch is an optimizer step, so this is one over the time of the step."""
 _TOTALS = ("throughput/total_tokens", "throughput/total tokens")
 
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -230,9 +230,7 @@ def _shape(settings: dict[str, str]) -> ModelShape | None:
     if not (width and layers and heads and vocabulary and hidden) or width % heads:
         return None
     if settings.get("block_type") == "moe" or any(name.startswith("moe_") for name in settings):
-        return (
-            None  # of OLMoE; a mixture of experts has another cost, and the numbers of its shared ones are not stated
-        )
+        return None  # OLMoE: a mixture of experts has another cost, and its shared experts are not stated
     gated = settings.get("activation_type") == "swiglu"  # its hidden size counts gate and value together
     return ModelShape(
         num_layers=layers,

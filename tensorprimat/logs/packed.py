@@ -21,7 +21,7 @@ from tensorprimat.core.errors import InputError, MissingPackageError
 MAGIC_BYTES = 10
 MAX_EXPANSION = 300  # logs pack 5 to 60 times; gzip's limit is 1032, that of the others far beyond
 EXPANSION_ALLOWED_BYTES = 256 * 2**20  # no matter the ratio
-PACKED_BYTES = 2**13  # zstd unpacks all it is given at once, up to 32,000 times
+PACKED_BYTES = 2**13  # given to zstd at a time, because it unpacks all of it at once, up to 32,000 times the size
 UNPACKER_BYTES = 2**27  # memory for the window of xz and zstd; their default levels need at most half of it
 
 _MAGIC: Mapping[str, re.Pattern[bytes]] = {

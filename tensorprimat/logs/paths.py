@@ -36,9 +36,9 @@ _WORDS = re.compile(r"[A-Za-z0-9]+")
 
 
 def parts_of(path: str | Path) -> tuple[str, ...]:
-    """Return the names in a path that may state facts: those that the user typed, of an absolute path its end.
+    """Return the names in a path that may state facts: all of a relative path, only the end of an absolute one.
 
-    Folders far above are homes and mounts: /home/amd is not a platform. The parent counts where it is a
+    Folders far above are homes and mounts: /home/amd is not a platform. The parent counts if its name is that of a
     folder of logs.
     """
     typed = Path(os.path.normpath(path))

@@ -54,7 +54,7 @@ PREFIXES = {
 
 _ANY = re.compile(re.sub(r"\?P<\w+>", "?:", "|".join(PREFIXES.values())))
 _EACH = tuple((name, re.compile(expression)) for name, expression in PREFIXES.items())
-MOST_PREFIXES = 16  # launchers within launchers; a line of nothing else takes a copy for each
+MOST_PREFIXES = 16  # launchers within launchers; removing a prefix copies the rest of the line
 _STARTS = frozenset("[(0123456789 wnhgiJFMASOND")  # first characters of prefixes; most lines begin with another one
 _COMPOSE = "  | "  # of docker compose, whose prefix begins with the name of any service
 _COMPOSE_WITHIN = 200

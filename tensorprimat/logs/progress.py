@@ -46,14 +46,14 @@ class DrawnBar(NamedTuple):
     """Seconds since the beginning of the epoch."""
     loss: float | None
     interrupted_by: str
-    """Work announced since the previous drawing."""
+    """Validation or checkpoint announced since the previous drawing; empty for none."""
 
 
 def marks_of(drawings: Sequence[DrawnBar]) -> Iterator[TimeMark]:
     """Yield the steps of a bar with its clock, which is assumed to stop between epochs.
 
     A drawing whose description is of another step than its count is left out: the bar is drawn once before the
-    description changes. Work that is announced at the end of an epoch is in no step.
+    description changes. A validation or checkpoint at the end of an epoch is in no step.
     """
     before, last, interrupted_by = 0.0, None, ""
     for drawn in drawings:

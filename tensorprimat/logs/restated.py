@@ -18,7 +18,7 @@ from tensorprimat.logs.starts import Cut
 from tensorprimat.logs.text import Log, Part
 
 _MOST_BYTES = 8 * 2**20  # between rows; a longer text states settings once, if at all
-MOST_STRETCHES = 100  # read one by one where all of them together state other settings
+MOST_STRETCHES = 100  # that are read one by one if together they state other settings
 ROWS_READ = 5  # enough for a reader to recognise its format, in addition to lines without rows
 
 NOT_COMPARED = frozenset(("max_steps", "seed", "learning_rate", "warmup_steps", "window"))
@@ -62,7 +62,7 @@ def restated_cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]]
 
     by_rows = stated([], ()).keys()  # facts that the rows alone give
     known = stated([part(1, min(stretches[0][0], first_row) - 1)] if stretches[0][0] > 1 else [], by_rows)
-    several = any(second[0] < first_row for _, second in pairwise(stretches))  # of settings stated twice one is taken
+    several = any(second[0] < first_row for _, second in pairwise(stretches))  # reading them together keeps one value
     if not _changed(known, stated(parts, by_rows)) and not several:
         return
     for one in parts[:MOST_STRETCHES]:

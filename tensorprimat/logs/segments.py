@@ -146,8 +146,8 @@ def differences(one: Segment, other: Segment) -> dict[str, tuple[Any, Any]]:
 def benchmark_of(found: Sequence[Segment], number: int | None) -> list[Segment]:
     """Return the segments that are measured as one benchmark; the facts are those of the first.
 
-    number: the only one to read; None takes the longest that is timed, the later one of equals, with all of equal
-    facts.
+    number: of the only segment to return. None takes the longest timed segment (the later one of two equally long ones)
+    and all segments whose facts do not differ from its own.
     """
     if number is not None:
         return [segment for segment in found if segment.number == number]
@@ -298,13 +298,13 @@ def _origin(headers: Sequence[tuple[Segment, tuple[Part, ...]]], cut: Cut) -> tu
 
 
 def _continues_after(one: Segment, other: Segment) -> bool:
-    """Return True if the other has steps that the one does not have: else it is the same rows by another rank."""
+    """Return True if `other` goes beyond the steps of `one`; if not, it contains the same rows by another rank."""
     mine, theirs = (segment.reading.steps.column("index") for segment in (one, other))
     return bool(len(theirs)) and (not len(mine) or theirs.max() > mine.max())
 
 
 def _is_other_speed(one: Segment, other: Segment) -> bool:
-    """Return True if two segments that would have the same settings run at speeds that no such two trainings have."""
+    """Return True if the speeds of two segments differ too much for trainings with the same settings."""
     paces = [pace_of(segment.reading.steps.take(slice(1, None))) for segment in (one, other)]
     mine, theirs = (pace[np.isfinite(pace)] for pace in paces)
     return bool(len(mine) and len(theirs)) and abs(np.median(mine) / np.median(theirs) - 1) > SAME_LEVEL

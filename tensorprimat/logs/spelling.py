@@ -28,8 +28,8 @@ _LONGEST_ROW = 2**14
 MOST_SHARE = 1.3  # numbers of a metric per row; if there are more, some are on lines of another kind
 ODD_SHARE = 0.02  # share of rows that may be damaged; above it the framework prints them that way
 ZERO_LAST = 0.1  # share of numbers whose last decimal is a zero, which repr and %g drop
-LEAST_CHANCE = 0.01  # of so few shortened numbers if the program drops zeros; below it, a short number is damaged
-_WHOLE = (" 0.0", " 1.0")  # a share of none or all; repr drops every further zero
+LEAST_CHANCE = 0.01  # that a program that drops zeros shortens so few numbers; below it, a short number is damaged
+_WHOLE = (" 0.0", " 1.0")  # a share that is 0 or 1, as repr prints it
 _LABEL_CHARACTERS = 32
 _MOST_DECIMALS = 8  # digits; a number with more is complete
 UNIT_CHARACTERS = 8
@@ -84,7 +84,7 @@ class _Printed(NamedTuple):
 def problems(log: Log, steps: Steps) -> list[str]:
     """Return a warning for each sign that rows were joined or cut inside a number.
 
-    Raises InputError for rows with decimal commas, of which 1,250 seconds would be a thousand times too many.
+    Raises InputError for rows with decimal commas, because 1,250 s would be read as 1250 s.
     """
     if log.is_folder or log.is_binary or len(steps) < LEAST_ROWS:
         return []
@@ -224,13 +224,13 @@ def _of_odd_shape(
     same = [_labelled(lines[place], label) for shape, places in listed if shape == usual for place in places]
     texts = {printed.text for printed in same if printed}
     if odd.decimals is None and all(text.endswith(".0") for text in texts):
-        return None  # a whole number, which the program has as an integer here and as a float there
+        return None  # a whole number that the program prints as an integer on some lines and as a float on others
     if odd.decimals and odd.decimals <= usual.decimals and odd.exponent == usual.exponent:
         is_fixed = usual.decimals > 1 and any(text.endswith("0") for text in texts)
         by_repr = lines[where][1].rstrip().endswith("}") or _ALL_DIGITS.search(lines[where][1])
         likely = 2 if by_repr else 1  # zeros that are dropped
         printed = _labelled(lines[where], label, odd)
-        first = min(place for _, places in listed for place in places)  # where memory still grows
+        first = min(place for _, places in listed for place in places)  # memory may grow after it
         is_cut = len(texts) == 1 and where != first and printed is not None and printed.text in next(iter(texts))
         fewer = odd.decimals < usual.decimals - likely
         if printed is not None and not is_fixed and printed.text.endswith(_WHOLE):
@@ -313,7 +313,7 @@ def _label(before: str, behind: str) -> str | None:
 
 
 def _is_rest(label: str, known: str) -> bool:
-    """Return True if a label is the end of another one of its line: a copy of a row often begins inside a word."""
+    """Return True if a label is the end of another label of its line: the copy of a row often begins inside a word."""
     return len(label) >= LEAST_REST and known.endswith(label)
 
 

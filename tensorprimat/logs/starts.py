@@ -150,7 +150,7 @@ def _cuts_in(
             at = max([before, *(mark.line for mark in ends)]) + 1
         if at is not None:
             yield Cut(at, reason)
-    if next_row is None and at is None and len(own_marks) >= TAKEN_AS_ROWS:  # by a rank whose lines are not read
+    if next_row is None and at is None and len(own_marks) >= TAKEN_AS_ROWS:  # of a rank whose lines are not read
         yield Cut(own_marks[0].line, OTHER_RANK)
     yield from _attempts([mark for mark in marks if at is None or mark.line >= at], next_row)
 
@@ -226,9 +226,8 @@ def _believable(
 ) -> dict[int, list[StartMark]]:
     """Leave out marks that occur between so many rows that they cannot start or end a training.
 
-    Rows of another format are a training of their own where many more of them follow one another than usually occur
-    between two rows of this one. counts: rows, and those whose gaps were searched; certain: gaps in which a training
-    begins anyway.
+    Rows of another format belong to another training only if far more of them follow one another than usual between two
+    rows of this format. counts: numbers of rows and of searched gaps; certain: gaps in which a training begins anyway.
     """
     rows, searched = counts
     counted = Counter(text for gap, marks in by_gap.items() if gap not in certain for text in {m.text for m in marks})
@@ -268,8 +267,8 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
 
 
 def _without_late_ranks(marks: Iterable[StartMark]) -> Iterator[StartMark]:
-    """Leave out the lines of a rank about a start that another rank has printed equally often in the same words: its
-    output comes later, even after the first rows.
+    """Leave out lines about a start that another rank has already printed as often in the same words: the output of a
+    rank may come late, even after the first rows.
     """
     counts: dict[tuple[bytes, bytes], Counter[int]] = {}
     for mark in marks:

@@ -1,7 +1,7 @@
 """Survey of folders of old data: the content of every file; files that cannot be read are listed with the reason.
 
 Event files of one folder are one run, workbooks whose names differ in the rank are one profile, every other file is
-treated alone. Model and precision that a file does not state are taken from its path, and marked so.
+treated alone. Model, precision and platform that a file does not state are taken from its path, and marked so.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ HEAD_LINE_CHARACTERS = 2**16  # and of a line only so much: its beginning shows 
 WHOLE_FILE_BYTES = 256 * 2**20  # a document that must be read as one piece (JSON) is refused beyond
 
 _COLOUR = re.compile(
-    r"[\x1b\ufffd␛^\\\[\0](?:"  # the first character alone: a search for one of a set is many times faster
+    r"[\x1b\ufffd␛^\\\[\0](?:"  # a set of first characters, because the search for one of them is many times faster
     r"(?:(?<=[\x1b\ufffd␛])|(?<=\^)\[|(?<=\\)(?:x1b|033|e))\[[0-9;]{0,20}m"  # ESC may be spelled out
     r"|(?<=\[)\d[0-9;]{0,20}m(?!(?:s|ins?)[\s\]),])|(?<=\[)m(?![\w\]/])"  # or lost: `[main]`, `[5ms]`, `[m]` are words
     r"|(?<=\x1b)(?:\[[0-9;?]{0,50}[A-Za-z]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[()][A-Z0-9])|(?<=\0))"

@@ -245,8 +245,8 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
 def _with_true_resolution(marks: list[TimeMark]) -> list[TimeMark]:
     """Return the marks with one resolution: the printed one of most rows, as some writers drop zeros at the end.
 
-    Where rows share a stamp it is that of the differences: such a logger cuts the clock to whole seconds and prints a
-    constant after it.
+    If rows share a stamp, it is the resolution of the differences between stamps: such a logger cuts the clock to whole
+    seconds, and prints the same fraction on every line.
     """
     if not marks:
         return marks

@@ -22,7 +22,7 @@ from tensorprimat.core.terms import UNEVEN
 from tensorprimat.logs import changes, fields
 
 MOST_RESTARTS = 0.02  # of the rows
-PAUSE = 10.0  # times the median gap between rows: it contains more than a step, whatever its tokens
+PAUSE = 10.0  # times the median gap between rows: a longer one contains more than steps, even long ones
 WORTH_REPORTING = 0.002  # of a mean rate
 WHOLE_LENGTH = 0.25  # tokens; most difference between a length of a sequence that follows from rates and a whole number
 _RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
@@ -40,8 +40,8 @@ def with_tokens(
     before_step: bool = False,
     done: Mapping[int, float | None] | None = None,
 ) -> Steps:
-    """Return the rows with the tokens of a step from the growth of a total, where they do not state them; then with its
-    time, where they state a rate over all GPUs and no time.
+    """Return the rows with the tokens of a step from the growth of a total, where they do not state them, and with the
+    time of a step from its tokens, where they state a rate over all GPUs and no time.
 
     totals: value of the column `by` → total of tokens, before the step (before_step) or after it. A number
     that falls more often than trainings restart is not a total. done: likewise the number of steps in the total, where
