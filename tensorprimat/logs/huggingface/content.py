@@ -82,7 +82,7 @@ class Content:
     """True if axolotl printed its rate."""
     summaries: list[Mapping[str, str]] = field(default_factory=list)
     interrupted_by: str = ""
-    """Work announced since the last row."""
+    """Validation or checkpoint announced since the last row; empty for none."""
     evaluation_seconds: float = 0.0
     """Since the last row, as the log states them."""
     bar: tuple[int, float] | None = None
@@ -94,13 +94,13 @@ class Content:
     reading: Reading = field(
         default_factory=lambda: Reading(training_config={"framework": "transformers"}, source="Hugging Face Trainer")
     )
-    """The settings, and later all else."""
+    """Settings so far; the reader adds everything else at the end."""
     logging_steps: int | None = None
     """Optimizer steps of a row, as the log states it."""
 
 
 def _is_repeated(row: Mapping[str, str], content: Content) -> bool:
-    """Return True if a row repeats the last one. Two steps may share a loss of 0 or a gradient of nan, not others."""
+    """Return True if a row repeats the last one. Equal rows are two steps if loss or gradient is 0, nan or missing."""
     if row != content.last or not content.rows:
         return False
     same_place = content.rows[-1].step in (None, position_of(row))  # a bar drawn between them separates steps
@@ -259,10 +259,10 @@ def _row(row: Mapping[str, str], line: int | None, content: Content) -> Row:
 def _note_bar(bar: re.Match[str], content: Content) -> None:
     """Note the step and time that a drawing of the training bar shows.
 
-    tqdm redraws the bar after each row that it prints, so the drawing after a row shows the row's step. Where a
-    log keeps no such drawing, the next one shows a later step, perhaps after an evaluation: then the drawing before
-    the row is the row's, if steps are so long that each is drawn. The training bar is the first one without a name, or
-    with the name Train; others (evaluations) count to another total.
+    tqdm redraws the bar after each row that it prints, so the drawing after a row shows the row's step. If that drawing
+    is missing, the next one shows a later step, perhaps after an evaluation. Then the row has the step of the drawing
+    before it, provided that steps are long enough for each to be drawn. The training bar is the first one without a
+    name, or with the name Train; bars that count to another total (evaluations) are ignored.
     """
     if int(bar["total"]) != content.reading.training_config.setdefault("max_steps", int(bar["total"])):
         return

@@ -117,8 +117,8 @@ def _configure(reading: Reading) -> None:
 def _with_stamps(log: Log, rows: Sequence[Row], logging_steps: int | None) -> bool | None:
     """Give every row the clock of the timestamp that a collector (docker, journald) put before its line.
 
-    Return True if that was done; None where only the number of steps of a row is missing.
-    Nothing is done if a row states its step or a clock, or if a line has no timestamp.
+    Return True if that was done, and None if only the number of steps of a row is missing. Return False if a row states
+    its step or a clock, or if timestamps are missing or equal.
     """
     if len(rows) < 2 or any(row.clock is not None or row.step is not None for row in rows):
         return False

@@ -84,7 +84,7 @@ def first_of(row: Mapping[str, str], names: Iterable[str]) -> str | None:
 
 
 def clock_of(row: Mapping[str, str]) -> tuple[float, float] | None:
-    """Return the seconds since training began, by the row, and half a unit of their last printed digit."""
+    """Return the seconds since training began, by the row, and how far they may be off; None without a clock."""
     if runtime := fields.printed_seconds(row.get(RUNTIME)):
         return runtime, half_digit_of_trainer(row[RUNTIME])
     if by_tokens := _clock_of_tokens(row):
@@ -101,7 +101,7 @@ def clock_of(row: Mapping[str, str]) -> tuple[float, float] | None:
             clock, half = step * pace, half_digit_of_trainer(row[name]) / speed
             if abs(clock - elapsed) > 1 + clock * half:  # a resumed run counts its speed from where it resumed
                 steps = math.ceil((elapsed - 0.5) / pace)
-                is_only = steps == math.floor((elapsed + 1) / pace)  # whole number that fits
+                is_only = steps == math.floor((elapsed + 1) / pace)  # whole number that fits the clock
                 clock = steps * pace if is_only and 0 < steps < step else math.inf
             # Whole seconds are rounded since ms-swift 4, and were cut off before.
             return (clock, clock * half) if clock * half <= COARSEST_PRODUCT else (elapsed + 0.25, 0.75)

@@ -22,12 +22,12 @@ from tensorprimat.logs.huggingface.rows import RUNTIME, SAMPLES_RATE, half_digit
 from tensorprimat.logs.huggingface.steps import steps_of_a_row
 from tensorprimat.logs.progress import ClockReading, resumed_before
 
-COUNT_RESOLUTION = 0.01  # of train_steps_per_second; a coarser rate counts no steps
+COUNT_RESOLUTION = 0.01  # relative rounding of train_steps_per_second; with a coarser one, steps cannot be counted
 _ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
 SMALLEST_MEAN = 0.85  # of the smallest loss of a row: a mean of all steps is no smaller
 _COVERED = 0.9  # of the epochs must lie before the last row
-NEAR = 0.1  # of the steps since a resume: largest difference between the resumes that mean loss and bar show
-_UNTIMED = 0.5  # of the time of the missing steps: where the runtime leaves less after the last reading, none ran
+NEAR = 0.1  # share of the steps since a resume: mean loss and bar agree if they show it at most so far apart
+_UNTIMED = 0.5  # share of the time of the missing steps; if less is left after the last reading, none of them ran
 SAME_RUNTIME = 1.2  # times the shortest of the ranks
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
 MAY_COUNT_OTHERS = (

@@ -127,9 +127,10 @@ TransformerConfig and ModelParallelConfig)."""
 
 
 class Facts:
-    """Collects settings from the text, block by block; the most reliable source of a setting counts.
+    """Settings collected from the text, block by block; the most reliable source of a setting counts.
 
-    If a source states a setting twice, the first statement counts; of YAML the last.
+    If a source states a setting twice, the first statement counts, of YAML the last. If the arguments state two
+    different values of a setting, it is unknown.
     """
 
     def __init__(self) -> None:

@@ -205,9 +205,7 @@ class _Number:
         return float(self.sign * _POWERS[self.decimals + self.shift])
 
     def raised(self, mantissa: FloatArray, exponent: FloatArray, rows: LayoutRows) -> FloatArray:
-        """Return the numbers of some lines from their digits, exactly as float() reads the
-        text; (lines,).
-        """
+        """Return the numbers of some lines from their digits, exactly as float() reads the text; (lines,)."""
         power = exponent.astype(np.int64) * self.exponent_sign - (self.decimals + self.shift)
         if power.max() < 0 and power.min() >= -EXACT_POWER:
             value = mantissa / _POWERS[-power]

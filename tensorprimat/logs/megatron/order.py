@@ -11,7 +11,7 @@ from tensorprimat.core.clocks import FINEST
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray
 
 SAME_CLOCK = 0.01  # two ranks time one iteration to within a per cent; a restarted iteration is slower by far
-TIMER_STOOD = 1.5  # seconds between two dates beyond the iterations: the timer stood; rounding explains 1 s
+TIMER_STOOD = 1.5  # seconds by which two dates must exceed the timed interval if the timer stopped; rounding gives 1
 _SLOW_START = 2.0  # times the level of the later rows: without dates, a first iteration must take this long
 NEAR_DATE = 0.25  # relative difference allowed between the dates of two lines and the time of the second iteration
 NEAR_LEVEL = 3.0  # a second iteration takes between a third of the level of the later rows and three times it

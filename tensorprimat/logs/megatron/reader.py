@@ -246,7 +246,7 @@ def _take_interval(fields: dict[str, FloatArray], segment: NDArray[np.int64], ev
 
 
 def _take_work(fields: dict[str, FloatArray], config: dict[str, Any], warnings: list[str]) -> None:
-    """Take global batch and sequence length from the lines, not the arguments; one value for all rows is no column."""
+    """Take global batch and sequence length from the lines, not the arguments; as a column only if they differ."""
     samples, consumed = fields.pop("samples", None), fields.pop("consumed_samples", None)
     if samples is None and consumed is not None and len(consumed) > 1:
         grown = np.diff(consumed) / np.diff(fields["index"], prepend=np.nan)[1:]

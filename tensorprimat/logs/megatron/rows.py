@@ -231,7 +231,7 @@ class Columns:
         self._capacity = lines
 
     def extend(self, part: dict[str, FloatArray]) -> None:
-        """Add lines at the end. part: equally long columns; a field that it lacks is unseen there."""
+        """Add lines at the end. part: equally long columns; a field that it lacks is NaN there."""
         count = len(next(iter(part.values())))
         if self._length + count > self._capacity:
             self._capacity = max(self._capacity + self._capacity // 8, self._length + count, 2**16)

@@ -1,4 +1,4 @@
-"""Fast search for "iteration" in a block of text, at the speed of memory: most lines of a Megatron log are others."""
+"""Fast search for "iteration" in a block of text, because most lines of a Megatron log are no iteration lines."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class MegatronSettings:
 
 
 def shape_of_settings(settings: MegatronSettings) -> ModelShape | None:
-    """Return the shape, or None where a dense part is not stated. Raises UnknownShapeError."""
+    """Return the shape; None if a number of its dense layers is not stated. Raises UnknownShapeError."""
     whole = settings.whole
     layers, hidden, heads = (whole(key) for key in ("num_layers", "hidden_size", "num_attention_heads"))
     width, grouped = whole("ffn_hidden_size"), settings.value("group_query_attention")
@@ -165,7 +165,7 @@ def _experts(settings: MegatronSettings, layers: int, width: int) -> Experts | N
 
 
 def _pattern(name: str, text: str | None, layers: int) -> list[int]:
-    """Return 1 for each layer of a kind, by a frequency N (layers 0, N, 2 N …) or a list of 0 and 1, one per layer."""
+    """Return 1 for each layer of a kind, else 0, by a frequency N (layers 0, N, 2 N …) or a list of these numbers."""
     text = (text or "").strip("'\" ")
     if text.isdecimal() and int(text):
         return [int(layer % int(text) == 0) for layer in range(layers)]
@@ -178,7 +178,7 @@ def _pattern(name: str, text: str | None, layers: int) -> list[int]:
 
 
 def _window(settings: MegatronSettings, layers: int) -> tuple[int | None, int | None]:
-    """Return the tokens that a windowed layer sees, and the number of such layers where others see all."""
+    """Return the tokens that a windowed layer sees (None: no windows), and the number of such layers (None: all)."""
     if not settings.states("window_size"):
         return None, None
     match = _WINDOW.match(settings.value("window_size") or "")

@@ -17,7 +17,7 @@ from operator import attrgetter
 from tensorprimat.logs.mlperf.run import MlperfEvents, MlperfRow
 
 TIME = attrgetter("time")
-SAME_STEP = 0.5  # relative; time per step that a block's rows leave may differ from the mean by less
+SAME_STEP = 0.5  # relative difference from the mean, at most, of the time per step that a block's rows leave
 
 
 @dataclass(kw_only=True)

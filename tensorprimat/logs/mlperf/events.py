@@ -51,7 +51,8 @@ PRECISION_NAMES = {
 }
 """Values of lowest_numerical_precision_* → TrainingConfig.precision."""
 LINEAR_PRECISION = ("lowest_numerical_precision_linear", "lowest_numerical_precision_in_linear")
-"""Linear layers hold the multiplications that a peak is about; attention and communication have keys of their own."""
+"""Keys of the precision that counts: a GPU's peak FLOP/s is about matrix products, most of which are in linear layers.
+Attention and communication have other keys."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,10 +79,9 @@ class MlperfContent:
 
 
 def events_in(text: str, line: int, torn: list[int]) -> Iterator[Event]:
-    """Yield the events on a line: processes that print at once may share one. JSON that is nested too deep or has
-    another shape is skipped.
+    """Yield the events on a line: processes that print at once may share one. JSON of another shape is skipped.
 
-    torn: receives the line for every event that is not whole.
+    torn: receives the line number of every event that is cut off, damaged or nested too deep.
     """
     for match in _EVENT_BEGINS.finditer(text) if MARK in text else ():
         try:
@@ -108,7 +108,7 @@ def _event(document: Mapping[str, Any], line: int) -> Event | None:
 
 
 def collect(events: Iterable[Event]) -> MlperfContent:
-    """Return the statements of events. events: in the order of the log."""
+    """Return the settings, ranks and runs that events state. events: in the order of the log."""
     content = MlperfContent()
     known: set[tuple[object, ...]] = set()
     starts: Counter[tuple[object, ...]] = Counter()

@@ -39,7 +39,7 @@ from tensorprimat.logs.text import Log
 
 TIMED = frozenset(("run_start", "block_start", "tracked_stats", *COUNTING))
 """Events that only one rank writes, in the order of their times."""
-SAME_RATE = 3.0  # ratio of two rates of one run: evaluation and stalls make less, another unit the length of a sequence
+SAME_RATE = 3.0  # largest ratio of two rates of one unit (evaluation, stalls); between units it is a sequence's length
 
 
 def detect(log: Log) -> int:

@@ -25,8 +25,8 @@ from tensorprimat.core.steps import Step
 from tensorprimat.logs.mlperf.block_shares import Share, partial_rows, share_blocks
 from tensorprimat.logs.mlperf.run import Block, MlperfEvents, MlperfRow
 
-_OTHER_TIME = 0.2  # of a row's time: a throughput that differs more, with and without evaluation, counts something else
-OTHER_UNIT = 10.0  # the clock shows so many times the steps that a row's progress means: it counts epochs
+_OTHER_TIME = 0.2  # relative to a row's time; a throughput that contradicts it by more counts something else
+OTHER_UNIT = 10.0  # if the clock shows so many times the steps of a row's progress, the progress counts epochs
 MOST_UNCOUNTED = 0.2  # of the time of all blocks
 
 
@@ -94,7 +94,7 @@ def _by_their_blocks(run: MlperfEvents) -> list[MlperfRow]:
         if stretch and run.batch and stretch.seconds > 0:
             steps = max(1, round(stretch.samples / run.batch))
             usual = row.rate and abs(stretch.samples / row.rate / stretch.seconds - 1) <= _OTHER_TIME
-            rate = row.rate if usual else None  # one with a long first evaluation would look damaged
+            rate = row.rate if usual else None  # a rate that includes a long first evaluation would look damaged
             timed.append(replace(row, step_seconds=stretch.seconds / steps, covers=steps, rate=rate))
     return timed
 

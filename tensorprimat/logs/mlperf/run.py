@@ -79,8 +79,8 @@ class MlperfEvents:
     def beginning_of(self, row: MlperfRow, before: MlperfRow | None) -> float | None:
         """Return the time at which the steps of a row began.
 
-        That is the row before. For a first row, and for a row of a block, it is the start of the block, unless another
-        row of a block was written in it before.
+        That is the time of the row before. For a first row, and for a row of a block, it is the start of the block,
+        unless another row of a block was written in it before.
         """
         if before is not None and not row.of_block:
             return before.time

@@ -131,7 +131,7 @@ def described(name: str, stated: Mapping[str, Any]) -> System:
 
 
 def fact(value: object) -> str | None:
-    """Return a text fact on one line; None for an empty one."""
+    """Return a text fact on one line; None for an empty one and for N/A."""
     return " ".join(value.split())[:LONGEST_FACT] or None if isinstance(value, str) and "N/A" not in value else None
 
 

@@ -41,7 +41,7 @@ _WARMED_UP = (
 )  # fmt: skip
 """Beginnings of lines of modded-nanogpt versions and parameter-golf that warm up on other data and reset the model
 before the clock starts."""
-COLD = 10.0  # times the median step: a first step as slow compiled or loaded data, whatever was warmed up before it
+COLD = 10.0  # times the median step: so slow a first step compiled or loaded data, even after a warm-up
 COLD_SHARE = 0.015  # of the time of all steps; a first step with less is counted, as the records of modded-nanogpt do
 _INTERRUPTION = re.compile(
     r"(?P<validation>^step \d+: train loss .*val loss|^validation loss:|^HellaSwag accuracy|^rank \d+ sample \d+:)"

@@ -99,7 +99,7 @@ def row_parts(text: str) -> tuple[Spelling, re.Match[str]] | None:
 
 
 def step(line: int, spelling: Spelling, match: re.Match[str], interrupted_by: str) -> Step:
-    """Return the step that a row states. interrupted_by: work announced since the previous row."""
+    """Return the step that a row states. interrupted_by: validation or checkpoint announced since the row before."""
     groups = match.groupdict()
     if "norm" not in groups:
         groups |= {name: found[1] for name, pattern in _OF_ROW if (found := pattern.search(match.string))}
