@@ -170,12 +170,6 @@ def joined_segments(found: Sequence[Segment], measured: Sequence[Segment], *, pi
     steps = Steps.concatenate([s.reading.steps.replace(segment=s.number - 1) for s in in_order if len(s.reading.steps)])
     last = in_order[-1].reading
     timed = [segment for segment in in_order if segment.is_timed]
-    warnings = [
-        warning
-        for segment in in_order
-        for warning in segment.reading.warnings
-        if not timed or segment in timed or not warning.startswith("steps: ")  # no step of it counts
-    ]
     speeds = [warning for segment in in_order for warning in changes.of_speed(segment.reading.steps)]
     return replace(
         first.reading,
@@ -183,10 +177,29 @@ def joined_segments(found: Sequence[Segment], measured: Sequence[Segment], *, pi
         timestamp=in_order[0].reading.timestamp or first.reading.timestamp,
         complete=last.complete,
         ended_by=last.ended_by,
-        warnings=[*_segment_warnings(found, measured, picked=picked), *speeds, *dict.fromkeys(warnings)],
+        warnings=[*_segment_warnings(found, measured, picked=picked), *speeds, *_warnings_of(in_order, timed)],
         evidence=_evidence_of(in_order),
         segments=_facts_of(found, measured),
     )
+
+
+def _warnings_of(measured: Sequence[Segment], timed: Sequence[Segment]) -> Iterator[str]:
+    """Yield the warnings of the measured segments; one that does not hold for all of them names those of which it does.
+
+    timed: segments with a time or a rate. Warnings about the steps of the others are left out, as none of them counts.
+    """
+    found: dict[str, list[int]] = {}
+    for segment in measured:
+        for warning in segment.reading.warnings:
+            if not timed or segment in timed or not warning.startswith("steps: "):
+                found.setdefault(warning, []).append(segment.number)
+    for warning, numbers in found.items():
+        field, separator, sentence = warning.partition(": ")
+        if len(numbers) == len(measured) or not separator:
+            yield warning
+        else:
+            named = f"training{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+            yield f"{field}: {named}: {sentence}"
 
 
 def _evidence_of(measured: Sequence[Segment]) -> Evidence:
