@@ -141,7 +141,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
     seen.begins = sorted([*seen.begins, *work.restarts(steps, totals), *of_labels])
     seen.by_rows = frozenset(by_rows) | ({"num_gpus"} - seen.config.keys())
     if labelled is not None:
-        seen.facts["label_tokens_per_step"] = labelled
+        seen.facts["label_tokens_per_step"] = int(labelled)
     seen.warnings = [*dialect.notes, *rounded, *divided, *overlapping, *seen.notes, *uneven]
     return seen
 
