@@ -34,7 +34,7 @@ def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
     if steps.has("samples"):
         for row in np.flatnonzero(np.diff(samples) < 0).tolist():
             yield row + 1, f"the global batch falls from {count(samples[row])} to {count(samples[row + 1])}"
-    for row in _shifts(_gpus(steps)):
+    for row in _shifts(implied_gpus(steps)):
         yield row, "the number of GPUs that the rates imply changes"
     if not steps.has("samples"):
         for row, is_restart in _other_tokens(steps.column("tokens")):
@@ -118,7 +118,7 @@ def _amount(steps: Steps, name: str) -> np.ndarray:
     return np.asarray(product / steps.column("samples") if steps.has("samples") else product)
 
 
-def _gpus(steps: Steps) -> np.ndarray:
+def implied_gpus(steps: Steps) -> np.ndarray:
     """Return the rate over all GPUs divided by the rate per GPU, NaN where a row does not state both; (rows,)."""
     total = steps.column("reported_tokens_per_second")
     if not steps.has("reported_tokens_per_second"):
@@ -131,7 +131,7 @@ def whole_gpus(steps: Steps, batch: int | None = None) -> int | None:
 
     batch: sequences of a step, which give the rate over all GPUs together with the step time where no row states it.
     """
-    ratios = _gpus(steps)
+    ratios = implied_gpus(steps)
     if batch and not np.isfinite(ratios).any():
         ratios = batch / steps.column("seconds") / steps.column("reported_samples_per_second_per_gpu")
     ratios = ratios[np.isfinite(ratios)]

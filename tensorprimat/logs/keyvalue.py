@@ -123,6 +123,8 @@ def read(log: Log, dialect: Dialect) -> Reading:
     of_totals = work.batch_and_length(batches, steps.column("tokens"))
     by_rows = {name: value for name, value in of_totals.items() if name not in config}
     config |= by_rows
+    of_gpus = list(changes.of_level(changes.implied_gpus(steps), steps, "the GPUs that the rates imply"))
+    divisor = changes.whole_gpus(steps) if dialect.rate_of_replicas_before else None
     steps, divided = _per_gpu(steps, config, dialect.rate_of_replicas_before)
     windowed = dialect.windowed and not any("seconds" in row.values for row in found)
     steps, overlapping = sliding.without_overlap(steps) if windowed else (steps, [])
@@ -138,10 +140,12 @@ def read(log: Log, dialect: Dialect) -> Reading:
         clock = LogClock(name=dialect.clock, seconds=seen.total, resolution=dialect.clock_resolution, is_certain=False)
         seen.evidence = replace(seen.evidence, clocks=(clock,))
     of_labels = changes.of_level(labels, steps, "the label tokens of a step")
-    seen.begins = sorted([*seen.begins, *work.restarts(steps, totals), *of_labels])
+    seen.begins = sorted([*seen.begins, *work.restarts(steps, totals), *of_labels, *of_gpus])
     seen.by_rows = frozenset(by_rows) | ({"num_gpus"} - seen.config.keys())
     if labelled is not None:
         seen.facts["label_tokens_per_step"] = int(labelled)
+    if divisor is not None:
+        seen.facts["gpus_that_rates_imply"] = divisor
     seen.warnings = [*dialect.notes, *rounded, *divided, *overlapping, *seen.notes, *uneven]
     return seen
 
