@@ -45,7 +45,7 @@ class BatchCounter:
         self._shapes.append(batch_shape(batch))
 
     def end_step(self, optimizer_steps: int = 1) -> None:
-        """Close a recorded step, which several optimizer steps may share."""
+        """Record the batches since the last call as one entry; None if it covers several optimizer steps."""
         shapes = [shape for shape in self._shapes if shape is not None]
         whole = optimizer_steps == 1 and len(shapes) == len(self._shapes) > 0
         lengths = [length for _, length in shapes]
@@ -68,8 +68,9 @@ def with_counted_work(
     """Return result and steps with the batch sizes, sequence length and tokens of the batches, and warnings.
 
     seen: the batches of each row of steps on one rank; the other ranks are assumed to train on as much. Nothing changes
-    for a model that is split among ranks (tensor, pipeline, context parallel), whose batches may be parts. automatic:
-    Lightning runs the optimizer, so that a batch is a micro-batch. A warning names each setting that differs.
+    where a row has no counted batches, or for a model that is split among ranks (tensor, pipeline, context parallel),
+    whose batches may be parts. automatic: Lightning runs the optimizer, so that a batch is a micro-batch. A warning
+    names each setting that differs.
     """
     config = result.training_config
     whole = [step for step in seen[: len(steps)] if step is not None]
@@ -82,7 +83,7 @@ def with_counted_work(
     ):
         return result, steps, []
     lengths = (min(step.lengths[0] for step in whole), max(step.lengths[1] for step in whole))
-    with_label = config.sequence_length == lengths[0] - 1  # a batch may contain the label of the last token too
+    with_label = config.sequence_length == lengths[0] - 1  # a batch may have one token more, as label of the last one
     length = lengths[0] - with_label if lengths[0] == lengths[1] else None
     (usual, _), *_ = Counter(replace(step, lengths=(0, 0), tokens=0) for step in whole).most_common(1)
     ran: dict[str, int | None] = {"sequence_length": length}

@@ -47,7 +47,7 @@ PERFORMANCE_RECIPES = "megatron.bridge.perf_recipes.llama"
 PERFORMANCE_STEMS = {"llama": "llama3_8b"}
 """Our model → prefix of its performance recipes' names; qwen and mistral have none."""
 PERFORMANCE_GPUS = ("GB300", "GB200", "B300", "B200", "H200", "H100")
-"""GPUs with performance recipes, a name before its own parts; H200 uses those of H100, which has the same cores."""
+"""GPUs with performance recipes; GB200 before B200, which it contains; H200 uses those of H100, with equal cores."""
 PERFORMANCE_PRECISIONS = {"bf16": "bf16", "fp8": "fp8cs"}
 """Our precision → its name in a performance recipe; fp8 is current scaling."""
 
@@ -74,7 +74,7 @@ BRIDGE_SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
     (("train.micro_batch_size",), lambda spec: spec.micro_batch_size),
     (("train.global_batch_size",), lambda spec: spec.global_batch_size),
     (("validation.eval_iters", "train.eval_iters"), lambda _: 0),
-    (("scheduler.lr_warmup_iters",), lambda _: 0),  # a recipe's thousands of steps exceed this run
+    (("scheduler.lr_warmup_iters",), lambda _: 0),  # a recipe's warm-up of thousands of steps is longer than this run
     (("logger.log_interval",), lambda _: 1),
     (("checkpoint.save",), lambda _: None),
     (("checkpoint.load",), lambda _: None),

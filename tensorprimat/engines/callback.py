@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import torch
 
 
-READ_AT_ONCE = 64  # step ends that are read together: read one by one, each would find the CPU's cache cold
+READ_AT_ONCE = 64  # step ends that are read together; reading each one alone would miss the CPU's cache
 
 
 class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not there for the type checker
@@ -152,7 +152,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._alone = trainer.world_size == 1
         self._is_nemo = is_nemo(trainer)
         self._counter = None if self._is_nemo else BatchCounter()
-        if pl_module.automatic_optimization:  # its outputs come divided by the number of micro-batches
+        if pl_module.automatic_optimization:  # Lightning divides the loss in its outputs by the number of micro-batches
             self._loss_scale = trainer.accumulate_grad_batches
         if device.type == "cuda":
             self._described = power.with_own_gpus(self._described, trainer)

@@ -35,7 +35,8 @@ def in_order(
 ) -> Plan:
     """Return for each model the first engine that is installed and has no obstacle, else the last one of the order.
 
-    where: end of the sentence "the NeMo engine trains …" in `because`, which also states why no earlier engine is used.
+    `Plan.because` names the engine that trains, and the reason against each engine before it in the order. where: the
+    end of its first phrase, such as "the NeMo engine trains on this GPU".
     """
     lacking = {name: missing for name in order[:-1] if (missing := ENGINES[name].missing_packages())}
     candidates = [ENGINES[name] for name in order if name not in lacking]

@@ -206,7 +206,7 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path, kills: oom_ki
         try:
             atomic.write_atomically(log, text)
             kept = f"; its output is in {log}"
-        except OSError as error:  # a full disk, perhaps the cause of the failure, which matters more than the output
+        except OSError as error:  # the disk may be full; the error below, about the failure itself, is more important
             kept = f"; its output could not be stored in {log}: {error.strerror}"
     if own := [match["says"] for line in tail if (match := ENGINES_OWN_LINE.match(line))]:
         message = next((message for message in reversed(own) if not is_consequence(message)), own[-1])

@@ -43,7 +43,7 @@ _COLOUR = re.compile(r"\x1b\[[\d;]{0,30}m")
 _RAISED = re.compile(r"(?:^|\]: ?|\s)[\w.]*(?:Error|Exception): ")  # "[rank0]: torch.distributed.DistBackendError: …"
 _RANK = re.compile(r"\[rank\d+\]")
 _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
-"""These three find the line to quote and prove no cause, so they are not in core/failures, whose texts do."""
+"""These three patterns only find the line to quote; the patterns that prove a cause are in core/failures."""
 
 
 def follow_launcher(

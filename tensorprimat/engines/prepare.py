@@ -107,8 +107,9 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
 def obstacle(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> str | None:
     """Return why an engine cannot train a model on this machine's GPUs, as a phrase after the model's name, or None.
 
-    None also where the engine could train without the user's flags, because the error then names the flag; and with
-    --methodology or a flag for a parallel size, because another engine would not run the vendor's configuration.
+    Also None if the engine could train without the user's flags: it is used, and its error names the flag to change.
+    Also None with --methodology or a flag for a parallel size, because another engine would not run the vendor's
+    configuration.
     """
     if settings.methodology or any((getattr(settings, name) or 1) > 1 for name in settings_of_runs.MODEL_PARALLEL):
         return None
@@ -189,9 +190,10 @@ def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: i
 
 
 def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredModel) -> RunSpec:
-    """Return the spec with two inputs of the memory estimate that only torch knows; unchanged if torch cannot tell.
+    """Return the spec with an input of the memory estimate that only torch knows; unchanged if torch cannot tell.
 
-    They are the bytes per token that a layer of a configured model keeps, and a mark if the norm is not one kernel.
+    For a configured model it is the number of bytes per token that a layer keeps for backward; for a built-in model
+    without torch.compile, the option UNFUSED_NORM if torch has no single kernel for RMS norm.
     """
     if (spec.compile and not isinstance(preset, ConfiguredModel)) or not importable("torch"):
         return spec
@@ -206,7 +208,7 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
             preset, precision=spec.precision, compiled=spec.compile, fused_norm=fused_norm, recipe=fp8.recipe_of(spec),
             autocast=training_memory.uses_autocast(spec),
         )  # fmt: skip
-    except (RuntimeError, UsageError, ImportError):  # the start block says so; a later check refuses FP8
+    except (RuntimeError, UsageError, ImportError):  # the start block says it; a later check refuses FP8
         return spec
     return spec.changed(options={**spec.options, training_memory.COUNTED: str(round(kept))})
 
@@ -235,9 +237,9 @@ def _default_batch(
 ) -> int:
     """Return the global batch, in sequences, where neither flag nor methodology sets it.
 
-    With the torch engine, a full model has as many sequences per GPU as a methodology has on eight GPUs, so that one
-    GPU does not get the work of a node; a tiny model has the preset's number, rounded up to whole micro-batches of all
-    processes. Any other engine has the preset's number.
+    The preset's number is that of the methodologies, for eight GPUs. With the torch engine, each GPU gets an eighth of
+    it for a full model; for a tiny model the number is rounded up to whole micro-batches of all processes. Any other
+    engine uses the preset's number.
     """
     if not engine.own_training:
         return preset.global_batch_size
@@ -376,7 +378,8 @@ def check_precision(spec: RunSpec, machine: Machine) -> None:
 def check_memory(spec: RunSpec, machine: Machine) -> None:
     """Raise DoesNotFitError where the spec needs more memory than one device has.
 
-    The need is the engine's estimate, or at least weights, gradients and optimizer state, which no batch size reduces.
+    It checks the engine's estimate, if there is one, and then the least size of weights, gradients and optimizer state,
+    which no batch size reduces. Nothing is checked if the memory is unknown or the spec is for another platform.
     """
     if spec.platform != machine.platform:  # a dry run for another machine
         return

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CLOCK_TOLERANCE = 0.01  # relative; clocks agree to 0.01 %, so a difference of 1 % is work that the events missed
 ABANDON_SECONDS = 1.0
-CLOCK_TOLERANCE_SECONDS = 0.005  # one delay of the host around the two synchronisations
+CLOCK_TOLERANCE_SECONDS = 0.005  # allows for one delay of the host at the start or the end of the run
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ class Recorder:
             while self._waiting and time.perf_counter() < deadline:
                 time.sleep(ABANDON_SECONDS / 100)
                 self.drain()
-        except RuntimeError:  # the device is lost, and the steps that it did not finish with it
+        except RuntimeError:  # the device is lost, and with it the steps that it has not finished
             self._waiting.clear()
 
     def finish(self) -> range:

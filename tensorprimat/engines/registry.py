@@ -32,7 +32,7 @@ class Engine:
     packages: tuple[str, ...] = ()
     """Import names of the packages that it needs to start."""
     oldest: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Package → its oldest version with which the training runs as the result states."""
+    """Package → oldest version with which the training does what the result states."""
     own_training: bool = False
     """The training loop is the project's own: it takes model configuration files, tiny presets and flags of the loop
     (--compile, --attention, …)."""

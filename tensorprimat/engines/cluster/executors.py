@@ -178,8 +178,8 @@ def _flag(field: str) -> str:
 def node_machine(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machine:
     """Return one node as a Machine: with the GPU of --gpu, else this machine. Raises UsageError for an unknown GPU.
 
-    Its memory is that which a driver reports for the GPU. Of several GPUs with this name it has the one with the least
-    memory, and of equal ones the first in the catalogue: H100 means H100 SXM.
+    Its memory is what a driver reports for the GPU. If several GPUs of the catalogue have this name, it is the one with
+    the least memory, and among equal ones the first: H100 means H100 SXM.
     """
     if cluster.gpu is None:
         return here
@@ -229,8 +229,8 @@ def plan_engines(
 def cluster_default_engine(cluster: Cluster, platform: Platform) -> str:
     """Return the engine whose results have no engine in their file name.
 
-    It is that of `registry.default_engine`; but for NVIDIA GPUs with an image or a rented machine it is the first
-    engine that `plan_engines` accepts there, so that the file name does not depend on the packages of this machine.
+    It is `registry.default_engine`. Only on NVIDIA GPUs with an image or a rented machine it is the first engine that
+    `plan_engines` accepts there, so that the file name does not depend on the packages of this machine.
     """
     if platform != "nvd" or not cluster.own_packages:
         return registry.default_engine(platform)

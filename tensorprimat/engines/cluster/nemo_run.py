@@ -65,7 +65,7 @@ def _slurm(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
         container_image=image,
         container_mounts=[*cluster.container_mounts, f"{folder}:{folder}"] if image else [],
         job_name_prefix=JOB_NAME_PREFIX,
-        # Goes into the batch script unchanged; without an image the nodes also share this Python.
+        # NeMo-Run writes them into the batch script without quotes. Without an image the nodes use this Python.
         env_vars=dict(AS_IT_COMES) if image else {"PATH": f'{shlex.quote(_our_programs())}:"$PATH"', **AS_IT_COMES},
         packager=run.Packager(),
         launcher="torchrun",

@@ -24,7 +24,7 @@ BLACKWELL = ("B200", "GB200", "B300", "GB300")
 _ALWAYS = {
     "TORCH_NCCL_HIGH_PRIORITY": "1",
     "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
-    "NCCL_NVLS_ENABLE": "0",  # saves memory; it is needed only for registered user buffers, which are not used
+    "NCCL_NVLS_ENABLE": "0",  # saves memory: NVLS is needed only for registered user buffers, which are not used
     "NVTE_FLASH_ATTN": "1",
     "NVTE_FUSED_ATTN": "1",
     "NVTE_FWD_LAYERNORM_SM_MARGIN": str(LAYERNORM_MARGIN),
@@ -33,7 +33,7 @@ _ALWAYS = {
 """Environment variables that the performance scripts set for every run."""
 
 GRACE = {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}
-"""Environment variables of GB200: GPUs exchange through the network card of their CPU."""
+"""Environment variables of GB200, whose GPUs reach the network card through their CPU."""
 
 FUSIONS = ("apply_rope_fusion", "bias_activation_fusion", "bias_dropout_fusion")
 """Fused kernels that NVIDIA's configuration of Llama 3 8B switches on; they fit all three models, which have SwiGLU
@@ -53,7 +53,8 @@ def performance_environment(spec: RunSpec, device_name: str | None) -> dict[str,
         variables["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"
     if "GB200" in (device_name or ""):
         variables |= GRACE
-    fails = "B200" in (device_name or "") and "GB200" not in (device_name or "")  # on B200, as NVIDIA notes
+    # NVIDIA notes that expandable segments fail on B200.
+    fails = "B200" in (device_name or "") and "GB200" not in (device_name or "")
     if not fails and not uses_cuda_graphs(spec, device_name):
         variables["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     return variables

@@ -74,7 +74,7 @@ def machine_of(machine: Machine) -> Machine:
     """Return the machine that Primus will train on: this one if this Python sees an AMD GPU.
 
     Else (without ROCm's torch, or for a dry run) it has the GPU of `gpu_model`, GPUS_PER_NODE times. Raises UsageError
-    for a wrong number or an unknown GPU model.
+    for a wrong number, or if no GPU model is found.
     """
     if machine.platform == "amd":
         return machine

@@ -112,7 +112,7 @@ def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
 
 
 def _without_pip(scratch: Path, search_path: str) -> str:
-    """Return the search path with a pip in front that does nothing."""
+    """Return a search path (PATH) whose first folder has a pip that installs nothing and prints a message."""
     for name in ("pip", "pip3"):
         stand_in = scratch / "bin" / name
         stand_in.parent.mkdir(exist_ok=True)

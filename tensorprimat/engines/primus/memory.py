@@ -81,8 +81,8 @@ def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float | 
 def _recomputed_layers(sets: Mapping[str, Any], virtual_stages: int) -> int | None:
     """Return the number of layers of a stage that keep only their input; None where parts of layers are recomputed.
 
-    The method "block" recomputes recompute_num_layers of each virtual stage (megatron/core/transformer/
-    transformer_block.py, which has the layers of one).
+    If all layers are recomputed, the number is larger than any model's. With recompute_method "block", Megatron
+    recomputes recompute_num_layers layers of each virtual stage (megatron/core/transformer/transformer_block.py).
     """
     granularity = sets.get("recompute_granularity")
     if sets.get("recompute_activations") or granularity == "selective":
@@ -90,7 +90,7 @@ def _recomputed_layers(sets: Mapping[str, Any], virtual_stages: int) -> int | No
         return 0 if modules == ["core_attn"] else None  # a flash kernel never keeps scores
     if granularity != "full":
         return 0
-    whole = 10**6  # all: more layers than any model has
+    whole = 10**6  # more layers than any model has
     in_a_part = sets.get("recompute_num_layers") if sets.get("recompute_method") == "block" else None
     return int(in_a_part) * virtual_stages if in_a_part else whole
 

@@ -123,7 +123,7 @@ def _already(sets: Effective, name: str, value: int) -> bool:
 
 
 def confirmed_shape(spec: RunSpec) -> ModelShape | None:
-    """Return the preset's shape if the configuration states the numbers that distinguish it, else None."""
+    """Return the preset's shape if the configuration has the same layers, widths and number of heads, else None."""
     shape = models.find_preset(spec.model, spec.preset).shape
     sets = effective(Path(spec.options[CONFIG_OPTION]), root=Path(spec.options[ROOT_OPTION])).settings
     names = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")

@@ -106,7 +106,7 @@ def package_attention(
 def _with_heads_of(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, bool]]:
-    """Return keys, values and SDPA's option for grouped queries; without it, keys and values of as many heads."""
+    """Return keys, values and SDPA's option for grouped queries; a torch without it gets one copy per query head."""
     groups = query.shape[1] // key.shape[1]
     if groups == 1:
         return key, value, {}

@@ -56,7 +56,7 @@ class TokenStream:
         token[fresh] = starts
         token = token[began]
         base = token - token % CIRCLE
-        width = np.minimum(CIRCLE, self.vocabulary_size - base)  # the last circle may be smaller
+        width = np.minimum(CIRCLE, self.vocabulary_size - base)  # the last cycle may be smaller
         result: NDArray[np.int64] = base + (token - base + positions - began) % width
         return result
 
