@@ -19,7 +19,7 @@ from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
 
 LOOK_SECONDS = 0.3  # a share of CPU time over less time is inexact: it has only a few scheduler ticks
-BUSY_SHARE = 0.25  # share of the cores in use by other processes, which slows a step by more than runs scatter
+BUSY_SHARE = 0.25  # share of the cores; if others use more, a step slows by more than the scatter of runs
 MOVED = 0.01  # relative; a cap is a setting, so any change is more than rounding
 CAPS = Path("/sys/devices/system/cpu/cpufreq")  # Linux; elsewhere no cap is read
 

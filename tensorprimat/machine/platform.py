@@ -136,7 +136,7 @@ def _cores(device: Any, *, rocm: bool) -> int | None:
 
 
 def _unused_gpu(torch: ModuleType) -> tuple[str, ...]:
-    """Return a warning if a GPU driver is loaded, but torch can use no GPU; called only then."""
+    """Return a warning if a GPU driver is loaded; called only where torch can use no GPU."""
     for node, vendor in ((Path("/dev/nvidiactl"), "NVIDIA"), (Path("/dev/kfd"), "AMD")):
         if node.exists():
             return (

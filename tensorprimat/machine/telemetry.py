@@ -21,7 +21,7 @@ from tensorprimat.machine.device import Device, DeviceReading, Process
 
 SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; more samples add little
 COUNTER_PATIENCE_SECONDS = 1.0  # drivers update their counters several times a second
-MOST_ABOVE_POWER = 2.0  # largest growth of a counter over power × time; sampled power misses short peaks
+MOST_ABOVE_POWER = 2.0  # a counter may grow by this many times sampled power × time: samples miss short peaks
 MOST_MISSING = 1  # readings in a row in which a figure may be missing: drivers time out now and then
 FIGURES: dict[str, tuple[str, Callable[..., FloatArray]]] = {
     "energy_joules": ("energy", np.mean),
