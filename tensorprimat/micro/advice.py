@@ -18,7 +18,7 @@ WANTED_PERCENT = 2.0  # standard error of the mean that the advice aims at
 MOST_TRIALS = 200  # largest number that is advised: more do not help on a machine that is always busy
 STILL_WARMING = 1.25  # ratio of the first trial to the median of the later ones, from which on the warm-up is too short
 HALF_EMPTY = 0.5  # share of the device's memory up to which a larger batch is advised
-SPILLING = 3.0  # ratio of a cell's time to that of the best rate for the same FLOPs
+SPILLING = 3.0  # ratio of a cell's time to the time that its FLOPs take at the best rate of the compared cells
 FULL = 0.9  # share of the device's memory from which on memory may spill
 
 
@@ -106,7 +106,7 @@ def _loss(cell: MicroResult) -> list[str]:
 
 
 def spilling(cells: Sequence[MicroResult]) -> dict[int, str]:
-    """Return a warning for each cell that is far slower than its FLOPs explain while memory is full, by its position.
+    """Return warnings, by the cell's position, for cells far slower than their FLOPs explain while memory is full.
 
     A cell is compared with the cells of the same precision, pass and device that have as many tokens or fewer.
     """

@@ -21,7 +21,7 @@ from tensorprimat.micro import matmul
 
 COLLECTIVE_SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**10, 2**16, 2**20, 2**24, 2**26, 2**28, 2**30)}
 COLLECTIVE_REPEATS = 5
-SMALL_BYTES, CALLS_OF_SMALL = 2**22, 20  # several calls are timed together: a small message takes less than its launch
+SMALL_BYTES, CALLS_OF_SMALL = 2**22, 20  # calls that are timed together: a small message takes less than a launch
 TYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16, torch.float32)}
 """Types in which all-reduce is timed, because trainings reduce gradients in both; other collectives use the first."""
 

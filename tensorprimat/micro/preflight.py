@@ -146,7 +146,7 @@ def _bandwidth(
 ) -> Bandwidth:
     seconds = matmul.intervals(work, device)
     return Bandwidth(
-        kind=kind,  # type: ignore[arg-type]  # one of its words: the callers' tables contain them
+        kind=kind,  # type: ignore[arg-type]  # the callers pass only its literals
         size_bytes=size,
         best_bytes_per_second=moved / min(seconds),
         typical_bytes_per_second=moved / statistics.median(seconds),

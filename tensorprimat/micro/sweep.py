@@ -47,7 +47,7 @@ class TimeLeft:
         return weight
 
     def seconds_left(self) -> float | None:
-        """Return the seconds that the other cells need at the rate so far; None before the first one and at the end.
+        """Return the seconds that the other cells need at the rate so far; None before any is measured and at the end.
 
         >>> left = TimeLeft([1.0, 1.0, 4.0], clock=iter([0.0, 5.0, 10.0]).__next__)
         >>> left.finish(resumed=True), left.seconds_left(), left.finish(resumed=False), left.seconds_left()
