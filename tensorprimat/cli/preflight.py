@@ -53,9 +53,10 @@ def command(
     The rates of matrix products and memory are compared with the catalogue's peaks, those of matrix products also with
     the best published measurement. The output names a GPU that is well below the others or the catalogue. With several
     nodes, each node has a row, the slowest first, and --fail-below names the slow GPUs. The result is kept per machine:
-    sweeps estimate their time from it, and training results are compared with it. The figures are shown but not kept if
-    another process uses a GPU, if the machine is busy (other processes use a quarter of the usable cores' time, and the
-    load average exceeds the number of cores), or if a frequency or power cap changes meanwhile.
+    sweeps estimate their time from it, and training results are compared with it. Without
+    torchrun and --executor, the figures are shown but not kept if another process uses a GPU, if the machine is busy
+    (other processes use a quarter of the usable cores' time, and the load average exceeds the number of cores), or if a
+    frequency or power cap changes meanwhile.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Measurement of a machine's best performance, which is kept only if nothing else used the machine meanwhile."""
+"""Measurement of a machine's best performance; one process alone keeps it only if nothing else used the machine."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def world_size() -> int:
 
 
 def _check_share(least_share: float | None, devices: int, device_name: str | None) -> None:
-    """Raise UsageError if a share is given, but neither another device nor a published rate to compare with."""
+    """Raise UsageError for a share if there is neither another device nor a published rate to compare with."""
     if least_share is not None and not records.has_reference(devices, device_name):
         raise UsageError(
             "--fail-below: there is one device here and no published rate of it to compare with; leave it out, or "
@@ -94,7 +94,8 @@ def _measure(
 ) -> tuple[Preflight, list[str]] | None:
     """Measure this machine; return the record and a sentence for everything that disturbed it.
 
-    Return None on every rank but the first, which collects the measurements of all ranks. Raises UsageError for a
+    Several processes of torchrun look for nothing that disturbs them, so the list is then empty. Return None on every
+    rank but the first, which collects the measurements of all ranks. Raises UsageError for a
     device that does not exist, and for a least_share without another device or a published rate to compare with.
     """
     machine = platform.detect_platform(cpu=device == "cpu")
@@ -123,8 +124,8 @@ def run_preflight(
 ) -> Outcome | None:
     """Measure this machine and keep the record; return None on every rank but the first.
 
-    keep_noisy: keep the record even if the machine was busy. least_share: share (0 to 1) of the median GPU's rate that
-    each GPU must reach; for a single GPU, share of the best published rate.
+    keep_noisy: keep the record even if something disturbed the measurement. least_share: share (0 to 1) of the median
+    GPU's rate that each GPU must reach; for a single GPU, share of the best published rate.
     """
     measured = _measure(device, quick=quick, on_part=on_part, least_share=least_share)
     if measured is None:
