@@ -77,7 +77,7 @@ def command(
     Two or more arguments are sides of the comparison: results, folders of them, or logs (read as `tprimat extract`
     reads them); the first is the baseline. With one folder, or with --by, results are grouped by platform (or by the
     property of --by). Several runs of one machine and configuration are one side. A ratio is printed only if the sides
-    are comparable, and the report states in what they are equal (same work, same work per token, or same task). A
+    are comparable, and the report states what is equal (same work, same work per token, or same task). A
     winner is named only if the runs support it. A flag such as --gpu fills in what a file does not state; with SIDE= it
     also overrides the file.
 

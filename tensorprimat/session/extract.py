@@ -131,7 +131,7 @@ def _other_speed(benchmark: Sequence[Extracted], extracted: Extracted) -> tuple[
 
 
 def _other_vendor(first: Extracted, extracted: Extracted) -> bool:
-    """Check that neither log states its platform, and that their paths name different ones."""
+    """Return True if neither log states its platform and their paths name different ones."""
     if first.result.platform or extracted.result.platform:
         return False
     named = {paths_of_logs.platform_in_path(paths_of_logs.parts_of(one.logs[0])) for one in (first, extracted)}
@@ -195,7 +195,7 @@ def follow_log(path: Path, stated: Sequence[Statement], format: str | None) -> I
 def _progress(path: Path, stated: Sequence[Statement], format: str | None) -> str:
     """Return the present figures of a growing log, or why there are none.
 
-    Launchers create it empty, and log rotation removes it for a moment.
+    The log may be empty at first, because launchers create it so, and missing for a moment during log rotation.
     """
     try:
         if path.stat().st_size == 0:

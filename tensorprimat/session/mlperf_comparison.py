@@ -37,8 +37,8 @@ def comparison_of(
 ) -> OfVendors | OfTwoGpus | OfOneGpu:
     """Return the comparison of the named vendors, the two named GPUs, or the one named GPU.
 
-    for_plot: accept only a comparison that a plot can show. Raises UsageError for any other then, for a GPU without
-    entries, and for another number of names.
+    for_plot: accept only a comparison that a plot can show. Raises UsageError for a GPU without entries, for no name or
+    more than two (unless all are vendors), and, with for_plot, for a comparison that no plot shows.
     """
     if names and all(vendors := [mlperf_scaling.vendor_named(name) for name in names]):
         if for_plot:

@@ -181,7 +181,7 @@ def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str])
     if time is None or time.seconds <= share:
         return spec
     least = spec.micro_batch_size * spec.data_parallel_size
-    engine = ENGINES[spec.engine]  # other engines than the own use a vendor's batch and parallelism, for one node
+    engine = ENGINES[spec.engine]  # all engines but torch use a vendor's batch and parallelism for one node
     below_a_node = engine.from_methodology and spec.num_gpus * spec.num_nodes < METHODOLOGY_GPUS
     scalable = (engine.own_training or below_a_node) and not spec.with_methodology_flag
     if "global_batch_size" in free and scalable and spec.global_batch_size > least:

@@ -61,7 +61,7 @@ def _places(folders: Sequence[Path]) -> list[Path]:
 
 
 def _words(finding: SurveyedFile) -> set[str]:
-    """Return the words that name this file as SIDE in --gpu SIDE=…."""
+    """Return the words with which --gpu SIDE=… can name this file as SIDE."""
     return words_of_file(finding.path) | (words_of(finding.result) if finding.result else set())
 
 
