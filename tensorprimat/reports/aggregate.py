@@ -241,7 +241,7 @@ p { color: #666; }
 {% if table.note %}<p>{{ table.note }}</p>{% endif %}
 {% endfor %}
 </html>
-"""  # noqa: E501  a row of a table is one line, for no spaces between its cells
+"""  # noqa: E501  a table row is one line of the template, so that no spaces are between its cells
 
 
 def render_html(content: Sequence[Table], *, heading: str) -> str:

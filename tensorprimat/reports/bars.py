@@ -233,8 +233,8 @@ COST = (
 def metric_panels(sides: Sequence[Side], looks: Mapping[str, BarStyle], *, comparable: bool) -> tuple[Panel, ...]:
     """Return a panel for every metric that two sides have, or the only side.
 
-    comparable: the sides can be compared; otherwise only the panels of EFFICIENCY are
-    drawn, without "higher is better".
+    comparable: the sides can be compared; otherwise, of several sides, only the panels of EFFICIENCY are drawn, without
+    "higher is better".
     """
     metrics = [side.metrics for side in sides]
     every = (

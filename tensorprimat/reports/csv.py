@@ -51,7 +51,7 @@ _COLUMNS: Mapping[str, Callable[[Side], CsvValue]] = {
     "files": lambda side: "; ".join(side.files),
 }
 PAIR_COLUMNS = ("baseline", "fairness", "metric", "ratio", "ratio_low", "ratio_high", "verdict", "conditions")
-"""Filled in the rows of candidates: against their baseline."""
+"""Columns of the comparison with the baseline; only the rows of candidates have values in them."""
 
 
 def _metrics(comparison: Comparison) -> str:

@@ -37,7 +37,7 @@ def source_of(side: Side) -> str:
 
 
 def basis_of(side: Side) -> str:
-    """Return a phrase that says from which rows the rates of a side were computed; for means alone, only the files."""
+    """Return a phrase on the rows that a side's rates come from, with its files; only the files if it has no rows."""
     figures = side.result.performance_metrics
     if figures.basis == "reported_means" or not len(side.result.steps):
         return source_of(side)
@@ -62,9 +62,9 @@ def formula_lines(side: Side, section: str, field: str) -> tuple[str, ...]:
 
 
 def source_of_figure(side: Side, section: str, field: str, of: str) -> str:
-    """Return the object of a figure that steps support, and the files; of another, the files.
+    """Return the files that a figure comes from, after `of` unless it is known not to be computed from steps.
 
-    of: the object, such as "mean over the measured steps".
+    of: the computation, such as "mean over the measured steps".
     """
     known = side.figures.get(section, {}).get(field)
     return source_of(side) if known and known.term is None else f"{of}; {source_of(side)}"

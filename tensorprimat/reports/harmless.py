@@ -154,7 +154,7 @@ def console(*, stderr: bool = False, **settings: Any) -> Console:
                 yield segment if segment.control else Segment(clean(segment.text), segment.style)
 
     class Cleaning(RenderHook):
-        """Cleans all printed text."""
+        """A hook that cleans all text that a console prints."""
 
         def process_renderables(self, renderables: list[Any]) -> list[Any]:
             return [one if type(one).__name__ in ("Control", "Clean") else Clean(one) for one in renderables]

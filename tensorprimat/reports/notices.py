@@ -14,7 +14,7 @@ _MOST_WARNINGS = 200
 
 
 def comparison_warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return all warnings, each once, with the names of its sides in front; at most _MOST_WARNINGS."""
+    """Return all warnings, each once, with its sides in front; after _MOST_WARNINGS a last line counts the rest."""
     several = len({side.result.model.name for side in sides}) > 1
     about: dict[str, list[str]] = {}
     for side in sides:

@@ -1,5 +1,5 @@
-// Behaviour of comparison_report.html: theme, sortable tables, sources of figures, printing; plots are in report_plot.js.
-// No library, no network.
+// Behaviour of the HTML reports: theme, sortable tables, sources of figures, printing; plots are in report_plot.js.
+// It uses no library and no network.
 
 const THEME_KEY = "tensorprimat-theme";
 
@@ -49,7 +49,7 @@ function sort(body, column, direction) {
   const key = (row) => row.cells[column].dataset.sort;
   const rows = [...body.rows].sort((one, other) => {
     const [a, b] = [key(one), key(other)];
-    if (a === "" || b === "") return (a === "") - (b === ""); // unmeasured last, whatever the direction
+    if (a === "" || b === "") return (a === "") - (b === ""); // unmeasured values come last in both directions
     const difference = Number(a) - Number(b);
     return direction * (Number.isNaN(difference) ? a.localeCompare(b, "en", { numeric: true }) : difference);
   });
@@ -75,7 +75,7 @@ function startSources() {
   });
 }
 
-// Paper: everything open ----------------------------------------------------------------------------------------------
+// Printing opens every section ----------------------------------------------------------------------------------------
 
 function startPrinting() {
   let closed = [];

@@ -1,12 +1,13 @@
 "use strict";
-// The interactive plots of comparison_report.html: step times and losses over steps, as SVG that the style sheet colours.
+// The interactive plots of the HTML reports: time, clock, temperature, power and loss over steps, as SVG that the style
+// sheet colours.
 
 const SVG = "http://www.w3.org/2000/svg";
 const MARGIN = { left: 64, right: 14, top: 12, bottom: 40 };
 const SIDES = 7; // colours in the style sheet
 const DASHES = ["", "7 3", "2 3", "8 3 2 3", "12 4", "4 2"];
-const OUTLIER = 4; // times the typical value: what lies above is marked at the edge
-const LOG_SCALE_FROM = 8; // typical values further apart than this need a logarithmic axis
+const OUTLIER = 4; // times the largest typical value: step times above it are marked at the edge
+const LOG_SCALE_FROM = 8; // ratio of typical values above which the axis is logarithmic
 const MOST_IN_READOUT = 12;
 
 function element(name, attributes = {}, ...children) {
@@ -258,7 +259,7 @@ class Plot {
     return parts;
   }
 
-  // One path; more points than pixels are drawn as the lowest and highest of each pixel column. A lone point gets a dot's width.
+  // One path. If there are more points than pixels, each pixel column has its lowest and highest. A lone point is a dot.
   line(curve, measured) {
     const values = curve[this.of], all = this.of === "loss" || !curve.measured.includes(true);
     const [from, to] = this.bounds(curve), dense = to - from > 2 * (this.inner.right - this.inner.left);
@@ -369,7 +370,7 @@ function described(curve, row, value, of) {
   return `${curve.name}: ${figure}${notes.length ? ` (${notes.join(", ")})` : ""}`;
 }
 
-// Position of the value in a rising array that is nearest to the one asked for.
+// Return the index of the element nearest to `value` in an array in rising order.
 function nearest(rising, value) {
   let low = 0, high = rising.length - 1;
   while (high - low > 1) {

@@ -77,10 +77,9 @@ def _curve(steps: Steps, run: int, measured_rows: np.ndarray) -> StepCurve:
 
 
 def thinned(values: FloatArray, limit: int) -> NDArray[np.int64]:
-    """Return positions of at most about `limit` rows that look the same when drawn: of every interval the lowest, the
-    highest.
+    """Return positions of about `limit` rows that look like all when drawn: the lowest and highest of each interval.
 
-    An outlier is an extreme of its stretch, so none is ever lost; the first and the last row stay too.
+    An outlier is an extreme of its interval, so none is lost; the first and the last row stay too.
     """
     if len(values) <= limit:
         return np.arange(len(values))

@@ -26,7 +26,7 @@ from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, h
 MOST_PROBLEMS = 50  # lines of a screen; --json has them all
 MOST_PARTS = 100  # rows of a profile; --json has them all
 _MOST_WARNINGS = 20
-PLAIN_WIDTH = 1000  # columns of a table that no terminal bounds
+PLAIN_WIDTH = 1000  # columns of a table that is not printed on a terminal
 _LEFT_OUT_FIRST = ("Warnings", "Precision", "Format", "GPU", "Model")  # columns that a narrow terminal does without
 
 SurveyValue = str | float | int | None

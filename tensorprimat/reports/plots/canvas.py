@@ -57,7 +57,7 @@ STYLE = {
 }
 
 Fill = Callable[[Any], None]
-"""Draws on an empty matplotlib Figure and sets its size."""
+"""Function that draws on an empty matplotlib Figure and sets its size."""
 
 
 def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:

@@ -38,7 +38,7 @@ MOST_HISTORIES = 12  # panels of one picture; the table has them all
 LOSS_INCHES = 3.6  # height of one panel of losses
 _COLUMNS = 2  # of panels in a row
 _STEPS = "steps"
-"""Marks the place of the panel of step time over steps."""
+"""Placeholder of the panel of step time over steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
