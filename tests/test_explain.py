@@ -170,7 +170,7 @@ def test_a_model_that_flags_state_is_explained_by_the_flags_and_not_by_the_log(
     [
         ("--num-gpus", "from --num-gpus, not from the log"),
         ("path runs/8gpu", "from path runs/8gpu, not from the log"),
-        ("SYSJSON line of the log, and as many tasks", "from SYSJSON line of the log, and as many tasks"),
+        ("128 ranks that wrote init_start", "from 128 ranks that wrote init_start"),
     ],
 )
 def test_a_fact_that_a_line_of_the_log_gives_is_not_called_foreign_to_the_log(origin: str, shown: str) -> None:

@@ -193,8 +193,8 @@ def test_a_rate_that_the_steps_contradict_is_a_warning_that_names_the_cause(tmp_
 def test_a_mean_that_the_steps_contradict_is_a_warning(tmp_path):
     result = read(tmp_path, changed(VERSION_1, performance_metrics={"avg_step_time_seconds": 1.0}))
     assert (
-        "avg_step_time_seconds: computed 2 but the framework reported 1; the result uses the computed one, the mean of "
-        "the measured rows"
+        "avg_step_time_seconds: computed 2 but the framework reported 1; the result uses the computed time, the mean "
+        "of the measured rows"
     ) in result.warnings
 
 

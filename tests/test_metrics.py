@@ -246,7 +246,7 @@ def test_reported_tflops_are_restated_once_their_convention_is_clear(own):
     printed = Reported(tflops_per_gpu=13_107.2 * flops.per_token(shape, 8192, own) / 1e12)
     restated = metric("reported_tflops_per_gpu_restated", result(reported=printed))
     assert restated.value == pytest.approx(metric("model_tflops_per_gpu").value)
-    assert restated.remark == f"the framework counted by {own}"
+    assert restated.remark == f"the framework counted FLOPs by {own}"
 
 
 def test_reported_tflops_of_no_known_convention_are_not_restated():

@@ -144,7 +144,7 @@ def ranks_and_settings(ranks: int, **settings: object) -> Journal:
 def test_init_keys_of_many_ranks_count_once_and_the_ranks_are_the_number_of_gpus(tmp_path):
     result = ranks_and_settings(8, global_batch_size=16).read(tmp_path / "run.txt")
     assert (result.training_config.global_batch_size, result.training_config.num_gpus) == (16, 8)
-    assert result.provenance.assumed["num_gpus"] == "8 ranks wrote init_start, one for each GPU"
+    assert result.provenance.assumed["num_gpus"] == "8 ranks that wrote init_start, one for each GPU"
 
 
 @pytest.mark.parametrize(

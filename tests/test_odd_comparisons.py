@@ -96,7 +96,7 @@ def test_a_time_to_train_is_not_doubted_by_the_clock_that_it_is_read_from():
     assert pair.ratio.metric == "time_to_train"
     assert "the rate by" not in formatting.headline(pair)
     rates = comparison_of(*(plausible.result(m).model_copy(update={"audit": audit}) for m in ("h100", "mi300x")))
-    off = "the rate of MI300X is 7.0 % above the rate by the log's run_start to run_stop"
+    off = "the rate of MI300X is 7.0 % above the rate by the log's clock 'run_start to run_stop'"
     assert off in formatting.headline(rates.pairs[0])
 
 

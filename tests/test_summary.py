@@ -115,12 +115,12 @@ def test_rates_that_no_setting_reconciles_say_which_one_the_result_uses_and_what
     assert summary.performance_metrics.tokens_per_second == 4096
     warnings = [warning for warning in summary.warnings if "the framework reported" in warning]
     assert warnings == [
-        "tokens_per_second: computed 4,096.0 but the framework reported 3,600.0; the result uses the computed one, the "
-        "work of the measured rows over their time; the reported one would follow from 7,200 tokens a step instead of "
-        "8,192 or a step of 2.276 s instead of 2.000 s",
-        "samples_per_second: computed 1 but the framework reported 0.9; the result uses the computed one, the work of "
-        "the measured rows over their time; the reported one would follow from a batch of 1.8 instead of 2 or a step "
-        "of 2.222 s instead of 2.000 s",
+        "tokens_per_second: computed 4,096.0 but the framework reported 3,600.0; the result uses the computed rate "
+        "(work of the measured rows / their time); the reported rate would need 7,200 tokens a step instead of 8,192, "
+        "or a step of 2.276 s instead of 2.000 s",
+        "samples_per_second: computed 1 but the framework reported 0.9; the result uses the computed rate (work "
+        "of the measured rows / their time); the reported rate would need a batch of 1.8 instead of 2, or a step of "
+        "2.222 s instead of 2.000 s",
     ]
 
 

@@ -200,7 +200,7 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
     run = group.runs[0]
     rows = moves(run, metric)
     if len(rows) < stats.FEWEST_ROWS_FOR_INTERVAL:
-        few = f"only {len(rows)} measured rows" if len(run.steps) else "the file holds means only, no steps"
+        few = f"only {counted(len(rows), 'measured row')}" if len(run.steps) else "the file holds means only, no steps"
         return Estimate(value=value, confidence=confidence, rests_on="one run", no_interval_because=few)
     spread = stats.of_one_run(rows, confidence)
     planned = math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(run, metric))

@@ -92,7 +92,7 @@ def fixed_state(result: Result) -> Input:
         name=name,
         value=parameters / model_parallel * per_parameter / GB,
         unit="GB",
-        source=f"weights, gradients and optimizer state: {rule}, before sharding",
+        source=f"weights, gradients and optimizer state: {rule} before they are divided among GPUs",
     )
 
 

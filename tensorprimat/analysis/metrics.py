@@ -300,7 +300,7 @@ def restated_tflops(result: Result, convention: str) -> Metric:
         )
         return unknown(name, because, (reported,))
     factor = counts[convention] / counts[nearest]
-    return derive(name, (reported,), lambda value: value * factor, remark=f"the framework counted by {nearest}")
+    return derive(name, (reported,), lambda value: value * factor, remark=f"the framework counted FLOPs by {nearest}")
 
 
 def _energy_and_money(result: Result, gpu: Gpu | None, chosen: MetricChoices, tflops: Metric) -> list[Metric]:

@@ -207,7 +207,7 @@ def project(
         raise UsageError("--gpus: must be a number of GPUs to project to")
     count, rate = result.training_config.num_gpus, result.performance_metrics.tokens_per_second_per_gpu
     if not count or not rate:
-        raise InputError("does not state both the number of GPUs and tokens/s/GPU, which a projection needs", path=path)
+        raise InputError("lacks the number of GPUs or tokens/s/GPU; a projection needs both", path=path)
     device = result.gpu_info.device_name or "unknown GPU"
     if result.platform == "cpu":
         raise InputError("a result of a CPU cannot be projected, because only the scaling of GPUs is known", path=path)

@@ -35,8 +35,8 @@ def command(
 
     Without an output file, the tables go to stdout as Markdown. A pivot table shows means of --values (default
     mean_time_ms) by --rows (default context_length) and --columns (default model_size). Expressions can use the columns
-    of the JSON files, arithmetic, comparisons, the words and/or/not, and the functions sqrt, log, exp, min, max, abs
-    and round. In Python, tensorprimat.load_cells(DIR) returns the folder as a pandas DataFrame.
+    of the JSON files, arithmetic, comparisons, the words and/or/not, and the functions sqrt, log, log2, log10, exp,
+    min, max, abs and round. In Python, tensorprimat.load_cells(DIR) returns the folder as a pandas DataFrame.
 
     \b
     Examples:

@@ -33,9 +33,9 @@ def command(
     """Show GPU memory by process, and offer to end leftover Python training processes.
 
     A leftover is a Python process of yours that has a GPU open, has lost its parent, and used neither CPU, files nor
-    GPU for --idle seconds while this command watched it. A process with an unknown parent (docker exec, kubectl exec),
-    of a live session, of a batch job or of a service is not a leftover. In doubt a process is listed and not ended. No
-    other process is ended, except one named by --pid, if it is yours, runs Python and uses a GPU.
+    GPU for --idle seconds while this command watched it. A process is not a leftover if its parent is unknown (docker
+    exec, kubectl exec), or if it belongs to a live session, a batch job or a service. In doubt, a process is listed and
+    not ended. No other process is ended, except one named by --pid, if it is yours, runs Python and uses a GPU.
 
     SIGTERM comes first. For a process that still runs after --grace seconds, the command asks again; with --yes it is
     killed if --pid names it or if it is still idle. Without a terminal and without --yes nothing is ended.

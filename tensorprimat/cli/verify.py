@@ -21,11 +21,11 @@ def command(
     """Verify a folder of results: find files that differ from what was written, are missing, or are foreign.
 
     Logs and series files (steps of a long training, next to its result) are hashed again and compared with the results
-    that name them. Every figure is computed again: of a result from its steps, of a cell of passes, warmup or sweep
-    from its trials. Foreign files are JSON of another kind, series files that no result names, latest results without a
-    copy in history/, and remains of an interrupted write. Logs are searched by name and by hash in DIR, in the folder
-    above it, in the current folder, and in the folders of --logs; a log that is in none of them is missing if --logs is
-    given, and unchecked otherwise. No file is written or deleted.
+    that name them. Every figure is computed again: those of a training result from its steps, those of a measurement
+    by passes, warmup or sweep from its trials. Foreign files are JSON of another kind, series files that no result
+    names, latest results without a copy in history/, and remains of an interrupted write. Logs are searched by name and
+    by hash in DIR, in the folder above it, in the current folder, and in the folders of --logs; a log that is in none
+    of them is missing if --logs is given, and unchecked otherwise. No file is written or deleted.
 
     \b
     Examples:

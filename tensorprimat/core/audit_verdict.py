@@ -153,6 +153,6 @@ def gap_reason(audit: Audit | None) -> str | None:
     side = "above" if audit.ratio > 1 else "below"
     counted = [sentence for sentence in audit.explained_by if not sentence.endswith(SUBTRACTED)]
     why = ", ".join(counted) or "cause unknown"
-    clock = audit.clock or "own clock"
-    named = clock if clock.startswith("the ") else f"the log's {clock}"
+    clock = audit.clock or "the log's own clock"
+    named = clock if clock.startswith("the ") else f"the log's clock '{clock}'"
     return f"{percent(abs(audit.ratio - 1), 1)} {side} the rate by {named}: {why}"

@@ -128,7 +128,7 @@ def _used(result: Result, name: str, ratio: float) -> str:
     """
     performance, config = result.performance_metrics, result.training_config
     if name == "avg_step_time_seconds":
-        return "the result uses the computed one, the mean of the measured rows"
+        return "the result uses the computed time, the mean of the measured rows"
     is_timed, tokens, batch = performance.basis == "step_times", performance.tokens_per_step, config.global_batch_size
     agrees = []
     if name == "samples_per_second":
@@ -137,9 +137,9 @@ def _used(result: Result, name: str, ratio: float) -> str:
         agrees.append(f"{count(round(tokens * ratio))} tokens a step instead of {count(tokens)}")
     if is_timed and (mean := performance.avg_step_time_seconds):
         agrees.append(f"a step of {quantities.seconds(mean / ratio)} instead of {quantities.seconds(mean)}")
-    why = "the work of the measured rows over their time" if is_timed else "from the rates of the measured rows"
-    return f"the result uses the computed one, {why}" + (
-        f"; the reported one would follow from {' or '.join(agrees)}" if agrees else ""
+    why = "work of the measured rows / their time" if is_timed else "from the rates of the measured rows"
+    return f"the result uses the computed rate ({why})" + (
+        f"; the reported rate would need {', or '.join(agrees)}" if agrees else ""
     )
 
 

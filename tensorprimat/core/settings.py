@@ -196,7 +196,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="strategy", label="strategy", kind="word", applies="several GPUs",
         option=Option(
-            flag="--strategy", help="Strategy that shares the model among GPUs: auto, ddp or fsdp.", metavar="HOW",
+            flag="--strategy", help="Strategy for several GPUs: auto, ddp or fsdp.", metavar="HOW",
             type=str, default="auto", engine="torch engine", own_training=True,
             choices=("auto", "ddp", "fsdp"),
         ),

@@ -167,7 +167,7 @@ def _check(text: str, width: int, *others: int) -> None:
     if min(width, *others) < 1:
         raise UsageError(f"--shape {text}: every number must be at least 1")
     if width % heads or (width // heads) % 2:
-        raise UsageError(f"--shape {text}: {heads} heads do not divide a width of {width} into even widths")
+        raise UsageError(f"--shape {text}: {heads} heads do not divide a width of {width} into heads of even width")
 
 
 def _of_numbers(text: str, match: re.Match[str]) -> NamedShape:

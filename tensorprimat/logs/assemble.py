@@ -29,8 +29,8 @@ from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
 
 UNTRUSTED = (
-    "no figure of this log can be trusted; choose another format (tprimat extract --format), or report the log's first "
-    "rows"
+    "no figure of this log can be trusted; check the flags that override the log, choose another format (tprimat "
+    "extract --format), or report the log's first rows"
 )
 
 

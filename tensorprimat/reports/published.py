@@ -84,7 +84,7 @@ def _what_differs(fairness: Fairness) -> str:
     stated = [one for one in fairness.differences if None not in one.values and one.weight != "context"]
     names = [difference.label for difference in stated]
     more = f" and {len(names) - MOST_DIFFERENCES} more" if len(names) > MOST_DIFFERENCES else ""
-    return (", ".join(names[:MOST_DIFFERENCES]) or "no setting that both state") + more
+    return (", ".join(names[:MOST_DIFFERENCES]) or "none of the settings that both state") + more
 
 
 def _against(against: Against) -> TableCell:

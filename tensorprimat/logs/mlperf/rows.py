@@ -230,7 +230,7 @@ def marks_evidence(runs: Sequence[MlperfEvents], steps: Sequence[Step]) -> Evide
         if closed and own < math.inf:
             inside = sum(_training_seconds(run, block) for block in run.blocks)
             spent.append(("start-up", run.blocks[0].started - run.started))
-            spent.append(("training inside blocks outside the logged rows", _plausible(inside - own, inside)))
+            spent.append(("training without logged rows", _plausible(inside - own, inside)))
             outside = run.stopped - run.blocks[0].started - inside - spent[0][1]
             spent.append(("time between and after blocks", outside))
         clocks.append(

@@ -203,7 +203,7 @@ def _take_launch(reading: Reading, launched: LaunchLines) -> None:
         reading.assumed["num_gpus"] = "WORLD_SIZE of the launcher, one GPU for each process"
     elif system and system.gpus and system.gpus == launched.last_task + 1:
         config["num_gpus"] = system.gpus
-        reading.assumed["num_gpus"] = "SYSJSON line of the log, and as many tasks"
+        reading.assumed["num_gpus"] = "SYSJSON line of the log, which agrees with the number of tasks"
 
 
 def _differ(logged: str, described: str) -> bool:
@@ -226,7 +226,7 @@ def _take_counts(reading: Reading, settings: Mapping[str, Any], ranks: int) -> N
         contradiction = _contradiction(config, stated, ranks)
         if contradiction is None:
             config["num_gpus"] = ranks
-            reading.assumed["num_gpus"] = f"{ranks} ranks wrote init_start, one for each GPU"
+            reading.assumed["num_gpus"] = f"{ranks} ranks that wrote init_start, one for each GPU"
         else:
             reading.warnings.append(
                 f"num_gpus: {ranks} ranks wrote init_start, but {contradiction}, so the number of GPUs is unknown; "
