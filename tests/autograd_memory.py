@@ -38,9 +38,9 @@ def total_bytes(kept: dict[int, torch.UntypedStorage]) -> int:
 
 
 class PeakOfStorages(TorchDispatchMode):
-    """Largest sum of bytes of the storages that operations inside the block made and that were alive at once.
+    """Peak of the bytes in storages that operations inside the block made, counted while these are alive.
 
-    there: tensors from before, whose views are no new bytes.
+    there: tensors made before the block; a view of one adds no bytes.
     """
 
     def __init__(self, *there: torch.Tensor) -> None:

@@ -36,10 +36,11 @@ def shared() -> Path:
 
 
 class Settled:
-    """Leave what stays for the whole run out of every later search for unreachable objects.
+    """Plugin that takes objects which stay for the whole run out of later garbage collections (gc.freeze).
 
-    Imports make a million objects: no search runs while the tests are collected, and none looks at them afterwards.
-    Nothing is left out while a test runs: Hypothesis asks who refers to an object that it has just made.
+    Imports make a million objects: garbage collection is off while the tests are collected, and later collections do
+    not look at these objects. Nothing is frozen while a test runs: Hypothesis asks for the referrers of an object that
+    it has just made, and gc does not look for them among frozen objects.
     """
 
     LONG_SECONDS = 0.03
@@ -58,23 +59,23 @@ class Settled:
         gc.callbacks.append(self.searched)
 
     def searched(self, phase: str, _found: dict[str, int]) -> None:
-        """Note a long search: a test was the first to need a large library, for example."""
+        """Note a long garbage collection, as after the first test that imports a large library."""
         if phase == "start":
             self.begun = time.perf_counter()
         elif time.perf_counter() - self.begun > self.LONG_SECONDS:
             self.was_long = True
 
     def pytest_runtest_logfinish(self) -> None:
-        """Leave out, between two tests, what the last long search kept."""
+        """Leave the objects that a long garbage collection kept out of later ones; done between two tests."""
         if self.was_long:
             self.was_long = False
             gc.freeze()
 
 
 def use_hypothesis_once() -> None:
-    """Let Hypothesis make its generator of random numbers, and check that something refers to it.
+    """Let Hypothesis make its random generator and check that an object refers to it, before gc.freeze.
 
-    From Python 3.14 on, the dict that does is older than what is left out, so that a later check would find nothing.
+    From Python 3.14 on, the dict that refers to it would be frozen, so that a check after gc.freeze would find nothing.
     """
     from hypothesis import given, settings, strategies
 
@@ -126,7 +127,7 @@ def warm(warm_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TextReader(Protocol):
-    """Reads a text as a log file: `read_text(text, format=None, **flags)`."""
+    """Type of `read_text(text, format=None, **flags)`, which reads a text as a log file."""
 
     def __call__(self, text: str, *, format: str | None = None, **flags: Any) -> Result: ...
 

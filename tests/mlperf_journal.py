@@ -13,7 +13,7 @@ START = 1_700_000_000.0
 
 
 class Journal:
-    """Writes an MLLOG with a clock of its own."""
+    """Writer of an MLLOG with a clock of its own."""
 
     def __init__(self, **settings: object) -> None:
         self.now, self.lines = START, []

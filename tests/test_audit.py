@@ -325,7 +325,7 @@ def test_every_measured_segment_is_compared_with_its_dates():
     assert "14 steps take 14 s at the measured pace, but 18 s by the timestamps" in outcome.warnings[0]
 
 
-def test_few_dates_only_warn_and_three_say_nothing():
+def test_four_dates_that_contradict_the_steps_only_warn_and_three_give_no_warning():
     assert (
         "but 9.6 s by the timestamps" in audited(result(rows([2.0] * 4, [3.2 * n for n in range(4)])), "a").warnings[0]
     )
@@ -333,7 +333,7 @@ def test_few_dates_only_warn_and_three_say_nothing():
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
-def test_one_date_that_goes_back_among_few_refuses_nothing():
+def test_a_log_of_few_dates_is_not_refused_because_one_of_them_goes_back():
     """Prefixes and rows of one log with two dates: 45 days forward, back, and forward again."""
     dates = [4e6 if n in (6, 8) else 0.0 for n in range(1, 9)]
     (warning,) = (text for text in audited(result(rows([1e-4] * 8, dates)), "run.log").warnings if "audit" in text)

@@ -89,7 +89,7 @@ def test_a_validation_in_the_history_of_wandb_interrupts_the_step_after_it(tmp_p
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(STEP, rel=1e-3)
 
 
-def test_the_stated_number_of_gpus_is_not_to_be_replaced_by_that_of_the_replicas(tmp_path: Path) -> None:
+def test_no_remedy_replaces_the_stated_number_of_gpus_with_that_of_the_replicas(tmp_path: Path) -> None:
     write(tmp_path, every=0, ranks=4)
     result = read(tmp_path, num_gpus=8)
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(TOKENS / STEP / 8, rel=1e-3)

@@ -101,7 +101,7 @@ def test_a_training_is_started_followed_and_read_from_its_log(tmp_path):
 
 
 @pytest.mark.usefixtures("warm")
-def test_ranks_start_with_the_recipes_environment_below_the_users_and_the_result_records_it(tmp_path):
+def test_variables_of_the_recipe_and_of_the_user_reach_the_ranks_and_the_result_records_them(tmp_path):
     done = run(tmp_path)
     (log,) = (tmp_path / "output").glob("bridge_training_qwen_*.log")
     assert "allocator: the recipe's" in log.read_text()

@@ -72,7 +72,7 @@ def browser():
 
 @pytest.fixture
 def visit(browser, pages):
-    """Opens a report; whatever the page complains about, and whatever it asks the network for, fails the test."""
+    """Function that opens a report; every complaint of the page and every request to the network fails the test."""
     opened, complaints = [], []
 
     def visit(name, width=1000, **options):

@@ -19,7 +19,7 @@ def random():
     return np.random.default_rng(11)
 
 
-def test_five_runs_a_side_cover_raise_few_alarms_and_find_two_percent(calibration, random):
+def test_five_runs_a_side_keep_their_coverage_raise_few_alarms_and_find_two_percent(calibration, random):
     world = calibration.World(name="plain", ramp=8, phi=0.5)
     found = calibration.compare_sides(world, world, random, 400)
     assert 0.92 <= found.coverage <= 0.98
@@ -75,7 +75,7 @@ def test_equal_candidates_are_rarely_called_different(calibration, random):
     assert calibration.family_alarms(random, 400) <= 0.08
 
 
-def test_looks_after_every_run_keep_coverage_only_with_the_correction(calibration, random):
+def test_looks_after_every_run_raise_few_alarms_only_with_the_correction(calibration, random):
     corrected, plain = calibration.looking_alarms(random, 300)
     assert corrected <= 0.08 < plain
 

@@ -70,7 +70,7 @@ def test_autocast_is_counted_without_the_casts_of_the_weights(compiled):
 
 
 @pytest.mark.parametrize("fused_norm", [True, False])
-def test_an_eager_layer_is_counted_with_the_norm_of_the_gpu(fused_norm):
+def test_an_eager_layer_is_counted_with_and_without_a_fused_norm(fused_norm):
     model = torch_config.model_of_config("llama", completed("llama"), "tiny")
     counted = torch_memory.mean_kept_bytes_per_token(model, precision="bf16", compiled=False, fused_norm=fused_norm)
     formula = training_memory.kept_bytes_per_token(

@@ -125,7 +125,7 @@ def test_flops_of_a_token_are_those_of_nvidias_tables(model):
 
 
 @pytest.mark.parametrize(("model", "tflops", "tokens"), [("gpt-oss-20b", 279, 13_058), ("gpt-oss-120b", 231, 7_626)])
-def test_automodels_tables_count_the_heads_of_gpt_oss_as_hidden_size_over_heads(model, tflops, tokens):
+def test_automodels_tables_take_hidden_size_over_heads_as_the_head_size_of_gpt_oss(model, tflops, tokens):
     """Source: NVIDIA-NeMo/Automodel, docs/performance-summary.mdx (2026), length 4096; its heads have 64 dimensions.
 
     tokens: per second and GPU.

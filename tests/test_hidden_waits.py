@@ -37,7 +37,7 @@ TABLES = frozenset(("lightning", "metrics table", "metrics rows"))
 
 
 def stretches(make: Callable[[Job], list[str]], job: Job) -> Iterator[tuple[datetime, list[str]]]:
-    """Yield the lines of a log that were written by the end of each step, with that moment; the rest with the last."""
+    """Yield the end of each step with the lines written up to it; the last step has all remaining lines."""
     lines, before = make(job), 0
     for number, _, now in job.steps():
         shorter = make(replace(job, last=number))

@@ -70,7 +70,7 @@ def test_days_that_differ_more_than_runs_do_are_not_changes():
             ]
         )
     )
-    assert alarms <= 10  # of 200: days that scatter by ten times what runs do would alarm nearly always otherwise
+    assert alarms <= 10  # of 200; judged by the scatter of runs, a tenth of that of days, nearly all would alarm
 
 
 def test_benchmarks_are_in_the_order_of_time_whatever_their_file_is_called():

@@ -554,7 +554,7 @@ def test_a_log_of_adapters_is_not_compared_with_one_of_full_training(read_text):
     assert "trainable parameters all against 20,971,520" in fairness.sentence
 
 
-def test_rows_of_axolotl_of_2025_are_the_trainers_although_they_name_a_rate_as_torchtune_does(read_text):
+def test_axolotl_rows_with_torchtunes_name_of_a_rate_are_read_as_rows_of_the_trainer(read_text):
     text = ""
     for step in range(1, 31):
         text += (

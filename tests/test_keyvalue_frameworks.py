@@ -25,7 +25,7 @@ def test_linguas_rate_is_that_of_a_gpu_over_all_steps_since_the_row_before(read_
     assert any("three digits" in warning for warning in result.warnings)
 
 
-def test_picotrons_step_time_is_its_tokens_by_its_rate_with_the_flops_that_its_mfu_divides_by_a_fixed_peak(
+def test_picotrons_step_time_is_tokens_over_rate_and_its_mfu_gives_flops_by_a_fixed_peak(
     read_text: Any,
 ) -> None:
     result = read_text(log("picotron"))
@@ -112,7 +112,7 @@ def test_paddles_interval_is_the_time_of_all_steps_since_the_row_before(read_tex
     assert result.steps[3].memory_reserved_peak_bytes == 16.5 * GIB
 
 
-def test_paddles_flops_are_of_a_prefix_of_1024(read_text: Any) -> None:
+def test_paddles_tflops_are_multiples_of_2_to_the_40(read_text: Any) -> None:
     assert read_text(log("paddle")).steps[3].reported_tflops_per_gpu == pytest.approx(400 * 2**40 / 1e12)
 
 

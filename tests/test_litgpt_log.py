@@ -134,7 +134,7 @@ def test_a_pretraining_without_any_other_clock_says_that_its_waits_are_unknown(t
         pytest.param([ARGUMENTS, PLAN, *pretraining(slower=3.0)], id="printed iterations are faster by far"),
     ],
 )
-def test_a_remaining_time_that_gives_no_clock_times_no_step(tmp_path, lines):
+def test_no_step_is_timed_by_a_remaining_time_that_gives_no_clock(tmp_path, lines):
     with pytest.raises(NotALogError, match="no step times found"):
         read(tmp_path, *lines)
 
@@ -233,7 +233,7 @@ def test_torn_lines_raise_nothing_but_the_tools_own_errors(cut, inserted):
         logs.read(path)
 
 
-def test_rows_that_are_printed_twice_or_by_two_ranks_are_those_of_one(read_text):
+def test_rows_that_are_printed_twice_or_by_two_ranks_count_once(read_text):
     row = "Epoch 1 | iter {0} step {0} | loss train: 9.{0}, val: n/a | iter time: 15{0}.40 ms (step)\n"
     alone = read_text("".join(row.format(n) for n in range(1, 9))).steps
     twice = read_text("".join(row.format(n) * 2 for n in range(1, 9))).steps

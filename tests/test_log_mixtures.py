@@ -204,7 +204,7 @@ def test_damage_never_raises_anything_but_the_tools_own_errors(
 @given(
     numbers=values, which=st.integers(2, 7), other=st.integers(9001, 9999).map(lambda thousandths: thousandths / 1000)
 )
-def test_a_planted_value_that_changes_changes_the_steps(
+def test_a_changed_planted_value_changes_the_steps(
     planted: Planted, numbers: list[float], which: int, other: float
 ) -> None:
     changed = [other if n == min(which, len(numbers) - 1) else value for n, value in enumerate(numbers)]

@@ -179,7 +179,7 @@ with parts.outcomes(work, [parts.Stretch(0, 1), parts.Stretch(1, 2)]) as found:
 
 
 def reader(seconds: float) -> subprocess.Popen[str]:
-    """Return a program whose processes have worked for so long and speak to nobody; with a terminal of its own."""
+    """Return a program in a session of its own, whose processes sleep for `seconds` before they answer."""
     command = [sys.executable, "-c", READER, str(seconds)]
     begun = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT

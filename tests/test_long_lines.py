@@ -38,7 +38,7 @@ def test_a_line_of_unfinished_rows_is_read_in_linear_time(tmp_path, format, text
 
 
 class NoRows:
-    """Stands for the search of rows of other formats."""
+    """Stand-in for the search of rows of other formats."""
 
     def within(self, _block):
         return iter(())

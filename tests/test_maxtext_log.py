@@ -93,7 +93,7 @@ def test_the_time_of_the_second_row_is_ignored(read_text: Any, seconds: float) -
 
 
 @pytest.mark.parametrize(("second", "third", "known"), [(0.3, 0.72, False), (0.3, 1.0, True), (0.02, 0.9, True)])
-def test_the_time_of_a_third_row_that_is_short_by_the_second_is_ignored(
+def test_the_time_of_a_third_row_is_ignored_if_it_is_short_by_that_of_the_second(
     read_text: Any, second: float, third: float, known: bool
 ) -> None:
     result = read_text(log(row(0, 40), row(1, second), row(2, third), row(3, 1.0), row(4, 1.0)))

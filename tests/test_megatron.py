@@ -186,7 +186,7 @@ def test_two_spellings_in_one_file_are_one_run(tmp_path: Path) -> None:
     assert result.steps[10].reported_tokens_per_second_per_gpu is not None
 
 
-def test_energy_and_power_of_megatron_bridge(tmp_path: Path) -> None:
+def test_energy_and_power_of_megatron_bridge_are_read(tmp_path: Path) -> None:
     result = read(tmp_path, [row("bridge", i, 8000.0) for i in range(1, 20)])
     assert result.power_metrics is not None
     assert result.power_metrics.avg_power_watts_per_gpu == pytest.approx(650.5)
@@ -290,7 +290,7 @@ def test_a_validation_outside_the_timer_is_not_an_interruption(tmp_path: Path) -
     assert not any(step.interrupted_by for step in read(tmp_path, lines).steps)
 
 
-def test_allocator_sizes_printed_once_are_the_largest_rank(tmp_path: Path) -> None:
+def test_allocator_sizes_printed_once_are_those_of_the_largest_rank(tmp_path: Path) -> None:
     lines = [row("P0", i, 2500.0) for i in range(1, 8)]
     printed = (
         "[Rank {}] (after 1 iterations) memory (MB) | allocated: {}.0 | max allocated: {}.5 | "

@@ -46,7 +46,7 @@ def read(tmp_path: Path, lines: list[str]) -> Result:
     return logs.read(path)
 
 
-def test_rows_of_name_and_value_are_megatrons(tmp_path: Path) -> None:
+def test_rows_of_name_and_value_are_read_as_megatrons(tmp_path: Path) -> None:
     rows = [
         line
         for number in range(1, 31)

@@ -219,7 +219,7 @@ def test_the_power_limit_of_a_board_of_two_dies_is_shared_by_both(device_name, w
     ],
     ids=["experts", "latent attention", "windows in half of the layers"],
 )
-def test_hfu_is_unknown_where_half_of_different_layers_runs_again(shape):
+def test_hfu_is_unknown_where_every_second_of_unlike_layers_is_recomputed(shape):
     measured = result(config={"recompute": "every second layer"}, model=Model(shape=shape))
     assert "the cost of recomputing every second layer is not known" in metric("hfu", measured).because
 

@@ -103,7 +103,7 @@ def test_blocks_shorter_than_the_interval_of_rows_are_measured_by_their_means(tm
     assert not any("unexplained" in warning for warning in result.warnings)
 
 
-def test_rows_that_claim_more_time_than_their_block_took_leave_it_to_the_mean(tmp_path):
+def test_a_block_whose_rows_claim_more_time_than_it_took_is_measured_by_its_mean(tmp_path):
     """As llama2_70b_lora on 8 GPUs: a row of 10 steps says 3.19 s a step, and 8.8 s pass by the clock."""
     journal = Journal(global_batch_size=8)
     journal.say("run_start")
@@ -212,7 +212,7 @@ def rates_over_evaluations(journal: Journal, *, blocks: int, block: float, evalu
     journal.say("run_stop", None, 0.0, samples_count=12288 * blocks, status="success")
 
 
-def test_a_throughput_that_includes_evaluation_leaves_the_time_to_the_marks_of_its_block(tmp_path):
+def test_a_block_whose_throughput_includes_evaluation_is_timed_by_its_marks(tmp_path):
     journal = Journal(global_batch_size=64, max_sequence_length=8192)
     rates_over_evaluations(journal, blocks=5, block=1200.0, evaluated=130.0)
     result = journal.read(tmp_path / "run.txt")

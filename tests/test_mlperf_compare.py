@@ -45,14 +45,14 @@ def test_the_factors_multiply_to_the_ratio_of_minutes():
         assert product == pytest.approx(math.exp(one.ratio.log), rel=1e-9)
 
 
-def test_the_interval_of_one_submitter_covers_its_runs_only_with_a_warning():
+def test_a_side_with_one_submitter_has_a_warning():
     [one] = mlperf_compare.compare_gpus([entry("A", "X", 100), entry("B", "Y", 80)], "A", "B")
     assert math.exp(one.ratio.log) == pytest.approx(1.25)
     assert sum(warning.kind == "one submitter" for warning in one.warnings) == 2
     assert one.level.name == "same_task"
 
 
-def test_a_second_submitter_widens_the_interval_to_what_submitters_differ_by():
+def test_differences_between_submitters_widen_the_interval():
     alone = mlperf_compare.side([entry("A", "X", 100)], "A", "v9.1")
     several = mlperf_compare.side(
         [entry("A", name, at) for name, at in (("X", 100), ("Y", 110), ("Z", 120))], "A", "v9.1"

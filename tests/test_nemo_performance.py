@@ -79,7 +79,7 @@ def test_the_network_of_gb200_is_reached_through_its_cpu():
     assert "NCCL_NET_GDR_LEVEL" not in nemo_performance.performance_environment(spec(), "NVIDIA B200")
 
 
-def test_settings_that_change_speed_are_recorded_and_places_are_not(monkeypatch):
+def test_settings_that_change_speed_are_recorded_and_paths_devices_and_secrets_are_not(monkeypatch):
     for name, value in {
         "NVTE_FUSED_ATTN": "1", "HSA_NO_SCRATCH_RECLAIM": "1", "CUDA_HOME": "/usr", "CUDA_VISIBLE_DEVICES": "3",
         "TRITON_CACHE_DIR": "/tmp", "NCCL_VERSION": "2.27", "MY_TOKEN": "secret",

@@ -30,7 +30,7 @@ def shown(comparison, width=80):
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-def test_rates_that_no_two_machines_have_get_no_ratio(runs):
+def test_rates_a_factor_of_a_billion_apart_get_no_ratio(runs):
     sides = [
         plausible.result("h100", runs=runs, seconds=seconds, device_name=name, preset="tiny", sequence_length=128)
         for seconds, name in ((1e6, "unknown A"), (1e-3, "unknown B"))
@@ -66,7 +66,7 @@ def test_many_sides_have_one_ranked_table_and_no_second_one():
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
-def test_a_figure_and_its_percent_are_on_one_line(width):
+def test_a_figure_and_its_interval_are_on_one_line(width):
     sides = [
         plausible.result("h100", runs=3, seconds=12.8 - 0.4 * number, seed=number, device_name=f"NVIDIA GPU {number}")
         for number in range(4)
@@ -83,7 +83,7 @@ def test_a_number_and_its_percent_sign_are_on_one_line(width):
         assert not line.strip().startswith(("%", "±"))
 
 
-def test_a_time_to_train_is_not_doubted_by_the_clock_that_it_is_read_from():
+def test_a_time_to_train_has_no_remark_about_the_clock_that_it_is_read_from():
     audit = Audit(clock="run_start to run_stop", ratio=1.07, explained_by=("evaluation 39 s",))
     task = Reported(benchmark="llama31_8b", quality_target=3.3)
     sides = []
@@ -215,7 +215,7 @@ def test_a_time_to_train_states_time_rate_and_samples_each_by_its_name():
     assert low < time < high
 
 
-def test_the_interval_under_another_assumption_is_one_of_the_times_as_the_headline_is():
+def test_the_interval_under_another_assumption_is_of_times_to_train_like_the_headline():
     sentence = formatting.headline(of_one_task(number=1, assume_run_cv=0.02))
     said = re.search(r"takes ([\d.]+)x the time .*4 % instead, [a-z ]+ \(times ([\d.]+)x to ([\d.]+)x\)", sentence)
     ratio, low, high = map(float, said.groups())
@@ -223,7 +223,7 @@ def test_the_interval_under_another_assumption_is_one_of_the_times_as_the_headli
 
 
 @pytest.mark.parametrize(("seconds", "word"), [((11.0, 10.2, 9.0), "faster"), ((14.0, 12.0, 13.0), "slower")])
-def test_the_mean_over_models_is_stated_as_its_distance_from_equal(seconds, word):
+def test_the_mean_over_models_is_stated_as_percent_faster_or_slower(seconds, word):
     models = (("llama", 12.8, seconds[0]), ("qwen", 11.0, seconds[1]), ("mistral", 10.5, seconds[2]))
     sides = [
         plausible.result(machine, model=model, seconds=pace, runs=3, seed=number)

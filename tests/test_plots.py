@@ -33,7 +33,7 @@ def comparison_of(*results, **options):
 
 @pytest.fixture
 def draw():
-    """Draws a comparison in the style of the files."""
+    """Function that draws a comparison in the style of the files."""
     import matplotlib
 
     with matplotlib.rc_context(canvas.STYLE):

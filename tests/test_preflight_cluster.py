@@ -108,7 +108,7 @@ def test_one_gpu_is_compared_with_the_best_published_product():
 
 
 @pytest.mark.parametrize("executor", [(), ("--executor", "slurm", "--partition", "cpu")])
-def test_a_share_of_nothing_is_refused_before_anything_is_measured(cluster, capsys, executor):
+def test_fail_below_without_a_reference_is_refused_before_anything_is_measured(cluster, capsys, executor):
     cluster(1.0)
     assert main(["preflight", "--device", "cpu", "--quick", *executor, "--fail-below", "90%"]) == 2
     assert "--fail-below: there is one device here and no published rate of it" in capsys.readouterr().err

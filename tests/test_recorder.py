@@ -13,7 +13,7 @@ from tensorprimat.engines.recorder import Recorder, mean_loss
 
 
 class WoundClock:
-    """Marks are numbers that the test sets; those up to `passed` have been reached."""
+    """Clock whose marks are numbers that the test sets; those up to `passed` have been reached."""
 
     name = "wound clock"
 

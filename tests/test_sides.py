@@ -88,7 +88,7 @@ def test_a_baseline_can_be_chosen_among_several_sides_which_are_ranked(tmp_path,
     ]  # the picture comes first; the table of results keeps the order of the command line
 
 
-def test_by_groups_all_files_whatever_the_arguments(tmp_path, compare):
+def test_the_option_by_groups_all_files_whatever_the_arguments(tmp_path, compare):
     runs_in(tmp_path / "a", precision="bf16")
     runs_in(tmp_path / "b", precision="fp8", seconds=9.0)
     _, document, _ = compare(tmp_path / "a", tmp_path / "b", "--by", "precision")

@@ -107,7 +107,7 @@ def test_memory_that_grew_after_the_first_row_is_whole(tmp_path, row, is_suspect
     assert bool(signs(tmp_path / "a.log", lines)) == is_suspected
 
 
-def test_a_share_of_none_among_shares_of_eight_digits_is_whole(tmp_path):
+def test_a_zero_among_shares_of_eight_digits_is_whole(tmp_path):
     rows = [
         {"loss": 4.88435441 + n / 9e3, "learning_rate": 1e-4, "token_acc": round(0.0123 * n / 0.987, 8)}
         for n in range(20)

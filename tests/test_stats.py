@@ -77,7 +77,7 @@ def test_a_drift_widens_the_interval_on_top_of_the_scatter():
     assert drifting.half_width(0.95) > max(plain.half_width(0.95), 1.9 * 0.05)
 
 
-def test_looks_after_every_run_keep_the_false_alarms():
+def test_looks_after_every_run_do_not_raise_the_rate_of_false_alarms():
     random = np.random.default_rng(4)
     ours, theirs = (np.exp(0.01 * random.standard_normal((1000, 10))) for _ in range(2))
     alarm = np.zeros(1000, bool)
@@ -124,7 +124,7 @@ def test_the_geometric_mean_of_ratios_narrows_with_their_number():
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_holm_reads_each_comparison_where_the_textbook_rejects_it(p_values):
+def test_holm_rejects_the_comparisons_that_the_textbook_rejects(p_values):
     levels = stats.holm(p_values, 0.95)
     ordered = sorted(p_values)
     rejected = 0

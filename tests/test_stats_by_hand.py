@@ -50,7 +50,7 @@ def test_a_drift_brings_no_degrees_of_freedom_of_its_own():
     assert found.half_width(0.95) == pytest.approx(reference.t.ppf(0.975, 50) * math.sqrt(5e-4))
 
 
-def test_few_runs_against_many_keep_welchs_degrees_and_the_drift_in_both_tests():
+def test_unequal_numbers_of_runs_keep_the_degrees_of_welch_and_count_the_drift():
     random = np.random.default_rng(2)
     few, many = (np.exp(0.01 * random.standard_normal(runs)) for runs in (2, 10))
     welch = reference.ttest_ind(np.log(few), np.log(many), equal_var=False)

@@ -113,7 +113,7 @@ def test_energy_of_a_step_is_the_growth_of_the_counter_over_it():
 
 
 @pytest.mark.parametrize("watts", [0.0, None])
-def test_a_counter_is_used_where_no_power_can_be_held_against_it(watts):
+def test_a_counter_is_used_where_the_sampled_power_is_missing_or_zero(watts):
     assert curve(watts=watts).counter_refused() is None
 
 
@@ -178,7 +178,7 @@ def test_one_missing_reading_is_bridged_and_several_leave_their_steps_empty():
     ]
 
 
-def test_a_bridged_reading_is_not_counted_among_those_whose_steps_have_none():
+def test_a_bridged_reading_is_not_counted_as_a_missing_one():
     sampler = curve(joules=lambda second: None if second in (2, 5, 6) else 500.0 * second)
     assert sampler.column_warnings() == [
         "power_metrics: a GPU reported no energy in 2 of 11 readings; the steps of these readings have none"
@@ -313,7 +313,7 @@ def test_processes_of_other_programs_are_foreign():
     assert telemetry.foreign_processes(DeviceReading(), ours=(2,)) == ()
 
 
-def test_a_driver_that_numbers_as_the_host_does_does_not_count_this_process_as_another():
+def test_a_driver_with_the_hosts_process_numbers_does_not_count_this_process_as_another():
     assert telemetry.foreign_processes(DeviceReading(processes=(Process(pid=4711),)), ours=(2,)) == ()
     assert (
         len(telemetry.foreign_processes(DeviceReading(processes=(Process(pid=4711), Process(pid=4712))), ours=(2,)))

@@ -171,7 +171,9 @@ def shown(page: str) -> Iterator[tuple[float, list[str]]]:
 
 
 @each_source
-def test_the_numbers_that_a_figure_of_the_page_opens_give_it(source: Callable[[Path], Result], tmp_path: Path) -> None:
+def test_the_numbers_shown_with_a_figure_of_the_page_give_its_value(
+    source: Callable[[Path], Result], tmp_path: Path
+) -> None:
     figures = list(shown(html.render(comparison_of(source(tmp_path)))))
     explained = [(value, lines) for value, lines in figures if lines[0].startswith("= ") and len(lines) > 1]
     assert len(explained) >= 5

@@ -26,7 +26,7 @@ WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::
 
 
 class Operations(TorchDispatchMode):
-    """Collects the names of the operations that run."""
+    """Collector of the names of the operations that run."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +62,7 @@ def flash_attn(monkeypatch):
 
 @pytest.mark.usefixtures("flash_attn")
 @pytest.mark.parametrize("kind", ["qwen", "mistral", *(kind for kind in FAMILIES if kind not in NOT_IN_FLASH_ATTN)])
-def test_the_package_computes_the_attention_of_every_architecture(kind):
+def test_flash_attn_computes_the_attention_of_every_architecture(kind):
     preset = models.find_preset(kind, "tiny") if kind in MODELS else tiny(kind)
     losses = []
     for attention in ("flash", "eager"):
@@ -73,7 +73,7 @@ def test_the_package_computes_the_attention_of_every_architecture(kind):
 
 
 @pytest.mark.usefixtures("flash_attn")
-def test_the_package_gets_16_bits_under_autocast(monkeypatch):
+def test_flash_attn_gets_16_bits_under_autocast(monkeypatch):
     kinds = []
 
     def noting(query, key, value, **more):
@@ -137,7 +137,7 @@ def test_a_compiled_layer_states_causality_and_grouped_heads_without_a_mask():
 
 
 class _ScheduledError(Exception):
-    """Ends a compilation when its kernels are known."""
+    """Error that ends a compilation when its kernels are known."""
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore:.torch.jit.script")
@@ -243,7 +243,7 @@ def test_the_recorded_kernel_is_the_one_that_torch_chooses(allowed):
         ("llama4_text", "bf16", "--attention flash: llama4_text has attention in chunks, which the package"),
     ],
 )
-def test_the_package_is_refused_for_attention_that_it_lacks(monkeypatch, model, precision, complaint):
+def test_flash_attn_is_refused_for_attention_that_it_lacks(monkeypatch, model, precision, complaint):
     monkeypatch.setattr(fp8, "check_units", lambda *_: None)
     own = {} if model in MODELS else {"config": completed(model), "preset": "full"}
     planned = spec_of(model=model, precision=precision, platform="nvd", attention_backend="flash", **own)

@@ -133,7 +133,7 @@ def test_the_result_names_the_recipe_that_ran():
 
 
 class _Float8(torch.nn.Linear):
-    """Stands in for torchao's layer."""
+    """Stand-in for torchao's layer."""
 
 
 _Float8.__name__ = "Float8Linear"
@@ -257,7 +257,7 @@ def test_mxfp8_needs_a_torchao_that_has_it(monkeypatch):
 
 
 class _Wrapped(torch.nn.Parameter):
-    """Stands in for torchao's weight."""
+    """Stand-in for torchao's weight."""
 
 
 def test_layers_that_torchao_leaves_as_they_are_end_the_run(monkeypatch):

@@ -88,7 +88,7 @@ def test_a_rate_of_few_whole_tokens_is_too_coarse_for_a_time(read_text: Any) -> 
     assert [warning for warning in result.warnings if "which is too coarse for step times" in warning]
 
 
-def test_rates_around_the_coarsest_one_give_every_row_a_time(read_text: Any) -> None:
+def test_rates_around_the_coarsest_accepted_one_give_every_row_a_time(read_text: Any) -> None:
     rates = ["520", "480"] * 10
     result = read_text(log(*(row(n, rate) for n, rate in enumerate(rates, start=1))))
     assert np.isfinite(result.steps.column("seconds")).all()
@@ -223,7 +223,7 @@ def test_the_command_line_fills_settings_that_the_trainer_does_not_print(read_te
     assert (config.sequence_length, config.precision, config.compile) == (2048, "bf16", True)
 
 
-def test_fp8_counts_over_the_precision_around_it(read_text: Any) -> None:
+def test_fp8_replaces_the_precision_around_it(read_text: Any) -> None:
     lines = [
         "+ torchrun --training.dtype=bfloat16",
         "[titan] Float8 training active with recipe rowwise",

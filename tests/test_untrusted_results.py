@@ -49,7 +49,7 @@ def spoilt(place, value):
 
 @pytest.fixture
 def judge(tmp_path, capsys):
-    """Compares a spoilt file with a good one; gives the exit code and what stderr says."""
+    """Function that compares a spoilt file with a good one and returns the exit code and what stderr says."""
     good = tmp_path / "good.json"
     good.write_text(store.to_json(plausible.result("mi300x", runs=2)))
 

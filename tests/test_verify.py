@@ -116,7 +116,7 @@ def test_a_log_that_was_moved_and_renamed_is_found_by_its_hash(folder, capsys):
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400), 1e308, "nan", [], None])
-def test_a_figure_that_nothing_can_be_computed_from_differs(folder, capsys, value):
+def test_a_figure_that_is_missing_too_large_or_of_another_kind_differs(folder, capsys, value):
     path = of_log(folder)
     document = json.loads(path.read_text())
     document["performance_metrics"]["total_time_seconds"] = value

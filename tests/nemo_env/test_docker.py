@@ -1,4 +1,4 @@
-"""`--executor docker`: how a refusing daemon and a poor image are reported, and two ranks in a container of a real one.
+"""`--executor docker`: reports of a refusing daemon and an unusable image, and a training of two ranks.
 
 The daemon is started here, on a socket of its own, where there is a dockerd and the right to start it (root).
 """

@@ -18,7 +18,7 @@ TOKENS = 64
 
 
 class _FlashKeeps(torch.autograd.Function):
-    """Keeps what a flash kernel keeps: its inputs, its output, and one log-sum for each query."""
+    """Attention that keeps what a flash kernel keeps: its inputs, its output, and one log-sum for each query."""
 
     @staticmethod
     def forward(context, query, key, value):
@@ -40,7 +40,7 @@ class _Flash(torch.nn.Module):
 
 
 class _NormKeeps(torch.autograd.Function):
-    """Keeps what Transformer Engine's RMS norm keeps: its input and one inverse deviation for each token."""
+    """Norm that keeps what Transformer Engine's RMS norm keeps: its input and one inverse deviation for each token."""
 
     @staticmethod
     def forward(context, hidden):
@@ -61,7 +61,7 @@ class _Norm(torch.nn.Module):
 
 
 class _SwigluKeeps(torch.autograd.Function):
-    """Keeps what Megatron's fused SwiGLU keeps, its input, and has no temporaries, as one kernel has none."""
+    """SwiGLU that keeps its input, as Megatron's fused kernel does, and has no temporaries."""
 
     @staticmethod
     def forward(context, gate_and_up):
