@@ -10,7 +10,7 @@ Rows of the table:
   extract      the whole command in a fresh process, result file written (peak memory of all its processes together)
   parse        reading the format, every field into columns, no hashing, no writing; on one core or on all of them
   hash         SHA-256 of the file, which extract computes in a second thread
-  cost of the hash  extract over the slower of extract without a hash and hash: the median of --turns, and the range
+  cost of the hash  time of extract / the longer of extract without a hash and hash: median of --turns, range
   write        the result file of so many steps, with the sidecar that holds them
   three fields a plain loop over lines with one expression for three fields, as the usual scripts do it
   grep -c      the same file, for a sense of what the machine can do; the last column is the share of its speed
@@ -111,7 +111,7 @@ runpy.run_path("extract_primus_metrics.py", run_name="__main__")
 
 
 def cost_of_hash(path: Path, folder: Path, *, turns: int) -> list[float]:
-    """Return, of each turn, the time of the whole command over the slower of the command without a hash and the hash.
+    """Return for each turn: time of the whole command / the longer of its time without a hash and that of the hash.
 
     The ratios are sorted.
     """

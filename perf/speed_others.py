@@ -255,7 +255,7 @@ def litgpt_step(work: Workload) -> Step:
 
 
 class Turns(Callback):  # type: ignore[misc]
-    """Take a step of each other contender after every step of the engine, in changing order, and time all of them."""
+    """Callback that times a step of each other contender, in changing order, after each step of the engine."""
 
     def __init__(self, work: Workload, others: dict[str, Step], turns: int) -> None:
         self.work, self.others, self.turns = work, others, turns
