@@ -49,7 +49,7 @@ def command(
     \b
     Exit codes:
       0  done
-      2  a flag is wrong, or projection is not reliable for the benchmark
+      2  a flag is wrong, or --from is given and projection is not reliable for the benchmark
     """
     from tensorprimat.analysis import projection
     from tensorprimat.core import mlperf_library
