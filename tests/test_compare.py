@@ -218,6 +218,19 @@ def test_the_baseline_can_be_chosen_by_label_or_platform():
         compare(files(*results), baseline="tpu")
 
 
+def test_a_name_of_a_baseline_is_whole_words_where_any_side_of_any_model_has_them():
+    devices = {"llama": ("NVIDIA B200", "NVIDIA GB200", "AMD MI300X"), "qwen": ("NVIDIA GB200", "AMD MI355X")}
+    results = [
+        result("h100", model=model, device_name=device, seed=seed)
+        for model, names in devices.items()
+        for seed, device in enumerate(names)
+    ]
+    comparison = compare(files(*results), baseline="B200", by="gpu")
+    assert {(pair.model, pair.baseline.result.gpu_info.device_name) for pair in comparison.pairs} == {
+        ("llama", "NVIDIA B200")
+    }
+
+
 def test_swapping_the_sides_inverts_the_ratio_and_its_interval():
     results = result("mi300x", runs=4), result("h100", runs=6, seed=2)
     there, back = only_pair(*results).ratio.estimate, only_pair(*results, baseline="amd").ratio.estimate

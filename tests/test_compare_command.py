@@ -215,6 +215,7 @@ def test_wrong_input_is_reported_in_one_line_with_exit_code_2(make, says, tmp_pa
         (["--assume-run-cv", "-1%"], "--assume-run-cv -1%"),
         (["--assume-run-cv", "nan"], "--assume-run-cv nan"),
         (["--confidence", "95"], "is that 95%?"),
+        (["--confidence", "950"], "write it as 2% or 0.02"),
         (["--confidence", "100%"], "--confidence"),
         (["--warmup-steps", "-1"], "--warmup-steps -1: must be 0 or more"),
         (["--warmup", "many"], "--warmup many: must be a whole number"),

@@ -206,6 +206,16 @@ def test_both_ends_of_an_interval_of_a_ratio_can_be_distinguished(digits):
 # One side, means only, memory kinds
 
 
+def test_sides_of_a_model_that_lacks_the_named_baseline_are_not_called_one_side():
+    results = [plausible.result("h100"), plausible.result("mi300x", seed=1)]
+    results += [plausible.result("mi300x", model="qwen"), plausible.result("cpu", model="qwen", seed=1)]
+    loaded = [Loaded(path=Path(f"{number}.json"), result=one) for number, one in enumerate(results)]
+    texts = every_text(compare(loaded, baseline="h100"))
+    for name in ("console", "markdown", "html"):
+        assert "None of these sides is compared" in texts[name], name
+        assert "One side only" not in texts[name], name
+
+
 def test_one_side_alone_is_reported_alone(tiny):
     texts = every_text(tiny)
     for name in ("console", "markdown", "html"):

@@ -13,8 +13,10 @@ candidates and models, are one family and are corrected together (Holm).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import chain
 
 from tensorprimat.analysis.economics import unused_prices
 from tensorprimat.analysis.estimates import estimate_figure
@@ -37,6 +39,8 @@ from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.explained import explained
 from tensorprimat.core.store import Loaded
+
+IsBase = Callable[[Group], bool]
 
 
 def compare(
@@ -74,7 +78,8 @@ def compare(
         model: gather([item for item, name in zip(items, named, strict=True) if name == model], by) for model in models
     }
     sides = {id(group): side_of(group, model, assumed, choices) for model in models for group in groups[model]}
-    group_pairs = {model: _group_pairs(groups[model], baseline, assumed) for model in models}
+    is_base = None if baseline is None else _named_baseline(chain.from_iterable(groups.values()), baseline)
+    group_pairs = {model: _group_pairs(groups[model], is_base, assumed) for model in models}
     if (
         baseline is not None
         and not any(group_pairs.values())
@@ -135,11 +140,14 @@ def side_of(group: Group, model: str, assumed: StatedScatter, choices: MetricCho
     )
 
 
-def _group_pairs(groups: Sequence[Group], baseline: str | None, assumed: StatedScatter) -> list[GroupPair]:
-    """Return every candidate of a model with the baseline side whose work is most similar, the first of equals."""
-    bases = _bases(groups, baseline)
+def _group_pairs(groups: Sequence[Group], is_base: IsBase | None, assumed: StatedScatter) -> list[GroupPair]:
+    """Return every candidate of a model with the baseline side whose work is most similar, the first of equals.
+
+    is_base: returns True for a side that the user named as baseline; None: the sides of the first group are.
+    """
+    bases = [group for group in groups if (is_base(group) if is_base else group.key == groups[0].key)]
     candidates = [group for group in groups if group not in bases]
-    if baseline is None and not candidates:  # one group only: its first side is the baseline
+    if is_base is None and not candidates:  # one group only: its first side is the baseline
         bases, candidates = bases[:1], bases[1:]
     return [
         min((compare_groups(base, candidate, assumed) for base in bases), key=_unlikeness)
@@ -147,16 +155,24 @@ def _group_pairs(groups: Sequence[Group], baseline: str | None, assumed: StatedS
     ]
 
 
-def _bases(groups: Sequence[Group], baseline: str | None) -> list[Group]:
-    if baseline is None:
-        return [group for group in groups if group.key == groups[0].key]
+def _named_baseline(groups: Iterable[Group], baseline: str) -> IsBase:
+    """Return the test of a side against the name that the user gave: the strictest that any side of any model passes.
+
+    The name is a side's whole label, key or platform; or else words of its label or device; or else a part of a word.
+    """
     name = baseline.lower()
-    exactly = [group for group in groups if name in (group.label.lower(), group.key.lower(), group.result.platform)]
-    return exactly or [
-        group
-        for group in groups
-        if name in group.label.lower() or name in (group.result.gpu_info.device_name or "").lower()
-    ]
+    in_words = re.compile(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])")
+
+    def texts(group: Group) -> tuple[str, str]:
+        return group.label.lower(), (group.result.gpu_info.device_name or "").lower()
+
+    tests: tuple[IsBase, ...] = (
+        lambda group: name in (group.label.lower(), group.key.lower(), group.result.platform),
+        lambda group: any(map(in_words.search, texts(group))),
+        lambda group: any(name in text for text in texts(group)),
+    )
+    every = list(groups)
+    return next((test for test in tests if any(map(test, every))), tests[-1])
 
 
 def _unlikeness(pair: GroupPair) -> tuple[bool, int, int]:

@@ -30,7 +30,8 @@ def fraction(flag: str, text: str) -> float:
     if not math.isfinite(value) or value < 0:
         raise UsageError(f"{flag} {text}: must be 0 or more, such as 2%")
     if not is_percent and value > 1:
-        raise UsageError(f"{flag} {text}: above 1; write a percentage as 2% or 0.02")
+        meant = f"is that {number}%? Then write the percent sign" if value <= 100 else "write it as 2% or 0.02"
+        raise UsageError(f"{flag} {text}: {meant}")
     return value / 100 if is_percent else value
 
 

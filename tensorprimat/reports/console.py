@@ -255,7 +255,7 @@ def _of_model(of_model: Comparison, width: int, *, several_pairs: bool, scaled: 
     elif len(pairs) > 1:
         parts += [Text(), *_several(pairs, width, drawn=scaled)]
     elif not pairs:
-        parts += [Text(), Padding(Text("One side only: nothing to compare it with yet.", style="dim"), (0, 0, 0, 2))]
+        parts += [Text(), paragraph(sections.no_pair_sentence(sides), "dim", width=width, indent=INDENT)]
     return [*parts, *_published(of_model, width), Text()]
 
 

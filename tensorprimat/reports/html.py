@@ -51,7 +51,7 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
         warnings=notices.grouped_warnings(comparison),
         most_warnings=_MOST_WARNINGS,
         contradictions=notices.before_headline(comparison.sides),
-        answers=forest.answers(comparison),
+        answers=forest.answers(comparison) or [sections.no_pair_sentence(comparison.sides).removesuffix(".")],
         kind=_kind(comparison),
         scales=forest.forests(comparison),
         levels=LEVELS,
@@ -124,6 +124,7 @@ def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle]) -> 
     return {
         "name": of_model.models[0],
         "heading": sections.model_heading(sides),
+        "no_pair": sections.no_pair_sentence(sides),
         "pairs": [
             {
                 "pair": pair,

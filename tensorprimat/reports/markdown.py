@@ -90,7 +90,7 @@ def _summary(of_model: Comparison, *, several_pairs: bool) -> list[str]:
         if advice := formatting.advice(pair):
             parts.append(f"{safe(advice)}.")
     if not of_model.pairs:
-        parts.append("One side only: nothing to compare it with yet.")
+        parts.append(sections.no_pair_sentence(of_model.sides))
     return [*parts, table(sections.results(of_model.sides))]
 
 

@@ -237,6 +237,13 @@ def fairness(pair: Pair) -> Table:
     )
 
 
+def no_pair_sentence(sides: Sequence[Side]) -> str:
+    """Return the sentence for models of which no two sides are compared."""
+    if len({side.model for side in sides}) == len(sides):
+        return "One side only: nothing to compare it with yet."
+    return "None of these sides is compared: the baseline that was named is none of them, or all of them."
+
+
 def own_device_sentence(pair: Pair) -> str | None:
     """Return a sentence on how well each side used its own device, for sides that did other work; None if unknown."""
     clauses = []
