@@ -13,6 +13,7 @@ import pytest
 from arithmetic import evaluated
 from test_extract import extract, primus  # noqa: F401  # fixtures
 
+from tensorprimat.cli import main
 from tensorprimat.core.provenance import Provenance, Source
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
@@ -284,3 +285,18 @@ def test_a_setting_of_a_live_run_is_explained_by_the_training_and_not_by_a_log()
     assert explain(live, "global_batch_size") == "global_batch_size = 8\n  the training process recorded it"
     assert explain(live, "seed") == "seed is unknown\n  the training process did not record it"
     assert " log" not in explain(live, "final_loss") + explain(live, "tokens_per_second")
+
+
+def test_a_value_is_shown_where_its_line_states_it_as_a_whole_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        f" iteration {n:8d}/ 1000 | consumed samples: {4 * n:12d} | elapsed time per iteration (ms): 19932.4 | "
+        "learning rate: 0.000E+00 | global batch size: 4 | loss scale: 1.0 | number of nan iterations: 0 |"
+        for n in range(10, 40)
+    ]
+    (tmp_path / "a.log").write_text("\n".join(rows) + "\n")
+    assert main(["extract", str(tmp_path / "a.log"), "--explain", "global_batch_size"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "a.log:" in line]
+    assert "global batch size: 4 |" in line
+    assert ": …" in line

@@ -206,8 +206,9 @@ def _first(begin: int, end: int, holds: Callable[[int], bool]) -> int | None:
 
 
 def _excerpt(text: str, value: object) -> str:
-    """Return the line, or the part of a long line around the value."""
+    """Return the line, or the part of a long line around the value, with … where it is cut."""
     spelled = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    match = re.search(rf"(?<![\w.])(?:{re.escape(spelled)}|{re.escape(str(value))})", text)
+    match = re.search(rf"(?<![\w.])(?:{re.escape(spelled)}|{re.escape(str(value))})(?![.,]?\d)", text)
     start = max(0, match.end() - SHOWN_CHARACTERS * 4 // 5) if match and len(text) > SHOWN_CHARACTERS else 0
-    return text[start : start + SHOWN_CHARACTERS].strip()
+    shown = text[start : start + SHOWN_CHARACTERS].strip()
+    return f"{'…' * (start > 0)}{shown}{'…' * (start + SHOWN_CHARACTERS < len(text.rstrip()))}"
