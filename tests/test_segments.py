@@ -161,6 +161,14 @@ def test_every_training_of_a_log_becomes_a_file_of_its_own(tmp_path: Path, capsy
         assert_figures_of(store.load(file), job)
 
 
+def test_a_training_without_a_measured_step_is_named_by_the_results_of_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text("\n".join([*JOBS["torchtitan"](LONG), *JOBS["torchtitan"](replace(OTHER, last=1))]) + "\n")
+    assert main(["extract", str(path), "--segments", "all", "--output", str(tmp_path / "out")]) == 0
+    (file,) = (tmp_path / "out").glob("*.json")
+    assert "segments: training 2 has no row to measure, so it has no result" in store.load(file).warnings
+
+
 CHANGES = (
     {"gpus": 4, "seconds": 4.0},
     {"gpus": 4},

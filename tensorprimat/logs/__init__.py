@@ -112,8 +112,11 @@ def _read_as(
     informative = [result for result in results if assemble.has_content(result)]
     if not informative:
         raise _refusal(log, (format,), results[0])
+    left_out = [str(result.provenance.segment) for result in results if not assemble.has_content(result)]
+    told = (f"segments: training {', '.join(left_out)} has no row to measure, so it has no result",) if left_out else ()
     audited = []
     for result in map(_without_overridden, informative):
+        result = result.changed(warnings=(*told, *result.warnings)) if told else result
         odd_rows = [] if result.provenance.engine != LOGS else spelling.problems(log, result.steps)
         if odd_rows:
             result = result.changed(warnings=(*result.warnings, *odd_rows))
