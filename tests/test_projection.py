@@ -79,8 +79,11 @@ def test_every_output_states_that_mlcommons_has_not_verified_the_rates(tmp_path,
         assert f"Rates of submissions: {notice}." in capsys.readouterr().out
         assert main(["project", *arguments, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["derived"] == notice
-    assert main(["project", "--benchmark", "nothing"]) == 0
-    assert "derived from" not in capsys.readouterr().out
+
+
+def test_a_benchmark_that_the_library_lacks_is_refused_with_those_it_has(capsys):
+    assert main(["project", "--benchmark", "nothing"]) == 2
+    assert "--benchmark nothing: no entry matches; entries have gpt3, llama2_70b_lora" in capsys.readouterr().err
 
 
 def test_the_measured_number_of_gpus_is_not_a_projection(tmp_path, capsys):

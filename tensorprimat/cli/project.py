@@ -52,11 +52,13 @@ def command(
       2  a flag is wrong, or --from is given and projection is not reliable for the benchmark
     """
     from tensorprimat.analysis import projection
+    from tensorprimat.analysis.mlperf_choice import EntryChoice, choose_entries
     from tensorprimat.core import mlperf_library
     from tensorprimat.core.store import load
     from tensorprimat.reports import projection as report
 
-    entries = mlperf_library.load(library).entries
+    entries = choose_entries(mlperf_library.load(library), EntryChoice(benchmark=benchmark))
+    benchmark = entries[0].benchmark  # as it is spelled there
     found = projection.groups(entries)
     repeats = projection.repeats(entries, benchmark)
     if source is None:
