@@ -14,6 +14,8 @@ from rich.console import Console
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.records import Estimate, Ratio
 from tensorprimat.core.provenance import Audit
+from tensorprimat.core.result import PerformanceMetrics
+from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
 from tensorprimat.reports import (
@@ -214,6 +216,17 @@ def test_sides_of_a_model_that_lacks_the_named_baseline_are_not_called_one_side(
     for name in ("console", "markdown", "html"):
         assert "None of these sides is compared" in texts[name], name
         assert "One side only" not in texts[name], name
+
+
+def test_a_side_that_knows_only_its_samples_has_an_interval_from_them():
+    known = plausible.result("h100", runs=3)
+    columns = {name: known.steps.column(name) for name in ("index", "run")}
+    steps = Steps({**columns, "reported_samples_per_second": 128 / known.steps.column("seconds")})
+    config = known.training_config.changed(sequence_length=None, global_batch_size=None)
+    result = summarise(known.changed(training_config=config, steps=steps, performance_metrics=PerformanceMetrics()))
+    assert result.performance_metrics.avg_step_time_seconds is None
+    (row,) = sections.analysis(comparison_of(result)).rows
+    assert [cell.text for cell in row[1:3]] == ["3 runs", "±0.1 %"]
 
 
 def test_one_side_alone_is_reported_alone(tiny):

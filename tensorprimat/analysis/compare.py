@@ -135,6 +135,7 @@ def side_of(group: Group, model: str, assumed: StatedScatter, choices: MetricCho
         step_time_seconds=of("avg_step_time_seconds"),
         tokens_per_second=of("tokens_per_second"),
         tokens_per_second_per_gpu=of("tokens_per_second_per_gpu"),
+        samples_per_second=of("samples_per_second"),
         metrics=calculate_metrics(group.result, choices, figures),
         figures=figures,
     )

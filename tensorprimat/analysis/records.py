@@ -54,6 +54,7 @@ class Side:
     step_time_seconds: Estimate
     tokens_per_second: Estimate
     tokens_per_second_per_gpu: Estimate
+    samples_per_second: Estimate
     metrics: Mapping[str, Metric]
     """Derived figures by their name in `analysis.metric.DEFINITIONS`."""
     figures: Mapping[str, Mapping[str, Explained]]

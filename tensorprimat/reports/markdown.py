@@ -59,7 +59,7 @@ def render(comparison: Comparison, report: Report = COMPARISON, *, pictures: Seq
     several = len(comparison.pairs) > 1
     for part in comparison.by_model():
         parts += _summary(part, several_pairs=several)
-    parts += [table(sections.verdicts(comparison.pairs))] if several else []
+    parts += ["### All verdicts", table(sections.verdicts(comparison.pairs))] if several else []
     parts += [safe(efficiency.convention_sentence(comparison))] if report.of_metrics else []
     for section in report.sections:
         parts += _per_model(comparison, section)

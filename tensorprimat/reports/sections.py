@@ -330,7 +330,8 @@ def analysis(comparison: Comparison) -> Table:
 
 
 def _main_estimate(side: Side) -> Estimate:
-    known = (side.tokens_per_second_per_gpu, side.tokens_per_second, side.step_time_seconds)
+    rates = (side.tokens_per_second_per_gpu, side.tokens_per_second)
+    known = (*rates, side.step_time_seconds, side.samples_per_second)
     return next((one for one in known if one.value is not None), side.step_time_seconds)
 
 
