@@ -385,6 +385,41 @@ def test_no_path_is_resolved_by_a_method_that_fails_on_links_in_a_circle(path):
     assert not [call for call in methods if call.attr == "expanduser" and ast.unparse(call.value) != "os.path"]
 
 
+TEXTS = ("formula", "own_formula", "put_in", "rests_on")
+"""Fields with a formula in symbols or in numbers, or with a phrase on an interval."""
+LOOKS_INTO = ("startswith", "endswith", "partition", "rpartition", "split", "removeprefix", "removesuffix", "find")
+
+
+def reads_formulas(text):
+    """Return the lines that compare, search or divide the text of a formula."""
+    for node in nodes(text):
+        if isinstance(node, ast.Compare):
+            read = [node.left, *node.comparators]
+            read = [] if any(isinstance(side, ast.Constant) and side.value is None for side in read) else read
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKS_INTO:
+            read = [node.func.value]
+        else:
+            continue
+        if any(isinstance(side, ast.Attribute) and side.attr in TEXTS for side in read):
+            yield node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_decides_by_the_text_of_a_formula(path):
+    found = list(reads_formulas(path.read_text()))
+    assert not found, f"{path.name}, lines {found}: make it a field of the term, the metric or the estimate"
+
+
+@pytest.mark.parametrize(
+    "planted",
+    ['"Σ seconds" in term.formula', 'term.formula.startswith("reported_")', "metric.formula == FROM_FILE",
+     'rate.put_in.partition(": ")[0]', '"Holm" in pair.ratio.estimate.rests_on', "symbol in used.formula"],
+)  # fmt: skip
+def test_a_decision_by_the_text_of_a_formula_is_found(planted):
+    assert list(reads_formulas(planted))
+    assert not list(reads_formulas("f'= {term.formula}'; term.formula + symbols; metric.own_formula is None"))
+
+
 INTERFACES = {
     "check": ("raise UsageError where an engine cannot run a spec on a machine", "engines.*"),
     "command": ("run a command of tprimat with its options; its docstring is the manual", "cli.*"),

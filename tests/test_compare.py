@@ -420,6 +420,7 @@ def test_verdicts_on_all_models_of_a_report_are_corrected_together():
     theirs = [series(9.9, model=name, machine="mi300x", seed=9 + seed) for seed, name in enumerate(names)]
     comparison = compare(files(*ours, *theirs))
     assert all("4 comparisons (Holm)" in pair.ratio.estimate.rests_on for pair in comparison.pairs)
+    assert {pair.ratio.estimate.family for pair in comparison.pairs} == {4}
     assert max(pair.ratio.estimate.confidence for pair in comparison.pairs) > 0.97
     assert comparison.mean_ratio.estimate.confidence >= 0.95
 

@@ -84,6 +84,9 @@ def test_every_figure_is_explained_by_the_terms_that_it_was_computed_from(sectio
     for name, value in known.items():
         term = terms_of(result)[section][name]
         assert term.value == value, name
+        assert (term.printed is not None) == (section == "reported"), name
+        assert term.sums_seconds == ("Σ seconds" in term.formula), name
+        assert [one.in_formula for one in term.inputs] == [one.name in term.formula for one in term.inputs], name
         printed = explain(result, f"reported.{name}" if section == "reported" else name)
         assert f"  = {term.formula}\n  = {term.put_in}" in printed
 

@@ -6,6 +6,7 @@ from architectures import network_of
 
 from tensorprimat.core import flops, models
 from tensorprimat.core.errors import UsageError
+from tensorprimat.reports.efficiency import SYMBOLS
 
 PINNED = {  # full causal attention; T = 2048, 8192
     ("llama", "6n"): (48_181_567_488, 48_181_567_488),
@@ -131,3 +132,8 @@ def test_frozen_weights_with_adapters_cost_what_torchs_counter_says():
     lora = plausible.result("h100", sequence_length=64)
     lora = lora.changed(training_config=lora.training_config.changed(peft="lora"))
     assert flops.charged_per_token(lora, "full_attention") == pytest.approx(counted(network, 1, 64), rel=0.005)
+
+
+def test_every_symbol_of_a_formula_is_named_with_it():
+    for convention in flops.CONVENTIONS.values():
+        assert list(convention.symbols) == [symbol for symbol in SYMBOLS if symbol in convention.formula]

@@ -140,7 +140,7 @@ def _mean_of_runs(group: Group, metric: str, mean: float) -> Term:
     figures, hosts, unit = run_figures(group, metric) or [], hosts_of(group, metric), unit_of(metric)
     of_hosts = stats.counts_hosts(hosts)
     inputs = tuple(
-        TermInput(name=f"run {number}{f' on {host}' if of_hosts else ''}", value=value, unit=unit)
+        TermInput(name=f"run {number}{f' on {host}' if of_hosts else ''}", value=value, unit=unit, in_formula=False)
         for number, (value, host) in enumerate(zip(figures, hosts, strict=True), 1)
     )
     name = "step time" if unit == "s" else spelled_metric(metric)

@@ -42,6 +42,8 @@ class Definition:
     formula: str
     section: str | None = None
     """Section of the reports that shows it; None for a figure about a budget or a pair of sides."""
+    is_stated: bool = False
+    """`formula` names the origin of the value, which is not computed."""
 
 
 _TABLE: dict[str | None, tuple[tuple[str, str, str, str], ...]] = {
@@ -100,8 +102,9 @@ _TABLE: dict[str | None, tuple[tuple[str, str, str, str], ...]] = {
         ("budget_saving_usd", "saving on the budget", "USD", "cost of the budget on the baseline - cost of the budget"),
     ),
 }
+_STATED = ("power_watts_per_gpu", "price_usd_per_gpu_hour")
 DEFINITIONS: dict[str, Definition] = {
-    name: Definition(title=title, unit=unit, formula=formula, section=section)
+    name: Definition(title=title, unit=unit, formula=formula, section=section, is_stated=name in _STATED)
     for section, rows in _TABLE.items()
     for name, title, unit, formula in rows
 }
@@ -121,11 +124,18 @@ class Metric:
     """Remark shown with the value: nameplate, estimate, advice."""
     own_formula: str | None = None
     """Formula of this value if it can differ from result to result; None if it is that of the definition."""
+    origin: str | None = None
+    """Origin of a value that a file states, which takes the place of its formula."""
 
     @property
     def formula(self) -> str:
-        """Return the formula of this value."""
-        return self.own_formula or self.definition.formula
+        """Return the formula of this value, or the origin of a stated one."""
+        return self.origin or self.own_formula or self.definition.formula
+
+    @property
+    def is_stated(self) -> bool:
+        """Return True if the value is not computed; `formula` then names its origin."""
+        return self.origin is not None or (self.own_formula is None and self.definition.is_stated)
 
     @property
     def because(self) -> str | None:

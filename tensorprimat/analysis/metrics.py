@@ -84,14 +84,14 @@ def _rate_per_gpu(result: Result, figure: Explained | None) -> Metric:
     if metric.value is None or figure is None:
         return metric
     if figure.term is None:
-        return replace(metric, own_formula=figure.origin)
-    in_formula = [one for one in figure.inputs if one.name in figure.term.formula]
+        return replace(metric, origin=figure.origin)
     return replace(
         metric,
         own_formula=figure.term.formula,
         inputs=tuple(
             Input(name=one.name, value=one.value, unit=one.unit, source=_source(result, one.name) or rate.source)
-            for one in in_formula
+            for one in figure.inputs
+            if one.in_formula
         ),
     )
 

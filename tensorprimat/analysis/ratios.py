@@ -208,6 +208,7 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
         high=high,
         confidence=level,
         joint=assumed.confidence if corrected else None,
+        family=family,
         rests_on=rests_on,
         no_interval_because=None,
     )

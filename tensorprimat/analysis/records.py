@@ -34,6 +34,8 @@ class Estimate:
     joint: float | None = None
     """Confidence with which all intervals of the report hold together, after the correction for several comparisons or
     looks; None if this interval is not corrected."""
+    family: int = 1
+    """Number of comparisons for which the interval is corrected together."""
     within_run: bool = False
     """The interval is of the steps of one run: it does not include run-to-run variation."""
     mean_of_runs: Term | None = None

@@ -80,10 +80,8 @@ def _explained(result: Result, field: str, value: float, term: Term | None) -> E
     if term is not None and not math.isclose(term.value, value, rel_tol=_ROUNDED):
         term = None  # the steps give another value, so they do not support this one
     timer = result.provenance.timer
-    from_rate = (
-        term is not None and timer in terms.RATES and result.steps.has(str(timer)) and "Σ seconds" in term.formula
-    )
-    printed = term is not None and term.formula.startswith("reported_")
+    from_rate = term is not None and timer in terms.RATES and result.steps.has(str(timer)) and term.sums_seconds
+    printed = term is not None and term.printed is not None
     return Explained(
         value=value,
         unit=terms.unit_of(field),

@@ -22,6 +22,8 @@ class Convention:
 
     name: str
     formula: str
+    symbols: tuple[str, ...]
+    """Symbols of the formula, apart from those that it explains itself."""
     used_by: str
     weights: Callable[[ModelShape], int]
     """Weights that cost 6 FLOPs per token."""
@@ -60,22 +62,25 @@ def _without_gate(shape: ModelShape) -> int:
     return models.matrix_parameters(shape) - (models.mlp_matrix_parameters(shape) if shape.gated_mlp else 0)
 
 
+_OF_ATTENTION = ("L", "H", "Q", "T")
 CONVENTIONS: dict[str, Convention] = {
-    name: Convention(name=name, formula=formula, used_by=used_by, weights=weights, attention=attention)
-    for name, weights, attention, formula, used_by in (
+    name: Convention(
+        name=name, formula=formula, symbols=symbols, used_by=used_by, weights=weights, attention=attention
+    )
+    for name, weights, attention, formula, symbols, used_by in (
         ("megatron", models.matrix_parameters, _attended_pairs,
-         "6·P_mm + 6·L·H·Q·T (causal; pairs T·W − W²/2 within a sliding window W < T)",
+         "6·P_mm + 6·L·H·Q·T (causal; pairs T·W − W²/2 within a sliding window W < T)", ("P_mm", *_OF_ATTENTION),
          "Megatron-LM, Megatron-Bridge, NeMo's llama3 formula, NVIDIA's tables since 25.09"),
         ("palm", models.active_parameters, _every_pair,
-         "6·N + 12·L·H·Q·T", "the PaLM paper (appendix B), nanoGPT"),
+         "6·N + 12·L·H·Q·T", ("N", *_OF_ATTENTION), "the PaLM paper (appendix B), nanoGPT"),
         ("6n", models.active_parameters, _no_attention,
-         "6·N", "scaling-law papers, quick estimates"),
+         "6·N", ("N",), "scaling-law papers, quick estimates"),
         ("torchtitan", _without_embedding, _every_pair,
-         "6·(N − embedding) + 12·L·H·Q·T", "torchtitan"),
+         "6·(N − embedding) + 12·L·H·Q·T", ("N", *_OF_ATTENTION), "torchtitan"),
         ("full_attention", models.matrix_parameters, _every_pair,
-         "6·P_mm + 12·L·H·Q·T", "NVIDIA's NeMo tables up to 25.07"),
+         "6·P_mm + 12·L·H·Q·T", ("P_mm", *_OF_ATTENTION), "NVIDIA's NeMo tables up to 25.07"),
         ("nemo_transformer", _without_gate, _every_pair,
-         "6·(P_mm − gate matrices) + 12·L·H·Q·T",
+         "6·(P_mm − gate matrices) + 12·L·H·Q·T", ("P_mm", *_OF_ATTENTION),
          "NeMo's transformer() formula by default, which counts an MLP of two matrices"),
     )
 }  # fmt: skip

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
 from tensorprimat.core.units import GB
 
+PRINTED = "reported_"
+"""Beginning of the names of columns that hold what a framework printed."""
 RATES = (
     *("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
     "reported_samples_per_second_per_gpu",
@@ -31,6 +33,8 @@ class TermInput:
     name: str
     value: float
     unit: str = ""
+    in_formula: bool = True
+    """False for a number that makes up another one of the formula."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +49,28 @@ class Term:
     """The formula with its numbers."""
     inputs: tuple[TermInput, ...]
     """Numbers that give the value: those of the formula by name, then those that make them up."""
+    printed: str | None = None
+    """Rows and range of the rate that the framework printed for each row; None for a figure that is not made of one."""
+    sums_seconds: bool = False
+    """The step times of the rows are added up for this figure."""
 
 
-def _term(value: float, formula: str, put_in: str, *inputs: tuple[str, float, str]) -> Term:
-    made_of = tuple(TermInput(name=name, value=number, unit=unit) for name, number, unit in inputs)
-    return Term(value=value, formula=formula, put_in=put_in, inputs=made_of)
+def _term(
+    value: float,
+    formula: str,
+    put_in: str,
+    *inputs: tuple[str, float, str],
+    parts: Sequence[tuple[str, float, str]] = (),
+    printed: str | None = None,
+    sums_seconds: bool = False,
+) -> Term:
+    """Return a term. inputs: name, value and unit of the formula's numbers; parts: of those that make them up."""
+    made_of = tuple(
+        TermInput(name=name, value=number, unit=unit, in_formula=in_formula)
+        for in_formula, numbers in ((True, inputs), (False, parts))
+        for name, number, unit in numbers
+    )
+    return Term(value=value, formula=formula, put_in=put_in, inputs=made_of, printed=printed, sums_seconds=sums_seconds)
 
 
 def _counted_steps(steps: int, rows: str, put_in: str) -> Term:
@@ -72,7 +93,7 @@ def unit_of(field: str) -> str:
     ('tokens/s/GPU', 'fraction', 'GB')
     """
     if "_per_second" in field:
-        return spelled_metric(field.removeprefix("reported_"))
+        return spelled_metric(field.removeprefix(PRINTED))
     return next(unit for ending, unit in _UNITS.items() if field.endswith(ending))
 
 
@@ -144,7 +165,7 @@ def _totals(steps: Steps) -> dict[str, Term | None]:
 def _whole_time(time: float, rows: str, counted_rows: str) -> Term:
     amount = "Σ seconds × steps covered"
     put_in = f"{precise(time)} s, {counted_rows}"
-    return _term(time, f"{amount}, over {rows}", put_in, (amount, time, "s"))
+    return _term(time, f"{amount}, over {rows}", put_in, (amount, time, "s"), sums_seconds=True)
 
 
 def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> dict[str, Term | None]:
@@ -263,7 +284,7 @@ def _whole(measured: Steps, name: str) -> float | None:
 def reported(measured: Steps) -> dict[str, Term]:
     """Return the framework's printed figures, combined over the measured rows, by field of Reported."""
     names = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "tflops_per_gpu", "mfu")
-    found = {name: combined(measured, f"reported_{name}") for name in names}
+    found = {name: combined(measured, f"{PRINTED}{name}") for name in names}
     return {name: term for name, term in found.items() if term is not None}
 
 
@@ -281,7 +302,7 @@ def rates(config: TrainingConfig, measured: Steps) -> dict[str, Term]:
     """Return tokens/s, tokens/s/GPU, samples/s and samples/s/GPU of the measured rows, as far as they are known."""
     gpus, length = config.num_gpus, config.sequence_length
     found = {
-        name: work_rate(config, measured, unit) or combined(measured, f"reported_{name}")
+        name: work_rate(config, measured, unit) or combined(measured, f"{PRINTED}{name}")
         for name, unit in (("tokens_per_second", "tokens"), ("samples_per_second", "samples"))
     }
     tokens, samples = found["tokens_per_second"], found["samples_per_second"]
@@ -319,7 +340,7 @@ def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None
             parts = [("sequences of a step", batch, "sequences"), *of_sequence, *parts]
     put_in = f"{work_done} / {precise(time)} s"
     sums = ((f"Σ {unit}", work, unit), ("Σ seconds", time, "s"))
-    return _term(work / time, f"Σ {unit} / Σ seconds", put_in, *sums, *parts)
+    return _term(work / time, f"Σ {unit} / Σ seconds", put_in, *sums, parts=parts, sums_seconds=True)
 
 
 def combined(steps: Steps, name: str) -> Term | None:
@@ -336,7 +357,7 @@ def combined(steps: Steps, name: str) -> Term | None:
         return None
     work, unit = work_of(steps, name, usable)
     rate, covers, seconds = (chosen(column, usable) for column in (rate, covers, steps.column("seconds")))
-    if np.isfinite(seconds).all():
+    if is_timed := bool(np.isfinite(seconds).all()):
         spent = seconds * covers
         above, below = float((rate * spent).sum()), float(spent.sum())
         how, sums, shown = "time", ("Σ (rate × seconds)", "Σ seconds"), (_times_seconds(unit_of(name)), "s")
@@ -345,15 +366,20 @@ def combined(steps: Steps, name: str) -> Term | None:
         above, below = float(work.sum()), float((work / rate).sum())
         how, sums, shown = f"work (of a row: {unit})", ("Σ work", "Σ (work / rate)"), (_UNIT_OF_WORK.get(unit, ""), "")
     numbers = " / ".join(f"{precise(v)} {u}".rstrip() for v, u in zip((above, below), shown, strict=True))
+    of_rows = _range(name, rate)
     return _term(
         above / below,
         f"{name} combined by {how}: {' / '.join(sums)}",
-        f"{_range(name, rate)}: {numbers}",
+        f"{of_rows}: {numbers}",
         (sums[0], above, shown[0]),
         (sums[1], below, shown[1]),
-        ("rows", len(rate), ""),
-        ("lowest rate", float(rate.min()), unit_of(name)),
-        ("highest rate", float(rate.max()), unit_of(name)),
+        parts=(
+            ("rows", len(rate), ""),
+            ("lowest rate", float(rate.min()), unit_of(name)),
+            ("highest rate", float(rate.max()), unit_of(name)),
+        ),
+        printed=of_rows if name.startswith(PRINTED) else None,
+        sums_seconds=is_timed,
     )
 
 
@@ -411,6 +437,7 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
         f"{precise(time)} s / {counted(int(steps), 'step')}",
         ("Σ seconds", time, "s"),
         ("steps", int(steps), ""),
+        sums_seconds=True,
     )
 
 
@@ -421,8 +448,7 @@ def _seconds_of_rate(seconds: float, rate: Term, timer: str, gpus: int | None) -
     return _term(
         seconds,
         f"{unit} of a step{' / GPUs' if divided else ''} / {timer}; no line prints a time",
-        f"{precise(work)} {unit}{f' / {gpus} GPUs' if divided else ''} / "
-        f"{precise(rate.value)} ({rate.put_in.partition(': ')[0]})",
+        f"{precise(work)} {unit}{f' / {gpus} GPUs' if divided else ''} / {precise(rate.value)} ({rate.printed})",
         (f"{unit} of a step", work, unit),
         *((("GPUs", gpus, ""),) if divided and gpus else ()),
         (timer, rate.value, unit_of(timer)),
@@ -468,4 +494,5 @@ def _times(term: Term, factor: int, name: str, unit: str) -> Term:
 
 
 def _extended(term: Term, value: float, put_in: str, symbols: str, by: TermInput) -> Term:
-    return Term(value=value, formula=term.formula + symbols, put_in=term.put_in + put_in, inputs=(*term.inputs, by))
+    inputs = (*term.inputs, by)
+    return replace(term, value=value, formula=term.formula + symbols, put_in=term.put_in + put_in, inputs=inputs)

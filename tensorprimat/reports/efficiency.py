@@ -12,7 +12,6 @@ from tensorprimat.analysis.economics import Return, weigh
 from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
-from tensorprimat.core.explained import FROM_FILE
 from tensorprimat.core.flops import CONVENTIONS
 from tensorprimat.core.units import TERA
 from tensorprimat.reports.facts import runs_added_up
@@ -96,8 +95,7 @@ def of_unlike_kinds(metrics: Sequence[Mapping[str, Metric]]) -> bool:
 
 def _explained_cell(metric: Metric) -> TableCell:
     rests_on = "; ".join(f"{i.name} = {_input(i)}" + (f" ({i.source})" if i.source else "") for i in metric.inputs)
-    is_stated = metric.formula == FROM_FILE or metric.formula.startswith("as ")
-    terms = metric.formula if is_stated else f"= {metric.formula}"
+    terms = metric.formula if metric.is_stated else f"= {metric.formula}"
     return figure_cell(metric.value, FORMS[metric.name], source=rests_on, terms=(terms,))
 
 
@@ -208,5 +206,5 @@ def explanation(side: Side) -> tuple[Table, Table]:
 def convention_sentence(comparison: Comparison) -> str:
     """Return the sentence that names the FLOPs convention, without which an MFU has no meaning."""
     used = CONVENTIONS[comparison.choices.convention.lower()]
-    symbols = ", ".join(f"{symbol} {means}" for symbol, means in SYMBOLS.items() if symbol in used.formula)
+    symbols = ", ".join(f"{symbol} {means}" for symbol, means in SYMBOLS.items() if symbol in used.symbols)
     return f"FLOPs per token by the convention {used.name}: {used.formula}, with {symbols}. Used by {used.used_by}."

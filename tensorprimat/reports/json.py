@@ -125,10 +125,12 @@ def _ratio(ratio: Ratio | None) -> dict[str, Any] | None:
     }
 
 
+_NOT_OF_JSON = ("mean_of_runs", "family")  # JSON shows the terms of the one; `rests_on` says the other
+
+
 def _estimate(estimate: Estimate) -> dict[str, Any]:
-    return {
-        field.name: _finite(getattr(estimate, field.name)) for field in fields(estimate) if field.name != "mean_of_runs"
-    }
+    names = [field.name for field in fields(estimate) if field.name not in _NOT_OF_JSON]
+    return {name: _finite(getattr(estimate, name)) for name in names}
 
 
 def _estimate_of(side: Side, estimate: Estimate, field: str) -> dict[str, Any]:

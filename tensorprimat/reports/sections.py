@@ -203,7 +203,7 @@ TOGETHER = "Intervals of several comparisons are widened so that all verdicts of
 
 def family_note(pairs: Sequence[Pair]) -> str | None:
     """Return a sentence where intervals are those of several comparisons together."""
-    together = any(pair.ratio is not None and "Holm" in pair.ratio.estimate.rests_on for pair in pairs)
+    together = any(pair.ratio is not None and pair.ratio.estimate.family > 1 for pair in pairs)
     return TOGETHER if together else None
 
 
