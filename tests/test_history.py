@@ -126,6 +126,7 @@ def test_the_command_shows_a_table_and_writes_csv_and_a_picture(folder, capsys):
     shown = capsys.readouterr()
     assert "2025-11-06" in shown.out
     assert "−8." in shown.out
+    assert "1 file not shown" in shown.err  # the latest file is also in the history
     with open(folder / "out" / "history.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 10

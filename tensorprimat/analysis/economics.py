@@ -55,11 +55,17 @@ def unlike_prices(baseline: Mapping[str, Metric], candidate: Mapping[str, Metric
     """Return the reason why two prices are not compared: only one is the user's, or they are from different sources.
 
     None if they are compared, or if one is unknown."""
-    sources = [metrics["price_usd_per_gpu_hour"].remark for metrics in (baseline, candidate)]
-    kinds = {"--price" if (source or "").startswith("--price ") else source for source in sources}
+    prices = [_price(metrics) for metrics in (baseline, candidate)]
+    sources = [price.source for price in prices]
+    kinds = {price.source if price.stated_for is None else "--price" for price in prices}
     if None in kinds or len(kinds) == 1:
         return None
     return f"the prices come from different sources ({'; '.join(map(str, sources))}); give --price for both"
+
+
+def _price(metrics: Mapping[str, Metric]) -> Input:
+    (price,) = metrics["price_usd_per_gpu_hour"].inputs
+    return price
 
 
 def break_even(pair: Pair) -> Estimate | None:
@@ -92,9 +98,9 @@ def _of(side: Side, rests_on: Input) -> Input:
 
 def unused_prices(sides: Sequence[Mapping[str, Metric]], prices: Mapping[str, float]) -> list[str]:
     """Return a warning for each --price that names no side's device."""
-    used = {metrics["price_usd_per_gpu_hour"].remark or "" for metrics in sides}
+    used = {_price(metrics).stated_for for metrics in sides}
     return [
         f"--price {name}={usd:g}: no result is from this device"
         for name, usd in prices.items()
-        if name and not any(remark.startswith(f"--price {name}=") for remark in used)
+        if name and name not in used
     ]

@@ -77,6 +77,11 @@ def metric_history(loaded: Sequence[Loaded], *, metric: str = METRICS[0]) -> tup
     ], warnings
 
 
+def number_left_out(loaded: Sequence[Loaded], all_series: Sequence[Series]) -> int:
+    """Return how many results are in no series of `metric_history`."""
+    return len(loaded) - sum(len(series.entries) for series in all_series)
+
+
 def _moment(result: Result) -> str | None:
     """Return the start time of a result's first remaining run, else the time of the result."""
     return next((run.started_at for run in result.runs if run.started_at), result.timestamp)

@@ -237,7 +237,7 @@ def price(result: Result, gpu: Gpu | None, prices: Mapping[str, float]) -> Input
         device = gpu.name if gpu else result.gpu_info.device_name or UNKNOWN_GPU
         named = "cpu" if result.platform == "cpu" else device
         return missing("price", f'no price of {named} is known; give --price "{named}=USD"', unit="USD/h")
-    return Input(name="price", value=usd, unit="USD/h", source=source)
+    return Input(name="price", value=usd, unit="USD/h", source=source, stated_for=stated)
 
 
 UNKNOWN_GPU = "unknown GPU"

@@ -20,6 +20,8 @@ class Input:
     """Reason for None."""
     root_reasons: tuple[str, ...] = ()
     """Reasons for its missing inputs, one by one, if the value is itself derived."""
+    stated_for: str | None = None
+    """Device for which the user stated the value, "" for every one; None for a value of another origin."""
 
     @property
     def reasons(self) -> tuple[str, ...]:

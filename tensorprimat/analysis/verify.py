@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tensorprimat.core import digest, micro_result, preflight, processes, regular, series, store
-from tensorprimat.core.errors import InputError
+from tensorprimat.core.errors import InputError, MissingFileError
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 
@@ -129,7 +129,7 @@ def _result(path: Path, document: dict[str, Any], places: _Logs) -> Iterator[Fin
     try:
         result = store.load(path)
     except InputError as error:
-        state: VerifyState = "missing" if "is missing" in error.what else "differs"
+        state: VerifyState = "missing" if isinstance(error, MissingFileError) else "differs"
         yield Finding(path=path, state=state, says=error.what)
         return
     if document.get("schema_version") != SCHEMA_VERSION:

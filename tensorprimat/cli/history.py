@@ -47,7 +47,7 @@ def command(
       2  a flag is wrong, or there is no result with this metric
     """
 
-    from tensorprimat.analysis.history import METRICS, metric_history
+    from tensorprimat.analysis.history import METRICS, metric_history, number_left_out
     from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports import harmless
     from tensorprimat.reports.console import safe, table
@@ -62,9 +62,9 @@ def command(
         refuse_file("--output-dir", output_dir, "name a .csv, .png or .svg file, or a folder")
     loaded, problems = results_of(results or [DEFAULT_FOLDER], model=model)
     say_each(problems)
-    all_series, notes = metric_history(loaded, metric=metric)
-    if left_out := [note for note in notes if ": left out" in note]:
-        number = counted(len(left_out), "file")
+    all_series, _ = metric_history(loaded, metric=metric)
+    if left_out := number_left_out(loaded, all_series):
+        number = counted(left_out, "file")
         why = "a copy of another, unfinished, profiled, or without this metric"
         print(f"{number} not shown: {why}", file=sys.stderr)
     folder = file.parent if file else writable_folder("--output-dir", output_dir)

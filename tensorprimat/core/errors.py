@@ -4,6 +4,7 @@ TensorPrimatError               one line: where, what, what to do
 ├── UsageError            (2)   flags that are wrong, clash, or cannot work here
 │   └── DoesNotFitError   (2)   a configuration that needs more devices or memory than there are
 ├── InputError            (2)   a file that cannot be read as the expected kind
+│   ├── MissingFileError  (2)   a file that does not exist
 │   ├── NotALogError      (2)   a readable file that contains no step times
 │   │   └── NoFormatError (2)   a text in which no known format recognises anything
 │   ├── InternalError     (2)   a reader failed on a file that it should have read or refused
@@ -66,6 +67,10 @@ class InputError(TensorPrimatError):
         self.what, self.path, self.line, self.remedy = what, path, line, remedy
         where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
         super().__init__(f"{where}{what}" + (f"; {remedy}" if remedy else ""))
+
+
+class MissingFileError(InputError):
+    """A file does not exist."""
 
 
 class NotALogError(InputError):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tensorprimat.core.errors import InputError, InternalError
+from tensorprimat.core.errors import InputError, InternalError, MissingFileError
 
 _NEVER_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a pipe waits for a writer, which may never come
 
@@ -86,7 +86,7 @@ def open_regular(path: Path) -> IO[bytes]:
     try:
         handle = os.open(path, os.O_RDONLY | _NEVER_WAIT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
-        raise InputError("no such file", path=path) from None
+        raise MissingFileError("no such file", path=path) from None
     except IsADirectoryError:
         raise InputError("a folder, not a file", path=path) from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the name

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core import digest, regular
-from tensorprimat.core.errors import InputError
+from tensorprimat.core.errors import InputError, MissingFileError
 from tensorprimat.core.steps import COLUMNS, FLOAT_COLUMNS, INTERRUPTIONS, Steps
 
 LARGEST_SERIES_BYTES = 2**30  # ten million rows of twelve columns
@@ -71,11 +71,11 @@ def read_series(path: Path, name: str, *, sha256: str | None) -> Steps:
         raise InputError(f"series_file {name!r} is not a plain file name", path=path)
     try:
         content = regular.content(path.parent / name, most_bytes=LARGEST_SERIES_BYTES)
+    except MissingFileError:
+        raise MissingFileError(
+            f"its step series {name} is missing", path=path, remedy="copy it into the folder of the JSON file"
+        ) from None
     except InputError as error:
-        if error.what == "no such file":
-            raise InputError(
-                f"its step series {name} is missing", path=path, remedy="copy it into the folder of the JSON file"
-            ) from None
         raise InputError(f"its step series {name} {error.what}", path=path) from error
     if sha256 is None:
         raise InputError(f"its step series {name} has no hash (series_sha256)", path=path, remedy=_REMEDY)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from tensorprimat.core.errors import InputError, TensorPrimatError, of_file_system
+from tensorprimat.core.errors import InputError, MissingFileError, TensorPrimatError, of_file_system
 from tensorprimat.core.records import Record, first_fault
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # set by torchrun, Lightning and srun
@@ -60,6 +60,6 @@ def _spec_of(path: Path, kind: type[Spec]) -> Spec:
     try:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        raise InputError("no such file", path=path) from None
+        raise MissingFileError("no such file", path=path) from None
     except ValidationError as error:
         raise InputError(first_fault(error), path=path) from None

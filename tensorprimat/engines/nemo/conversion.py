@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from tensorprimat.core import models, regular
-from tensorprimat.core.errors import InputError, RunError, UsageError
+from tensorprimat.core.errors import InputError, MissingFileError, RunError, UsageError
 from tensorprimat.core.quantities import size
 from tensorprimat.core.units import GB
 from tensorprimat.engines import failures
@@ -73,7 +73,7 @@ def needs(model: str, source: str) -> Needs:
 
 def _check_model_type(config: Path, model: str) -> None:
     if not config.exists():
-        raise InputError("no such file", path=config, remedy="give a Hugging Face checkpoint")
+        raise MissingFileError("no such file", path=config, remedy="give a Hugging Face checkpoint")
     try:
         model_type = json.loads(regular.text_of_file(config, most_bytes=LARGEST_CONFIG_BYTES)).get("model_type")
     except (ValueError, AttributeError) as error:
