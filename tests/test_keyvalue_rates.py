@@ -76,6 +76,16 @@ def test_a_rate_per_gpu_counts_by_the_tokens_of_its_row(read_text: Any) -> None:
     ]
 
 
+def test_a_change_of_the_tokens_is_warned_about_once(read_text: Any) -> None:
+    rows = [
+        f"(TaskRunner pid=4711) step:{n + 1} - actor/pg_loss:{n / 100}"
+        f" - perf/total_num_tokens:{100_000 if n < 20 else 200_000} - perf/time_per_step:{1 + n % 3 / 100}"
+        for n in range(40)
+    ]
+    of_tokens = [text for text in read_text("\n".join(rows) + "\n").warnings if text.startswith("tokens_per_step")]
+    assert of_tokens == ["tokens_per_step: changes at step 21 of the log; the rates include both values"]
+
+
 def test_composers_total_leaves_out_the_tokens_of_its_own_step(read_text: Any) -> None:
     rows = [
         composer(n + 1, SECONDS[n]).replace(f"time/token: {n * 65536}", f"time/token: {sum(TOKENS[:n])}")

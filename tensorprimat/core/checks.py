@@ -301,9 +301,13 @@ def _unmeasured(result: Result, selection: Selection) -> list[str]:
     return ["no step remains after warm-up, so none is measured"]
 
 
+TOKENS_CHANGE = "tokens_per_step: changes"
+"""Beginning of the warning of a reader that found the step from which on every step has other tokens."""
+
+
 def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[str]:
     """Return a note if the measured steps have different numbers of tokens and no growing batch explains it."""
-    if result.steps.has("samples") or any(text.startswith("tokens_per_step: other") for text in result.warnings):
+    if result.steps.has("samples") or any(text.startswith(TOKENS_CHANGE) for text in result.warnings):
         return []
     ranges = [found for selection in selections if (found := token_range(result.steps.take(selection.rows)))]
     if not ranges:

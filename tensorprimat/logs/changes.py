@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tensorprimat.core.checks import TOKENS_CHANGE
 from tensorprimat.core.quantities import count, significant
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import pace_of
@@ -170,10 +171,8 @@ def of_speed(steps: Steps) -> Iterator[str]:
         yield f"global_batch_size: grows from {count(samples.min())} to {count(samples.max())} in the log"
     elif steps.has("tokens") and not len(samples):
         for row, _ in _other_tokens(steps.column("tokens")):
-            yield (
-                f"tokens_per_step: changes at step {int(steps.column('index')[row])} of the log; the rates include "
-                "both values"
-            )
+            step = int(steps.column("index")[row])
+            yield f"{TOKENS_CHANGE} at step {step} of the log; the rates include both values"
     work = next((steps.column(name) for name in ("tokens", "samples") if steps.has(name)), np.ones(len(steps)))
     counted = (steps.column("interrupted_by") == 0) & (steps.column("covers") > 0)  # 0: a repeated row
     pace = np.where(counted, pace_of(steps) / work, np.nan)
