@@ -13,6 +13,7 @@ import plausible
 import pytest
 
 from tensorprimat.analysis.compare import compare
+from tensorprimat.core.quantities import PLOT_DIGITS, PLOT_UNITS, count, in_plot, to_digits
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import html
 from tensorprimat.reports.sections import ENHANCED
@@ -272,6 +273,40 @@ def test_a_screen_reader_hears_that_a_warm_up_step_is_not_measured(visit):
     page.locator(".plot[data-of=seconds] .canvas").focus()
     page.keyboard.press("Home")
     assert "(not measured)" in page.locator(".plot[data-of=seconds] [aria-live]").text_content()
+
+
+NUMBERS = (
+    *(0.0, 0.41234567, 12.3456789, 0.0123456, 1.23456e-7, 691.34, 999.9951, 1234.56789, 123456.7, 9_876_543.21, 2.61),
+    *(100_005.0, 700.125, -0.25, -1234.5678, 0.1 + 0.2, 1 / 3, 5e-05, 1.0, 1000.0, 1e6),
+)
+
+
+@pytest.mark.parametrize("kind", PLOT_DIGITS)
+def test_the_script_writes_numbers_as_python_does(visit, kind):
+    page = visit("tiny")
+    embedded = [to_digits(value, PLOT_DIGITS[kind]) for value in NUMBERS]
+    written = page.evaluate("([values, kind]) => values.map((value) => number(value, kind))", [embedded, kind])
+    assert written == [in_plot(value, kind) for value in NUMBERS]
+
+
+def test_the_script_writes_counts_as_python_does(visit):
+    whole = [0, 7, 999, 1000, 12_345, 1_234_567, 987_654_321_012]
+    written = visit("tiny").evaluate("(values) => values.map((value) => number(value, 'count'))", whole)
+    assert written == [count(value) for value in whole]
+
+
+def test_each_curve_has_the_unit_of_the_reports(visit):
+    page = visit("tiny")
+    read = """(of) => described({ seconds: [1.5], loss: [1.5], power: [1.5], clock: [1.5], temperature: [1.5],
+        measured: [true], name: "run" }, 0, 1.5, of)"""
+    written = {of: page.evaluate(read, of) for of in (*PLOT_UNITS, "loss")}
+    assert written == {"loss": "run: 1.5", **{of: f"run: 1.5 {unit}" for of, unit in PLOT_UNITS.items()}}
+
+
+def test_numbers_at_an_axis_differ_however_far_one_zooms(visit):
+    page = visit("two")
+    at_axis = page.evaluate("ticks(12.00001, 12.00006, 5).map((value) => number(value, 'tick'))")
+    assert at_axis == ["12.00001", "12.00002", "12.00003", "12.00004", "12.00005", "12.00006"]
 
 
 def test_losses_have_a_plot_of_their_own(visit):

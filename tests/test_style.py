@@ -145,8 +145,6 @@ DIGITS = re.compile(r"\.(\d+|\{\})[fge%]?$")
 IN_BRACES_OR_PERCENT = re.compile(r"\{\w*:[^{}]*\.\d+[fge%]\}|%[+\d]*\.\d+[fge]")
 TO_SECONDS_SINCE_EPOCH = "format(time, '.6f')"
 """Call that a reader parses again: no reader of a report sees the number."""
-AXES = ("{x:,.12g}",)
-"""Formats of numbers on axes, which matplotlib takes as text."""
 
 
 def formats_with_digits(text: str) -> list[int]:
@@ -160,7 +158,7 @@ def chooses_digits(node: ast.AST) -> bool:
         return DIGITS.search("".join(map(str, parts))) is not None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "format":
         return ast.unparse(node) != TO_SECONDS_SINCE_EPOCH
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in AXES:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return IN_BRACES_OR_PERCENT.search(node.value) is not None
     return False
 
@@ -181,3 +179,20 @@ def test_a_format_with_digits_is_found_and_one_without_is_not():
     for other in ('f"{x:,.{decimals}f}"', 'format(x, ".3f")', '"{:.3f}".format(x)', '"%.3f" % x'):
         assert formats_with_digits(other) == [1], other
     assert not formats_with_digits('f"{x:>8} {y:,} {z:g} {name!r}"')
+
+
+FORMATS_IN_SCRIPTS = re.compile(r"\bto(Fixed|Precision|Exponential|LocaleString)\(.*?\)|\bIntl\.")
+NOT_SHOWN_BY_SCRIPTS = {
+    'toLocaleString("en", { maximumSignificantDigits: forms.digits[kind] })': "digits from core/quantities",
+    "toPrecision(forms.digits.tick)": "removes the rounding error of a tick, by the digits from core/quantities",
+    "toFixed(1)": "coordinates of a path",
+}
+
+
+def test_scripts_take_the_digits_of_numbers_from_quantities():
+    found = {
+        match[0]
+        for path in (ROOT / "tensorprimat").rglob("*.js")
+        for match in FORMATS_IN_SCRIPTS.finditer(path.read_text())
+    }
+    assert found == set(NOT_SHOWN_BY_SCRIPTS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 
 from tensorprimat.core.units import GB, GIGA, SECONDS_PER_HOUR
 
@@ -256,6 +257,23 @@ def significant(value: float | None, digits: int = 4) -> str:
     ('12,345.7', '0.01235', '–')
     """
     return UNMEASURED if value is None else f"{value:,.{digits}g}"
+
+
+PLOT_DIGITS = {"point": 5, "tick": 12, "count": 15}
+"""Significant digits of the numbers in plots, by kind: value of a row, number at an axis, step or line."""
+PLOT_UNITS = {"seconds": "s", "power": "W", "clock": "GHz", "temperature": "°C"}
+"""Units of the curves over steps; a loss has none."""
+
+
+def in_plot(value: float, kind: str) -> str:
+    """Return a number of a plot, never with an exponent. kind: a key of PLOT_DIGITS.
+
+    The script of the HTML report formats by the same two tables.
+
+    >>> in_plot(123456.7, "point"), in_plot(0.1 + 0.2, "tick"), in_plot(5e-05, "tick")
+    ('123,460', '0.3', '0.00005')
+    """
+    return f"{Decimal(f'{value:.{PLOT_DIGITS[kind]}g}'):,f}"
 
 
 def precise(value: float) -> str:

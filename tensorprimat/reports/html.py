@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities
-from tensorprimat.core.quantities import to_digits
+from tensorprimat.core.quantities import PLOT_DIGITS, PLOT_UNITS, to_digits
 from tensorprimat.core.safe_text import LONGEST_NOTE, LONGEST_TEXT, one_line
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, facts, forest, formatting, money, notices, sections
@@ -34,7 +34,6 @@ _MOST_POINTS = 100_000  # of all curves together: about 3 MB of the file
 _LEAST_POINTS, MOST_OF_ONE = 400, 20_000  # of one curve: no screen is wider
 _KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled": "unsure", "not_comparable": "unsure"}
 """Verdict → class in report.css. Every page contains all classes, so no class name may state a winner."""
-_DIGITS = 5  # significant digits of a point: more than any screen shows
 
 
 def render(comparison: Comparison, report: Report = COMPARISON) -> str:
@@ -189,6 +188,8 @@ def _all_curves(comparison: Comparison, looks: dict[str, BarStyle]) -> dict[str,
     number = sum(len(side_curves) for of_model in drawn.values() for _, side_curves in of_model)
     limit = min(MOST_OF_ONE, max(_LEAST_POINTS, _MOST_POINTS // max(1, number)))
     return {
+        "digits": PLOT_DIGITS,
+        "units": PLOT_UNITS,
         "sides": [look.label for look in looks.values()],
         "models": [
             [
@@ -231,7 +232,7 @@ def _curve(side: int, curve: StepCurve, limit: int, *, several: bool, source: st
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    return [to_digits(value, _DIGITS) if math.isfinite(value) else None for value in values.tolist()]
+    return [to_digits(value, PLOT_DIGITS["point"]) if math.isfinite(value) else None for value in values.tolist()]
 
 
 def embedded(data: object) -> Markup:

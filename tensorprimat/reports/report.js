@@ -96,6 +96,7 @@ startSources();
 startPrinting();
 for (const table of document.querySelectorAll("table.sortable")) startSorting(table);
 const all = JSON.parse(document.getElementById("curves").textContent);
+forms = all;
 for (const section of document.querySelectorAll("section.model")) {
   const curves = all.models[Number(section.dataset.model)].map((curve) => prepared(curve, all.sides));
   startModel(section, curves, all.sides);

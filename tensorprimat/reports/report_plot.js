@@ -9,6 +9,7 @@ const DASHES = ["", "7 3", "2 3", "8 3 2 3", "12 4", "4 2"];
 const OUTLIER = 4; // times the largest typical value: step times above it are marked at the edge
 const LOG_SCALE_FROM = 8; // ratio of typical values above which the axis is logarithmic
 const MOST_IN_READOUT = 12;
+let forms; // digits and units of numbers, from the page: core/quantities decides them
 
 function element(name, attributes = {}, ...children) {
   const made = name.startsWith("svg:") ? document.createElementNS(SVG, name.slice(4)) : document.createElement(name);
@@ -221,10 +222,10 @@ class Plot {
     for (const value of this.logarithmic ? logTicks(...this.limits) : ticks(...this.limits, 5)) {
       const y = this.y(value);
       parts.push(element("svg:line", { class: "grid", x1: left, x2: right, y1: y, y2: y }),
-        element("svg:text", { x: left - 8, y: y + 4, "text-anchor": "end" }, plain(value)));
+        element("svg:text", { x: left - 8, y: y + 4, "text-anchor": "end" }, number(value, "tick")));
     }
     for (const step of ticks(...this.range, Math.max(2, (right - left) / 90)).filter(Number.isInteger))
-      parts.push(element("svg:text", { x: this.x(step), y: bottom + 18, "text-anchor": "middle" }, step.toLocaleString("en")));
+      parts.push(element("svg:text", { x: this.x(step), y: bottom + 18, "text-anchor": "middle" }, number(step, "count")));
     const shade = this.of === "seconds" ? " (shaded: warm-up, not measured)" : "";
     parts.push(element("svg:line", { class: "frame", x1: left, x2: right, y1: bottom, y2: bottom }),
       element("svg:text", { x: (left + right) / 2, y: bottom + 35, "text-anchor": "middle" }, `optimizer step of the run${right - left > 360 ? shade : ""}`),
@@ -349,7 +350,7 @@ class Plot {
         this.marks.append(element("svg:circle", { cx: this.x(curve.step[row]), cy: this.y(value), r: 4, style: `fill: ${curve.colour}` }));
       lines.push({ colour: curve.side % SIDES, text: described(curve, row, value, this.of) });
     }
-    this.readout.replaceChildren(element("div", {}, element("strong", {}, `Step ${at.toLocaleString("en")}`)),
+    this.readout.replaceChildren(element("div", {}, element("strong", {}, `Step ${number(at, "count")}`)),
       ...lines.slice(0, MOST_IN_READOUT).map(({ colour, text }) =>
         element("div", {}, element("span", { class: `swatch side-${colour}` }), text)),
       ...(lines.length > MOST_IN_READOUT ? [element("div", {}, `… and ${lines.length - MOST_IN_READOUT} more`)] : []));
@@ -357,16 +358,16 @@ class Plot {
     const onTheLeft = this.x(at) > (left + right) / 2;
     this.readout.style.left = onTheLeft ? `${left + 8}px` : "auto";
     this.readout.style.right = onTheLeft ? "auto" : `${MARGIN.right + 8}px`;
-    if (aloud) this.live.textContent = `Step ${at}: ${lines.slice(0, MOST_IN_READOUT).map((line) => line.text).join("; ")}`;
+    if (aloud) this.live.textContent = `Step ${number(at, "count")}: ${lines.slice(0, MOST_IN_READOUT).map((line) => line.text).join("; ")}`;
   }
 }
 
 function described(curve, row, value, of) {
-  const figure = `${plain(value)}${{ seconds: " s", power: " W", clock: " GHz", temperature: " °C" }[of] ?? ""}`;
+  const unit = forms.units[of], figure = number(value, "point") + (unit ? ` ${unit}` : "");
   const notes = [];
   if (of === "seconds" && !curve.measured[row]) notes.push("not measured");
-  if (curve.index) notes.push(`iteration ${curve.index[row].toLocaleString("en")}`);
-  if (curve.line && curve.line[row] >= 0) notes.push(`${curve.file ?? "log"} line ${curve.line[row].toLocaleString("en")}`);
+  if (curve.index) notes.push(`iteration ${number(curve.index[row], "count")}`);
+  if (curve.line && curve.line[row] >= 0) notes.push(`${curve.file ?? "log"} line ${number(curve.line[row], "count")}`);
   return `${curve.name}: ${figure}${notes.length ? ` (${notes.join(", ")})` : ""}`;
 }
 
@@ -384,8 +385,8 @@ function ticks(low, high, about) {
   const rough = (high - low) / Math.max(1, about), power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= rough);
   const found = [];
-  for (let number = Math.ceil(low / step - 1e-9); number * step <= high + step * 1e-9; number++)
-    found.push(Number((number * step).toPrecision(12)));
+  for (let times = Math.ceil(low / step - 1e-9); times * step <= high + step * 1e-9; times++)
+    found.push(Number((times * step).toPrecision(forms.digits.tick)));
   return found;
 }
 
@@ -396,6 +397,7 @@ function logTicks(low, high) {
   return found;
 }
 
-function plain(value) {
-  return Number(value.toPrecision(5)).toLocaleString("en", { maximumSignificantDigits: 5 });
+// The same text as in_plot of core/quantities gives.
+function number(value, kind) {
+  return value.toLocaleString("en", { maximumSignificantDigits: forms.digits[kind] });
 }

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from tensorprimat.core.errors import MissingPackageError
+from tensorprimat.core.quantities import in_plot
 from tensorprimat.core.safe_text import middle_cut, one_line
 
 # Okabe & Ito, "Color Universal Design" (2008), without yellow, which is too light on white paper
@@ -215,16 +216,20 @@ def write_sentence(axes: Any, sentence: str) -> None:
 
 def few_ticks(axis: Any) -> None:
     """Set at most six ticks, with thousands separators."""
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+    from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=5))
-    axis.set_major_formatter(StrMethodFormatter("{x:,.12g}"))
+    axis.set_major_formatter(_tick)
 
 
 def plain_log_ticks(axis: Any) -> None:
     """Set the ticks of a logarithmic axis to plain numbers."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(StrMethodFormatter("{x:,.12g}"))
+    axis.set_major_formatter(_tick)
     axis.set_minor_formatter(NullFormatter())
+
+
+def _tick(value: float, _position: int | None = None) -> str:
+    return in_plot(value, "tick").replace("-", "\N{MINUS SIGN}")
