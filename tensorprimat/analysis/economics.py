@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.analysis.records import Estimate, Pair, Side
+from tensorprimat.core.quantities import as_stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +101,7 @@ def unused_prices(sides: Sequence[Mapping[str, Metric]], prices: Mapping[str, fl
     """Return a warning for each --price that names no side's device."""
     used = {_price(metrics).stated_for for metrics in sides}
     return [
-        f"--price {name}={usd:g}: no result is from this device"
+        f"--price {name}={as_stated(usd)}: no result is from this device"
         for name, usd in prices.items()
         if name and name not in used
     ]

@@ -26,7 +26,7 @@ from tensorprimat.analysis.records import Difference, Fairness
 from tensorprimat.core import configurations, flops, settings, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field
-from tensorprimat.core.quantities import shortened_list
+from tensorprimat.core.quantities import as_stated, shortened_list
 from tensorprimat.core.result import Model, ModelShape, Result
 
 FEWEST_WITH_A_MISS = 3  # runs of a side, one of which may miss the quality target: a benchmark of MLPerf has 3 or more
@@ -295,7 +295,9 @@ def missed_target(result: Result) -> int:
 
 
 def _task_sentence(task: tuple[str, float], pair: Sequence[Result], differences: Sequence[Difference]) -> str:
-    sentence = f"Same task: both trained {task[0]} to the quality target {task[1]:g}, each with its own settings"
+    sentence = (
+        f"Same task: both trained {task[0]} to the quality target {as_stated(task[1])}, each with its own settings"
+    )
     for side, result in zip(("baseline", "candidate"), pair, strict=True):
         if missed_target(result):
             sentence += f"; 1 of {len(result.runs)} runs of the {side} did not reach it and is not in the time to train"

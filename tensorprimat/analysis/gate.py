@@ -30,7 +30,7 @@ from tensorprimat.analysis.records import Fairness
 from tensorprimat.analysis.sides import Group, gather, paired_model, usable_results
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.quantities import spelled_metric
+from tensorprimat.core.quantities import count, spelled_metric, stated_share
 from tensorprimat.core.result import MEMORY_KINDS, Result
 from tensorprimat.core.store import Loaded
 
@@ -117,7 +117,7 @@ def gate(
         notes += filter(None, (f"{model}: {pair.fairness.sentence}", same_run_warning(pair)))
         first = len(checks)
         if assumed.run_cv and min(len(group.runs) for group in pair.groups) == 1:
-            notes.append(f"{model}: assumed: single runs vary by {100 * assumed.run_cv:g} %.")
+            notes.append(f"{model}: assumed: single runs vary by {stated_share(assumed.run_cv)}.")
         checks.append(_throughput(model, pair, limits.slowdown, assumed, to_fail))
         if limits.memory_increase is not None:
             checks.append(_memory(model, pair, limits.memory_increase, assumed))
@@ -205,7 +205,7 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
     status = "undecided" if decision == "unsettled" else decision
     sentence = {
         "unsettled": "step time keeps drifting; longer runs (benchmark.py --steps N) would decide",
-        "fail": f"a slowdown of more than {100 * limit:g} % is shown",
+        "fail": f"a slowdown of more than {stated_share(limit)} is shown",
         "pass": "the whole interval is within the limit",
     }.get(decision) or f"the interval contains the limit; {_more_runs(pair, abs(log.log - least), assumed)}"
     low, high = (math.expm1(end) for end in (log.log - half, log.log + half))
@@ -241,7 +241,9 @@ def _more_runs(pair: GroupPair, distance: float, assumed: StatedScatter) -> str:
     """Return a phrase with the number of runs that would decide, if further runs vary like those measured."""
     needed = runs_to_show(pair, distance, assumed) if distance > 0 else None
     if needed is None:
-        return f"it is so close to the limit that even {stats.MOST_PLANNED_RUNS:,} runs on each side would not decide"
+        return (
+            f"it is so close to the limit that even {count(stats.MOST_PLANNED_RUNS)} runs on each side would not decide"
+        )
     return f"about {needed} runs on each side would decide"
 
 

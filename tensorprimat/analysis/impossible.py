@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorprimat.core import catalogue, flops
-from tensorprimat.core.quantities import count, percent
+from tensorprimat.core.quantities import count, of_data_sheet, percent
 from tensorprimat.core.result import Result
 from tensorprimat.core.units import TERA
 
@@ -21,12 +21,12 @@ def impossible(result: Result) -> tuple[str, ...]:
         return ()
     peak, name = limit
     device, achieved, above = result.gpu_info.device_name, _achieved_tflops(result), peak * _ROUNDING
-    reported = result.performance_metrics.reported.tflops_per_gpu
+    reported, stated = result.performance_metrics.reported.tflops_per_gpu, of_data_sheet(peak)
     if achieved is not None and achieved > above:
-        wrong = f"{count(achieved)} TFLOP/s per GPU would be an MFU of {percent(achieved / peak, 0)} ({name} {peak:,g} "
+        wrong = f"{count(achieved)} TFLOP/s per GPU would be an MFU of {percent(achieved / peak, 0)} ({name} {stated} "
         wrong += "TFLOP/s)"
     elif reported and reported > above:
-        wrong = f"the framework reports {count(reported)} TFLOP/s per GPU, above the {name} ({peak:,g} TFLOP/s)"
+        wrong = f"the framework reports {count(reported)} TFLOP/s per GPU, above the {name} ({stated} TFLOP/s)"
     else:
         return ()
     return (f"{device}: {wrong}, which is impossible; {_LOOK_FOR}.",)

@@ -9,7 +9,7 @@ from tensorprimat.analysis.metric import Input, missing
 from tensorprimat.core import catalogue, models, settings, shapes
 from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.preflight import Preflight
-from tensorprimat.core.quantities import alternatives
+from tensorprimat.core.quantities import alternatives, as_stated, count, of_data_sheet
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.units import GB, TERA
 
@@ -88,7 +88,7 @@ def shape(result: Result) -> Input:
         advice = f" {named.name}" if named.preset is None else ", or --preset full"
         advice += f" if {name!r} is the published model"
     if known is not None:
-        described = f"{shapes.title_of(known) or 'own shape'} ({models.parameters(known):,} parameters)"
+        described = f"{shapes.title_of(known) or 'own shape'} ({count(models.parameters(known))} parameters)"
     return Input(
         name="model shape",
         value=described,
@@ -150,7 +150,8 @@ def cell(name: str, fact: SourcedValue | None, unit: str, *, label: str, because
     if fact is None:
         return missing(name, because, unit=unit)
     if fact.value is None:
-        because = f"the {name} of {label} is a range ({fact.low:,g} to {fact.high:,g} {unit})"
+        ends = " to ".join(of_data_sheet(end) for end in (fact.low, fact.high) if end is not None)
+        because = f"the {name} of {label} is a range ({ends} {unit})"
     return Input(name=name, value=fact.value, unit=unit, source=f"{label}: {fact.origin}", because=because)
 
 
@@ -230,7 +231,7 @@ def price(result: Result, gpu: Gpu | None, prices: Mapping[str, float]) -> Input
     stated = next((name for name in prices if _means(name, result, gpu)), "" if "" in prices else None)
     listed = next((one for one in catalogue.prices() if gpu is not None and one.gpu == gpu.name), None)
     if stated is not None:
-        usd, source = prices[stated], f"--price {stated}{'=' * bool(stated)}{prices[stated]:g}"
+        usd, source = prices[stated], f"--price {stated}{'=' * bool(stated)}{as_stated(prices[stated])}"
     elif listed is not None:
         usd, source = listed.usd_per_gpu_hour, f"{listed.provider}, {listed.date.isoformat()}"
     else:

@@ -23,7 +23,7 @@ from tensorprimat.analysis import stats
 from tensorprimat.analysis.fairness import same_work
 from tensorprimat.analysis.records import LossParity, LossVerdict
 from tensorprimat.analysis.sides import Group
-from tensorprimat.core.quantities import count, signed, significant
+from tensorprimat.core.quantities import as_stated, count, signed, significant, stated_share
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import FloatArray
 
@@ -83,7 +83,7 @@ def failed_to_learn(result: Result) -> str | None:
     losses = steps.column("loss")
     losses = losses[np.isfinite(losses)]
     if len(losses) >= _FEWEST_STEPS and np.ptp(losses) <= 1e-6 * abs(float(losses[0])):
-        return f"the loss stays at {losses[0]:g} over {len(losses)} rows."
+        return f"the loss stays at {as_stated(losses[0])} over {len(losses)} rows."
     return None
 
 
@@ -135,7 +135,7 @@ def _verdict(
     if len(beyond):
         verdict, found = "diverge", f"Loss curves differ from step {first}"
     elif (np.abs(gap) + margin <= allowed).all():
-        verdict, found = "agree", f"The losses agree within {100 * tolerance:g} %"
+        verdict, found = "agree", f"The losses agree within {stated_share(tolerance)}"
     doubt = ", but too noisy to confirm a match" if verdict == "undecided" else ""
     size = f"largest gap {signed(gap[largest])} near step {at}, noise ±{significant(margin, 2)} from {source}"
     return LossParity(

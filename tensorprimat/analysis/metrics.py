@@ -18,7 +18,7 @@ from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.explained import Explained, explained
 from tensorprimat.core.preflight import Preflight
-from tensorprimat.core.quantities import count, fixed, percent
+from tensorprimat.core.quantities import as_stated, count, fixed, of_data_sheet, percent
 from tensorprimat.core.result import ModelShape, Result
 from tensorprimat.core.units import TERA
 
@@ -45,9 +45,11 @@ class MetricChoices:
     def __post_init__(self) -> None:
         for name, usd in self.prices.items():
             if not 0 < usd < math.inf:
-                raise UsageError(f"price of {name or 'every device'}: {usd:g} USD per GPU-hour; must be more than 0")
+                raise UsageError(
+                    f"price of {name or 'every device'}: {as_stated(usd)} USD per GPU-hour; must be more than 0"
+                )
         if not 0 < self.budget_tokens < math.inf:
-            raise UsageError(f"budget of {self.budget_tokens:g} tokens: must be more than 0")
+            raise UsageError(f"budget of {as_stated(self.budget_tokens)} tokens: must be more than 0")
 
 
 def calculate_metrics(
@@ -109,8 +111,8 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
     peak = inputs.peak_tflops(result, gpu)
     best = inputs.achievable_tflops(result, gpu, preflights)
     mfu = derive("mfu", (rate, per_token.as_input(), peak), formulas.calculate_mfu)
-    if mfu.value is not None:
-        remark = f"{convention} convention, {peak.value:,g} TFLOP/s ({peak.name})"
+    if mfu.value is not None and isinstance(peak.value, float | int):
+        remark = f"{convention} convention, {of_data_sheet(peak.value)} TFLOP/s ({peak.name})"
         remark += _of_parts(result, gpu, convention, mfu.value, peak.value) + _of_packing(result, convention, mfu.value)
         if mfu.value > 1:
             remark += "; above the peak: check for a wrong sequence length, batch size, GPU count or precision"
@@ -138,7 +140,7 @@ def _of_parts(result: Result, gpu: Gpu | None, convention: str, mfu: float, peak
     parts = flops.peak_of_parts(shape, length, layers=peak, others=wide.value, convention=convention)
     return (
         f"; {percent(mfu * peak / parts)} of a mixed peak of {count(parts)} TFLOP/s (layers' matrices at the "
-        f"{ran} peak, output head and attention at the bf16 peak of {wide.value:,g})"
+        f"{ran} peak, output head and attention at the bf16 peak of {of_data_sheet(wide.value)})"
     )
 
 

@@ -23,7 +23,7 @@ from tensorprimat.analysis.stats import student
 from tensorprimat.core import catalogue, names
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry
-from tensorprimat.core.quantities import confidence_level, percent, rounded
+from tensorprimat.core.quantities import as_stated, confidence_level, percent, rounded
 from tensorprimat.core.result import Result
 
 PROJECTION_CONFIDENCE = 0.90
@@ -245,7 +245,8 @@ def exponent_for(found: Sequence[ScalingGroup], benchmark: str, ratio: float) ->
         raise UsageError("--gpus: that is the measured number of GPUs, so there is nothing to project")
     widest = validation.widest
     if not 1 / widest <= ratio <= widest:
-        raise UsageError(f"--gpus: {ratio:g} times the measured number; the scaling data reach only {widest:g} times")
+        far, reached = as_stated(ratio), as_stated(widest)
+        raise UsageError(f"--gpus: {far} times the measured number; the scaling data reach only {reached} times")
     return exponent, validation
 
 

@@ -24,7 +24,7 @@ from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core import identity
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import decimals_of_ratio, significant, times
+from tensorprimat.core.quantities import as_stated, decimals_of_ratio, significant, stated_share, times
 
 PRIMARY = "tokens_per_second_per_gpu"
 
@@ -49,11 +49,13 @@ class StatedScatter:
     def checked(self) -> StatedScatter:
         """Return self. Raises UsageError that names the flag of a value out of range."""
         if not 0.5 <= self.confidence < 1:
-            raise UsageError(f"--confidence {self.confidence:g}: must be at least 50 % and below 100 %, such as 95%")
+            raise UsageError(
+                f"--confidence {as_stated(self.confidence)}: must be at least 50 % and below 100 %, such as 95%"
+            )
         if self.run_cv is not None and not 0 < self.run_cv < 1:
-            raise UsageError(f"--assume-run-cv {self.run_cv:g}: must be between 0 and 100 %, such as 2%")
+            raise UsageError(f"--assume-run-cv {as_stated(self.run_cv)}: must be between 0 and 100 %, such as 2%")
         if self.host_cv is not None and not 0 < self.host_cv < 1:
-            raise UsageError(f"--assume-host-cv {self.host_cv:g}: must be between 0 and 100 %, such as 1%")
+            raise UsageError(f"--assume-host-cv {as_stated(self.host_cv)}: must be between 0 and 100 %, such as 1%")
         return self
 
 
@@ -249,7 +251,7 @@ def scope(pair: GroupPair, assumed: StatedScatter) -> str | None:
     if not single:
         return None
     if assumed.host_cv:
-        return f"assumed: machines vary by {100 * assumed.host_cv:g} %"
+        return f"assumed: machines vary by {stated_share(assumed.host_cv)}"
     nodes = {group.result.training_config.num_nodes or 1 for group in single}
     machine = "machine" if nodes == {1} else f"set of {min(nodes)} nodes" if len(nodes) == 1 else "machine or node set"
     whose = " per side" if len(single) > 1 else f" of {single[0].label}"
@@ -276,7 +278,7 @@ def _sensitivity(pair: GroupPair, assumed: StatedScatter, level: float) -> str |
     decimals = decimals_of_ratio(low, high)
     ends = f"{of_what}{times(low, decimals)} to {times(high, decimals)}"
     same = "the verdict stays the same" if changed == verdict else VERDICTS_IF[changed]
-    return f"if they vary by {100 * other.run_cv:g} % instead, {same} ({ends})" if other.run_cv else None
+    return f"if they vary by {stated_share(other.run_cv)} instead, {same} ({ends})" if other.run_cv else None
 
 
 VERDICTS_IF = {
@@ -386,4 +388,4 @@ def _runs(group: Group, metric: str) -> str:
 def _assumption(pairs: Sequence[GroupPair], assumed: StatedScatter) -> str | None:
     """Return the assumption that a verdict rests on, or None unless a side of one run takes part."""
     one_run = any(len(group.runs) == 1 for pair in pairs for group in pair.groups)
-    return f"assumed: single runs vary by {100 * assumed.run_cv:g} %" if one_run and assumed.run_cv else None
+    return f"assumed: single runs vary by {stated_share(assumed.run_cv)}" if one_run and assumed.run_cv else None

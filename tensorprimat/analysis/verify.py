@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from tensorprimat.core import digest, micro_result, preflight, processes, regular, series, store
 from tensorprimat.core.errors import InputError, MissingFileError
-from tensorprimat.core.quantities import counted
+from tensorprimat.core.quantities import as_stated, counted
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 
 VerifyState = Literal["ok", "differs", "missing", "foreign", "unchecked"]
@@ -198,7 +198,7 @@ def _last_digit(value: float) -> float:
 
 def _shown(value: Any) -> str:
     is_number = isinstance(value, int | float) and abs(value) < _LARGEST
-    text = f"{value:g}" if is_number else json.dumps(value)
+    text = as_stated(value) if is_number else json.dumps(value)
     return text if len(text) <= 40 else text[:39] + "…"
 
 

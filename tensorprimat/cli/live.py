@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from tensorprimat.core.quantities import stated_seconds
 from tensorprimat.reports import harmless
 
 WIDTH = 78  # of the rules around a block: fits a terminal of 80 columns
@@ -88,7 +89,7 @@ class Screen:
     def cooling(self, seconds: float) -> Iterator[Callable[[float], None]]:
         """Return the function that takes the remaining seconds."""
         if seconds > 0 and not self.is_terminal:
-            self.say(f"Cooling down for {seconds:g} s before the next run")
+            self.say(f"Cooling down for {stated_seconds(seconds)} before the next run")
         with self._progress() as progress:
             task = progress.add_task("Cooling down", total=seconds)
             yield lambda left: progress.update(task, completed=seconds - left)

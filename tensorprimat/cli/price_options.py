@@ -8,6 +8,7 @@ from typing import Annotated
 
 from tensorprimat.cli.shared_options import takes
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import as_stated
 
 PRICE = 'USD per hour of one GPU: "H100=2.10", "H100=2.10,MI300X=1.85", "cpu=0.10", or 2.10 for every device.'
 Prices = Annotated[list[str] | None, takes("[GPU=]USD", PRICE)]
@@ -18,7 +19,9 @@ def typed_prices(typed: Sequence[str] | None) -> dict[str, float]:
     prices: dict[str, float] = {}
     for name, usd in (_price(part) for text in typed or () for part in _parts(text)):
         if prices.setdefault(name, usd) != usd:
-            raise UsageError(f"--price {name or 'for every device'}: stated twice, {prices[name]:g} and {usd:g}")
+            raise UsageError(
+                f"--price {name or 'for every device'}: stated twice, {as_stated(prices[name])} and {as_stated(usd)}"
+            )
     return prices
 
 

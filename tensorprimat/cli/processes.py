@@ -52,12 +52,13 @@ def command(
       2  a flag is wrong, or --pid names a process that must not be ended
     """
     from tensorprimat.core.errors import UsageError
+    from tensorprimat.core.quantities import as_stated
     from tensorprimat.machine import gpu_processes
     from tensorprimat.reports import harmless
 
     for flag, value, least in (("--grace", grace, 0.0), ("--idle", idle, 0.1)):
         if not (math.isfinite(value) and value >= least):
-            raise UsageError(f"{flag} {value:g}: must be {least:g} or more seconds")
+            raise UsageError(f"{flag} {as_stated(value)}: must be {as_stated(least)} or more seconds")
     console = harmless.console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = _FILE_WIDTH
@@ -115,13 +116,13 @@ def _listed(console: Any, idle: float | None) -> list[Holder]:
     """
     from rich.table import Table
 
-    from tensorprimat.core.quantities import size
+    from tensorprimat.core.quantities import size, stated_seconds
     from tensorprimat.machine import gpu_processes
 
     memory, answered = gpu_processes.memory_by_process()
     found = gpu_processes.holders(memory)
     if idle is not None and any(holder.keeps is None for holder in found):
-        console.print(f"Watching the processes for {idle:g} s ...")
+        console.print(f"Watching the processes for {stated_seconds(idle)} ...")
         found = gpu_processes.watched(found, seconds=idle)
     if not answered:
         console.print(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorprimat.core import catalogue, flops, quantities
-from tensorprimat.core.quantities import count, counted, digits_of, fixed, significant
+from tensorprimat.core.quantities import as_stated, count, counted, digits_of, fixed, significant
 from tensorprimat.core.result import Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
@@ -169,7 +169,7 @@ def _work_of_rows(result: Result) -> list[str]:
     if tokens <= most * (1 + DISAGREEMENT):
         return []
     return [
-        f"tokens_per_step: the rows hold {count(tokens)} tokens a step, but the settings allow {most:,} "
+        f"tokens_per_step: the rows hold {count(tokens)} tokens a step, but the settings allow {count(most)} "
         f"({config.global_batch_size} sequences of {config.sequence_length}); settings and rows may be of different "
         "jobs. The figures are those of the rows; correct the settings with --global-batch-size and --sequence-length"
     ]
@@ -241,7 +241,7 @@ def _losses(result: Result) -> list[str]:
     losses = steps.column("loss")
     losses = losses[np.isfinite(losses)]
     if len(losses) >= 10 and np.ptp(losses) <= 1e-6 * abs(losses[0]):
-        warnings.append(f"loss: stays at {losses[0]:g} over {len(losses)} rows; is the model training at all?")
+        warnings.append(f"loss: stays at {as_stated(losses[0])} over {len(losses)} rows; is the model training at all?")
     skipped = int(steps.column("skipped").sum())
     if skipped:
         warnings.append(

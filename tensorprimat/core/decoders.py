@@ -14,6 +14,7 @@ from typing import Any
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.families import FAMILIES, Config, Family, complete_config, entry_from_zero, positive_entry
+from tensorprimat.core.quantities import count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,7 @@ def decoder_of(config: Config) -> Decoder | None:
     hidden, vocabulary = positive_entry(config, "hidden_size"), positive_entry(config, "vocab_size")
     layers = positive_entry(config, "num_hidden_layers")
     if layers > MOST_LAYERS:
-        raise UsageError(f"num_hidden_layers: {layers:,} is more than {MOST_LAYERS:,}")
+        raise UsageError(f"num_hidden_layers: {count(layers)} is more than {count(MOST_LAYERS)}")
     if vocabulary < LEAST_VOCABULARY:
         raise UsageError(f"vocab_size: must be at least {LEAST_VOCABULARY}")
     tied = config.get("tie_word_embeddings")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core import names, settings
-from tensorprimat.core.quantities import shortened_list
+from tensorprimat.core.quantities import as_stated, count, shortened_list, stated_watts
 from tensorprimat.core.result import ModelShape, Result, Run
 from tensorprimat.core.settings import Setting, Weight
 from tensorprimat.core.steady import NORMAL_MAD, median
@@ -77,7 +77,7 @@ def _reader(setting: Setting) -> Reader:
             return setting.same.get(word, word)
         if setting.kind == "upper":
             return str(value).upper()
-        return f"{value:g}" if setting.kind == "number" else _text(value)
+        return as_stated(value) if setting.kind == "number" else _text(value)
 
     return read
 
@@ -130,7 +130,7 @@ def _trainable(result: Result) -> str | None:
     """Return "all", or the number of parameters that train; None where neither run nor log states it."""
     trainable, every = result.model.trainable_parameters, result.model.parameters
     if trainable is not None:
-        return "all" if every and trainable >= every else f"{trainable:,}"
+        return "all" if every and trainable >= every else count(trainable)
     if result.training_config.peft is None and result.provenance.engine in PRETRAINING_ENGINES:
         return "all"
     return "all" if result.training_config.peft == "none" else None
@@ -142,7 +142,7 @@ def _spelled_out(values: Mapping[str, str], between: str) -> str | None:
 
 def _watts(result: Result) -> str | None:
     limit = result.gpu_info.power_limit_watts
-    return None if limit is None else f"{limit:g} W"
+    return None if limit is None else stated_watts(limit)
 
 
 def _megatron(result: Result) -> bool:

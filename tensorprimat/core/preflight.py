@@ -19,7 +19,7 @@ from tensorprimat.core import catalogue, regular
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.folders import DEFAULT_FOLDER
-from tensorprimat.core.quantities import percent
+from tensorprimat.core.quantities import percent, stated_share
 from tensorprimat.core.records import Count, Figure, Record, first_fault
 
 _LARGEST_BYTES = 2**24  # a record has some kilobytes
@@ -179,7 +179,7 @@ class Preflight(Record):
         return tuple(
             f"{check.host or self.host}: {self.unit.lower()} {check.index} reaches "
             f"{percent(check.flops_per_second / middle, 1)} of the median of {len(self.devices)} {self.units}, "
-            f"less than {100 * share:g} %"
+            f"less than {stated_share(share)}"
             for check in self.devices
             if check.flops_per_second < share * middle
         )
@@ -193,7 +193,7 @@ class Preflight(Record):
             return ()
         return (
             f"{self.host}: the {self.unit} reaches {percent(reached, 1)} of the best published {COMPARED} rate, "
-            f"less than {100 * share:g} %",
+            f"less than {stated_share(share)}",
         )
 
     def fits(self, *, platform: str | None, device_name: str | None, host: str | None) -> bool:

@@ -25,7 +25,9 @@ def count(value: float | None) -> str:
     >>> count(12345), count(None)
     ('12,345', '–')
     """
-    return UNMEASURED if value is None else f"{value:,.0f}"
+    if value is None:
+        return UNMEASURED
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -259,6 +261,51 @@ def significant(value: float | None, digits: int = 4) -> str:
     return UNMEASURED if value is None else f"{value:,.{digits}g}"
 
 
+def as_stated(value: float) -> str:
+    """Return a number that a flag, a setting, a file or a log states, without digits that say nothing.
+
+    >>> as_stated(2.0), as_stated(0.95), as_stated(1e12)
+    ('2', '0.95', '1e+12')
+    """
+    return f"{value:g}"
+
+
+def stated_seconds(value: float) -> str:
+    """Return a duration that a setting or a constant of this program states.
+
+    >>> stated_seconds(30.0), stated_seconds(0.05)
+    ('30 s', '0.05 s')
+    """
+    return f"{as_stated(value)} s"
+
+
+def stated_share(value: float) -> str:
+    """Return a share that a flag, a limit or a constant of this program states.
+
+    >>> stated_share(0.02), stated_share(0.005)
+    ('2 %', '0.5 %')
+    """
+    return f"{as_stated(100 * value)} %"
+
+
+def stated_watts(value: float) -> str:
+    """Return a power limit that a device states.
+
+    >>> stated_watts(700.0)
+    '700 W'
+    """
+    return f"{as_stated(value)} W"
+
+
+def of_data_sheet(value: float) -> str:
+    """Return a number of a data sheet or another table of facts, as the table has it.
+
+    >>> of_data_sheet(989.4), of_data_sheet(2250.0)
+    ('989.4', '2,250')
+    """
+    return f"{value:,g}"
+
+
 PLOT_DIGITS = {"point": 5, "tick": 12, "count": 15}
 """Significant digits of the numbers in plots, by kind: value of a row, number at an axis, step or line."""
 PLOT_UNITS = {"seconds": "s", "power": "W", "clock": "GHz", "temperature": "°C"}
@@ -332,6 +379,29 @@ def size(amount: float) -> str:
     units = ((GB, "GB"), (10**6, "MB"))
     unit, name = next(((unit, name) for unit, name in units if to_digits(amount, 3) >= unit), (1000, "kB"))
     return f"{amount / unit:.3g} {name}"
+
+
+def binary_size(amount: int) -> str:
+    """Return the size of a message or a buffer, which is a power of two.
+
+    >>> binary_size(2**30), binary_size(3 * 2**19), binary_size(512)
+    ('1 GiB', '1.5 MiB', '512 B')
+    """
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if amount >= unit:
+            return f"{amount / unit:g} {name}"
+    return f"{amount} B"
+
+
+def time_left(value: float) -> str:
+    """Return seconds as minutes:seconds, or hours:minutes:seconds from one hour on.
+
+    >>> time_left(108.2), time_left(7322.0)
+    ('1:48', '2:02:02')
+    """
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def rough_time(value: float) -> str:

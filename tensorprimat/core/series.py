@@ -22,6 +22,7 @@ import numpy as np
 
 from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import InputError, MissingFileError
+from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import COLUMNS, FLOAT_COLUMNS, INTERRUPTIONS, Steps
 
 LARGEST_SERIES_BYTES = 2**30  # ten million rows of twelve columns
@@ -98,7 +99,7 @@ def _parsed(content: bytes) -> Steps:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
         if unpacked > len(content):
-            raise ValueError(f"claims to hold {unpacked:,} bytes in {len(content):,}")
+            raise ValueError(f"claims to hold {count(unpacked)} bytes in {count(len(content))}")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         found = {name: arrays[name] for name in arrays.files}
     return Steps(

@@ -18,6 +18,7 @@ from tensorprimat.core import catalogue, config_shapes, mlperf_rules, models, na
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.models import COURSE, Preset
+from tensorprimat.core.quantities import count
 from tensorprimat.core.result import ModelShape
 
 NUMBERS = re.compile(r"(?P<name>[^=/]{1,80})=(?P<numbers>\d{1,15}(?:/\d{1,15}){1,9})")
@@ -183,7 +184,7 @@ def _of_numbers(text: str, match: re.Match[str]) -> NamedShape:
     vocabulary = more[1] if len(more) > 1 else models.COURSE_VOCABULARY
     shape = models.shape_of_numbers(layers, width, ffn, heads, key_value_heads, vocabulary)
     assumed = [] if more else [f"{heads} key-value heads"]
-    assumed += [] if len(more) > 1 else [f"a vocabulary of {vocabulary:,}"]
+    assumed += [] if len(more) > 1 else [f"a vocabulary of {count(vocabulary)}"]
     return NamedShape(
         text=text,
         name=match["name"],

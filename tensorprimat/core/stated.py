@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from tensorprimat.core import catalogue, models, names, settings, shapes
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import count, size
+from tensorprimat.core.quantities import count, of_data_sheet, size
 from tensorprimat.core.records import Record
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
@@ -203,7 +203,9 @@ def _memory_conflict(device: GpuInfo) -> list[str]:
     variants, memory = catalogue.variants(device.device_name), device.total_memory_gb
     if not variants or memory is None or any(catalogue.memory_fits(gpu, memory) for gpu in variants):
         return []
-    nameplate = " or ".join(f"{gpu.memory_gb.value:g}" for gpu in variants if gpu.memory_gb and gpu.memory_gb.value)
+    nameplate = " or ".join(
+        of_data_sheet(gpu.memory_gb.value) for gpu in variants if gpu.memory_gb and gpu.memory_gb.value
+    )
     return [
         f"gpu_info: --gpu {device.device_name} has {nameplate} GB, but the log says {size(GB * memory)}; check the name"
     ]
@@ -232,8 +234,8 @@ def _model(model: Model, facts: UserFacts, notes: _Notes) -> Model:
         return model
     if model.parameters and known is None and abs(counted / model.parameters - 1) > SAME_SIZE:
         notes.warnings.append(
-            f"model shape: {flag} {typed} has {counted:,} parameters, but the log says {model.parameters:,}; MFU "
-            "rests on the stated shape"
+            f"model shape: {flag} {typed} has {count(counted)} parameters, but the log says "
+            f"{count(model.parameters)}; MFU rests on the stated shape"
         )
     notes.assumed["model.shape"] = f"{flag} {typed}" + (f" ({named.assumption})" if named.assumption else "")
     if known is not None and counted != model.parameters:
@@ -311,9 +313,10 @@ def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, fac
         logged = np.unique(steps.column("samples")[np.isfinite(steps.column("samples"))])
         if len(logged) != 1 or logged[0] != batch:
             shown = count(logged[0]) if len(logged) == 1 else f"{count(logged[0])} to {count(logged[-1])}"
-            what = f"--global-batch-size {batch:,}" if notes.overrides else "the log's own count"
+            what = f"--global-batch-size {count(batch)}" if notes.overrides else "the log's own count"
             notes.warnings.append(
-                f"global_batch_size: {batch:,} is stated, but the log's rows count {shown} sequences; {what} is used"
+                f"global_batch_size: {count(batch)} is stated, but the log's rows count {shown} sequences; "
+                f"{what} is used"
             )
             if notes.overrides:
                 steps = steps.replace(samples=float(batch))
@@ -344,7 +347,7 @@ def _conflicts_of_work(steps: Steps, config: TrainingConfig, facts: UserFacts) -
         return []
     return [
         f"tokens_per_step: the log counts {count(counted[0])}, which is used, though --global-batch-size × "
-        f"--sequence-length is {product:,}"
+        f"--sequence-length is {count(product)}"
     ]
 
 

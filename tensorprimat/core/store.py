@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from tensorprimat.core import atomic, legacy, regular, result_names, series
 from tensorprimat.core.errors import InputError, RunError, of_file_system
 from tensorprimat.core.identity import continues, differing_fields, short_hash
+from tensorprimat.core.quantities import as_stated, count, stated_seconds
 from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 from tensorprimat.core.stated import with_rates
@@ -308,13 +309,13 @@ def _odd_numbers(steps: Steps) -> Iterator[str]:
     """Yield a clause for each column that contains a number impossible in training."""
     seconds, covers = steps.column("seconds"), steps.column("covers")
     if len(wrong := np.flatnonzero((seconds <= 0) | (seconds > LONGEST_STEP_SECONDS))):
-        yield f"raw_step_times[{wrong[0]}] is {seconds[wrong[0]]:g} s, which is not a step time"
+        yield f"raw_step_times[{wrong[0]}] is {stated_seconds(seconds[wrong[0]])}, which is not a step time"
     if ((covers < 0) | (covers > MOST_STEPS_OF_ROW)).any():
-        yield f"step_metrics.covers holds a number outside 0 to {MOST_STEPS_OF_ROW:,}"
+        yield f"step_metrics.covers holds a number outside 0 to {count(MOST_STEPS_OF_ROW)}"
     for name in filter(steps.has, FLOAT_COLUMNS):
         values = steps.column(name)
         if len(wrong := np.flatnonzero(np.abs(values) > LARGEST_FIGURE)):
-            yield f"step_metrics.{name}[{wrong[0]}] is {values[wrong[0]]:g}, which cannot be a measurement"
+            yield f"step_metrics.{name}[{wrong[0]}] is {as_stated(values[wrong[0]])}, which cannot be a measurement"
 
 
 ReadOutcome = Result | InputError | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorprimat.core.quantities import count, fixed, gigabytes
+from tensorprimat.core.quantities import count, fixed, gigabytes, time_left
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GB
@@ -16,7 +16,7 @@ def start_block(result: Result, *, label: str) -> str:
     label: CUDA, ROCm or CPU.
     """
     config, model, gpu = result.training_config, result.model, result.gpu_info
-    parameters = f"{model.parameters:,} parameters" if model.parameters else None
+    parameters = f"{count(model.parameters)} parameters" if model.parameters else None
     preset = f"preset {model.preset}" if model.preset else None
     batch = _joined(
         f"micro batch {config.micro_batch_size}" if config.micro_batch_size else None,
@@ -79,23 +79,12 @@ def step_line(
     if tokens and step.seconds:
         parts.append(f"{count(tokens / step.seconds)} tokens/s")
     if steps_left and pace_seconds:
-        parts.append(f"{_clock(steps_left * pace_seconds)} left")
+        parts.append(f"{time_left(steps_left * pace_seconds)} left")
     if warmup:
         parts.append("(warm-up, not measured)")
     if step.interrupted_by:
         parts.append(f"({step.interrupted_by} inside, not measured)")
     return " | ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    """Return a time as minutes:seconds, or hours:minutes:seconds from one hour on.
-
-    >>> _clock(108.2), _clock(7322.0)
-    ('1:48', '2:02:02')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def end_block(result: Result, *, label: str, path: Path | None, interruption_seconds: dict[str, float]) -> str:

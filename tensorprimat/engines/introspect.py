@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from tensorprimat.core import config_shapes, decoders, models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.families import FAMILIES
+from tensorprimat.core.quantities import count
 from tensorprimat.core.result import Model, ModelShape, TrainingConfig
 from tensorprimat.core.settings import (
     LIGHTNING_PRECISIONS,
@@ -137,7 +138,9 @@ def model_stated_by(module: Any) -> tuple[Model, list[str]] | None:
     counted = sum(parameter.numel() for parameter in module.parameters())
     if counted == stated.parameters:
         return stated, []
-    warning = f"model: it has {counted:,} parameters, but its configuration gives {stated.parameters:,}: no MFU"
+    warning = (
+        f"model: it has {count(counted)} parameters, but its configuration gives {count(stated.parameters)}: no MFU"
+    )
     return Model(parameters=counted), [warning]
 
 
@@ -252,7 +255,7 @@ def describe_model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
         return Model(name=name, parameters=counted, trainable_parameters=trains), []
     if counted is not None and counted != expected:
         warning = (
-            f"model: it has {counted:,} parameters, but its configuration's shape gives {expected:,}; "
+            f"model: it has {count(counted)} parameters, but its configuration's shape gives {count(expected)}; "
             "without a confirmed shape there is no MFU"
         )
         return Model(name=name, parameters=counted, trainable_parameters=trains), [warning]

@@ -14,6 +14,7 @@ import numpy as np
 from tensorprimat.core import atomic, models, names, store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.provenance import Provenance
+from tensorprimat.core.quantities import count
 from tensorprimat.core.result import STACK_OF_PLATFORM, Model, PerformanceMetrics, Result, Run, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
@@ -112,8 +113,8 @@ def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
     if model.parameters in (None, expected):
         return declared.preset, []
     warning = (
-        f"model: preset {declared.preset} was requested, but {preset.title} has {expected:,} parameters and this model "
-        f"{model.parameters:,}; the result names no preset"
+        f"model: preset {declared.preset} was requested, but {preset.title} has {count(expected)} parameters and this "
+        f"model {count(model.parameters)}; the result names no preset"
     )
     return None, [warning]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core.checks import LEAST_THROTTLED
-from tensorprimat.core.quantities import celsius, fixed, joules, percent
+from tensorprimat.core.quantities import celsius, fixed, joules, percent, stated_seconds
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.machine import telemetry
@@ -90,7 +90,9 @@ def line(sampler: telemetry.Sampler) -> str | None:
     if cost is None:
         return None
     gpus = f"{len(sampler.first)} GPU{'s' * (len(sampler.first) != 1)}"
-    sentence = f"Telemetry: {gpus}, every {telemetry.SAMPLE_SECONDS:g} s, {fixed(1e3 * cost, 2)} ms per sample"
+    sentence = (
+        f"Telemetry: {gpus}, every {stated_seconds(telemetry.SAMPLE_SECONDS)}, {fixed(1e3 * cost, 2)} ms per sample"
+    )
     hot = [
         max((one.temperature_celsius for one in part if one.temperature_celsius is not None), default=None)
         for part in (sampler.first, sampler.last)

@@ -6,6 +6,7 @@ import socket
 import time
 
 from tensorprimat.core.errors import RunError
+from tensorprimat.core.quantities import stated_seconds
 
 _PATIENCE_SECONDS = 300.0  # rank 0 has to import the same packages first, maybe from a slower disk
 ANSWER_SECONDS = 5.0  # time limit of one connection attempt
@@ -37,7 +38,8 @@ def wait_for(host: str, port: int, *, patience_seconds: float) -> None:
         except OSError as error:
             if time.monotonic() > until:
                 raise RunError(
-                    f"srun: rank 0 did not answer at {host}:{port} in {patience_seconds:g} s ({error}); {_REMEDY}"
+                    f"srun: rank 0 did not answer at {host}:{port} in {stated_seconds(patience_seconds)} ({error}); "
+                    f"{_REMEDY}"
                 ) from error
             time.sleep(0.5)
         else:

@@ -149,7 +149,8 @@ def _refuse_bombs(path: Path) -> None:
         strings = _count(archive, "xl/sharedStrings.xml", b"<si>") if unpacked <= MOST_UNPACKED_BYTES else 0
     if strings > MOST_STRINGS:
         raise InputError(
-            f"holds {strings:,} different texts; a report with at most {MOST_STRINGS:,} is read; {FEWER}", path=path
+            f"holds {count(strings)} different texts; a report with at most {count(MOST_STRINGS)} is read; {FEWER}",
+            path=path,
         )
     if unpacked > MOST_UNPACKED_BYTES or unpacked > MOST_EXPANSION * max(path.stat().st_size, MIB):
         raise InputError(
@@ -167,9 +168,9 @@ def _with_few_cells(sheets: dict[str, Iterator[SheetRow]], path: Path) -> dict[s
         for row in rows:
             left -= max(1, len(row))
             if left < 0:
+                row_number = count(len(found[name]) + 2)
                 raise InputError(
-                    f"more than {MOST_CELLS:,} cells up to row {len(found[name]) + 2:,} of sheet {name}; {FEWER}",
-                    path=path,
+                    f"more than {count(MOST_CELLS)} cells up to row {row_number} of sheet {name}; {FEWER}", path=path
                 )
             found[name].append(row)
     return found

@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.quantities import count
 from tensorprimat.logs import fields, files, metric_columns, mlflow_database
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
@@ -68,7 +69,7 @@ def read(log: Log) -> Reading:
         scalars.add(step, time / 1000, name, value)
     if len(scalars.steps) > MOST_VALUES:
         raise InputError(
-            f"holds more than {MOST_VALUES:,} values",
+            f"holds more than {count(MOST_VALUES)} values",
             path=log.name,
             remedy="copy the folder without the metrics that are logged most often, or export the run to CSV",
         )

@@ -18,6 +18,7 @@ from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.provenance import SegmentFacts
+from tensorprimat.core.quantities import count
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of
@@ -127,7 +128,7 @@ def _cuts_after_replays(again: Sequence[RepeatedText], cuts: Sequence[Cut], whol
 def _refuse_many(log: Log, cuts: int) -> None:
     if cuts >= MOST_SEGMENTS:
         raise InputError(
-            f"begins {cuts + 1:,} trainings, and at most {MOST_SEGMENTS:,} of one file are read",
+            f"begins {count(cuts + 1)} trainings, and at most {count(MOST_SEGMENTS)} of one file are read",
             path=log.name,
             remedy="rows of several jobs or ranks may be mixed in it; give a file with the lines of one of them",
         )

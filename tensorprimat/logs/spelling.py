@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.quantities import significant
+from tensorprimat.core.quantities import count, significant
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.logs.line_widths import LEAST_ROWS, LEAST_SHARE, cut_width
@@ -410,6 +410,6 @@ def _odd_tokens(steps: Steps) -> Iterator[str]:
     odd = known[tokens[known] != usual]
     if len(odd) == 1 and tokens[odd[0]] > usual:
         yield (
-            f"steps: line {int(line[odd[0]])} counts {tokens[odd[0]]:g} tokens where every other row counts {usual:g}; "
-            "a row may be lost before it, and the mean rate may be wrong; look at the line"
+            f"steps: line {int(line[odd[0]])} counts {count(tokens[odd[0]])} tokens where every other row counts "
+            f"{count(usual)}; a row may be lost before it, and the mean rate may be wrong; look at the line"
         )

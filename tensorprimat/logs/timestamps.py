@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from tensorprimat.core.clocks import resolution_of
-from tensorprimat.core.quantities import count
+from tensorprimat.core.quantities import count, stated_seconds
 from tensorprimat.core.steady import median
 from tensorprimat.logs import fields, prefixes
 from tensorprimat.logs.clocks import (
@@ -199,17 +199,17 @@ def read(log: Log) -> Reading:
     resolution = max((mark.moment.resolution for mark in marks), default=0.0)
     if not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
-            f"steps: {len(marks)} rows state no time, only timestamps with a resolution of {resolution:g} s, and no "
-            f"uninterrupted stretch of them lasts {count(1 / CLOCK_SHARE)} times as long, so step times are unknown; a "
-            "longer log may give them"
+            f"steps: {len(marks)} rows state no time, only timestamps with a resolution of "
+            f"{stated_seconds(resolution)}, and no uninterrupted stretch of them lasts {count(1 / CLOCK_SHARE)} times "
+            "as long, so step times are unknown; a longer log may give them"
         )
         return reading
     reading.steps = fields.merged_columns(steps)
     reading.begins = pauses(reading.steps)
     reading.timestamp = fields.iso(marks[0].moment.seconds) if marks[0].moment.has_year else None
     reading.warnings.append(
-        f"steps: timed from timestamps (known to {resolution:g} s): {len(marks)} rows are merged into {len(steps)}; "
-        "each time includes everything the loop did between rows"
+        f"steps: timed from timestamps (known to {stated_seconds(resolution)}): {len(marks)} rows are merged into "
+        f"{len(steps)}; each time includes everything the loop did between rows"
     )
     return reading
 

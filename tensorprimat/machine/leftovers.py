@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from tensorprimat.core.quantities import fixed
+from tensorprimat.core.quantities import fixed, stated_seconds, stated_share
 
 REAPERS = ("systemd", "init")
 """Programs other than process 1 that adopt orphans, such as a user's own systemd."""
@@ -189,9 +189,9 @@ def _activity(before: _Use | str, after: _Use | str, seconds: float) -> str | No
         return before if isinstance(before, str) else str(after)
     cpu = after.cpu_seconds - before.cpu_seconds
     if cpu > IDLE_SHARE * seconds or cpu < 0:  # negative: one of its processes has ended
-        return f"is at work: used {fixed(max(cpu, 0.0), 2)} s of CPU in {seconds:g} s"
+        return f"is at work: used {fixed(max(cpu, 0.0), 2)} s of CPU in {stated_seconds(seconds)}"
     if after.bytes_moved != before.bytes_moved or after.on_disk or before.on_disk:
-        return f"is at work: read or wrote in {seconds:g} s"
+        return f"is at work: read or wrote in {stated_seconds(seconds)}"
     return None
 
 
@@ -203,5 +203,5 @@ def _gpu_activity(busiest: Mapping[str, float | None], gpus: Sequence[str]) -> s
         if percent is None:
             return f"unclear: GPU {gpu} does not report whether it is in use"
         if percent > 0:
-            return f"its GPU {gpu} is in use ({percent:g} %)"
+            return f"its GPU {gpu} is in use ({stated_share(percent / 100)})"
     return None

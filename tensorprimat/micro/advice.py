@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tensorprimat.core import catalogue
 from tensorprimat.core.micro_result import MicroResult
-from tensorprimat.core.quantities import count, fixed, percent, significant
+from tensorprimat.core.quantities import count, fixed, of_data_sheet, percent, significant
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.platform import Machine
 
@@ -83,7 +83,8 @@ def _precision(cell: MicroResult) -> list[str]:
     fact = gpu.peak_tflops.get("tf32") if gpu and "tf32" not in gpu.lacks else None
     if fact is None or not fact.value:
         return []
-    return [f"precision: TF32 is off, and this GPU multiplies at {fact.value:g} TFLOP/s with it; --precision tf32"]
+    rate = of_data_sheet(fact.value)
+    return [f"precision: TF32 is off, and this GPU multiplies at {rate} TFLOP/s with it; --precision tf32"]
 
 
 def _memory(cell: MicroResult) -> list[str]:

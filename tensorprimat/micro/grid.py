@@ -11,7 +11,7 @@ from tensorprimat.core import models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.micro_result import ATTENTIONS, CELL_PRECISIONS, PASSES, CellSpec
 from tensorprimat.core.models import COURSE, Preset
-from tensorprimat.core.quantities import alternatives
+from tensorprimat.core.quantities import alternatives, as_stated
 
 DEFAULT_TRIALS = 10
 FFN_FACTOR = 4  # d_ff / d_model if a flag sets d_model but none sets d_ff, as in small, medium, large, xl and 2.7B
@@ -70,7 +70,7 @@ class GridOptions:
 def cells(options: GridOptions) -> list[CellSpec]:
     """Return every cell of the grid: sizes outermost, passes innermost. Raises UsageError naming the flag."""
     if options.memory_limit_gb is not None and not 0 < options.memory_limit_gb < math.inf:  # NaN fails both comparisons
-        raise UsageError(f"--memory-limit {options.memory_limit_gb:g}: must be a number above 0")
+        raise UsageError(f"--memory-limit {as_stated(options.memory_limit_gb)}: must be a number above 0")
     trials, steps = trials_of(options)
     precisions = _words(
         "--precision", options.precision or ("fp32" if options.device == "cpu" else "bf16"), CELL_PRECISIONS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import size
+from tensorprimat.core.quantities import as_stated, size
 from tensorprimat.core.units import GB
 from tensorprimat.engines.memory import host_peak_bytes
 
@@ -79,7 +79,9 @@ def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     in_use = used_bytes()
     if limit_gb is not None and limit_gb * GB <= in_use:
-        raise UsageError(f"--memory-limit {limit_gb:g}: the process already uses {size(in_use)}; raise the limit")
+        raise UsageError(
+            f"--memory-limit {as_stated(limit_gb)}: the process already uses {size(in_use)}; raise the limit"
+        )
     allowed = int(free_bytes() * HEADROOM + in_use if limit_gb is None else limit_gb * GB)
     resource.setrlimit(resource.RLIMIT_DATA, (allowed if hard < 0 else min(allowed, hard), hard))
     try:

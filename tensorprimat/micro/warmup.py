@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from tensorprimat.core.micro_result import CellSpec, MicroResult
-from tensorprimat.core.quantities import fixed, percent
+from tensorprimat.core.quantities import fixed, percent, stated_share
 from tensorprimat.micro.sweep import Measure
 
 STABLE_PERCENT = 2.0  # percentage points; a count is stable if its CV is at most this far above the lowest CV
@@ -78,7 +78,7 @@ def conclusion(cells: Sequence[MicroResult]) -> tuple[str, ...]:
             sentences.append(f"No stable count was found: {after} low ({scatter}), but larger --counts were not tried.")
         else:
             sentences.append(
-                f"No count is stable: {after} still {scatter}, above {LOW_CV_PERCENT:g} %, so the mean depends on "
-                "which steps are timed. Raise --steps-per-trial, or stop other programs on this device."
+                f"No count is stable: {after} still {scatter}, above {stated_share(LOW_CV_PERCENT / 100)}, so the "
+                "mean depends on which steps are timed. Raise --steps-per-trial, or stop other programs on this device."
             )
     return tuple(sentences)

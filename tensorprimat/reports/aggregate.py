@@ -187,8 +187,8 @@ def aggregate_tables(
         values = values_of(rows, key)
         if len(values) > MOST_TABLES:
             left_out.append(
-                f"{len(values):,} values of {key} are more than {MOST_TABLES}, so none has a table of its own; "
-                "--filter selects some."
+                f"{quantities.count(len(values))} values of {key} are more than {MOST_TABLES}, so none has a table "
+                "of its own; --filter selects some."
             )
         elif len(values) > 1:
             of_value = grouped(rows, methodcaller("get", key))

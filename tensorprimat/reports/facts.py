@@ -81,7 +81,7 @@ HARDWARE = (
     _gpu_info("Devices present", "device_count", quantities.count),
     _gpu_info("Memory of one device", "total_memory_gb", quantities.gigabytes),
     _gpu_info("Cores of one device", "gpu_cores", quantities.count),
-    _gpu_info("Power limit", "power_limit_watts", lambda watts: f"{watts:g} W"),
+    _gpu_info("Power limit", "power_limit_watts", quantities.stated_watts),
     SideRow(label="Platform", read=lambda side: side.result.platform),
     _gpu_info("Software stack", "software_stack"),
     _gpu_info("Stack version", "software_version"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorprimat.analysis.gate import Check, GateReport
-from tensorprimat.core.quantities import UNMEASURED, change
+from tensorprimat.core.quantities import UNMEASURED, change, confidence_level
 from tensorprimat.reports.markdown import bullets, table
 from tensorprimat.reports.tables import TableCell, table_of, text_cell
 
@@ -25,8 +25,8 @@ def render_gate(report: GateReport, *, confidence: float) -> str:
     }
     content = table_of("gate", "Gate", report.checks, columns, words=("model", "check", "outcome", "why"))
     closing = (
-        f"Intervals at {100 * confidence:g} % confidence; a check fails only if its whole interval is beyond the limit "
-        "and passes only if it is within the limit."
+        f"Intervals at {confidence_level(confidence)} confidence; a check fails only if its whole interval is beyond "
+        "the limit and passes only if it is within the limit."
     )
     parts = [f"### {HEADLINES[report.status]}", table(content), bullets([*report.notes, closing])]
     return "\n\n".join(parts) + "\n"

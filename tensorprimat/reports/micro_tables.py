@@ -151,7 +151,7 @@ def _note(cells: Sequence[MicroResult]) -> str:
         common(lambda cell: cell.torch_version, "torch {}"),
         common(_precision, "{}"),
         common(lambda cell: cell.attention, "{} attention"),
-        common(lambda cell: cell.vocab, "vocabulary {:,}"),
+        common(lambda cell: cell.vocab and quantities.count(cell.vocab), "vocabulary {}"),
         common(lambda cell: quantities.counted(cell.num_warmups, "warm-up step"), "{}"),
         common(lambda cell: quantities.counted(cell.num_trials, "trial"), "{}"),
         common(lambda cell: cell.num_steps if cell.num_steps > 1 else None, "{} steps each"),

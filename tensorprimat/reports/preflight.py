@@ -23,13 +23,6 @@ def _giga(bytes_per_second: float) -> TableCell:
     return figure_cell(bytes_per_second / GB, quantities.rate)
 
 
-def _size(size_bytes: int) -> str:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size_bytes >= unit:
-            return f"{size_bytes / unit:g} {name}"
-    return f"{size_bytes} B"
-
-
 def preflight_tables(found: Preflight) -> list[Table]:
     """Return every part that was measured."""
     parts = [_matmul(found), _bandwidth(found)]
@@ -64,7 +57,7 @@ def _matmul(found: Preflight) -> Table:
 def _bandwidth(found: Preflight) -> Table:
     columns: dict[str, Callable[[Bandwidth], TableCell]] = {
         "Memory": lambda row: text_cell(row.kind.replace("_", " ")),
-        "Size": lambda row: text_cell(_size(row.size_bytes)),
+        "Size": lambda row: text_cell(quantities.binary_size(row.size_bytes)),
         "Best, GB/s": lambda row: _giga(row.best_bytes_per_second),
         "Typical, GB/s": lambda row: _giga(row.typical_bytes_per_second),
         "Best / peak": lambda row: _share(row.best_bytes_per_second, row.peak_bytes_per_second),
@@ -77,7 +70,7 @@ def _collectives(found: Preflight) -> Table:
     columns: dict[str, Callable[[Collective], TableCell]] = {
         "Collective": lambda row: text_cell(row.kind.replace("_", "-")),
         "Type": lambda row: text_cell(PRECISION_OF_DTYPE.get(row.dtype or "", row.dtype)),
-        "Message": lambda row: text_cell(_size(row.size_bytes)),
+        "Message": lambda row: text_cell(quantities.binary_size(row.size_bytes)),
         "Time": lambda row: figure_cell(row.seconds, quantities.seconds),
         "Bus, GB/s": lambda row: _giga(row.bus_bytes_per_second),
     }

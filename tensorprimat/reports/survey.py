@@ -240,8 +240,8 @@ def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile
     )
 
 
-def _not_shown(count: int, rows: str) -> str | None:
-    return f"{count:,} more {rows}: --json shows all" if count > 0 else None
+def _not_shown(number: int, rows: str) -> str | None:
+    return f"{quantities.count(number)} more {rows}: --json shows all" if number > 0 else None
 
 
 def _time_and_share(seconds: float | None, share: float | None) -> TableCell:

@@ -43,11 +43,13 @@ class Budget:
     def checked(self) -> Budget:
         """Return self. Raises UsageError that names the flag of a value out of range."""
         if self.target is not None and not 0 < self.target < 1:
-            raise UsageError(f"--target-ci {100 * self.target:g}%: must be between 0 and 100 %, such as 1%")
+            raise UsageError(
+                f"--target-ci {quantities.as_stated(100 * self.target)}%: must be between 0 and 100 %, such as 1%"
+            )
         if self.max_runs < _FEWEST_RUNS:
             raise UsageError(f"--max-runs {self.max_runs}: must be at least {_FEWEST_RUNS}")
         if self.minutes is not None and not self.minutes > 0:
-            raise UsageError(f"--budget-minutes {self.minutes:g}: must be more than 0")
+            raise UsageError(f"--budget-minutes {quantities.as_stated(self.minutes)}: must be more than 0")
         return self
 
 
@@ -93,14 +95,14 @@ def decide_runs(budget: Budget, results: Sequence[Result], *, runs: int, began: 
     look = max(1, runs - _FEWEST_RUNS + 1)
     width = half_width(results, look) if runs >= _FEWEST_RUNS else None
     reached = "" if width is None else f"interval ±{quantities.percent(width)} after {runs} runs"
-    goal = f"{100 * budget.target:g} %"
+    goal = quantities.stated_share(budget.target)
     if width is not None and width <= budget.target and runs >= budget.runs:
         return Decision(done=True, looks=look, sentence=f"{reached}: within the target of {goal}")
     spent = None
     if runs >= budget.most:
         spent = f"--max-runs {budget.max_runs}"
     elif budget.minutes is not None and time.monotonic() - began >= 60 * budget.minutes:
-        spent = f"--budget-minutes {budget.minutes:g}"
+        spent = f"--budget-minutes {quantities.as_stated(budget.minutes)}"
     if spent:
         no_interval = f"{quantities.counted(runs, 'run')} without an interval"
         return Decision(

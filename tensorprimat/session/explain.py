@@ -43,8 +43,8 @@ def overview(result: Result) -> list[tuple[str, str]]:
         if performance.cv_step_time is not None:
             parts.append(f"CV {quantities.percent(performance.cv_step_time)}")
         if performance.total_steps:
-            measured = f"{performance.measured_steps:,} of {performance.total_steps:,} steps measured"
-            parts.append(measured)
+            measured, every = map(quantities.count, (performance.measured_steps, performance.total_steps))
+            parts.append(f"{measured} of {every} steps measured")
         rows.append(("step time", ", ".join(parts)))
     reason = audit_verdict.gap_reason(result.audit)
     off_the_clock = f" ({reason})" if reason else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tensorprimat.core import stated, statements
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import alternatives
+from tensorprimat.core.quantities import alternatives, as_stated
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.stated import UserFacts
@@ -131,7 +131,7 @@ def check_request(request: Request) -> None:
     request.budget.checked()
     pause = request.cooldown_seconds
     if pause is not None and not (math.isfinite(pause) and pause >= 0):
-        raise UsageError(f"--cooldown {pause:g}: must be 0 or more seconds")
+        raise UsageError(f"--cooldown {as_stated(pause)}: must be 0 or more seconds")
     settings = request.settings
     settings.check()
     prepare.check_folder(request.output)

@@ -22,14 +22,16 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
     processes = f"{spec.data_parallel_size} {each}"
     if spec.data_parallel_size > 1:
         processes += "es" if machine.platform == "cpu" else "s"
-    repeated = f", {runs} runs with {cooldown_seconds:g} s between them" if runs > 1 else ", 1 run"
+    repeated = (
+        f", {runs} runs with {quantities.stated_seconds(cooldown_seconds)} between them" if runs > 1 else ", 1 run"
+    )
     return [
-        ("Model", f"{preset.title}, {preset.parameters:,} parameters (preset {preset.name})"),
+        ("Model", f"{preset.title}, {quantities.count(preset.parameters)} parameters (preset {preset.name})"),
         ("Engine", spec.engine),
         ("Device", device(machine)),
         (
             "Batch",
-            f"{sequences} of {spec.sequence_length:,} tokens: micro batch {spec.micro_batch_size} × "
+            f"{sequences} of {quantities.count(spec.sequence_length)} tokens: micro batch {spec.micro_batch_size} × "
             f"{spec.gradient_accumulation_steps} accumulated × {processes}",
         ),
         ("Precision", spec.precision),
@@ -95,12 +97,14 @@ def end_rows(result: Result) -> list[tuple[str, str]]:
     """Return the rows of the end block: totals and figures of a result."""
     figures, config = result.performance_metrics, result.training_config
     runs = max(1, len(result.runs))
-    total_steps = "unknown" if figures.total_steps is None else f"{figures.total_steps:,}"
+    total_steps = "unknown" if figures.total_steps is None else quantities.count(figures.total_steps)
+    if figures.measured_steps:
+        total_steps += f", {quantities.count(figures.measured_steps)} measured"
     gpu = _device_that_ran(result)
     rows = [
         ("Device", f"{config.num_gpus} × {gpu}" if config.num_gpus and result.platform != "cpu" else gpu),
         ("Runs", str(runs)),
-        ("Total steps", total_steps + (f", {figures.measured_steps:,} measured" if figures.measured_steps else "")),
+        ("Total steps", total_steps),
         ("Total time", _with_unit(figures.total_time_seconds, "s", 2)),
         ("Avg step time", _step_time(result)),
         ("Throughput", _with_unit(figures.tokens_per_second, "tokens/s", 1)),
@@ -110,12 +114,8 @@ def end_rows(result: Result) -> list[tuple[str, str]]:
         per, unit = ("Per process", "tokens/s") if result.platform == "cpu" else ("Per GPU", "tokens/s/GPU")
         rows.append((per, _with_unit(figures.tokens_per_second_per_gpu, unit, 1)))
     if config.global_batch_size and config.sequence_length:
-        rows.append(
-            (
-                "Batch",
-                f"{quantities.counted(config.global_batch_size, 'sequence')} of {config.sequence_length:,} tokens",
-            )
-        )
+        sequences = quantities.counted(config.global_batch_size, "sequence")
+        rows.append(("Batch", f"{sequences} of {quantities.count(config.sequence_length)} tokens"))
     losses = [run.final_loss for run in result.runs if run.final_loss is not None]
     if losses:
         rows.append(("Final loss", ", ".join(map(quantities.loss, losses))))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tensorprimat.core import catalogue, flops, models
 from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
-from tensorprimat.core.quantities import alternatives, percent, rough_time
+from tensorprimat.core.quantities import alternatives, as_stated, percent, rough_time, stated_seconds
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import TERA
 from tensorprimat.engines import prepare
@@ -113,7 +113,7 @@ def with_note(before: RunSpec, after: RunSpec, minutes: float) -> RunSpec:
     if not reduced:
         return after
     other_work = before.global_batch_size != after.global_batch_size
-    note = f"--budget-minutes {minutes:g}: {', '.join(reduced)}" + (
+    note = f"--budget-minutes {as_stated(minutes)}: {', '.join(reduced)}" + (
         "; compare only results of one batch size, or set it with --global-batch-size" if other_work else ""
     )
     return after.changed(notes=(*after.notes, note))
@@ -140,14 +140,14 @@ def run_time_sentence(
     count = planned * len(specs)
     some = f" of {runs * len(specs)}" if planned < runs else ""
     steps = "/".join(dict.fromkeys(f"{spec.max_steps}" for spec in specs))
-    pauses = f", {pause:g} s between runs" if planned > 1 and pause else ""
+    pauses = f", {stated_seconds(pause)} between runs" if planned > 1 and pause else ""
     estimate = (
         f"Estimated time: {rough_time(total)} for {count}{some} run{'s' if count > 1 or some else ''} of {steps} steps "
         f"({_grounds(specs, machine)}{pauses}); not measured."
     )
     if minutes is None or fit is None or fit.minutes_for_all is None or (total <= 60 * minutes and not some):
         return estimate
-    over = f" That is {rough_time(total - 60 * minutes)} more than --budget-minutes {minutes:g}."
+    over = f" That is {rough_time(total - 60 * minutes)} more than --budget-minutes {as_stated(minutes)}."
     one_model = ", or --model for one model" if len(specs) > 1 else ""
     whole = "all runs" if some else "this"
     return (
@@ -173,7 +173,7 @@ def _grounds(specs: Sequence[RunSpec], machine: Machine) -> str:
             layers = "all layers" if share == 1 else f"{percent(share, 0)} of the layers"
             twice.append(f"forward pass of {layers}{of_models} twice")
     peak = f"assumed: {percent(UTILISATION, 0)} of the dense {precisions} peak of {gpu}"
-    return ", ".join([peak, *twice, f"{START_SECONDS:g} s to start a run"])
+    return ", ".join([peak, *twice, f"{stated_seconds(START_SECONDS)} to start a run"])
 
 
 def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str]) -> RunSpec:

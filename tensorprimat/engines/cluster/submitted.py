@@ -32,6 +32,7 @@ from pydantic import TypeAdapter
 import tensorprimat
 from tensorprimat.core import regular
 from tensorprimat.core.errors import RunError, TensorPrimatError
+from tensorprimat.core.quantities import stated_seconds
 from tensorprimat.engines import launch
 from tensorprimat.engines.cluster import container, nemo_run, slurm
 from tensorprimat.engines.cluster.executors import EXECUTORS, Cluster, JobSpec
@@ -165,7 +166,8 @@ def _run_on_slurm(submission: Submission, console: Console) -> str | None:
     if state.word == "COMPLETED":
         return None
     if state.word == slurm.UNANSWERED:
-        return f"Slurm has not answered for {UNANSWERED_SECONDS:g} s; its job {job} may still run (scancel {job})"
+        silence = stated_seconds(UNANSWERED_SECONDS)
+        return f"Slurm has not answered for {silence}; its job {job} may still run (scancel {job})"
     cause = console.cause() if state.word == "FAILED" else None
     return f"Slurm job {job} {state.ending}" + (f": {cause}" if cause else "")
 

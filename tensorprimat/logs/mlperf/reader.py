@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from tensorprimat.core import mlperf_rules, terms
-from tensorprimat.core.quantities import counted, significant
+from tensorprimat.core.quantities import count, counted, significant
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import newest_first
 from tensorprimat.logs.fields import number_in
@@ -114,7 +114,7 @@ def _events(log: Log, torn: list[int], launched: mlperf_system.LaunchLines, time
 def _leave_out_longest(reading: Reading, because: str) -> None:
     """Leave out the maximum length of a sequence where samples differ in length, or may."""
     if longest := reading.training_config.pop("sequence_length", None):
-        reading.warnings.append(f"sequence_length: {longest:,} is the maximum; {because}")
+        reading.warnings.append(f"sequence_length: {count(longest)} is the maximum; {because}")
 
 
 def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | None, length: int | None) -> None:

@@ -12,7 +12,7 @@ from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
 from tensorprimat.analysis.mlperf_scaling import Scaling
 from tensorprimat.analysis.stats import student
 from tensorprimat.core.mlperf_library import DERIVED
-from tensorprimat.core.quantities import confidence_level, percent, times
+from tensorprimat.core.quantities import confidence_level, count, percent, times
 from tensorprimat.reports.mlperf_comparison import law_text, verdict_sentence
 from tensorprimat.reports.plots.canvas import (
     COLOURS,
@@ -81,7 +81,7 @@ def strong_scaling_plot(
         for axes in (rates, efficiency):
             axes.set_xscale("log", base=2)
             counts = sorted({point.scored.entry.num_gpus or 0 for one in found for point in one.points})
-            axes.set_xticks(counts, [f"{count:,}" for count in counts], rotation=45 if len(counts) > 8 else 0)
+            axes.set_xticks(counts, list(map(count, counts)), rotation=45 if len(counts) > 8 else 0)
             axes.minorticks_off()
             axes.set_xlabel("GPUs")
             axes.grid()
@@ -184,10 +184,10 @@ def _efficiency(axes: Any, one: Scaling, number: int) -> None:
     counts = [point.scored.entry.num_gpus or 0 for point in one.points]
     shares = [point.efficiency if point.efficiency is not None else math.nan for point in one.points]
     axes.plot(counts, shares, mark, color=colour, ms=5)
-    for count in sorted(set(counts)):
-        batches = {point.scored.entry.global_batch_size for point in one.points if point.scored.entry.num_gpus == count}
+    for gpus in sorted(set(counts)):
+        batches = {point.scored.entry.global_batch_size for point in one.points if point.scored.entry.num_gpus == gpus}
         axes.text(
-            count, 0.02 + 0.045 * number, "/".join(map(str, sorted(filter(None, batches)))), ha="center", fontsize=7.5,
+            gpus, 0.02 + 0.045 * number, "/".join(map(str, sorted(filter(None, batches)))), ha="center", fontsize=7.5,
             color=colour, transform=axes.get_xaxis_transform(),
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
         )  # fmt: skip
