@@ -12,7 +12,7 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.core.errors import ContradictionError
-from tensorprimat.logs import envelopes
+from tensorprimat.logs import envelopes, files
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.logs.text import Log
 
@@ -132,6 +132,31 @@ def test_a_line_that_docker_cut_into_pieces_is_joined_again(tmp_path: Path) -> N
     dated = [{**entry, "time": "2026-01-16T07:32:00.5Z"} for entry in entries]
     log = Log(written(tmp_path, "".join(json.dumps(entry) + "\n" for entry in dated)))
     assert list(log.lines()) == [(1, ""), (2, ""), (3, 2 * text + "end"), (4, "next")]
+
+
+def in_pieces(text: str) -> str:
+    """Return a line as docker's json-file driver writes it: in pieces of 16 KiB, of which the last has the line end."""
+    pieces = [text[at : at + 16_384] for at in range(0, len(text), 16_384)]
+    return docker(pieces).replace('\\n"', '"', len(pieces) - 1)
+
+
+def test_a_line_in_pieces_is_dropped_beyond_the_length_of_a_plain_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 100_000)
+    log = Log(written(tmp_path, in_pieces("x" * 300_000) + docker(["next"])))
+    (number, text), following = [line for line in log.lines() if line[1]]
+    assert (number, set(text), following) == (19, {"x"}, (20, "next"))
+    assert 100_000 <= len(text) < 100_000 + 16_384
+
+
+def test_every_drawing_of_a_bar_in_pieces_is_kept_however_long_the_line_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 20_000)
+    drawings = [f"step {n}/9000 loss 2.5" for n in range(1, 9000)]
+    log = Log(written(tmp_path, in_pieces("\r".join(drawings))))
+    assert [text for _, text in log.lines() if text] == drawings
 
 
 @each_envelope

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -65,16 +66,41 @@ def is_enveloped(head: bytes) -> bool:
     return any(map(_LINE_OF_ENTRY.match, lines)) and any(map(_COMPANION_OF_ENTRY.match, lines))
 
 
-def unwrapped(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield blocks of whole lines with each entry replaced by the lines in it; others stay as they are."""
-    piece = ""
+@dataclass
+class _LongLine:
+    """The pieces so far of a line that docker cut. The part of a line beyond `most_bytes` is dropped."""
+
+    most_bytes: int
+    pieces: list[str] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, piece: str) -> None:
+        if self.size_bytes < self.most_bytes:
+            self.pieces.append(piece)
+            self.size_bytes += len(piece.encode("utf-8", "replace"))
+
+    def end_with(self, piece: str) -> str:
+        """Return the pieces as one line that ends with `piece`, and begin another line."""
+        if not self.pieces:
+            return piece
+        self.add(piece)
+        line = "".join(self.pieces)
+        self.pieces, self.size_bytes = [], 0
+        return line
+
+
+def unwrapped(blocks: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
+    """Yield blocks of whole lines with each entry replaced by the lines in it; others stay as they are.
+
+    most_bytes: of a line in pieces, or of one of its drawings; the rest of it is dropped.
+    """
+    long_line = _LongLine(most_bytes)
     for block in blocks:
         lines: list[str] = []
         time, undated = "", -1  # of an entry printed over several lines: its time, and its line if that has no time yet
         for line in block.decode("utf-8", "replace").split("\n"):
             if line.lstrip()[:1] != '"':
-                text, piece = _line(line, piece)
-                lines.append(text)
+                lines.append(_line(line, long_line))
             elif match := _LINE_OF_ENTRY.match(line):
                 lines.append(_drawings(_decoded(match[1]), time))
                 time, undated = "", -1 if time else len(lines) - 1
@@ -88,15 +114,18 @@ def unwrapped(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield "\n".join(lines).encode()
 
 
-def _line(line: str, piece: str) -> tuple[str, str]:
-    """Return the content of one line of the file, and the pieces so far of a longer line that it continues."""
+def _line(line: str, long_line: _LongLine) -> str:
+    """Return the content of one line of the file: of a piece, the drawings that end in it; the rest waits."""
     messages = _messages(line) if line.lstrip()[:1] in ("{", "[") else []
     if not messages:
-        return (piece + line, "") if line else (line, piece)
+        return long_line.end_with(line) if line else ""
     (text, time), *others = messages
     if not others and not text.endswith("\n") and len(text) >= DOCKER_PIECE_BYTES:
-        return "", piece + text
-    return "\n".join(_drawings(text, _prefix(time)) for text, time in ((piece + text, time), *others)), ""
+        drawings, mark, unfinished = text.rpartition("\r")
+        ended = _drawings(long_line.end_with(drawings), _prefix(time)) if mark else ""
+        long_line.add(unfinished)
+        return ended
+    return "\n".join(_drawings(text, _prefix(time)) for text, time in ((long_line.end_with(text), time), *others))
 
 
 def _drawings(message: str, stamp: str) -> str:

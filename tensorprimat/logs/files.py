@@ -118,7 +118,7 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     head = first[:SNIFF_BYTES]
     if notebooks.is_notebook(head):
         return notebooks.unwrapped(whole)
-    return envelopes.unwrapped(whole) if envelopes.is_enveloped(head) else whole
+    return envelopes.unwrapped(whole, MAX_LINE_BYTES) if envelopes.is_enveloped(head) else whole
 
 
 def blocks_between(path: Path, start: int, stop: int, size: int = BLOCK_BYTES) -> Iterator[bytes]:
