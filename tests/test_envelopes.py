@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -135,9 +136,14 @@ def test_a_line_that_docker_cut_into_pieces_is_joined_again(tmp_path: Path) -> N
 
 
 def in_pieces(text: str) -> str:
-    """Return a line as docker's json-file driver writes it: in pieces of 16 KiB, of which the last has the line end."""
-    pieces = [text[at : at + 16_384] for at in range(0, len(text), 16_384)]
-    return docker(pieces).replace('\\n"', '"', len(pieces) - 1)
+    """Return a line as docker's json-file driver writes it: in pieces of 16 KiB, of which the last has the line end.
+
+    Bytes of a character that is cut become one replacement character each, as Go's JSON writer spells them.
+    """
+    content = text.encode()
+    pieces = [content[at : at + 16_384] for at in range(0, len(content), 16_384)]
+    decoded = [part.decode("utf-8", "surrogateescape") for part in pieces]
+    return docker([re.sub("[\udc80-\udcff]", "\ufffd", part) for part in decoded]).replace('\\n"', '"', len(pieces) - 1)
 
 
 def test_a_line_in_pieces_is_dropped_beyond_the_length_of_a_plain_line(
@@ -148,6 +154,14 @@ def test_a_line_in_pieces_is_dropped_beyond_the_length_of_a_plain_line(
     (number, text), following = [line for line in log.lines() if line[1]]
     assert (number, set(text), following) == (19, {"x"}, (20, "next"))
     assert 100_000 <= len(text) < 100_000 + 16_384
+
+
+def test_pieces_are_as_long_in_bytes_and_have_fewer_characters_where_a_bar_is_drawn_with_blocks(tmp_path: Path) -> None:
+    drawings = [f"{n // 10:3}%|{'█' * 10:20}| {n}/1000 [loss 2.5]" for n in range(1000)]
+    log = Log(written(tmp_path, in_pieces("\r".join(drawings))))
+    read = [text for _, text in log.lines() if text]
+    assert len(read) == len(drawings)
+    assert sum(text != drawing for text, drawing in zip(read, drawings, strict=True)) <= 2  # a block that was cut
 
 
 def test_every_drawing_of_a_bar_in_pieces_is_kept_however_long_the_line_is(

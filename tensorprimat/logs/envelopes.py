@@ -120,12 +120,18 @@ def _line(line: str, long_line: _LongLine) -> str:
     if not messages:
         return long_line.end_with(line) if line else ""
     (text, time), *others = messages
-    if not others and not text.endswith("\n") and len(text) >= DOCKER_PIECE_BYTES:
+    if not others and _is_piece(text):
         drawings, mark, unfinished = text.rpartition("\r")
         ended = _drawings(long_line.end_with(drawings), _prefix(time)) if mark else ""
         long_line.add(unfinished)
         return ended
     return "\n".join(_drawings(text, _prefix(time)) for text, time in ((long_line.end_with(text), time), *others))
+
+
+def _is_piece(text: str) -> bool:
+    """Return True for a message that is as long as docker's pieces and lacks the end of its line."""
+    may_be = not text.endswith("\n") and len(text) >= DOCKER_PIECE_BYTES // 4  # a character has at most four bytes
+    return may_be and len(text.encode("utf-8", "replace")) >= DOCKER_PIECE_BYTES
 
 
 def _drawings(message: str, stamp: str) -> str:
