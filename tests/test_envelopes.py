@@ -164,6 +164,37 @@ def test_pieces_are_as_long_in_bytes_and_have_fewer_characters_where_a_bar_is_dr
     assert sum(text != drawing for text, drawing in zip(read, drawings, strict=True)) <= 2  # a block that was cut
 
 
+@pytest.mark.parametrize("lines", [[], ["one"]], ids=["alone", "after a line"])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_line_that_a_running_container_has_not_ended_is_the_cut_last_line(
+    tmp_path: Path, pieces: int, lines: list[str]
+) -> None:
+    text = "step 5 " * 10_000
+    entries = docker(lines) + "".join(in_pieces(text).splitlines(keepends=True)[:pieces])
+    log = Log(written(tmp_path, entries))
+    *before, last = log.with_cuts(log.lines())
+    assert last == (len(lines) + pieces, text[: 16_384 * pieces], True)
+    assert [line for line in before if line[1]] == [(1, text, False) for text in lines]
+
+
+@pytest.mark.parametrize("kept", [18, 19, 21, 23])
+def test_a_last_row_whose_line_end_a_container_has_not_written_is_read_as_in_a_plain_log(
+    tmp_path: Path, kept: int
+) -> None:
+    rows = [f"2026-03-01 09:00:{n:02},500 INFO step {n} loss 2.{n}5" for n in range(10, 40)]
+    last = "2026-03-01 09:00:40,500 INFO step 40 loss 2.405"[: 24 + kept]
+    plain = logs.read(written(tmp_path, "\n".join([*rows, last])))
+    wrapped = logs.read(written(tmp_path, docker([*rows, last]).replace(f'{last}\\n"', f'{last}"'), "b.log"))
+    assert len(plain.steps) == 30
+    for column in ("index", "seconds", "loss", "ended_at"):
+        assert wrapped.steps.column(column).tolist() == pytest.approx(plain.steps.column(column).tolist(), nan_ok=True)
+
+
+def test_lines_of_services_that_never_store_line_ends_are_not_cut(tmp_path: Path) -> None:
+    log = Log(written(tmp_path, logcli(["one", "two"])))
+    assert list(log.with_cuts(log.lines())) == [(1, "one", False), (2, "two", False)]
+
+
 def test_every_drawing_of_a_bar_in_pieces_is_kept_however_long_the_line_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

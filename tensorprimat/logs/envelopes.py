@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from itertools import chain, pairwise
 from typing import Any
 
 from tensorprimat.logs.clocks import STAMP_CHARACTERS, moment_in
@@ -73,6 +74,12 @@ class _LongLine:
     most_bytes: int
     pieces: list[str] = field(default_factory=list)
     size_bytes: int = 0
+    stamp: str = ""
+    """Time of the last piece, as a prefix."""
+    is_dockers: bool = False
+    """True if the last entry is a piece or contains the end of its line."""
+    is_cut: bool = False
+    """True if the last entry is a piece, or lacks the end of its line although the one before it is docker's."""
 
     def add(self, piece: str) -> None:
         if self.size_bytes < self.most_bytes:
@@ -95,7 +102,7 @@ def unwrapped(blocks: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
     most_bytes: of a line in pieces, or of one of its drawings; the rest of it is dropped.
     """
     long_line = _LongLine(most_bytes)
-    for block in blocks:
+    for block, following in pairwise(chain(blocks, [b""])):
         lines: list[str] = []
         time, undated = "", -1  # of an entry printed over several lines: its time, and its line if that has no time yet
         for line in block.decode("utf-8", "replace").split("\n"):
@@ -111,20 +118,36 @@ def unwrapped(blocks: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
                 lines.append(line)
             else:
                 lines.append(line)
+        if not following and long_line.is_cut:
+            lines = _without_end(lines[:-1] if block.endswith(b"\n") else lines, long_line)
         yield "\n".join(lines).encode()
+
+
+def _without_end(lines: list[str], long_line: _LongLine) -> list[str]:
+    """Return the last lines of a file so that they end as the log itself: in the middle of a line."""
+    *before, last = lines
+    unfinished = _drawings(long_line.end_with(""), long_line.stamp)
+    return [*before, "\r".join(filter(None, (last, unfinished)))]
 
 
 def _line(line: str, long_line: _LongLine) -> str:
     """Return the content of one line of the file: of a piece, the drawings that end in it; the rest waits."""
     messages = _messages(line) if line.lstrip()[:1] in ("{", "[") else []
     if not messages:
-        return long_line.end_with(line) if line else ""
+        if not line:
+            return ""
+        long_line.is_cut = False
+        return long_line.end_with(line)
     (text, time), *others = messages
     if not others and _is_piece(text):
         drawings, mark, unfinished = text.rpartition("\r")
-        ended = _drawings(long_line.end_with(drawings), _prefix(time)) if mark else ""
+        stamp = long_line.stamp = _prefix(time)
+        ended = _drawings(long_line.end_with(drawings), stamp) if mark else ""
         long_line.add(unfinished)
+        long_line.is_cut = long_line.is_dockers = True
         return ended
+    has_end = text.endswith("\n")
+    long_line.is_cut, long_line.is_dockers = long_line.is_dockers and not (has_end or others), has_end
     return "\n".join(_drawings(text, _prefix(time)) for text, time in ((long_line.end_with(text), time), *others))
 
 
