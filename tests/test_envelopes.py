@@ -195,6 +195,11 @@ def test_lines_of_services_that_never_store_line_ends_are_not_cut(tmp_path: Path
     assert list(log.with_cuts(log.lines())) == [(1, "one", False), (2, "two", False)]
 
 
+def test_a_line_longer_than_docker_cuts_them_does_not_swallow_the_next_line(tmp_path: Path) -> None:
+    log = Log(written(tmp_path, logcli(["x" * 20_000, "next"])))
+    assert [(number, len(text)) for number, text in log.lines()] == [(1, 20_000), (2, 4)]
+
+
 def test_every_drawing_of_a_bar_in_pieces_is_kept_however_long_the_line_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

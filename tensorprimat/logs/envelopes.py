@@ -38,7 +38,9 @@ _COMPANIONS = frozenset(
     )
 )
 """Keys that accompany the line in an envelope and that no row of a training has."""
-DOCKER_PIECE_BYTES = 16_000  # docker cuts lines into pieces of 16 KiB
+DOCKER_PIECE_BYTES = range(16_000, 2**14 + 9)
+"""Length of docker's pieces: 16 KiB, a little less where a collector has trimmed them, and up to four bytes more at
+either end, where each byte of a character that docker cut has become a replacement character of three bytes."""
 LOOKED_AT_LINES = 40  # of a file: an entry printed over several lines has some ten
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -153,8 +155,8 @@ def _line(line: str, long_line: _LongLine) -> str:
 
 def _is_piece(text: str) -> bool:
     """Return True for a message that is as long as docker's pieces and lacks the end of its line."""
-    may_be = not text.endswith("\n") and len(text) >= DOCKER_PIECE_BYTES // 4  # a character has at most four bytes
-    return may_be and len(text.encode("utf-8", "replace")) >= DOCKER_PIECE_BYTES
+    may_be = not text.endswith("\n") and len(text) >= DOCKER_PIECE_BYTES[0] // 4  # a character has at most four bytes
+    return may_be and len(text.encode("utf-8", "replace")) in DOCKER_PIECE_BYTES
 
 
 def _drawings(message: str, stamp: str) -> str:
