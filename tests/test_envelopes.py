@@ -209,6 +209,19 @@ def test_every_drawing_of_a_bar_in_pieces_is_kept_however_long_the_line_is(
     assert [text for _, text in log.lines() if text] == drawings
 
 
+@pytest.mark.parametrize("envelope", ["docker", "Loki's API", "gcloud, printed", "CloudWatch", "journald"])
+def test_half_of_a_surrogate_pair_in_the_json_becomes_a_question_mark(tmp_path: Path, envelope: str) -> None:
+    log = Log(written(tmp_path, ENVELOPES[envelope](["loss \ud83d 2.5", "next"])))
+    assert [text for _, text in log.lines() if "loss" in text] == ["loss ? 2.5"]
+
+
+@pytest.mark.parametrize("values", [None, 8, True, "text", {}, [], [8, None]])
+def test_a_stream_of_loki_without_a_list_of_lines_has_none(tmp_path: Path, values: object) -> None:
+    document = json.loads(loki_api(PLAIN))
+    document["data"]["result"].insert(0, {"stream": {}, "values": values})
+    assert len(logs.read(written(tmp_path, json.dumps(document))).steps) == 20
+
+
 @each_envelope
 def test_a_compressed_envelope_is_read(tmp_path: Path, envelope: str) -> None:
     path = tmp_path / "a.log.gz"

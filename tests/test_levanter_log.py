@@ -126,3 +126,14 @@ def test_a_run_file_gives_the_same_steps_and_settings(tmp_path: Any) -> None:
     assert (config.precision, result.source) == ("bf16", "Levanter")
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.5)
     assert result.audit.ratio == pytest.approx(1)
+
+
+@pytest.mark.parametrize("topology", [None, True, 8, "8 x H100", [8], {}, {"devices": 8}, {"devices": None}])
+@pytest.mark.parametrize("section", ["hparams", "metrics"])
+def test_a_topology_that_lists_no_devices_states_no_number_of_them(
+    read_text: Any, section: str, topology: object
+) -> None:
+    record = {"tracker": "json_logger", "event": section, section: {"hardware_topology": topology, "seed": 7}}
+    result = read_text(json.dumps(record) + "\n" + "".join(levanter(n) for n in range(20)))
+    assert (result.training_config.num_gpus, result.training_config.seed) == (None, 7)
+    assert len(result.steps) == 20

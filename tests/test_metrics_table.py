@@ -498,3 +498,9 @@ def test_golden_values_of_megatrons_tests_are_rows_of_single_steps(read_text: An
 def test_a_json_list_of_any_trainers_rows_is_a_table(read_text: Any, name: str) -> None:
     rows = [{name: n, "step_time_s": 1.5 + n % 2 / 100, "loss": 9 - n / 50} for n in range(1, 30)]
     assert len(read_text(as_document(rows)).steps) == 29
+
+
+def test_a_first_step_with_more_tokens_than_numbers_hold_is_not_measured(read_text: Any) -> None:
+    rows = [automodel(n) for n in range(1, 8)]
+    result = read_text(as_lines([{**rows[0], "num_tokens_per_step": 10**30}, *rows[1:]]), num_gpus=8)
+    assert (result.performance_metrics.tokens_per_second_per_gpu, result.audit) == (16384.0, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -133,3 +134,22 @@ def test_an_event_at_the_end_of_a_very_long_line_counts(tmp_path):
     whole = journal.read(tmp_path / "a.txt")
     journal.lines[5] = "progress " * 10_000 + journal.lines[5]
     assert journal.read(tmp_path / "b.txt").steps.column("seconds").tolist() == whole.steps.column("seconds").tolist()
+
+
+@pytest.mark.parametrize("name", ["samples_count", "step"])
+def test_a_count_beyond_any_training_is_no_progress(tmp_path, name):
+    journal = Journal(global_batch_size=16)
+    step_times(journal)
+    whole = journal.read(tmp_path / "a.txt").performance_metrics
+    row = next(number for number, line in enumerate(journal.lines) if "train_step_time" in line)
+    journal.lines[row] = re.sub(rf'"{name}": [\d.]+', f'"{name}": {10**30}', journal.lines[row])
+    assert journal.read(tmp_path / "b.txt").performance_metrics.avg_step_time_seconds == whole.avg_step_time_seconds
+
+
+def test_a_step_time_shorter_than_any_step_counts_no_steps(tmp_path):
+    journal = Journal(global_batch_size=16)
+    journal.say("run_start")
+    for row in range(6):
+        journal.track({"train_step_time": 1e-300 if row == 3 else 0.5}, 2.0, step=[1])
+    journal.say("run_stop", None, 0.1, status="success")
+    assert journal.read(tmp_path / "a.txt").performance_metrics.total_steps == 5 * 4 + 1

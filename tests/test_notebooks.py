@@ -83,3 +83,9 @@ def test_a_packed_text_is_unpacked_once_for_all_spans(tmp_path: Path, monkeypatc
     spans = [(7 * n, 7 * n + 7) for n in range(0, 5000, 2)]
     assert len(list(files.blocks_of_spans(path, spans))) == 2500
     assert len(opened) == 1
+
+
+def test_half_of_a_surrogate_pair_in_a_printed_line_becomes_a_question_mark(tmp_path: Path) -> None:
+    path = tmp_path / "a.ipynb"
+    path.write_text(notebook(["loss \ud83d 2.5\n"]))
+    assert "loss ? 2.5" in b"".join(files.blocks(path)).decode().split("\n")

@@ -91,3 +91,10 @@ def test_damage_raises_nothing_but_the_tools_own_errors(place, inserted):
     for damaged in (content[:place] + inserted + content[place:], checked):
         with scratch.written(damaged, ending=".wandb") as path, suppress(TensorPrimatError):
             logs.read(path)
+
+
+@pytest.mark.parametrize("moment", [-1e30, float("nan"), float("inf")])
+def test_a_moment_that_no_calendar_has_is_no_date_of_the_run(tmp_path, moment):
+    result = read(tmp_path, run_file([{**CALLS[0], "_timestamp": moment}, *CALLS[1:]]))
+    assert result.timestamp is None
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)

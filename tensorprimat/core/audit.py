@@ -185,7 +185,7 @@ def _against_dates(rows: AuditRows) -> AuditFinding | None:
     after = slice(first + 1, last + 1)
     seconds = float(gaps[forward].sum())
     expected = rows.pace * float(distances[forward].sum())
-    if seconds <= 0:
+    if seconds <= 0 or expected <= 0:
         return None
     steps = float(np.diff(np.cumsum(rows.steps)[dated])[forward].sum())
     own, gaps = rows.pace * median(rows.work[after]), gaps[forward]

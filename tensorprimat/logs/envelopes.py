@@ -122,7 +122,7 @@ def unwrapped(blocks: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
                 lines.append(line)
         if not following and long_line.is_cut:
             lines = _without_end(lines[:-1] if block.endswith(b"\n") else lines, long_line)
-        yield "\n".join(lines).encode()
+        yield "\n".join(lines).encode("utf-8", "replace")  # JSON may contain half of a surrogate pair
 
 
 def _without_end(lines: list[str], long_line: _LongLine) -> list[str]:
@@ -227,7 +227,8 @@ def _entries(document: Any) -> list[Any]:
     streams = data.get("result", data.get("streams")) if isinstance(data, dict) else None
     if not isinstance(streams, list):
         return [document]
-    values = [value for stream in streams if isinstance(stream, dict) for value in stream.get("values", ())]
+    lists = [stream.get("values") for stream in streams if isinstance(stream, dict)]
+    values = [value for values in lists if isinstance(values, list) for value in values]
     pairs = [value for value in values if isinstance(value, list) and len(value) > 1 and isinstance(value[0], str)]
     pairs.sort(key=lambda pair: (len(pair[0]), pair[0]))  # nanoseconds as text
     return [{"timestamp": time, "line": text} for time, text, *_ in pairs]

@@ -73,6 +73,12 @@ def number_in(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def count_in(value: object) -> float | None:
+    """Return the number of steps, samples or tokens that a value of JSON is; None for one that is not exact."""
+    number = number_in(value)
+    return number if number is not None and abs(number) < LARGEST_STEP else None
+
+
 def clock_seconds(text: str) -> float:
     """Return the seconds of a progress bar's clock.
 
@@ -126,10 +132,18 @@ def _midnight(year: str, month: str, day: str) -> float | None:
 
 
 def iso(stamp: float | None) -> str | None:
-    """Return the seconds since the epoch as ISO 8601, without a zone: the log names none."""
+    """Return the seconds since the epoch as ISO 8601, without a zone: the log names none. None if no calendar has them.
+
+    >>> iso(1767600000.25), iso(1e30)
+    ('2026-01-05T08:00:00', None)
+    """
     if stamp is None:
         return None
-    return datetime.fromtimestamp(stamp, timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds")
+    try:
+        moment = datetime.fromtimestamp(stamp, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return moment.replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def merged(rows: Iterable[tuple[int | None, Step]]) -> Steps:

@@ -38,8 +38,10 @@ def rows_noting_texts(
     for line, row in table:
         for section in (row.get("hparams"), row.get("metrics")):
             if isinstance(section, dict):
-                devices = section.get("hardware_topology", {}).get("devices", ())
-                arguments.add_texts((*section.items(), *([("num_devices", len(devices))] if devices else ())), texts)
+                topology = section.get("hardware_topology")
+                devices = topology.get("devices") if isinstance(topology, dict) else None
+                number = [("num_devices", len(devices))] if isinstance(devices, list) and devices else []
+                arguments.add_texts((*section.items(), *number), texts)
         yield line, row
 
 

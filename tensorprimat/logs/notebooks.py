@@ -34,7 +34,7 @@ def unwrapped(blocks: Iterable[bytes]) -> Iterator[bytes]:
                 is_printed, text = key["key"] in _PRINTED, key["rest"]
             string = _STRING.match(text) if is_printed else None
             lines.append(_decoded(string["string"]) if string else "")
-        yield "\n".join(lines).encode()
+        yield "\n".join(lines).encode("utf-8", "replace")  # JSON may contain half of a surrogate pair
 
 
 def _decoded(string: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from tensorprimat.core.settings import PRECISION_OF_DTYPE, PRECISIONS
 from tensorprimat.core.steps import LONGEST_STEP_SECONDS
 from tensorprimat.core.units import GIB
-from tensorprimat.logs.fields import number_in
+from tensorprimat.logs.fields import count_in, number_in
 from tensorprimat.logs.mlperf.run import COUNTING, Block, MlperfEvents, MlperfRow
 
 MARK = ":::MLLOG"
@@ -175,22 +175,22 @@ def _ranks(starts: Counter[tuple[object, ...]]) -> int:
 
 def _counts(event: Event) -> dict[str, float]:
     """Return the numbers that a mark carries, by name."""
-    return {name: value for name, text in event.metadata.items() if (value := number_in(text)) is not None}
+    return {name: value for name, text in event.metadata.items() if (value := count_in(text)) is not None}
 
 
 def _position(event: Event) -> float | None:
     count = event.metadata.get("samples_count")
-    return number_in(event.metadata.get("step") if count is None else count)
+    return count_in(event.metadata.get("step") if count is None else count)
 
 
 def _position_of_block(event: Event) -> float | None:
     """Return the progress of a throughput: `step`, or for bert the samples so far, under the name of epochs."""
     if "step" in event.metadata and not isinstance(event.metadata["step"], list):
-        return number_in(event.metadata["step"])
+        return count_in(event.metadata["step"])
     if "samples_count" in event.metadata:
         return None
     of_row = event.value.get(_EPOCH) if isinstance(event.value, dict) else None
-    return number_in(event.metadata.get(_EPOCH) if of_row is None else of_row)
+    return count_in(event.metadata.get(_EPOCH) if of_row is None else of_row)
 
 
 def _row(event: Event, loss: float | None, learning_rate: float | None) -> MlperfRow | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 COUNTING = ("run_stop", "eval_start", "eval_stop", "eval_accuracy", "block_stop")
 """Marks that may count the samples trained so far, the most reliable first; a block's count may be its size."""
 
+SHORTEST_STEP_SECONDS = 1e-6  # a kernel alone takes longer
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class MlperfRow:
@@ -114,8 +116,11 @@ class MlperfEvents:
         return None if tokens is None or not self.length else tokens / self.length
 
     def pace(self, row: MlperfRow) -> float | None:
-        """Return the seconds of a step, as logged or as batch / throughput; None without both."""
-        return row.step_seconds or (self.batch / row.rate if self.batch and row.rate else None)
+        """Return the seconds of a step, as logged or as batch / throughput; None without both, and for less than any
+        step takes: the steps of a row would be more than a column holds.
+        """
+        seconds = row.step_seconds or (self.batch / row.rate if self.batch and row.rate else 0.0)
+        return seconds if seconds > SHORTEST_STEP_SECONDS else None
 
     def evaluated_seconds(self, start: float, stop: float) -> float:
         """Return the seconds of evaluation between two moments."""
