@@ -316,10 +316,16 @@ def test_the_largest_micro_batch_is_never_below_the_one_that_ran():
     [
         ({"config": {"strategy": None}}, "the sharding of the data-parallel replicas is not stated (strategy)"),
         ({"config": {"tensor_model_parallel_size": None}}, "the parallel sizes are not all stated"),
+        ({"config": {"tensor_model_parallel_size": 0}}, "the parallel sizes are not all stated"),
+        ({"config": {"num_gpus": 0}}, "the number of GPUs and the parallel sizes are not all stated"),
+        ({"config": {"num_gpus": 2, "tensor_model_parallel_size": 4}}, "2 GPUs cannot be divided into replicas of 4"),
+        ({"config": {"num_gpus": 1, "tensor_model_parallel_size": 4}}, "1 GPU cannot be divided into replicas of 4"),
+        ({"config": {"num_gpus": 12, "context_parallel_size": 8}}, "12 GPUs cannot be divided into replicas of 8"),
         ({"config": {"micro_batch_size": None}}, "the micro batch size is not stated"),
         ({"model": Model(name="llama")}, "the number of parameters is not known"),
         ({"config": {"strategy": "ddp"}}, "is below the estimated fixed state of 128.48 GB"),
         ({"config": {"expert_model_parallel_size": 8}}, "the share of the experts that one GPU holds is not known"),
+        ({"config": {"num_gpus": 1, "expert_model_parallel_size": 8}}, "the share of the experts that one GPU holds"),
         ({"model": Model(shape=shapes.of_name("Mixtral-8x7B").shape)}, "the share of the experts"),
     ],
 )

@@ -9,7 +9,7 @@ from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.metric import Input, Metric, derive, missing, unknown
 from tensorprimat.core import models, settings
 from tensorprimat.core.catalogue import Gpu
-from tensorprimat.core.quantities import gigabytes
+from tensorprimat.core.quantities import counted, gigabytes
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.units import GB, NUMBER_BYTES
 
@@ -99,10 +99,8 @@ def fixed_state(result: Result) -> Input:
 def _may_split_experts(result: Result) -> bool:
     """Return True if GPUs hold different experts, or nothing says that they do not."""
     config, shape = result.training_config, result.model.shape
-    if config.num_gpus == 1:
-        return False
     if config.expert_model_parallel_size is None:
-        return shape is not None and shape.experts is not None
+        return config.num_gpus != 1 and shape is not None and shape.experts is not None
     return config.expert_model_parallel_size > 1
 
 
@@ -123,13 +121,16 @@ def _sharing(config: TrainingConfig) -> tuple[int, int, int, int] | str:
     """Return TP × PP, which divides the parameters, and by how much weights, gradients and optimizer state are divided
     further among the replicas; or the reason why these are unknown.
     """
-    if config.num_gpus == 1:
+    of_replica = settings.replica_devices(config)
+    if config.num_gpus == of_replica == 1:
         return 1, 1, 1, 1
-    sizes = (config.tensor_model_parallel_size, config.pipeline_model_parallel_size)
-    if None in sizes or not config.num_gpus:
+    tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
+    if not (config.num_gpus and tensor and pipeline):
         return "the number of GPUs and the parallel sizes are not all stated"
-    model_parallel = (sizes[0] or 1) * (sizes[1] or 1)
-    replicas = config.num_gpus // settings.replica_devices(config)
+    replicas, rest = divmod(config.num_gpus, of_replica)
+    if rest:
+        return f"{counted(config.num_gpus, 'GPU')} cannot be divided into replicas of {of_replica} GPUs (TP × PP × CP)"
+    model_parallel = tensor * pipeline
     if replicas == 1:
         return model_parallel, 1, 1, 1
     shared = SHARDED_BY_REPLICAS.get((config.strategy or "").lower())
