@@ -335,6 +335,15 @@ def test_an_estimate_without_its_grounds_is_not_made(changes, because):
     assert because in estimate.because
 
 
+@pytest.mark.parametrize("peak", [68, 68.0])
+def test_a_peak_below_the_fixed_state_gives_no_estimate_whether_it_is_a_whole_number_or_not(peak):
+    measured = result(config={"strategy": "ddp"})
+    memory = measured.memory_metrics.changed(peak_memory_reserved_gb=peak)
+    estimate = metric("largest_micro_batch_size", measured.changed(memory_metrics=memory))
+    assert estimate.value is None
+    assert "the peak of 68.00 GB is below the estimated fixed state" in estimate.because
+
+
 # Energy and money
 
 

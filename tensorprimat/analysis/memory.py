@@ -63,8 +63,9 @@ def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
         because="the micro batch size is not stated",
     )
     rests_on = (used, total, state, micro_batch)
-    if isinstance(used.value, float) and isinstance(state.value, float) and used.value <= state.value:
-        because = f"the peak of {gigabytes(used.value)} is below the estimated fixed state of {gigabytes(state.value)}"
+    peak, fixed = used.value, state.value
+    if isinstance(peak, int | float) and isinstance(fixed, int | float) and peak <= fixed:
+        because = f"the peak of {gigabytes(peak)} is below the estimated fixed state of {gigabytes(fixed)}"
         return unknown(name, because, rests_on)
     return derive(
         name,
