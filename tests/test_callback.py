@@ -107,6 +107,16 @@ def test_the_learning_rate_is_the_one_that_the_step_used(callback):
     assert [step.learning_rate for step in fit(callback, max_steps=3).steps] == [1.0, 0.5, 0.25]
 
 
+def test_a_learning_rate_that_is_a_whole_number_is_recorded(callback):
+    class Constant(Small):
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1)
+
+    result = fit(callback, Constant(), max_steps=3)
+    assert [step.learning_rate for step in result.steps] == [1.0, 1.0, 1.0]
+    assert result.training_config.learning_rate == 1.0
+
+
 def test_batch_sizes_and_sequence_length_come_from_the_batches(callback):
     config = fit(callback, accumulate_grad_batches=3).training_config
     assert (config.micro_batch_size, config.gradient_accumulation_steps, config.global_batch_size) == (2, 3, 6)

@@ -181,7 +181,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if self._recorder is not None:
             rate = optimizer.param_groups[0]["lr"]
-            self._learning_rate = rate if isinstance(rate, float) else None  # a tensor's value requires a wait
+            self._learning_rate = rate if isinstance(rate, int | float) else None  # a tensor's value requires a wait
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         recorder = self._recorder

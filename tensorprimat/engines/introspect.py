@@ -106,7 +106,7 @@ def training_config(trainer: Any, module: Any) -> dict[str, Any]:
     if optimizers := getattr(trainer, "optimizers", None):
         facts["optimizer"] = type(optimizers[0]).__name__
         rate = optimizers[0].param_groups[0]["lr"]
-        facts["learning_rate"] = rate if isinstance(rate, float) else None
+        facts["learning_rate"] = rate if isinstance(rate, int | float) else None
     facts["data_parallel_size"] = _data_parallel_size(strategy, world, parallel)
     return {name: value for name, value in facts.items() if value is not None}
 
