@@ -355,6 +355,13 @@ def test_an_impossible_flag_value_is_named(options, named):
         compare(files(result("h100")), **options)
 
 
+def test_two_runs_that_differ_have_a_finite_interval_at_the_highest_confidence():
+    sides = [result(machine, runs=2, run_noise=0.1, seed=seed) for seed, machine in enumerate(("h100", "mi300x"))]
+    estimate = only_pair(*sides, confidence=1 - 1e-9).ratio.estimate
+    assert 0 < estimate.low < 1e-200
+    assert 1e200 < estimate.high < math.inf
+
+
 # Statistics of real life
 
 

@@ -78,6 +78,13 @@ def test_single_runs_are_undecided_unless_a_scatter_is_assumed(gate):
     assert "assumed: single runs vary by 2 %" in markdown
 
 
+def test_a_gate_at_a_confidence_that_two_runs_cannot_reach_is_undecided(gate):
+    sides = (h100(runs=2, run_noise=0.1), h100(runs=2, run_noise=0.1, seed=1))
+    code, markdown, _ = gate(*sides, "--confidence", "99.9999999%")
+    assert code == 3
+    assert "−100.00 % to +3.77e+262 %" in markdown
+
+
 def test_different_work_is_refused_with_exit_code_2(gate):
     code, markdown, error = gate(h100(), h100(sequence_length=2048))
     assert (code, markdown) == (2, "")

@@ -211,8 +211,8 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
     )
     return Estimate(
         value=value,
-        low=None if none_because else value * math.exp(-half),
-        high=None if none_because else value * math.exp(half),
+        low=None if none_because else value * math.exp(stats.bounded(-half)),
+        high=None if none_because else value * math.exp(stats.bounded(half)),
         confidence=confidence,
         rests_on=rests_on if none_because else f"{rests_on}; it covers step noise, not run-to-run variation",
         within_run=none_because is None,

@@ -208,7 +208,7 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
         "fail": f"a slowdown of more than {stated_share(limit)} is shown",
         "pass": "the whole interval is within the limit",
     }.get(decision) or f"the interval contains the limit; {_more_runs(pair, abs(log.log - least), assumed)}"
-    low, high = (math.expm1(end) for end in (log.log - half, log.log + half))
+    low, high = (math.expm1(stats.bounded(end)) for end in (log.log - half, log.log + half))
     return Check(
         model=model,
         what=f"throughput ({spelled_metric(pair.metric or '')})",
@@ -259,7 +259,8 @@ def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -
     below, above = ([peak for run in group.runs if (peak := _peak(run, kind))] for group in pair.groups)
     if min(len(below), len(above)) > 1:
         log = stats.welch_log_ratio(stats.of_runs(above), stats.of_runs(below))
-        low, high = (math.expm1(log.log + sign * log.half_width(assumed.confidence)) for sign in (-1, 1))
+        half = log.half_width(assumed.confidence)
+        low, high = (math.expm1(stats.bounded(end)) for end in (log.log - half, log.log + half))
         change: float = math.expm1(log.log)
         passed = "the whole interval is within the limit"
     else:

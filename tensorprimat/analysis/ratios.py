@@ -30,7 +30,6 @@ PRIMARY = "tokens_per_second_per_gpu"
 
 DRIFTS_ON = 3.0  # times the observed drift; an exponential that fell by 1 − 1/e still has 0.6 times that fall ahead
 LARGEST_RATIO = 1e6  # of two machines; more is a unit that was read wrongly
-MOST_EXPONENT = 700.0  # of a number that a float holds
 LEAST_DRIFT = 0.01  # relative; of a side that jumps between levels without a decay that could be fitted
 
 
@@ -89,7 +88,7 @@ def compare_groups(baseline: Group, candidate: Group, assumed: StatedScatter) ->
     pair = GroupPair(baseline=baseline, candidate=candidate, fairness=fairness, metric=metric, log=None)
     if metric is None or not pair.comparable:
         return pair
-    factor = math.exp(min(abs(_plain_log(pair)), MOST_EXPONENT))
+    factor = math.exp(stats.bounded(abs(_plain_log(pair))))
     if factor > LARGEST_RATIO:
         remedy = "Comparable once the step times of both sides are in seconds."
         sentence = (

@@ -35,6 +35,7 @@ _PHI = np.linspace(-0.5, 0.98, 75)  # steps alternate little and remember much; 
 EXTRA_OF_FEW = {2: 1.0, 3: 0.25, 4: 1.2}  # where the formula for more runs gives false alarms above 6 %
 _LOG_RATIOS = np.linspace(-9.0, 9.0, 73)  # ratios of two variances up to 8,000
 _FEWEST_BATCHES, _MOST_BATCHES = 22, 400  # beyond 400 the posterior of φ falls between grid points
+MOST_EXPONENT = 600.0  # of the end of an interval: a float holds it, and its product with any rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ class LogEstimate:
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return the lower and upper end of the interval of the figure itself, not of its logarithm."""
         half = self.half_width(confidence)
-        return math.exp(self.log - half), math.exp(self.log + half)
+        return math.exp(bounded(self.log - half)), math.exp(bounded(self.log + half))
 
     def p_value(self) -> float:
         """Return the two-sided probability of an estimate at least this far from a ratio of 1 if the ratio is 1."""
@@ -93,6 +94,11 @@ class LogEstimate:
         exact = _behrens_fisher(self.sides, distance, self.drift**2)
         mixed = math.exp((1 - weight) * math.log(welch) + weight * math.log(max(exact, 1e-300)))
         return max(welch, mixed)  # no interval is narrower than Welch's
+
+
+def bounded(log: float) -> float:
+    """Return the logarithm of an end of an interval, within ± MOST_EXPONENT."""
+    return min(max(log, -MOST_EXPONENT), MOST_EXPONENT)
 
 
 def _weight_of_behrens_fisher(sides: tuple[tuple[float, float], ...]) -> float:

@@ -200,10 +200,13 @@ def change(share: float | None, digits: int = 1, *, unit: str = " %") -> str:
 
     unit: "" for the first of two numbers that share the unit of the second.
 
-    >>> change(0.0123), change(-0.5), change(None), change(0.0123, unit="")
-    ('+1.2 %', '−50.0 %', '–', '+1.2')
+    >>> change(0.0123), change(-0.5), change(None), change(0.0123, unit=""), change(2.5e9)
+    ('+1.2 %', '−50.0 %', '–', '+1.2', '+2.5e+11 %')
     """
-    return UNMEASURED if share is None else f"{100 * share:+.{digits}f}{unit}".replace("-", "\N{MINUS SIGN}")
+    if share is None:
+        return UNMEASURED
+    form = f"+.{digits}f" if abs(share) < 1e6 else "+.3g"
+    return f"{100 * share:{form}}{unit}".replace("-", "\N{MINUS SIGN}")
 
 
 def times(value: float | None, digits: int | None = None) -> str:
