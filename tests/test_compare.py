@@ -187,6 +187,25 @@ def test_rates_without_times_have_intervals_too():
     assert side.tokens_per_second_per_gpu.low < 13000 < side.tokens_per_second_per_gpu.high
 
 
+def test_a_row_with_a_rate_of_0_is_not_measured_and_tokens_of_0_give_no_weight():
+    one = result("mi300x", losses=False)
+    rate = 13000 * (1 + 0.01 * np.random.default_rng(1).standard_normal(95))
+
+    def of_rows(**columns):
+        steps = Steps({"index": np.arange(1, 96), "reported_tokens_per_second_per_gpu": rate, **columns})
+        side = compare(files(summarise(one.model_copy(update={"steps": steps})))).sides[0]
+        found = side.tokens_per_second_per_gpu
+        return side.result.performance_metrics.measured_steps, (found.low, found.high)
+
+    measured, interval = of_rows()
+    assert of_rows(tokens=np.zeros(95)) == (measured, interval)
+    timed = of_rows(seconds=80.0 * 13000 / rate)
+    assert of_rows(seconds=80.0 * 13000 / rate, tokens=np.zeros(95)) == timed
+    fewer, of_others = of_rows(reported_tokens_per_second_per_gpu=np.where(np.arange(95) == 60, 0.0, rate))
+    assert fewer == measured - 1
+    assert of_others == pytest.approx(interval, rel=1e-3)
+
+
 def test_hosts_are_the_outer_level_of_variation():
     def on(host, seed):
         one = result("h100", runs=2, seed=seed)

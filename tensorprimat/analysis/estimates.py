@@ -18,7 +18,7 @@ from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.core.summary import pace_of, select_measured
-from tensorprimat.core.terms import Term, TermInput, unit_of, work_of
+from tensorprimat.core.terms import Term, TermInput, unit_of, usable_rate, work_of
 
 PLANNING_RUN_CV = 0.005  # run-to-run scatter of a quiet machine; only for "how many runs", never inside an interval
 ONE_PERCENT = 0.01
@@ -255,7 +255,7 @@ def moves(run: Result, metric: str) -> FloatArray:
     steps = run.steps.take(np.concatenate([selection.rows for selection in _selected(run)]))
     for amount, time in _ratios_of_sums(steps, metric):
         known = np.isfinite(amount) & np.isfinite(time) & (time > 0)
-        if known.any():
+        if amount[known].sum() > 0:
             return stats.influences(amount[known], time[known])
     return np.empty(0)
 
@@ -274,7 +274,7 @@ def _ratios_of_sums(steps: Steps, metric: str) -> Iterable[tuple[FloatArray, Flo
         yield steps.column("samples") * covers, time
         for rate in ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu", "reported_samples_per_second"):
             work = work_of(steps, rate, np.ones(len(steps), np.bool_))[0] * covers
-            yield work, work / steps.column(rate)
+            yield work, work / usable_rate(steps, rate)
     yield covers, time
 
 

@@ -12,7 +12,7 @@ from tensorprimat.core.quantities import as_stated, count, counted, digits_of, f
 from tensorprimat.core.result import Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
-from tensorprimat.core.terms import RATES, token_range
+from tensorprimat.core.terms import RATES, token_range, usable_rate
 from tensorprimat.core.units import TERA
 
 DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by when the clock is read, not by more
@@ -373,7 +373,7 @@ def _slow_rates(result: Result, selection: Selection) -> list[str]:
     name = next((name for name in RATES if result.steps.has(name)), None)
     if name is None:
         return []
-    rates = result.steps.column(name)
+    rates = usable_rate(result.steps, name)
     measured = rates[selection.rows]
     odd = find_outliers(1 / measured)
     if not len(odd):

@@ -20,7 +20,7 @@ from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMet
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import Steady, median, warm_up_rows, within_half
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
-from tensorprimat.core.terms import RATES, Term, time_of
+from tensorprimat.core.terms import RATES, Term, time_of, usable_rate
 from tensorprimat.core.warmup import find_warmup
 
 SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on other hardware
@@ -51,7 +51,9 @@ def _select_among(steps: Steps, warmup_steps: int | None, interrupted: np.ndarra
     run_column, segment_column, covers = steps.column("run"), steps.column("segment"), steps.column("covers")
     pace = pace_of(steps)
     undisturbed = np.where(interrupted, np.nan, pace) if interrupted.any() else pace
-    timed = [np.isfinite(steps.column(name)) for name in ("seconds", *RATES) if steps.has(name)]
+    timed = [np.isfinite(usable_rate(steps, name)) for name in RATES if steps.has(name)]
+    if steps.has("seconds"):
+        timed.append(np.isfinite(steps.column("seconds")))
     measurable = np.logical_or.reduce(timed) if timed else np.zeros(len(steps), dtype=bool)
     trained = []
     for run, of_run in _rows_by_run(run_column):
@@ -198,7 +200,7 @@ def pace_of(steps: Steps) -> FloatArray:
         return steps.column("seconds")
     for name in RATES:
         if steps.has(name):
-            return 1.0 / steps.column(name)
+            return 1.0 / usable_rate(steps, name)
     return np.full(len(steps), np.nan)
 
 

@@ -383,6 +383,12 @@ def combined(steps: Steps, name: str) -> Term | None:
     )
 
 
+def usable_rate(steps: Steps, name: str) -> FloatArray:
+    """Return a printed rate, NaN for rows where it is not above 0; shape (rows,)."""
+    rate = steps.column(name)
+    return np.where(rate > 0, rate, np.nan)
+
+
 def _range(name: str, rate: FloatArray) -> str:
     """Return the number of rows with a printed rate, the lowest and the highest, in words. rate: shape (rows,)."""
     low, high = digits_of(float(rate.min())), digits_of(float(rate.max()))
