@@ -118,6 +118,20 @@ def test_logs_of_one_benchmark_are_its_runs(tmp_path: Path, capsys: pytest.Captu
     assert [source["file"] for source in document["provenance"]["sources"]] == ["run1.log", "run2.log", "run3.log"]
 
 
+def test_a_result_of_the_first_version_without_steps_is_read_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = tmp_path / "benchmark_cuda_llama.json"
+    gpu = {"device_name": "NVIDIA H100 80GB HBM3"}
+    means = {"avg_step_time_seconds": 9.8, "total_steps": 10}
+    old.write_text(json.dumps({"platform": "cuda", "gpu_info": gpu, "performance_metrics": means}))
+    assert extract(old, "--output", tmp_path / "out") == 0
+    shown = capsys.readouterr().err
+    assert "format result, 0 rows" in shown
+    assert "step time      9.800 s\n" in shown
+    assert "None" not in shown
+
+
 def test_two_benchmarks_never_share_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for batch in (128, 256):
         (tmp_path / f"batch{batch}.log").write_text(log().replace("batch size:   128", f"batch size:   {batch}"))

@@ -81,6 +81,11 @@ def test_one_rate_has_an_mfu_for_each_convention(convention, percent):
     assert 100 * metric("mfu", slower, convention=convention).value == pytest.approx(percent, abs=0.06)
 
 
+def test_a_rate_of_a_file_that_does_not_count_its_steps_names_its_basis_alone():
+    (rate,) = metric("tokens_per_second_per_gpu", result(performance={"measured_steps": None})).inputs
+    assert rate.source == "measured"
+
+
 @pytest.mark.parametrize("peft", [None, "lora"])
 @pytest.mark.parametrize("convention", flops.CONVENTIONS)
 def test_flops_per_token_can_be_computed_from_the_numbers_that_it_shows(convention, peft):

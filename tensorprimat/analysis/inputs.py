@@ -56,11 +56,11 @@ def _rate(result: Result, name: str, of_what: str, figure: str, *also: str) -> I
 
 def _basis(result: Result) -> str:
     performance = result.performance_metrics
+    over = "" if performance.measured_steps is None else f" over {performance.measured_steps} steps"
     if performance.basis == "step_times":
-        timed = "measured" if result.provenance.timing == "measured" else "from reported step times"
-        return f"{timed} over {performance.measured_steps} steps"
+        return f"{'measured' if result.provenance.timing == 'measured' else 'from reported step times'}{over}"
     if performance.basis == "reported_rates":
-        return f"the framework's own rate over {performance.measured_steps} steps"
+        return f"the framework's own rate{over}"
     return "as the file reports it, without steps"
 
 

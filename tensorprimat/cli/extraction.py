@@ -119,9 +119,9 @@ def _ending(result: Result) -> str:
 
 def _say_summary(extracted: Extracted) -> None:
     result = extracted.result
-    format = result.provenance.format or "result"
     of = f", training {number}" if (number := result.provenance.segment) else ""
-    _say(f"{', '.join(extracted.logs)}{of}: format {format}, {result.source}, {counted(len(result.steps), 'row')}")
+    parts = [f"format {result.provenance.format or 'result'}", result.source, counted(len(result.steps), "row")]
+    _say(f"{', '.join(extracted.logs)}{of}: {', '.join(filter(None, parts))}")
     for error in impossible(result):
         print(f"  error: {one_line(error)}", file=sys.stderr)
     contradicted = [warning for warning in result.warnings if warning.startswith("audit: ")]

@@ -42,7 +42,7 @@ def overview(result: Result) -> list[tuple[str, str]]:
         parts = [quantities.seconds(performance.avg_step_time_seconds)]
         if performance.cv_step_time is not None:
             parts.append(f"CV {quantities.percent(performance.cv_step_time)}")
-        if performance.total_steps:
+        if performance.total_steps and performance.measured_steps is not None:
             measured, every = map(quantities.count, (performance.measured_steps, performance.total_steps))
             parts.append(f"{measured} of {every} steps measured")
         rows.append(("step time", ", ".join(parts)))
