@@ -15,6 +15,14 @@ ROWS = 2 * 55
 """Of the result below: two runs of five steps of warm-up and fifty measured ones."""
 EVIL_NUMBERS = (float("inf"), float("-inf"), float("nan"), -1.0, 1e300, 10**300, 10**400, "many", [1], {}, True)
 SERIES = (("raw_step_times", 7), ("step_metrics", "loss", 7), ("step_metrics", "index", 7), ("step_metrics", "run", 7))
+IMPOSSIBLE_FIGURES = (
+    ("performance_metrics", "avg_step_time_seconds"),
+    ("performance_metrics", "reported", "tokens_per_second"),
+    ("memory_metrics", "peak_memory_reserved_gb"),
+    ("power_metrics", "energy_joules_per_gpu"),
+    ("runs", 1, "time_to_train_seconds"),
+    ("host_memory_peak_gb",),
+)
 FIGURES = (
     ("training_config", "global_batch_size"),
     ("training_config", "num_gpus"),
@@ -26,7 +34,7 @@ WHOLE_SERIES = {
     "loss": ([1.0], [(-1) ** row * 1e308 for row in range(ROWS)]),
     "covers": ([2**62] * ROWS, [-1] * ROWS),
     "tokens": ([1e308] * ROWS,),
-    "memory_allocated_bytes": ([1e308] * ROWS, []),
+    "memory_allocated_bytes": ([1e308] * ROWS, [-1.0] * ROWS, []),
     "index": ([2**62 + row for row in range(ROWS)],),
 }
 
@@ -102,6 +110,28 @@ def test_a_figure_that_nothing_measures_is_refused_with_its_place(judge):
     outcome, printed = judge(spoilt(("step_metrics", "memory_allocated_bytes", 3), 1e300))
     assert outcome == 2
     assert "step_metrics.memory_allocated_bytes[3]" in printed.err
+
+
+@pytest.mark.parametrize("place", IMPOSSIBLE_FIGURES, ids=lambda place: ".".join(map(str, place)))
+@pytest.mark.parametrize("value", [-1.0, 1e300, 1e-300])
+def test_a_negative_endless_or_vanishing_figure_is_refused_with_its_place(judge, place, value):
+    content = spoilt(("power_metrics",), {})
+    inner = content
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    outcome, printed = judge(content)
+    assert outcome == 2
+    named = ".".join(map(str, place)).replace("runs.1.", "runs[1].")
+    assert f"{named} is {value:g}, which cannot be a measurement" in printed.err
+
+
+def test_a_loss_and_a_temperature_may_be_negative_or_vanish(judge):
+    for place, value in ((("step_metrics", "loss", 7), -1e-40), (("runs", 0, "final_loss"), -2.0)):
+        outcome, _ = judge(spoilt(place, value))
+        assert outcome == 0
+    outcome, _ = judge(spoilt(("power_metrics",), {"avg_temperature_celsius": -5.0}))
+    assert outcome == 0
 
 
 def test_text_that_steers_a_terminal_or_a_spreadsheet_is_made_harmless_everywhere(judge, tmp_path):

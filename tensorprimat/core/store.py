@@ -15,20 +15,22 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from tensorprimat.core import atomic, legacy, regular, result_names, series
 from tensorprimat.core.errors import InputError, RunError, of_file_system
 from tensorprimat.core.identity import continues, differing_fields, short_hash
 from tensorprimat.core.quantities import as_stated, count, stated_seconds
-from tensorprimat.core.records import first_fault
+from tensorprimat.core.records import Record, first_fault
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 from tensorprimat.core.stated import with_rates
-from tensorprimat.core.steps import FLOAT_COLUMNS, LONGEST_STEP_SECONDS, Steps
+from tensorprimat.core.steps import FLOAT_COLUMNS, LONGEST_STEP_SECONDS, FloatArray, Steps
 from tensorprimat.core.summary import summarise
 
 HISTORY = "history"  # subfolder of earlier results in a folder of results
@@ -38,7 +40,13 @@ MOST_STEPS_OF_ROW = 10**9  # that one logged row may cover
 USUAL_RESULT_BYTES = 2**18  # size of the first read: reading for the largest file costs time for a small one
 LARGEST_RESULT_BYTES = 2**25  # 50,000 rows of thirty columns make 20 MB
 MOST_BRACKETS = 10**6  # lists and objects of a result: a run or a source has one, a series has one
-LARGEST_FIGURE = 1e30  # of any series: no measurement is larger, and sums and squares of larger numbers overflow
+LARGEST_FIGURE = 1e30  # no measurement is larger, and sums and squares of larger numbers overflow
+LEAST_FIGURE = 1e-30  # above 0; no measurement is smaller, and inverses and their squares overflow
+OF_ANY_SIZE = frozenset(
+    ("loss", "final_loss", "learning_rate", "gradient_norm", "temperature_celsius", "avg_temperature_celsius",
+     "max_temperature_celsius", "quality_target", "unexplained_seconds")
+)  # fmt: skip
+"""Columns and figures that may be negative, or as near to 0 as a float can be."""
 MOST_LOOKED_AT = 50  # results of one name that are searched for the log that is saved again
 _SERIES_FILE = re.compile(rb'"series_file": ?"([^"/\\]{1,255})"')
 
@@ -258,7 +266,7 @@ def _from_document(document: Any, path: Path) -> Result:
     if result.series_file is not None:
         steps = series.read_series(path, result.series_file, sha256=result.series_sha256)
         result = result.changed(steps=steps, series_file=None)
-    if odd := next(_odd_numbers(result.steps), None):
+    if odd := next(chain(_odd_numbers(result.steps), _odd_figures(result)), None):
         raise InputError(odd, path=path, remedy="repair or remove the file")
     if len(result.steps):
         return summarise(result).changed(series_sha256=None)
@@ -314,8 +322,27 @@ def _odd_numbers(steps: Steps) -> Iterator[str]:
         yield f"step_metrics.covers holds a number outside 0 to {count(MOST_STEPS_OF_ROW)}"
     for name in filter(steps.has, FLOAT_COLUMNS):
         values = steps.column(name)
-        if len(wrong := np.flatnonzero(np.abs(values) > LARGEST_FIGURE)):
+        if len(wrong := np.flatnonzero(_impossible(name, values))):
             yield f"step_metrics.{name}[{wrong[0]}] is {as_stated(values[wrong[0]])}, which cannot be a measurement"
+
+
+def _odd_figures(record: Record, place: str = "") -> Iterator[str]:
+    """Yield a clause for each figure of a record, and of the records in it, that nothing measures."""
+    for name in type(record).model_fields:
+        value = getattr(record, name)
+        if isinstance(value, float) and _impossible(name, np.array(value)):
+            yield f"{place}{name} is {as_stated(value)}, which cannot be a measurement"
+        for number, inner in enumerate(value if isinstance(value, tuple) else (value,)):
+            if isinstance(inner, Record):
+                yield from _odd_figures(inner, f"{place}{name}[{number}]." if inner is not value else f"{place}{name}.")
+
+
+def _impossible(name: str, values: FloatArray) -> NDArray[np.bool_]:
+    """Return True for each value that is too large, too small or negative for its column or figure; of their shape."""
+    too_large = np.abs(values) > LARGEST_FIGURE
+    if name in OF_ANY_SIZE:
+        return too_large
+    return too_large | (values < 0) | ((values > 0) & (values < LEAST_FIGURE))
 
 
 ReadOutcome = Result | InputError | None
