@@ -194,6 +194,11 @@ def test_blank_lines_and_copies_do_not_end_a_block(tmp_path, between):
         assert repr(again.steps.column(column).tolist()) == repr(once.steps.column(column).tolist())  # nan is no nan
 
 
+def test_a_width_that_no_model_has_gives_no_shape(read_text):
+    damaged = CONFIGURATION.replace("mlp_ratio=8", "mlp_ratio=800000000000").replace("2048", "204800000000000")
+    assert read_text(log(*map(block, range(1, 9))).replace(CONFIGURATION, damaged)).model.shape is None
+
+
 def test_a_configuration_of_olmoe_gives_no_dense_shape(read_text):
     of_experts = CONFIGURATION.replace("d_model=2048,", "d_model=2048, block_type='moe', moe_num_experts=64,")
     assert read_text(log(*map(block, range(1, 9)))).model.shape is not None

@@ -288,6 +288,7 @@ def test_measured_steps_are_trials_times_their_steps(requested, trials):
         (["--measure-steps", "7", "--trials", "3"], "--measure-steps 7 contradicts --trials 3"),
         (["--warmup-steps", "-1"], "--warmup-steps -1: must be at least 0"),
         (["--num-layers", "0"], "--num-layers 0: must be at least 1"),
+        (["--d-model", "1" + "0" * 20], "must be at most 1,000,000,000,000,000,000"),
         (["--batch-size", "0"], "--batch-size 0: must be at least 1"),
         (["--batch-size", "many"], "--batch-size many: write whole numbers"),
         (["--vocab-size", "1"], "--vocab-size 1: must be at least 2"),

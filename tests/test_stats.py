@@ -91,6 +91,13 @@ def test_looks_after_every_run_do_not_raise_the_rate_of_false_alarms():
     assert stats.level_of_look(0.95, 1) == pytest.approx(0.95)
 
 
+@pytest.mark.parametrize("degrees", [1, 30, math.inf])
+def test_the_quantile_is_finite_at_the_level_of_any_look(degrees):
+    level = stats.level_of_look(0.95, 10**18)
+    assert level == 1.0
+    assert stats.student(0.95, degrees) < stats.student(level, degrees) < math.inf
+
+
 def test_one_run_has_no_interval_over_runs():
     with pytest.raises(ValueError, match="at least two"):
         stats.of_runs([1.0])

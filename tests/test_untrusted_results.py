@@ -134,6 +134,20 @@ def test_a_loss_and_a_temperature_may_be_negative_or_vanish(judge):
     assert outcome == 0
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("model", "shape", "hidden_size"), 10**19),
+        (("model", "shape", "sliding_window"), -4096),
+        (("provenance", "looks"), 0),
+    ],
+)
+def test_a_dimension_or_a_count_out_of_range_is_refused_with_its_place(judge, place, value):
+    outcome, printed = judge(spoilt(place, value))
+    assert outcome == 2
+    assert f"{'.'.join(place)}: Input should be" in printed.err
+
+
 def test_text_that_steers_a_terminal_or_a_spreadsheet_is_made_harmless_everywhere(judge, tmp_path):
     outcome, printed = judge(spoilt(("gpu_info", "device_name"), "=cmd|' /C calc'!A0\x1b[2J<script>x</script>"))
     assert outcome == 0

@@ -35,6 +35,7 @@ _PHI = np.linspace(-0.5, 0.98, 75)  # steps alternate little and remember much; 
 EXTRA_OF_FEW = {2: 1.0, 3: 0.25, 4: 1.2}  # where the formula for more runs gives false alarms above 6 %
 _LOG_RATIOS = np.linspace(-9.0, 9.0, 73)  # ratios of two variances up to 8,000
 _FEWEST_BATCHES, _MOST_BATCHES = 22, 400  # beyond 400 the posterior of φ falls between grid points
+_HIGHEST = math.nextafter(1.0, 0.0)  # confidence; the quantile at 1 is infinite
 MOST_EXPONENT = 600.0  # of the end of an interval: a float holds it, and its product with any rate
 
 
@@ -141,7 +142,7 @@ class OneRun:
 
 def student(confidence: float, degrees: float) -> float:
     """Return the two-sided quantile of Student's t, of the normal distribution for infinite degrees of freedom."""
-    tail = (1 + confidence) / 2
+    tail = min((1 + confidence) / 2, _HIGHEST)
     return float(ndtri(tail) if math.isinf(degrees) else stdtrit(degrees, tail))
 
 

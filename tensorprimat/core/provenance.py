@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from tensorprimat.core.clocks import DATES
-from tensorprimat.core.records import Count, Figure, Record, RoundedRecord
+from tensorprimat.core.records import LARGEST_COUNT, Count, Figure, Record, RoundedRecord
 
 
 class Audit(RoundedRecord):
@@ -102,7 +102,7 @@ class Provenance(Record):
     """Command line of a live run."""
     tool_version: str | None = None
     """Version of TensorPrimat."""
-    looks: int = 1
+    looks: int = Field(default=1, ge=1, le=LARGEST_COUNT)
     """Number of times at which a verdict could be read while runs were added (`--append`, `--target-ci`), the present
     one included."""
     profiled: bool = False

@@ -27,6 +27,8 @@ Figure = Annotated[float | None, BeforeValidator(_finite_or_none), AfterValidato
 """A measured figure: finite, or None."""
 LARGEST_COUNT = 10**18  # beyond parameters, tokens or bytes of anything, and exact arithmetic still holds it
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None
+Dimension = Annotated[int, Field(gt=0, le=LARGEST_COUNT)]
+"""A dimension of a model."""
 
 _Record = TypeVar("_Record", bound="Record")
 

@@ -24,7 +24,7 @@ from tensorprimat.core import step_columns
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.provenance import Audit, Provenance
 from tensorprimat.core.quantities import stored
-from tensorprimat.core.records import ConfigurationRecord, Count, Figure, Record, RoundedRecord
+from tensorprimat.core.records import ConfigurationRecord, Count, Dimension, Figure, Record, RoundedRecord
 from tensorprimat.core.settings import fp8_recipe
 from tensorprimat.core.shape_parts import Experts, LatentAttention
 from tensorprimat.core.steps import Steps
@@ -135,19 +135,19 @@ SPECIAL_PARTS = ("windowed_layers", "multi_token_layers", "experts", "latent_att
 class ModelShape(Record):
     """The numbers that a decoder-only transformer's cost depends on."""
 
-    num_layers: int = Field(gt=0)
+    num_layers: Dimension
     """Transformer layers."""
-    hidden_size: int = Field(gt=0)
+    hidden_size: Dimension
     """Width of the hidden state of a token."""
-    ffn_hidden_size: int = Field(gt=0)
+    ffn_hidden_size: Dimension
     """Inner width of the MLP of a dense layer."""
-    num_attention_heads: int = Field(gt=0)
+    num_attention_heads: Dimension
     """Heads of queries in one layer."""
-    num_key_value_heads: int = Field(gt=0)
+    num_key_value_heads: Dimension
     """Heads of keys and values in one layer; fewer than the query heads with grouped queries."""
-    head_dim: int = Field(gt=0)
+    head_dim: Dimension
     """Dimensions of one head."""
-    vocab_size: int = Field(gt=0)
+    vocab_size: Dimension
     """Tokens in the vocabulary."""
     gated_mlp: bool = True
     """True for a gated MLP (SwiGLU), which has three matrices; False for two."""
@@ -155,11 +155,11 @@ class ModelShape(Record):
     """True if queries, keys and values have biases (Qwen 2.5)."""
     tied_embeddings: bool = False
     """True if the output head uses the weights of the input embedding."""
-    sliding_window: int | None = None
+    sliding_window: Dimension | None = None
     """Tokens that a query can see; None means all before it."""
-    windowed_layers: int | None = Field(default=None, ge=0)
+    windowed_layers: Count = None
     """Layers with the sliding window; None means all."""
-    multi_token_layers: int | None = Field(default=None, ge=0)
+    multi_token_layers: Count = None
     """Modules that predict later tokens (DeepSeek-V3, arXiv:2412.19437, section 2.2): each adds a layer like the
     model's last one, a projection of two hidden states onto one, and another pass through the output head."""
     experts: Experts | None = None

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from tensorprimat.core import devices
 from tensorprimat.core.result import ModelShape
@@ -232,14 +233,17 @@ def _shape(settings: dict[str, str]) -> ModelShape | None:
     if settings.get("block_type") == "moe" or any(name.startswith("moe_") for name in settings):
         return None  # OLMoE: a mixture of experts has another cost, and its shared experts are not stated
     gated = settings.get("activation_type") == "swiglu"  # its hidden size counts gate and value together
-    return ModelShape(
-        num_layers=layers,
-        hidden_size=width,
-        ffn_hidden_size=hidden // 2 if gated else hidden,
-        num_attention_heads=heads,
-        num_key_value_heads=fields.whole(settings.get("n_kv_heads")) or heads,
-        head_dim=width // heads,
-        vocab_size=vocabulary,
-        gated_mlp=gated,
-        tied_embeddings=settings.get("weight_tying") == "True",
-    )
+    try:
+        return ModelShape(
+            num_layers=layers,
+            hidden_size=width,
+            ffn_hidden_size=hidden // 2 if gated else hidden,
+            num_attention_heads=heads,
+            num_key_value_heads=fields.whole(settings.get("n_kv_heads")) or heads,
+            head_dim=width // heads,
+            vocab_size=vocabulary,
+            gated_mlp=gated,
+            tied_embeddings=settings.get("weight_tying") == "True",
+        )
+    except ValidationError:  # digits of a damaged line
+        return None
