@@ -68,6 +68,25 @@ def test_a_price_that_no_side_has_is_a_warning_of_compare():
     assert "--price L40S=1: no result is from this device" in comparison_of({"L40S": 1.0, "H100": 2.0}).warnings
 
 
+@pytest.mark.parametrize("names", [("H100", "H100 SXM"), ("H100 SXM", "H100")])
+def test_the_price_with_the_more_exact_name_of_a_device_counts_and_the_other_is_a_warning(names):
+    usd = {"H100": 2.0, "H100 SXM": 3.0}
+    comparison = comparison_of({name: usd[name] for name in names})
+    (h100,) = (side for side in comparison.sides if side.label == "H100")
+    assert h100.metrics["price_usd_per_gpu_hour"].value == 3.0
+    (warning,) = (text for text in comparison.warnings if "--price" in text)
+    assert warning == "--price H100=2: not used, because --price H100 SXM=3 names the device more exactly"
+
+
+def test_equal_prices_of_one_device_are_no_warning():
+    assert not [text for text in comparison_of({"H100": 3.0, "H100 SXM": 3.0}).warnings if "--price" in text]
+
+
+def test_two_prices_of_one_device_by_equally_exact_names_are_refused():
+    with pytest.raises(UsageError, match="H100 SXM=3 and --price NVIDIA H100 80GB HBM3=2 are prices of one device"):
+        comparison_of({"H100": 1.0, "H100 SXM": 3.0, "NVIDIA H100 80GB HBM3": 2.0})
+
+
 def test_sentences_about_cost_state_the_condition_of_the_ratio():
     loaded = []
     for machine, seconds in (("h100", 12.8), ("mi300x", 11.0)):

@@ -112,7 +112,7 @@ def compare(
             *_unpaired(groups, group_pairs),
             *filter(None, map(same_run_warning, in_order)),
             *_missed_targets(in_order),
-            *unused_prices([side.metrics for side in sides.values()], choices.prices),
+            *unused_prices(list(sides.values()), choices.prices),
         ),
         errors=impossible_of_sides([(side.label, side.result) for side in sides.values()]),
         choices=choices,

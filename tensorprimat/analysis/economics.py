@@ -9,6 +9,7 @@ from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.analysis.records import Estimate, Pair, Side
 from tensorprimat.core.quantities import as_stated
+from tensorprimat.core.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +98,21 @@ def _of(side: Side, rests_on: Input) -> Input:
     return replace(rests_on, name=f"{rests_on.name} of {side.label}", because=None, root_reasons=reasons)
 
 
-def unused_prices(sides: Sequence[Mapping[str, Metric]], prices: Mapping[str, float]) -> list[str]:
-    """Return a warning for each --price that names no side's device."""
-    used = {_price(metrics).stated_for for metrics in sides}
-    return [
-        f"--price {name}={as_stated(usd)}: no result is from this device"
-        for name, usd in prices.items()
-        if name and name not in used
-    ]
+def unused_prices(sides: Sequence[Side], prices: Mapping[str, float]) -> list[str]:
+    """Return a warning for each --price that counts for no side: its name means no device, or another one is more
+    exact.
+    """
+    found = []
+    for name, usd in prices.items():
+        of_name = [side.metrics["price_usd_per_gpu_hour"] for side in sides if _is_named(name, side.result)]
+        if not name or any(metric.value == usd for metric in of_name):
+            continue
+        why = "no result is from this device"
+        if of_name:
+            why = f"not used, because {of_name[0].remark} names the device more exactly"
+        found.append(f"--price {name}={as_stated(usd)}: {why}")
+    return found
+
+
+def _is_named(name: str, result: Result) -> bool:
+    return inputs.means(name, result, inputs.gpu_of(result))

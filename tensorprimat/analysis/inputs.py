@@ -8,6 +8,7 @@ from dataclasses import replace
 from tensorprimat.analysis.metric import Input, missing
 from tensorprimat.core import catalogue, models, settings, shapes
 from tensorprimat.core.catalogue import Gpu, SourcedValue
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import alternatives, as_stated, count, of_data_sheet
 from tensorprimat.core.result import MemoryMetrics, Result
@@ -227,8 +228,9 @@ def price(result: Result, gpu: Gpu | None, prices: Mapping[str, float]) -> Input
     """Return USD for an hour of one GPU: the user's own, else the catalogue's first.
 
     prices: price by the name that the user wrote ("H100", "MI300X", "cpu"), or by "" for every other device.
+    Raises UsageError if two of the names mean this device alike and their prices differ.
     """
-    stated = next((name for name in prices if _means(name, result, gpu)), "" if "" in prices else None)
+    stated = _stated_price(result, gpu, prices)
     listed = next((one for one in catalogue.prices() if gpu is not None and one.gpu == gpu.name), None)
     if stated is not None:
         usd, source = prices[stated], f"--price {stated}{'=' * bool(stated)}{as_stated(prices[stated])}"
@@ -246,7 +248,20 @@ UNKNOWN_GPU_WORDS = (UNKNOWN_GPU.casefold(), "unknown", "unknown device", "this 
 """Names by which --price means a device that neither run nor log names."""
 
 
-def _means(written: str, result: Result, gpu: Gpu | None) -> bool:
+def _stated_price(result: Result, gpu: Gpu | None, prices: Mapping[str, float]) -> str | None:
+    """Return the name in `prices` that means this device and the fewest others; "" or None if no name means it."""
+    meant = [name for name in prices if means(name, result, gpu)]
+    if not meant:
+        return "" if "" in prices else None
+    devices = {name: max(1, len(catalogue.variants(name))) for name in meant}
+    first, *others = (name for name in meant if devices[name] == min(devices.values()))
+    if clash := next((name for name in others if prices[name] != prices[first]), None):
+        both = f"--price {first}={prices[first]:g} and --price {clash}={prices[clash]:g}"
+        raise UsageError(f"{both} are prices of one device; leave one out")
+    return first
+
+
+def means(written: str, result: Result, gpu: Gpu | None) -> bool:
     """Return True if a name that the user wrote means this device."""
     if not written:
         return False

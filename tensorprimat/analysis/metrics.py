@@ -60,7 +60,7 @@ def calculate_metrics(
     """Return every derived figure of a result, by its name in `analysis.metric.DEFINITIONS`.
 
     figures: those of the result with their terms, where the caller has them already.
-    Raises UsageError for an unknown convention.
+    Raises UsageError for an unknown convention, and for two prices of one device.
     """
     chosen = assumptions or MetricChoices()
     convention = flops.convention_named(chosen.convention).name
