@@ -3,6 +3,7 @@
 import io
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import plausible
@@ -13,7 +14,7 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.core.provenance import Audit
 from tensorprimat.core.result import Model, Reported
 from tensorprimat.core.store import Loaded
-from tensorprimat.reports import console, forest, formatting, html, money, notices, sections
+from tensorprimat.reports import console, forest, formatting, html, json, money, notices, sections
 from tensorprimat.reports.plots import canvas
 
 
@@ -148,6 +149,21 @@ def test_warnings_that_differ_in_numbers_alone_are_reported_once():
     comparison = comparison_of(busy)
     (line,) = [line for line in notices.grouped_warnings(comparison) if ": noise: " in line]
     assert line.endswith(": noise: before run 1 load 1.5; wait (5 more like this); before run 1 the CPU's cap changed")
+
+
+def test_warnings_that_a_report_does_not_show_are_counted_and_all_in_the_json_document(monkeypatch):
+    monkeypatch.setattr(notices, "_MOST_WARNINGS", 3)
+    of_side = tuple(f"{letter}: the clock was odd" for letter in "vwxyz")
+    comparison = replace(
+        comparison_of(plausible.result("h100").model_copy(update={"warnings": of_side})),
+        warnings=("the first of the comparison", "the second of the comparison"),
+    )
+    *_, last = notices.grouped_warnings(comparison)
+    assert last == "… and 4 more; --json lists all"
+    listed = json.comparison_document(comparison)["warnings"]
+    assert len(listed) == 7
+    assert set(comparison.warnings) <= set(listed)
+    assert all(any(line.endswith(warning) for line in listed) for warning in of_side)
 
 
 def test_a_tiny_ratio_and_its_interval_have_the_same_decimals():

@@ -10,11 +10,11 @@ from tensorprimat.core.checks import LEAST_THROTTLED
 from tensorprimat.core.quantities import percent
 from tensorprimat.reports import formatting
 
-_MOST_WARNINGS = 200
+_MOST_WARNINGS = 200  # of a report
 
 
 def comparison_warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return all warnings, each once, with its sides in front; after _MOST_WARNINGS a last line counts the rest."""
+    """Return all warnings, each once, with its sides in front."""
     several = len({side.result.model.name for side in sides}) > 1
     about: dict[str, list[str]] = {}
     for side in sides:
@@ -23,32 +23,31 @@ def comparison_warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[
             about.setdefault(warning, []).append(f"{side.label}{title}")
     of_sides = (f"{_all_of(labels, len(sides))}: {warning}" for warning, labels in about.items())
     unique = dict.fromkeys((*comparison.warnings, *of_sides))
-    every = tuple(
-        sorted(unique, key=lambda warning: "audit: " not in warning)
-    )  # errors of the audit first: they contradict the headline
-    if len(every) <= _MOST_WARNINGS:
-        return every
-    return (*every[:_MOST_WARNINGS], f"… and {len(every) - _MOST_WARNINGS} more, in the result files")
+    # Errors of the audit come first: they contradict the headline.
+    return tuple(sorted(unique, key=lambda warning: "audit: " not in warning))
 
 
 def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
     """Return one line per subject and side: the subject of a warning is the text before its first colon.
 
     Errors of the audit come first. The line of a subject contains all its sentences; of sentences that differ only in
-    their numbers, it contains the first and a count.
+    their numbers, it contains the first and a count. After _MOST_WARNINGS warnings a last line counts the rest.
     """
+    every = comparison_warnings(comparison, comparison.sides)
+    others = len(every) - _MOST_WARNINGS
     subjects: dict[tuple[str, str], list[str]] = {}
-    for warning in comparison_warnings(comparison, comparison.sides):
+    for warning in every[:_MOST_WARNINGS]:
         whose, colon, message = warning.partition(": ")
         subject, of_field, rest = message.partition(": ")
         if colon and of_field and re.fullmatch(r"[a-z_/. -]{3,40}", subject):
             subjects.setdefault((whose, subject), []).append(rest)
         else:
             subjects.setdefault((warning, ""), [])
-    return tuple(
+    lines = tuple(
         f"{whose}: {_titled(subject)}: {'; '.join(first_of_each_kind(sentences))}" if subject else whose
         for (whose, subject), sentences in subjects.items()
     )
+    return lines if others <= 0 else (*lines, f"… and {others} more; --json lists all")
 
 
 def first_of_each_kind(sentences: Sequence[str]) -> list[str]:

@@ -289,7 +289,7 @@ def runs_table(comparison: Comparison) -> Table:
     titles = (
         "Side", "Run", "Started", "Host", "Steps", "Warm-up", "Step time", "tokens/s/GPU", "Final loss", "Ended",
     )  # fmt: skip
-    more = f"The first {MOST_RUNS} of {len(every)} runs; all are in the result files."
+    more = f"The first {MOST_RUNS} of {len(every)} runs; the files of the sides contain all."
     return Table(
         key="runs",
         title="Runs",
