@@ -88,6 +88,13 @@ def test_a_baseline_can_be_chosen_among_several_sides_which_are_ranked(tmp_path,
     ]  # the picture comes first; the table of results keeps the order of the command line
 
 
+def test_a_path_that_does_not_exist_is_named_also_after_a_file_that_was_left_out(tmp_path, compare):
+    sides = [runs_in(tmp_path / name) for name in "ab"]
+    (tmp_path / "notes.txt").write_text("nothing about training\n")
+    code, _, printed = compare(tmp_path / "notes.txt", *sides, tmp_path / "missing.json")
+    assert (code, printed) == (2, f"tprimat compare: {tmp_path / 'missing.json'}: no such file\n")
+
+
 def test_the_option_by_groups_all_files_whatever_the_arguments(tmp_path, compare):
     runs_in(tmp_path / "a", precision="bf16")
     runs_in(tmp_path / "b", precision="fp8", seconds=9.0)

@@ -75,17 +75,14 @@ def load_sides(
         for path in dict.fromkeys(unnamed_paths)
         if unnamed_paths.count(path) > 1
     ]
-    refused: list[InputError] = []
+    readable = len(arguments)
     for argument, side in zip(arguments, sides, strict=True):
         try:
             found, odd = _read(argument, one_side=side is not None, read=read)
         except InputError as error:
-            refused.append(error)
-            if (
-                not (argument.path.exists() or str(argument.path) == logs.STDIN)
-                or len(arguments) - len(refused) < LEAST_SIDES
-            ):
-                raise refused[0] from None
+            readable -= 1
+            if readable < LEAST_SIDES or not (argument.path.exists() or str(argument.path) == logs.STDIN):
+                raise
             notes.append(f"left out: {error}")
             continue
         loaded += [replace(item, side=side) for item in found]
