@@ -40,6 +40,21 @@ def test_two_configurations_run_in_turn_and_are_compared_in_pairs(machine, capsy
     assert "one machine; other machines may differ" in " ".join(shown.split())
 
 
+def test_the_steps_of_a_failed_run_are_in_history_and_its_error_names_the_run_and_the_files(machine, engine, capsys):  # noqa: F811
+    engine("if nth < 3: write()\nelse:\n    write(complete=False, rows=3)\n    sys.exit('torch engine: out of data')")
+    assert run(*QUICK, "--runs", "2", *PRECISIONS) == 1
+    for name in "ab":
+        assert len(store.load(machine / "output" / name / "benchmark_cpu_llama.json").runs) == 1
+    (partial,) = (machine / "output" / "b").glob("history/*_run2.json")
+    assert (store.load(partial).complete, len(store.load(partial).steps)) == (False, 3)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("llama: run 2b: out of data")
+    assert (
+        "; the runs before it are in output/a/benchmark_cpu_llama.json and output/b/benchmark_cpu_llama.json; its "
+        f"partial result is in {partial.relative_to(machine)}" in line
+    )
+
+
 @pytest.mark.usefixtures("machine")
 def test_interleave_means_the_same_as_ab(capsys):
     flags = ("--interleave", "--precision fp32", "--interleave", "--precision bf16")

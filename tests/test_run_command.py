@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import fake_primus
 import numpy as np
 import pytest
 import scripts
@@ -179,6 +180,19 @@ def test_the_steps_of_a_failed_run_are_in_history_only(folder, engine):
     assert not list((folder / "output").glob("*.json"))
     (kept,) = (folder / "output" / "history").glob("*.json")
     assert not store.load(kept).complete
+
+
+def test_the_steps_of_a_failed_profiled_run_are_kept_and_marked_as_profiled(
+    folder, engine, tmp_path, monkeypatch, capsys
+):
+    fake_primus.program(tmp_path / "bin", "nsys", 'while [[ $1 == --* || $1 == profile ]]; do shift; done\nexec "$@"')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    engine("write(complete=False, rows=3)\nsys.exit('torch engine: out of data')")
+    assert run("--model", "llama", "--profile", "nsys", *QUICK) == 1
+    (partial,) = folder.glob("output/history/*.json")
+    result = store.load(partial)
+    assert (result.complete, result.provenance.profiled, len(result.steps)) == (False, True, 3)
+    assert f"; its partial result is in {partial.relative_to(folder)}" in capsys.readouterr().err
 
 
 def test_a_killed_training_process_is_reported_in_one_line(engine, capsys):

@@ -90,7 +90,7 @@ def _as_rank(place: as_rank.Rank, request: Request) -> int:
     _show_end(screen, outcome)
     if error is not None:
         begun = f"is in {path}" if path else None
-        screen.complain(f"{spec.model}: {runs.explained_error(error, 1, 1, kept=None, partial=begun)}")
+        screen.complain(f"{spec.model}: {runs.explained_error(error, partial=begun)}")
         outcome = replace(outcome, result=None)
     return _finish([outcome], request, screen)
 

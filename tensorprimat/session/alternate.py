@@ -24,7 +24,9 @@ from tensorprimat.session.plan import Job, Request, check_request, job_of, plan_
 from tensorprimat.session.runs import (
     Place,
     cool_down_after_run,
+    explained_error,
     look_before_run,
+    save_partial,
     with_command,
     with_noise,
     with_notes,
@@ -96,21 +98,24 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
     began, budget = time.monotonic(), sides[0].request.budget
     for number in range(1, budget.most + 1):
         for place, side in enumerate(sides if number % 2 else tuple(reversed(sides))):
+            run, gpus = f"run {number}{side.name}", machine.gpus_of(side.spec)
             try:
                 if number > 1 or place:
                     cool_down_after_run(side.request, machine, observer)
-                observer.say(f"Run {number}{side.name}")
-                before = look_before_run(side.request, machine.gpus_of(side.spec), observer, f"run {number}{side.name}")
+                observer.say(run.capitalize())
+                before = look_before_run(side.request, gpus, observer, run)
                 with observer.training(f"{side.job.model} {number}{side.name}", side.spec.max_steps) as show:
                     log = side.place.kept(side.planned, f"run{number}.txt")
                     ending = launch.run_in_process(side.spec, module=side.job.module, log=log, on_line=show)
-            except KeyboardInterrupt:
-                return RunError("interrupted; the runs before it are kept")
+            except KeyboardInterrupt:  # outside of `launch.run_in_process`, such as while cooling down
+                ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
             if ending.error is not None or ending.result is None:
-                return ending.error or RunError(f"run {number}{side.name} ended without a result")
+                kept = [side.loaded.path for side in sides if side.loaded is not None]
+                return explained_error(
+                    ending.error, run, kept=kept, partial=save_partial(ending.result, side.place, number)
+                )
             observer.say(run_summary.run_line(ending.result, number))
-            measured = with_noise(ending.result, before, machine.gpus_of(side.spec), f"run {number}{side.name}")
-            _keep(side, measured, f"{stamp}/{number}")
+            _keep(side, with_noise(ending.result, before, gpus, run), f"{stamp}/{number}")
         results = [side.loaded.result for side in sides if side.loaded is not None]
         decision = decide_runs(budget, results, runs=number, began=began)
         if decision.sentence:

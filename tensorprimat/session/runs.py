@@ -69,9 +69,9 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer
         except KeyboardInterrupt:  # outside of `launch.run_in_process`, such as while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
         if ending.error is not None or ending.result is None:
-            error = explained_error(
-                ending.error, run, budget.most, kept=outcome.path, partial=_begun(ending, place, run)
-            )
+            which = f"run {run} of {budget.most}" if budget.most > 1 else None
+            kept = [] if outcome.path is None else [outcome.path]
+            error = explained_error(ending.error, which, kept=kept, partial=save_partial(ending.result, place, run))
             return replace(outcome, error=error, interrupted=ending.interrupted)
         if job.earlier is not None:
             place.check_append(job.earlier, ending.result)
@@ -124,12 +124,15 @@ def cool_down_after_run(request: Request, machine: Machine, observer: Observer) 
         launch.cool_down(seconds, tick)
 
 
-def _begun(ending: launch.Ending, place: Place, run: int) -> str | None:
-    """Save the steps of a failed run; return a phrase on the file, or on why they could not be saved."""
-    if ending.result is None:
+def save_partial(result: Result | None, place: Place, run: int) -> str | None:
+    """Save the steps of a failed run; return a phrase on the file, or on why they could not be saved.
+
+    result: those steps; None if there are none, for which the phrase is None.
+    """
+    if result is None:
         return None
     try:
-        return f"is in {place.save(ending.result, run=run)}"
+        return f"is in {place.save(result, run=run)}"
     except OSError as error:
         return f"could not be kept in {error.filename}: {error.strerror}"
     except RunError as error:
@@ -144,10 +147,11 @@ def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Resu
     with observer.training(f"{job.model} profiled", spec.max_steps) as show:
         log, around = place.kept(planned, "run1.txt"), profiling.profiler_command(profiler, stem)
         ending = launch.run_in_process(spec, module=job.module, log=log, on_line=show, wrapping=around)
-    if ending.result is None or ending.error is not None:
-        error = explained_error(ending.error, 1, 1, kept=None, partial=None)
+    measured = None if ending.result is None else with_provenance(ending.result, profiled=True)
+    if measured is None or ending.error is not None:
+        error = explained_error(ending.error, partial=save_partial(measured, place, 1))
         return ModelOutcome(model=job.model, error=error, interrupted=ending.interrupted)
-    result = with_command(pool([with_provenance(ending.result, profiled=True)]))
+    result = with_command(pool([measured]))
     path = store.write(result, place.kept(result, "profiled.json"))
     for written in sorted(stem.parent.glob(f"{stem.name}*")):
         observer.say(f"Profile: {written}")
@@ -204,15 +208,20 @@ def cooldown_of(request: Request, machine: Machine) -> float:
 
 
 def explained_error(
-    error: TensorPrimatError | None, run: int, runs: int, *, kept: Path | None, partial: str | None
+    error: TensorPrimatError | None,
+    run: str | None = None,
+    *,
+    kept: Sequence[Path] = (),
+    partial: str | None = None,
 ) -> TensorPrimatError:
-    """Return the error of a run with the run's number and the files that contain the measurements.
+    """Return the error of a run with the run's name and the files that contain the measurements.
 
-    kept: file of the runs before it. partial: phrase on the file of the failed run's own steps.
+    run: name of the run, such as "run 2 of 3"; None for the only one. kept: files of the runs before it. partial:
+    phrase on the file of the failed run's own steps.
     """
     cause = error or RunError("the run ended without a result")
-    which = f"run {run} of {runs}: " if runs > 1 else ""
-    finished = f"; the runs before it are in {kept}" if kept else ""
+    which = f"{run}: " if run else ""
+    finished = f"; the runs before it are in {' and '.join(map(str, kept))}" if kept else ""
     begun = f"; its partial result {partial}" if partial else ""
     return type(cause)(f"{which}{cause}{finished}{begun}")
 
