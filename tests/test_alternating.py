@@ -55,6 +55,21 @@ def test_the_steps_of_a_failed_run_are_in_history_and_its_error_names_the_run_an
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("sys.exit(refuse())", 2),
+        ("sys.exit('torch engine: out of data')", 1),
+        ("sys.exit(refuse() if spec.model == 'qwen' else 'torch engine: out of data')", 1),
+    ],
+)
+@pytest.mark.parametrize("pair", [PRECISIONS, ()])
+@pytest.mark.usefixtures("machine")
+def test_a_refused_run_exits_2_and_a_failed_one_1_with_and_without_ab(engine, pair, body, code):  # noqa: F811
+    engine(f"def refuse():\n    print('torch engine: --precision: not here', file=sys.stderr)\n    return 2\n{body}")
+    assert run(*QUICK, "--model", "all", *pair) == code
+
+
 @pytest.mark.usefixtures("machine")
 def test_interleave_means_the_same_as_ab(capsys):
     flags = ("--interleave", "--precision fp32", "--interleave", "--precision bf16")

@@ -19,7 +19,7 @@ from tensorprimat.cli.live import Screen
 from tensorprimat.cli.options import ended_like_ctrl_c
 from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
-from tensorprimat.core.errors import RunError
+from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.engines.cluster import submit
 from tensorprimat.engines.registry import default_engine, log_scripts
@@ -170,10 +170,14 @@ def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) 
         screen.say("\nFiles: " + ", ".join(str(outcome.path) for outcome in done))
         if request.profile is None:  # a profiled run is never compared
             screen.say(f"Next: {_compare_command(request.output)}", style="bold")
-    failed = [outcome.error.exit_code for outcome in outcomes if outcome.error is not None]
-    if failed:
-        return 1 if 1 in failed else 2
-    return 0 if done else 2
+    failed = _exit_code([outcome.error for outcome in outcomes])
+    return failed if failed or done else 2
+
+
+def _exit_code(errors: Sequence[TensorPrimatError | None]) -> int:
+    """Return 1 if a run failed, 2 if all errors are of usage, 0 without an error."""
+    codes = {error.exit_code for error in errors if error is not None}
+    return 1 if 1 in codes else max(codes, default=0)
 
 
 def _compare_command(folder: Path) -> str:
@@ -194,7 +198,7 @@ def alternate(requests: Sequence[Request]) -> int:
     screen = Screen(stderr=first.json)
     machine = detect_platform()
     stamp = store.new_stamp()
-    worst, results = 0, []
+    errors, results = [], []
     for model in first.models:
         sides = sides_of(model, requests, machine, stamp)
         for side in sides:
@@ -206,14 +210,14 @@ def alternate(requests: Sequence[Request]) -> int:
         error = run_in_turn(sides, machine, screen, stamp)
         if error is not None:
             screen.complain(f"{model}: {error}")
-            worst = max(worst, 1)
+        errors.append(error)
         _show_pair(sides, screen)
         results += [side.loaded.result for side in sides if side.loaded is not None]
     if first.dry_run:
         screen.say("Dry run: nothing was trained or written; every check passed")
     if first.json and results:
         print("[" + ",".join(f"\n{store.to_json(result).rstrip()}" for result in results) + "\n]")
-    return worst
+    return _exit_code(errors)
 
 
 def _show_pair(sides: Sequence[AbSide], screen: Screen) -> None:
