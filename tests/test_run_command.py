@@ -398,6 +398,33 @@ def test_ctrl_c_and_sigterm_keep_whole_runs_and_the_steps_of_the_broken_one(fold
     assert (folder / "starts.txt").read_text() == "xx"
 
 
+@pytest.mark.parametrize("request_to_end", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_the_benchmark_of_all_models_also_with_ab(folder, tmp_path, engine, request_to_end):
+    engine(
+        """
+        if nth < 2:
+            write()
+        try:
+            Path(str(nth)).write_text("")
+            time.sleep(60 if nth == 2 else 0)
+        except KeyboardInterrupt:
+            write(complete=False, rows=2)
+            sys.exit(1)
+        """
+    )
+    process = start(folder, tmp_path, "--model", "all", "--ab", "", "--ab", "", *QUICK)
+    wait_for(folder / "2")
+    process.send_signal(request_to_end)
+    shown, _ = process.communicate(timeout=30)
+    assert process.returncode == 1, shown
+    assert not (folder / "3").exists(), "no other model was trained"
+    assert (
+        "llama: run 1b: interrupted; the runs before it are in output/a/benchmark_cpu_llama.json; its partial" in shown
+    )
+    (partial,) = (folder / "output" / "b" / "history").glob("*.json")
+    assert not store.load(partial).complete
+
+
 def test_ctrl_c_while_cooling_down_is_reported_in_one_line_and_loses_nothing(folder, tmp_path):
     process = start(folder, tmp_path, "--model", "llama", "--runs", "2", "--cooldown", "60", *QUICK)
     assert any("Cooling down for 60 s" in line for line in process.stdout)

@@ -21,6 +21,7 @@ from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.folders import DEFAULT_FOLDER
+from tensorprimat.core.result import Result
 from tensorprimat.engines.cluster import submit
 from tensorprimat.engines.registry import default_engine, log_scripts
 from tensorprimat.logs import discover
@@ -198,26 +199,38 @@ def alternate(requests: Sequence[Request]) -> int:
     screen = Screen(stderr=first.json)
     machine = detect_platform()
     stamp = store.new_stamp()
-    errors, results = [], []
-    for model in first.models:
-        sides = sides_of(model, requests, machine, stamp)
-        for side in sides:
-            title = f"CONFIGURATION {side.name.upper()} - {runs.title_of_run(side.spec)} on {machine.label}"
-            screen.say(f"Engine of {side.name}: {side.because}")
-            screen.block(title, runs.rows_at_start(side.spec, side.request, machine))
-        if first.dry_run:
-            continue
-        error = run_in_turn(sides, machine, screen, stamp)
-        if error is not None:
-            screen.complain(f"{model}: {error}")
-        errors.append(error)
-        _show_pair(sides, screen)
-        results += [side.loaded.result for side in sides if side.loaded is not None]
+    outcomes: list[ModelOutcome] = []
+    results: list[Result] = []
+    with ended_like_ctrl_c(signal.SIGTERM, signal.SIGHUP):
+        for model in first.models:
+            sides = sides_of(model, requests, machine, stamp)
+            for side in sides:
+                title = f"CONFIGURATION {side.name.upper()} - {runs.title_of_run(side.spec)} on {machine.label}"
+                screen.say(f"Engine of {side.name}: {side.because}")
+                screen.block(title, runs.rows_at_start(side.spec, side.request, machine))
+            if first.dry_run:
+                continue
+            outcomes.append(_alternate_model(model, sides, machine, screen, stamp))
+            results += [side.loaded.result for side in sides if side.loaded is not None]
+            if outcomes[-1].interrupted:
+                break
     if first.dry_run:
         screen.say("Dry run: nothing was trained or written; every check passed")
     if first.json and results:
         print("[" + ",".join(f"\n{store.to_json(result).rstrip()}" for result in results) + "\n]")
-    return _exit_code(errors)
+    return _exit_code([outcome.error for outcome in outcomes])
+
+
+def _alternate_model(model: str, sides: Sequence[AbSide], machine: Machine, screen: Screen, stamp: str) -> ModelOutcome:
+    """Run the two configurations of a model in turn, print their comparison, and return the outcome."""
+    try:
+        outcome = run_in_turn(sides, machine, screen, stamp)
+    except TensorPrimatError as error:
+        outcome = ModelOutcome(model=model, error=error)
+    if outcome.error is not None:
+        screen.complain(f"{model}: {outcome.error}")
+    _show_pair(sides, screen)
+    return outcome
 
 
 def _show_pair(sides: Sequence[AbSide], screen: Screen) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tensorprimat.analysis.ratios import StatedScatter, compare_groups, ratios
 from tensorprimat.analysis.records import Ratio
 from tensorprimat.analysis.sides import single_side
-from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.store import Loaded
@@ -22,6 +22,7 @@ from tensorprimat.session.budget import BUDGET_CONFIDENCE, Decision, decide_runs
 from tensorprimat.session.observer import Observer
 from tensorprimat.session.plan import Job, Request, check_request, job_of, plan_here
 from tensorprimat.session.runs import (
+    ModelOutcome,
     Place,
     cool_down_after_run,
     explained_error,
@@ -90,12 +91,13 @@ def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: s
     )
 
 
-def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, stamp: str) -> TensorPrimatError | None:
-    """Run a, b, b, a, a, b … until the budget ends it, and save each run as it ends; return an error, if any.
+def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, stamp: str) -> ModelOutcome:
+    """Run a, b, b, a, a, b … until the budget ends it, and save each run as it ends.
 
+    Returns the outcome without a result, which each side has for itself. Raises RunError where one cannot be saved.
     Every second pair has the reverse order, so that a steady drift of the machine cancels over two pairs.
     """
-    began, budget = time.monotonic(), sides[0].request.budget
+    began, budget, outcome = time.monotonic(), sides[0].request.budget, ModelOutcome(model=sides[0].job.model)
     for number in range(1, budget.most + 1):
         for place, side in enumerate(sides if number % 2 else tuple(reversed(sides))):
             run, gpus = f"run {number}{side.name}", machine.gpus_of(side.spec)
@@ -111,9 +113,9 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
                 ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
             if ending.error is not None or ending.result is None:
                 kept = [side.loaded.path for side in sides if side.loaded is not None]
-                return explained_error(
-                    ending.error, run, kept=kept, partial=save_partial(ending.result, side.place, number)
-                )
+                partial = save_partial(ending.result, side.place, number)
+                error = explained_error(ending.error, run, kept=kept, partial=partial)
+                return replace(outcome, error=error, interrupted=ending.interrupted)
             observer.say(run_summary.run_line(ending.result, number))
             _keep(side, with_noise(ending.result, before, gpus, run), f"{stamp}/{number}")
         results = [side.loaded.result for side in sides if side.loaded is not None]
@@ -123,8 +125,8 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
         if decision.done:
             for side in sides:
                 _save(side, decision)
-            return None
-    return None
+            break
+    return outcome
 
 
 def _keep(side: AbSide, result: Result, pair: str) -> None:
