@@ -1,6 +1,7 @@
 """--ab and --target-ci: runs in turn, compared in pairs, and as many as an interval needs."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.summary import summarise
 from tensorprimat.session.budget import Budget, decide_runs, half_width
+from tensorprimat.session.plan import Job
 
 QUICK = ("--engine", "torch", "--steps", "8", "--warmup-steps", "1", "--model", "llama")
 PRECISIONS = ("--ab", "--precision fp32", "--ab", "--precision bf16")
@@ -88,6 +90,22 @@ def test_the_engine_of_each_configuration_is_printed_with_the_reason_once(capsys
 
 
 @pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("flags", "precisions"), [(PRECISIONS, ("fp32", "bf16")), (("--precision", "bf16"), ("bf16",))]
+)
+def test_warnings_about_the_machine_and_the_configuration_are_shown_with_and_without_ab(
+    capsys, monkeypatch, flags, precisions
+):
+    odd = replace(LAPTOP, warnings=("gpu_info: the driver is old",))
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda: odd)
+    monkeypatch.setattr(Job, "advice", lambda job: [f"{job.spec.precision} is slow here"])
+    assert run(*QUICK, *flags, "--dry-run") == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    advice = [f"warning: {precision} is slow here" for precision in precisions]
+    assert shown == ["warning: gpu_info: the driver is old", *advice]
+
+
+@pytest.mark.usefixtures("machine")
 def test_equal_configurations_are_compared_too(capsys):
     assert run(*QUICK, "--runs", "2", "--ab", "", "--ab", "") == 0
     assert "a and b differ in no compared setting; b / a: " in capsys.readouterr().out
@@ -120,6 +138,7 @@ def test_appending_counts_as_another_look(machine):
         (("--ab", "--precision fp32"), "give it twice"),
         (("--ab", "--runs 3", "--ab", ""), "--runs holds for both configurations"),
         ((*PRECISIONS, "--append"), "not with --append"),
+        ((*PRECISIONS, "--shape", "Qwen3-4B"), "--shape: states a fact about a log, and no log is read here"),
         (("--target-ci", "0"), "must be between 0 and 100 %"),
         (("--target-ci", "150%"), "--target-ci 150%: must be between 0 and 100 %"),
         (("--budget-minutes", "0"), "must be more than 0"),

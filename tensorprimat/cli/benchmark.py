@@ -198,6 +198,8 @@ def alternate(requests: Sequence[Request]) -> int:
     first = requests[0]
     screen = Screen(stderr=first.json)
     machine = detect_platform()
+    for warning in machine.warnings:
+        screen.warn(warning)
     stamp = store.new_stamp()
     outcomes: list[ModelOutcome] = []
     results: list[Result] = []
@@ -208,6 +210,8 @@ def alternate(requests: Sequence[Request]) -> int:
                 title = f"CONFIGURATION {side.name.upper()} - {runs.title_of_run(side.spec)} on {machine.label}"
                 screen.say(f"Engine of {side.name}: {side.because}")
                 screen.block(title, runs.rows_at_start(side.spec, side.request, machine))
+                for advice in side.job.advice():
+                    screen.warn(advice)
             if first.dry_run:
                 continue
             outcomes.append(_alternate_model(model, sides, machine, screen, stamp))

@@ -20,7 +20,7 @@ from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append, run_summary
 from tensorprimat.session.budget import BUDGET_CONFIDENCE, Decision, decide_runs
 from tensorprimat.session.observer import Observer
-from tensorprimat.session.plan import Job, Request, check_request, job_of, plan_here
+from tensorprimat.session.plan import Job, Request, check_facts, check_request, job_of, plan_here
 from tensorprimat.session.runs import (
     ModelOutcome,
     Place,
@@ -75,6 +75,7 @@ def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: s
     job = job_of(model, plan.engines[model], searches.get(model), request, seen)
     if job.spec is None:
         raise UsageError("--ab trains both configurations here; give --engine torch, or another that trains")
+    check_facts(request, [job])
     folder = request.output / name
     return AbSide(
         name=name,
