@@ -56,6 +56,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "session/as_rank.py": ("run",),
     "cli/price_options.py": RESULTS,
     "cli/result_file.py": ("run", "extract"),
+    "reports/notices.py": ("compare", "enhance"),
     "reports/survey.py": ("analyze",),
     "core/micro_result.py": ("passes",),
     "core/checks.py": (*LOGS, *RESULTS),

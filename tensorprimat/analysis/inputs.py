@@ -256,7 +256,7 @@ def _stated_price(result: Result, gpu: Gpu | None, prices: Mapping[str, float]) 
     devices = {name: max(1, len(catalogue.variants(name))) for name in meant}
     first, *others = (name for name in meant if devices[name] == min(devices.values()))
     if clash := next((name for name in others if prices[name] != prices[first]), None):
-        both = f"--price {first}={prices[first]:g} and --price {clash}={prices[clash]:g}"
+        both = f"--price {first}={as_stated(prices[first])} and --price {clash}={as_stated(prices[clash])}"
         raise UsageError(f"{both} are prices of one device; leave one out")
     return first
 

@@ -20,7 +20,7 @@ from tensorprimat.core import catalogue, flops, models, regular
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.models import COURSE, Preset
-from tensorprimat.core.quantities import alternatives, to_digits
+from tensorprimat.core.quantities import alternatives, count, to_digits
 from tensorprimat.core.records import LARGEST_COUNT, Count, Figure, Record, RoundedRecord, first_fault
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import TERA
@@ -160,7 +160,7 @@ class CellSpec(Record):
             if value < least:
                 raise UsageError(f"{flag} {value}: must be at least {least}")
             if value > LARGEST_COUNT:
-                raise UsageError(f"{flag} {value}: must be at most {LARGEST_COUNT:,}")
+                raise UsageError(f"{flag} {value}: must be at most {count(LARGEST_COUNT)}")
         if self.preset is None and self.d_model % self.num_heads:
             raise UsageError(f"--num-heads {self.num_heads}: does not divide --d-model {self.d_model}")
         if self.preset is None and (self.d_model // self.num_heads) % 2:

@@ -103,6 +103,8 @@ def other_work(one: Steps, other: Steps) -> dict[str, tuple[int | str, int | str
     """
     for name in ("tokens", *RATES, *_FLOPS):
         mine, theirs = (level_of(_amount(steps, name)) for steps in (one, other))
+        if name in _FLOPS and np.ptp(np.concatenate([steps.column(name) for steps in (one, other)])) == 0:
+            continue  # a constant rate is not computed, so it is not evidence
         if mine is not None and theirs is not None and abs(mine - theirs) > _OTHER_WORK * min(mine, theirs):
             if name == "tokens":
                 return {"tokens_per_step": (int(mine), int(theirs))}
