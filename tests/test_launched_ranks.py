@@ -59,6 +59,12 @@ def test_an_interactive_job_in_which_each_task_would_train_alone_is_refused():
         ((), "--model all: not under torchrun"),
         (("--model", "llama", "--runs", "3"), "--runs 3: not under torchrun"),
         (("--model", "llama", "--engine", "logs"), "--engine logs: not under torchrun"),
+        (("--model", "llama", "--target-ci", "1%"), "--target-ci: not under torchrun"),
+        (("--model", "llama", "--max-runs", "5"), "--max-runs: not under torchrun"),
+        (("--model", "llama", "--budget-minutes", "1"), "--budget-minutes: not under torchrun"),
+        (("--model", "llama", "--cooldown", "5"), "--cooldown: not under torchrun"),
+        (("--model", "llama", "--profile", "torch"), "--profile: not under torchrun"),
+        (("--model", "llama", "--ab", "--precision fp32", "--ab", "--precision bf16"), "--ab: not under torchrun"),
         (("--model", "llama", "--num-gpus", "8"), "--num-gpus 8: torchrun has started 2 processes per node"),
         (("--model", "llama", "--global-batch-size", "6"), "--global-batch-size 6 is not a multiple"),
     ],
@@ -69,6 +75,15 @@ def test_an_option_that_ranks_lack_is_refused_in_one_line(monkeypatch, tmp_path,
         monkeypatch.setenv(name, value)
     assert main(["run", *flags]) == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["passes", "warmup", "sweep"])
+def test_a_measurement_of_one_device_is_refused_in_several_processes(monkeypatch, tmp_path, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert main([command, "--device", "cpu"]) == 2
+    assert "a measurement of one device: not under torchrun" in capsys.readouterr().err
 
 
 def test_lightning_gets_the_number_of_tasks_per_node(monkeypatch):

@@ -194,6 +194,7 @@ def alternate(requests: Sequence[Request]) -> int:
 
     Raises TensorPrimatError where no benchmark can run at all.
     """
+    as_rank.refuse_ranks("--ab")
     check_pair(requests)
     first = requests[0]
     screen = Screen(stderr=first.json)

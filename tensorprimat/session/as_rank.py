@@ -63,6 +63,20 @@ def rank_of(environment: Mapping[str, str]) -> Rank | None:
     )
 
 
+_OF_OUR_PROCESSES = ("cooldown", "target_ci", "max_runs", "budget_minutes", "profile")
+"""Options of `run` that act between its runs, or on the processes that it starts; a rank has neither."""
+
+
+def refuse_ranks(flag: str) -> None:
+    """Raise UsageError, naming a flag, in a process that torchrun or srun has started as a rank."""
+    if place := rank_of(os.environ):
+        raise _refusal(flag, place)
+
+
+def _refusal(flag: str, place: Rank) -> UsageError:
+    return UsageError(f"{flag}: not under {place.launcher}, which starts one training; run without {place.launcher}")
+
+
 def spec_of_rank(request: Request, place: Rank, machine: Machine) -> RunSpec:
     """Return the spec that all ranks train. Raises UsageError for options that one training cannot have."""
     for flag, wrong in (
@@ -72,12 +86,11 @@ def spec_of_rank(request: Request, place: Rank, machine: Machine) -> RunSpec:
         ("--append", request.append),
         ("--dry-run", request.dry_run),
         (f"--executor {request.cluster.executor}", request.cluster.executor != ""),
+        *((f"--{option.replace('_', '-')}", True) for option in _OF_OUR_PROCESSES if option in request.typed),
         *((stated.ALL_FLAGS[fact], True) for fact in request.facts.stated()),
     ):
         if wrong:
-            raise UsageError(
-                f"{flag}: not under {place.launcher}, which starts one training; run without {place.launcher}"
-            )
+            raise _refusal(flag, place)
     per_node, rest = divmod(place.world_size, place.nodes)
     if rest:
         raise UsageError(
