@@ -78,6 +78,17 @@ def test_benchmarks_are_in_the_order_of_time_whatever_their_file_is_called():
     assert [entry.at[:10] for entry in series.entries] == ["2025-11-03", "2025-11-06", "2025-11-09"]
 
 
+def test_benchmarks_of_two_time_zones_are_in_the_order_of_time():
+    moments = ["2026-01-01T15:00:00+00:00", "2026-01-01T23:00:00+09:00", "2026-01-01T14:30:00"]
+    days = [on_day(1, seed=seed, runs=1) for seed in range(3)]
+    results = [
+        day.changed(timestamp=moment, runs=tuple(run.changed(started_at=moment) for run in day.runs))
+        for day, moment in zip(days, moments, strict=True)
+    ]
+    (series,), _ = metric_history(files(results))
+    assert [entry.at for entry in series.entries] == [moments[1], moments[2], moments[0]]
+
+
 def test_the_latest_file_and_its_copy_are_one_benchmark():
     (series,), left_out = metric_history(files([on_day(1), on_day(2), on_day(2)]))
     assert len(series.entries) == 2

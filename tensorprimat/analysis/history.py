@@ -21,6 +21,7 @@ from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import device_label, distinct_labels, paired_model, single_side, usable_results
 from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.moments import seconds_since_1970
 from tensorprimat.core.result import Result
 from tensorprimat.core.steady import NORMAL_MAD, RESOLUTION, SIGNIFICANCE
 from tensorprimat.core.store import Loaded
@@ -57,7 +58,8 @@ def metric_history(loaded: Sequence[Loaded], *, metric: str = METRICS[0]) -> tup
 
     Raises InputError where no result has the metric.
     """
-    ordered = sorted(loaded, key=lambda item: (_moment(item.result) is None, _moment(item.result) or "", item.path))
+    moments = {id(item): seconds_since_1970(_moment(item.result)) for item in loaded}
+    ordered = sorted(loaded, key=lambda item: (moments[id(item)] is None, moments[id(item)] or 0.0, item.path))
     items, warnings = usable_results(ordered)
     unmeasured = [item for item in items if positive_figure(item.result, metric) is None]
     warnings += [f"{item.path.name}: left out because it has no {metric}" for item in unmeasured]

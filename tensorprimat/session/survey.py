@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tensorprimat.core import identity, store
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.moments import seconds_since_1970
 from tensorprimat.core.statements import Statement, check_sides, words_of, words_of_file
 from tensorprimat.core.surveyed import Item, Survey, SurveyedFile
 from tensorprimat.logs import survey
@@ -69,6 +70,11 @@ def _look(item: Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFi
     return survey.survey_item(item, stated, alone=alone).without_steps()
 
 
+def _started(finding: SurveyedFile) -> float:
+    """Return the moment of a result in seconds since 1970; 0 for a file without one."""
+    return seconds_since_1970(finding.result.timestamp if finding.result else None) or 0.0
+
+
 def _save(
     found: Sequence[SurveyedFile], folder: Path, look: Callable[[Item], SurveyedFile]
 ) -> tuple[list[Path], list[str]]:
@@ -83,7 +89,7 @@ def _save(
     saved: set[Path] = set()
     notes: list[str] = []
     for findings in benchmarks.values():
-        ordered = sorted(findings, key=lambda finding: (finding.result and finding.result.timestamp) or "")
+        ordered = sorted(findings, key=_started)
         read = [
             Extracted(logs=(str(finding.path),), result=result)
             for finding in ordered
