@@ -116,8 +116,19 @@ def test_memory_of_one_run_does_not_claim_an_interval(gate):
     assert "the whole interval is within the limit" in markdown.partition("peak memory allocated")[2]
     _, markdown, _ = gate(h100(runs=1), h100(runs=1, seed=1), "--max-memory-increase", "5%")
     row = markdown.partition("peak memory allocated")[2]
-    assert "without an interval because a side has one run" in row
+    assert "without an interval because a side has the peak of one run only" in row
     assert "the whole interval" not in row
+
+
+def test_a_run_without_a_peak_is_counted_where_the_gate_judges_memory(gate):
+    without = h100(runs=1, seed=2)
+    without = summarise(
+        without.changed(steps=without.steps.replace(memory_allocated_bytes=np.nan), memory_metrics=None)
+    )
+    sides = [h100(runs=1), without], [h100(runs=1, seed=3), h100(runs=1, seed=4)]
+    _, markdown, _ = gate(*sides, "--max-memory-increase", "5%")
+    row = markdown.partition("peak memory allocated")[2]
+    assert "because a side has the peak of one run only; 1 run without a peak left out" in row
 
 
 def test_kinds_of_memory_are_never_mixed(gate):

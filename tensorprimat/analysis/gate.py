@@ -30,7 +30,7 @@ from tensorprimat.analysis.records import Fairness
 from tensorprimat.analysis.sides import Group, gather, paired_model, usable_results
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.quantities import count, spelled_metric, stated_share
+from tensorprimat.core.quantities import count, counted, spelled_metric, stated_share
 from tensorprimat.core.result import MEMORY_KINDS, Result
 from tensorprimat.core.store import Loaded
 
@@ -257,6 +257,7 @@ def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -
         )  # fmt: skip
     what = f"peak {kind.replace('_', ' ')}"
     below, above = ([peak for run in group.runs if (peak := _peak(run, kind))] for group in pair.groups)
+    lacking = sum(len(group.runs) for group in pair.groups) - len(below) - len(above)
     if min(len(below), len(above)) > 1:
         log = stats.welch_log_ratio(stats.of_runs(above), stats.of_runs(below))
         half = log.half_width(assumed.confidence)
@@ -265,13 +266,15 @@ def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -
         passed = "the whole interval is within the limit"
     else:
         change = low = high = max(above) / max(below) - 1
-        passed = "within the limit, without an interval because a side has one run"
+        passed = "within the limit, without an interval because a side has the peak of one run only"
     status: Status = "fail" if low > limit else "pass" if high <= limit else "undecided"
     sentence = {
         "fail": "the candidate needs more than the limit allows",
         "pass": passed,
         "undecided": "the interval contains the limit",
     }[status]
+    if lacking:
+        sentence += f"; {counted(lacking, 'run')} without a peak left out"
     return Check(
         model=model, what=what, status=status, change=change, low=low, high=high, limit=limit, sentence=sentence
     )
