@@ -10,6 +10,7 @@ from job_logs import Job
 from table_logs import ALL_JOBS
 
 from tensorprimat import logs
+from tensorprimat.core.summary import pool
 
 DUMPED_FIRST = {
     "nanotron": ["tokens=TokensArgs(sequence_length={length}, train_steps=9,", " batch_accumulation_per_replica=1,"],
@@ -52,3 +53,15 @@ def test_a_slow_row_of_a_log_that_has_only_rates_is_named(read_text: Any) -> Non
     ]
     warnings = read_text("\n".join(rows) + "\n").warnings
     assert "steps: 1 slow row of unknown cause is included: step 21 ran at 0.033 of the median rate" in warnings
+
+
+def test_a_slow_row_of_one_of_several_runs_names_the_run(read_text: Any) -> None:
+    rows = [
+        f"Step {n} | loss:1.9 lr:2e-05 tokens_per_second_per_gpu:{500.0 if n == 21 else 15000.0 + n} "
+        for n in range(1, 41)
+    ]
+    warnings = pool(
+        [read_text("\n".join(rows) + "\n"), read_text("\n".join(rows).replace("500.0", "600.0") + "\n")]
+    ).warnings
+    slow = [warning for warning in warnings if "slow row" in warning]
+    assert [warning.partition(" 1 slow row")[0] for warning in slow] == ["steps: run 1:", "steps: run 2:"]

@@ -54,10 +54,10 @@ def command(
     """Read training logs of any known framework into result files that can be compared.
 
     Batch, sequence length, GPUs, parallel sizes and precision come from the log; flags add missing values, or override
-    the log with a warning. If a log holds several trainings (tee -a, a requeued job, a resume), the longest and those
-    that resume it are measured, with their own settings; the others are listed. The result is written to
-    DIR/benchmark_{cuda,rocm,cpu,unknown}_MODEL.json and kept in DIR/history; a summary goes to stderr, the name of the
-    file to stdout.
+    the log with a warning. If a log holds several trainings (tee -a, a requeued job, a resume), the one with the most
+    steps is measured; trainings of equal settings that resume one another count as one. The others are listed. The
+    result is written to DIR/benchmark_{cuda,rocm,cpu,unknown}_MODEL.json and kept in DIR/history; a summary goes to
+    stderr, the name of the file to stdout.
 
     \b
     Examples:

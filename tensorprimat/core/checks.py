@@ -348,13 +348,13 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
     seconds = result.steps.column("seconds")
     warnings = []
     for selection in selections:
+        where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
         if not result.steps.has("seconds"):
-            warnings += _slow_rates(result, selection)
+            warnings += _slow_rates(result, selection, where)
             continue
         rows = selection.rows[find_outliers(seconds[selection.rows])]
         if not len(rows):
             continue
-        where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
         worst = sorted(rows[np.argsort(-seconds[rows])][:NAMED_OUTLIERS].tolist())
         named = ", ".join(f"{_called(result, row)} took {quantities.seconds(seconds[row])}" for row in worst)
         more = f" and {len(rows) - len(worst)} more" if len(rows) > len(worst) else ""
@@ -368,8 +368,11 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
     return warnings
 
 
-def _slow_rates(result: Result, selection: Selection) -> list[str]:
-    """Return a warning about unexplained slow rows of a log that has rates and no times."""
+def _slow_rates(result: Result, selection: Selection, where: str) -> list[str]:
+    """Return a warning about unexplained slow rows of a log that has rates and no times.
+
+    where: "run 2: " for one of several runs, else "".
+    """
     name = next((name for name in RATES if result.steps.has(name)), None)
     if name is None:
         return []
@@ -383,8 +386,9 @@ def _slow_rates(result: Result, selection: Selection) -> list[str]:
     if not len(rows):
         return []
     worst = int(rows[rates[rows].argmin()])
+    verb = "is" if len(rows) == 1 else "are"
     return [
-        f"steps: {counted(len(rows), 'slow row')} of unknown cause {'is' if len(rows) == 1 else 'are'} included: "
+        f"steps: {where}{counted(len(rows), 'slow row')} of unknown cause {verb} included: "
         f"{_called(result, worst)} ran at {significant(rates[worst] / usual, 2)} of the median rate"
     ]
 
