@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,6 +139,19 @@ def test_a_total_of_tokens_that_goes_back_begins_a_training_with_work_of_its_own
     assert result.performance_metrics.tokens_per_step == first.batch * first.length
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(first.seconds, rel=0.004)
     assert any("tokens_per_step" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize(
+    ("batches", "told"),
+    [((8, 4), "falls from 8 to 4"), ((4, 8), "grows from 4 to 8"), ((8, 4, 8), "varies between 4 and 8")],
+)
+def test_a_batch_that_changes_in_a_document_is_reported_with_its_direction(
+    tmp_path: Path, batches: tuple[int, ...], told: str
+) -> None:
+    every = [batch for batch in batches for _ in range(20)]
+    rows = [{"_step": n, "step_time_s": 1.0, "global_batch_size": batch} for n, batch in enumerate(every, start=1)]
+    (tmp_path / "history.json").write_text(json.dumps(rows))
+    assert f"global_batch_size: {told} in the log" in logs.read(tmp_path / "history.json").warnings
 
 
 def test_tokens_of_samples_that_differ_in_length_are_not_added_up(tmp_path: Path) -> None:

@@ -129,6 +129,11 @@ def test_hparams_next_to_the_events_give_model_batch_and_platform(tmp_path):
     assert result.provenance.assumed["platform"] == "argument gpu of the event files"
 
 
+def test_of_two_sections_of_hparams_that_state_a_setting_the_first_counts(tmp_path):
+    (tmp_path / "hparams.yaml").write_text("data: {seq_length: 2048}\nval: {seq_length: 512}\n")
+    assert logs.read(nemo_events(tmp_path)).training_config.sequence_length == 2048
+
+
 @pytest.mark.parametrize("text", ["{unclosed: [", "&a [*a]", "[" * 50_000, "a: &a {b: &b {c: *a}}", "just words"])
 def test_a_broken_hparams_file_is_ignored(tmp_path, text):
     (tmp_path / "hparams.yaml").write_text(text)

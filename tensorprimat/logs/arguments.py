@@ -25,11 +25,13 @@ MOST_TEXTS = 10_000  # settings
 
 def add_texts(items: Iterable[tuple[str, Any]], texts: dict[str, str]) -> None:
     """Add settings to texts by the last part of their names, sections included; of equal names the first counts."""
-    waiting = list(items)
+    waiting, seen = list(items), set[int]()
     while waiting and len(texts) < MOST_TEXTS:
         name, value = waiting.pop(0)
         if isinstance(value, dict):
-            waiting += value.items()
+            if id(value) not in seen:  # aliases of YAML may repeat a section without end
+                seen.add(id(value))
+                waiting += value.items()
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
             texts.setdefault(str(name).split(".")[-1], str(value))
 

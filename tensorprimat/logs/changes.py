@@ -166,11 +166,20 @@ def _shifts(work: np.ndarray) -> list[int]:
     return found
 
 
+def of_batch(samples: np.ndarray) -> str:
+    """Return the warning about a batch that changes. samples: the batches of the rows in their order, all known."""
+    grown = np.diff(samples)
+    if (grown >= 0).all() or (grown <= 0).all():
+        verb = "grows" if samples[-1] > samples[0] else "falls"
+        return f"global_batch_size: {verb} from {count(samples[0])} to {count(samples[-1])} in the log"
+    return f"global_batch_size: varies between {count(samples.min())} and {count(samples.max())} in the log"
+
+
 def of_speed(steps: Steps) -> Iterator[str]:
     """Yield warnings about a batch or tokens of a step that change, and about the first change of pace."""
     samples = steps.column("samples")[np.isfinite(steps.column("samples"))]
     if len(samples) and (samples != samples[0]).any():
-        yield f"global_batch_size: grows from {count(samples.min())} to {count(samples.max())} in the log"
+        yield of_batch(samples)
     elif steps.has("tokens") and not len(samples):
         for row, _ in _other_tokens(steps.column("tokens")):
             step = int(steps.column("index")[row])

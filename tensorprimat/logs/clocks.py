@@ -187,7 +187,7 @@ def pauses(steps: Steps) -> list[tuple[int, str]]:
     """Return (line, reason) of those rows of `steps_between` that follow a pause."""
     segment, index, line = (steps.column(name) for name in ("segment", "index", "line"))
     behind = np.flatnonzero((np.diff(segment) > 0) & (np.diff(index) > 0)) + 1
-    return [(int(line[row]), "a pause between rows that is far longer than all others") for row in behind]
+    return [(int(line[row]), "a pause between rows that is far longer than the usual gap") for row in behind]
 
 
 def _between_pauses(marks: Sequence[TimeMark]) -> Iterator[Sequence[TimeMark]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
-from tensorprimat.logs import event_records, files, maxtext, metric_columns, metrics, torchtitan
+from tensorprimat.logs import arguments, event_records, files, maxtext, metric_columns, metrics, torchtitan
 from tensorprimat.logs.fields import iso, with_intervals
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
@@ -158,14 +158,5 @@ def _collect_hparams(log: Log, texts: dict[str, str]) -> None:
         document = yaml.safe_load(regular.content(path, most_bytes=LARGEST_HPARAMS).decode(errors="replace"))
     except (InputError, ValueError, yaml.YAMLError, RecursionError):
         return
-    waiting, seen = [document], set()
-    while waiting:
-        level = waiting.pop()
-        if not isinstance(level, dict) or id(level) in seen:  # aliases may repeat a section without end
-            continue
-        seen.add(id(level))
-        for name, value in level.items():
-            if isinstance(value, dict):
-                waiting.append(value)
-            elif isinstance(value, (str, int)) and not isinstance(value, bool):
-                texts.setdefault(str(name), str(value))
+    if isinstance(document, dict):
+        arguments.add_texts(document.items(), texts)

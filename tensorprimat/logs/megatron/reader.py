@@ -20,7 +20,7 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
 from tensorprimat.core.units import GB
-from tensorprimat.logs import files, parallel
+from tensorprimat.logs import changes, files, parallel
 from tensorprimat.logs.fields import iso
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.megatron import bridge as megatron_bridge
@@ -257,7 +257,7 @@ def _take_work(fields: dict[str, FloatArray], config: dict[str, Any], warnings: 
         config["global_batch_size"] = int(known[-1])
         if (known != known[0]).any():
             fields["samples"] = samples
-            warnings.append(f"global_batch_size: grows from {count(known.min())} to {count(known.max())} in the log")
+            warnings.append(changes.of_batch(known))
     length = fields.pop("sequence_length", None)
     if length is not None and np.isfinite(length).any():
         known = length[np.isfinite(length)]
