@@ -10,6 +10,7 @@ from plausible import result
 from tensorprimat.analysis.history import metric_history
 from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.provenance import Source
 from tensorprimat.core.store import Loaded, to_json
 
 
@@ -93,6 +94,18 @@ def test_the_latest_file_and_its_copy_are_one_benchmark():
     (series,), left_out = metric_history(files([on_day(1), on_day(2), on_day(2)]))
     assert len(series.entries) == 2
     assert len(left_out) == 1
+
+
+def test_a_result_of_a_log_without_dates_and_its_copy_are_one_benchmark():
+    log = Source(file="a.log", size_bytes=9, sha256="0" * 64)
+    undated = on_day(1).changed(timestamp=None)
+    undated = undated.changed(
+        runs=tuple(run.changed(started_at=None) for run in undated.runs),
+        provenance=undated.provenance.changed(sources=(log,)),
+    )
+    other = undated.changed(provenance=undated.provenance.changed(sources=(log.changed(sha256="1" * 64),)))
+    (series,), left_out = metric_history(files([undated, undated, other]))
+    assert (len(series.entries), len(left_out)) == (2, 1)
 
 
 def test_configurations_and_models_are_series_of_their_own_but_versions_are_not():

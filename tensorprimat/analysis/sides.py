@@ -18,6 +18,7 @@ from tensorprimat.core.identity import (
     differing_fields,
     other_speed,
     paces,
+    share_a_log,
     signature,
     stated_by_some,
 )
@@ -129,9 +130,9 @@ def _unfinished(result: Result) -> str:
 
 
 def _without_known_runs(result: Result, seen: dict[Hashable, list[Result]], side: str | None) -> Result | None:
-    """Return the result without runs seen before on its side: same device, configuration, start and step times.
+    """Return the result without runs seen before on its side, and add its runs to `seen`.
 
-    Adds to `seen`.
+    These have the same device, configuration and step times, and the same start or, without one, the same log.
 
     None where no run is left. A latest file and its copy in history hold the same runs: counted twice, they would make
     the interval too narrow.
@@ -143,7 +144,9 @@ def _without_known_runs(result: Result, seen: dict[Hashable, list[Result]], side
     for run, start in started.items():
         times = times_and_rates[:, column == run].tobytes()
         alike = seen.setdefault((side, result.gpu_info.device_name, start, times), [])
-        if start is None or not times or all(signature(result) != signature(other) for other in alike):
+        of_work = [other for other in alike if signature(result) == signature(other)]
+        known = of_work if start is not None else [other for other in of_work if share_a_log(result, other)]
+        if not times or not known:
             fresh.append(run)
             alike.append(result)
     if not fresh:

@@ -313,10 +313,11 @@ def same_run(one: Result, other: Result) -> bool:
 
 def share_a_run(one: Result, other: Result) -> bool:
     """Return True if two results were read from the same log, or contain the same steps."""
-    return _share_a_log(one, other) or same_run(one, other)
+    return share_a_log(one, other) or same_run(one, other)
 
 
-def _share_a_log(one: Result, other: Result) -> bool:
+def share_a_log(one: Result, other: Result) -> bool:
+    """Return True if two results were read from the same log, by its hash."""
     ours, theirs = ({source.sha256 for source in result.provenance.sources} - {None} for result in (one, other))
     return bool(ours & theirs)
 
@@ -343,7 +344,7 @@ def _within(one: Steps, other: Steps, name: str) -> bool:
 
 def continues(later: Result, earlier: Result) -> bool:
     """Return True if a log is the one that an earlier result was read from, as it was or grown since."""
-    if _share_a_log(later, earlier):
+    if share_a_log(later, earlier):
         return True
     names = [{source.file for source in result.provenance.sources} for result in (later, earlier)]
     if not names[0] & names[1]:
