@@ -6,7 +6,8 @@ The levels are in `analysis/levels`, the fields in `core/identity`:
     same_work            model shape, trainable parameters, sequence length and global batch are equal
     same_work_per_token  the same except for the global batch: throughput can be compared, loss over steps cannot
     same_task            both trained to one quality target (MLPerf)
-    not_comparable       different work, a unit that cannot be normalised, or an impossible figure
+    not_comparable       different work, a unit that cannot be normalised, or an impossible figure (`ratios` adds rates
+                         that differ by a factor of more than a million)
 
 If a side does not state its model shape, the shape of the known model that its name means is assumed. If a side does
 not state its trainable parameters, all are assumed to train unless something hints at LoRA or freezing. The sentence

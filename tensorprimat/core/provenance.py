@@ -26,7 +26,8 @@ class Audit(RoundedRecord):
     explained_by: tuple[str, ...] = ()
     """Causes of the difference, each with its seconds: "start-up 212 s"."""
     unexplained_seconds: Figure = None
-    """Seconds without an explanation, beyond rounding; negative where the clock counts less than the rows."""
+    """Seconds without an explanation, beyond rounding: those of the clock minus those of the rows, so it is negative if
+    the rows have more."""
 
     @field_validator("clock")
     @classmethod
@@ -103,8 +104,8 @@ class Provenance(Record):
     tool_version: str | None = None
     """Version of TensorPrimat."""
     looks: int = Field(default=1, ge=1, le=LARGEST_COUNT)
-    """Number of times at which a verdict could be read while runs were added (`--append`, `--target-ci`), the present
-    one included."""
+    """Number of times that the user could look at a verdict while runs were added (`--append`, `--target-ci`), this
+    time included. Each further look needs a higher confidence for a verdict."""
     profiled: bool = False
     """True if a profiler slowed this run down; such a run never enters a comparison."""
     citations: dict[str, str] = Field(default_factory=dict)

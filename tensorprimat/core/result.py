@@ -347,7 +347,7 @@ class Run(RoundedRecord):
     tokens_per_second_per_gpu: Figure = None
     samples_per_second: Figure = None
     settled: bool | None = None
-    """True if the step times of all runs together reached a stable level; None without steps."""
+    """True if the step times reached a stable level, judged over all runs of the result; None without steps."""
     drift: Figure = None
     """Relative amount by which the average may deviate from the level after warm-up; 0 where no drift shows."""
     final_loss: Figure = None
