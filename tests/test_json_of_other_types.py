@@ -1,4 +1,4 @@
-"""JSON with a value of another type than its writer's is read or refused in every format, never an internal error."""
+"""JSON with a value of another type than its writer's is read or refused by every reader, never an internal error."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import preflights
 import pytest
 from mlperf_journal import Journal
 from test_envelopes import ENVELOPES, PLAIN
@@ -22,11 +24,13 @@ from test_metrics_table import automodel
 from test_mlperf_log import step_times
 from test_notebooks import ROWS as PRINTED
 from test_notebooks import notebook
+from test_passes import spec
 from test_wandb_run import CALLS, CONFIG_FIELD, FILES, HISTORY_FIELD, RUN_FIELD, SETTINGS, items, message
 
 from tensorprimat import logs
-from tensorprimat.core import store
-from tensorprimat.core.errors import InternalError, NoFormatError, TensorPrimatError
+from tensorprimat.core import micro_result, mlperf_library, preflight, store
+from tensorprimat.core.errors import InputError, InternalError, NoFormatError, TensorPrimatError
+from tensorprimat.core.micro_result import MicroResult
 
 HUGE = "a whole number of more digits than Python converts"
 OTHERS = (
@@ -189,12 +193,20 @@ def test_a_value_of_another_type_is_read_or_refused_and_fails_no_reader(tmp_path
     path.parent.mkdir(exist_ok=True)
     if written.log is not None:
         log.write_text(written.log)
-    every = list(product(places(list(written.documents)), OTHERS))
-    for place, other in random.Random(name).sample(every, min(MOST_TRIED, len(every))):
-        content = written.file(replaced(list(written.documents), place, other))
-        raw = content if isinstance(content, bytes) else content.encode()
-        path.write_bytes(raw.replace(json.dumps(HUGE).encode(), b"9" * 5000))
+    for place, other in tried(written.documents, name):
+        write(path, written.file(replaced(list(written.documents), place, other)))
         assert not isinstance(error_of(log, written.format), InternalError), (place, other)
+
+
+def tried(documents: Sequence[Any], name: str) -> list[tuple[Place, Any]]:
+    """Return (place, value to put there) of the documents, at most MOST_TRIED of them."""
+    every = list(product(places(list(documents)), OTHERS))
+    return random.Random(name).sample(every, min(MOST_TRIED, len(every)))
+
+
+def write(path: Path, content: str | bytes) -> None:
+    raw = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(raw.replace(json.dumps(HUGE).encode(), b"9" * 5000))
 
 
 def error_of(log: Path, format: str) -> TensorPrimatError | None:
@@ -208,3 +220,27 @@ def error_of(log: Path, format: str) -> TensorPrimatError | None:
             return error
         return None
     return None
+
+
+CELL = MicroResult(**spec().model_dump(exclude={"forward_only", "num_parameters"}), trial_times_ms=(10.0, 12.0))
+LIBRARY = mlperf_library.bundled()
+OWN = {
+    "cell": (micro_result.load, [json.loads(CELL.model_dump_json())], of_one),
+    "preflight": (preflight.load, [json.loads(preflights.made().model_dump_json())], of_one),
+    "MLPerf library": (
+        lambda path: mlperf_library.dump(mlperf_library.load(path)),
+        parsed(mlperf_library.dump(replace(LIBRARY, entries=LIBRARY.entries[:3]))),
+        in_lines,
+    ),
+}
+"""File of this program → its reader, its documents, and the way in which it contains them."""
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_value_of_another_type_in_a_file_of_this_program_is_read_or_refused(tmp_path: Path, name: str) -> None:
+    read, documents, file = OWN[name]
+    path = tmp_path / "a.json"
+    for place, other in tried(documents, name):
+        write(path, file(replaced(documents, place, other)))
+        with suppress(InputError):
+            read(path)

@@ -343,5 +343,5 @@ def parsed(content: bytes, path: Path) -> Any:
         raise InputError("not text: a cell is a JSON file", path=path) from None
     except json.JSONDecodeError as error:
         raise InputError(f"invalid JSON: {error.msg}", path=path, line=error.lineno) from None
-    except RecursionError:
-        raise InputError("JSON that is nested too deeply", path=path) from None
+    except (RecursionError, ValueError) as error:  # nested thousands deep, or a number of thousands of digits
+        raise InputError(f"JSON that cannot be read: {error}", path=path) from None

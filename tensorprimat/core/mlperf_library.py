@@ -131,6 +131,9 @@ def parse_library(text: str, *, name: Path | str) -> Library:
             path=name,
             remedy="write it again with tprimat mlperf import",
         )
+    sources = head.get("sources") or []
+    if not (isinstance(sources, list) and all(isinstance(source, dict) for source in sources)):
+        raise InputError("the sources of a library of MLPerf results are a list of objects", path=name, line=1)
     entries = []
     for number, line in enumerate(lines[1:], start=2):
         document = _document(line, name, number)
@@ -140,7 +143,7 @@ def parse_library(text: str, *, name: Path | str) -> Library:
             raise InputError(
                 f"not an entry of a library of MLPerf results ({type(error).__name__}: {error})", path=name, line=number
             ) from error
-    return Library(entries=tuple(entries), sources=tuple(head.get("sources") or ()))
+    return Library(entries=tuple(entries), sources=tuple(sources))
 
 
 def _document(line: str, name: Path | str, number: int) -> dict[str, Any]:
