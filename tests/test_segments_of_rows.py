@@ -8,12 +8,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from job_logs import JOBS
 from table_logs import ALL_JOBS
 from test_segments import LONG, OTHER, Reader, assert_figures_of, read  # noqa: F401  # fixtures
 
 from tensorprimat import logs
+from tensorprimat.core.steps import Steps
+from tensorprimat.logs import changes
 
 
 def test_another_amount_of_work_is_found_although_the_printed_rates_are_equal(read: Reader) -> None:
@@ -161,3 +164,10 @@ def test_tokens_of_samples_that_differ_in_length_are_not_added_up(tmp_path: Path
     result = logs.read(path)
     assert not result.steps.has("tokens")
     assert len(result.provenance.segments) <= 1
+
+
+def test_trainings_without_rows_or_with_rates_alone_are_of_no_other_work() -> None:
+    alone = Steps({"index": np.arange(4), "reported_mfu": np.full(4, 0.4), "seconds": np.full(4, 2.0)})
+    for steps in (Steps({}), alone, alone.replace(reported_mfu=np.nan)):
+        assert changes.other_work(steps, Steps({})) == changes.other_work(Steps({}), steps) == {}
+        assert changes.other_work(steps, alone.replace(seconds=1.0)) == {}

@@ -103,13 +103,15 @@ def other_work(one: Steps, other: Steps) -> dict[str, tuple[int | str, int | str
     """
     for name in ("tokens", *RATES, *_FLOPS):
         mine, theirs = (level_of(_amount(steps, name)) for steps in (one, other))
-        if name in _FLOPS and np.ptp(np.concatenate([steps.column(name) for steps in (one, other)])) == 0:
+        if mine is None or theirs is None or abs(mine - theirs) <= _OTHER_WORK * min(mine, theirs):
+            continue
+        if name == "tokens":
+            return {"tokens_per_step": (int(mine), int(theirs))}
+        printed = np.concatenate([steps.column(name) for steps in (one, other)])
+        if name in _FLOPS and np.ptp(printed[np.isfinite(printed)]) == 0:
             continue  # a constant rate is not computed, so it is not evidence
-        if mine is not None and theirs is not None and abs(mine - theirs) > _OTHER_WORK * min(mine, theirs):
-            if name == "tokens":
-                return {"tokens_per_step": (int(mine), int(theirs))}
-            shown = count if min(mine, theirs) >= MANY else significant
-            return {f"{name} × seconds": (shown(mine), shown(theirs))}
+        shown = count if min(mine, theirs) >= MANY else significant
+        return {f"{name} × seconds": (shown(mine), shown(theirs))}
     return {}
 
 
