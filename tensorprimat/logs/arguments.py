@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,13 +26,13 @@ MOST_TEXTS = 10_000  # settings
 
 def add_texts(items: Iterable[tuple[str, Any]], texts: dict[str, str]) -> None:
     """Add settings to texts by the last part of their names, sections included; of equal names the first counts."""
-    waiting, seen = list(items), set[int]()
+    waiting, seen = deque(items), set[int]()
     while waiting and len(texts) < MOST_TEXTS:
-        name, value = waiting.pop(0)
+        name, value = waiting.popleft()
         if isinstance(value, dict):
             if id(value) not in seen:  # aliases of YAML may repeat a section without end
                 seen.add(id(value))
-                waiting += value.items()
+                waiting.extend(value.items())
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
             texts.setdefault(str(name).split(".")[-1], str(value))
 
