@@ -210,6 +210,29 @@ NOT_SHOWN_BY_SCRIPTS = {
 }
 
 
+JOINED = re.compile(r"""(["']) (and|or) \1\.join\(""")
+"""A join that writes "a and b and c": `listed` and `alternatives` of core/quantities write "a, b and c"."""
+JOINED_ON_PURPOSE = {
+    ("core/quantities.py", "and"), ("core/quantities.py", "or"),
+    ("core/catalogue.py", "or"), ("core/stated.py", "or"),  # names and sizes of GPUs: few, and a comma may be in them
+    ("engines/torch/attention.py", "and"), ("engines/torch/observed.py", "and"),  # a value of a result, split again
+}  # fmt: skip
+
+
+def joins(package: Path) -> set[tuple[str, str]]:
+    return {
+        (path.relative_to(package).as_posix(), match[2])
+        for path in sorted(package.rglob("*.py"))
+        for match in JOINED.finditer(path.read_text())
+    }
+
+
+def test_only_quantities_writes_an_enumeration(tmp_path):
+    assert joins(ROOT / "tensorprimat") == JOINED_ON_PURPOSE
+    (tmp_path / "planted.py").write_text("text = ' and '.join(names)")
+    assert joins(tmp_path) == {("planted.py", "and")}
+
+
 def test_scripts_take_the_digits_of_numbers_from_quantities():
     found = {
         match[0]

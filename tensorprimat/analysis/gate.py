@@ -30,7 +30,7 @@ from tensorprimat.analysis.records import Fairness
 from tensorprimat.analysis.sides import Group, gather, paired_model, usable_results
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.quantities import count, counted, spelled_metric, stated_share
+from tensorprimat.core.quantities import count, counted, listed, spelled_metric, stated_share
 from tensorprimat.core.result import MEMORY_KINDS, Result
 from tensorprimat.core.store import Loaded
 
@@ -138,7 +138,7 @@ def _on_condition(check: Check, fairness: Fairness) -> Check:
     """Change a passed check to undecided, because a side does not state a setting that must match."""
     if check.status != "pass":
         return check
-    settings = " and ".join(fairness.conditions)
+    settings = listed(fairness.conditions)
     shape = f"give {RATE_FLAGS['shape']}, or " if fairness.conditions == ("model shape",) else ""
     remedy = f"{shape}use --accept {fairness.verdict} to assume that both sides are equal"
     return replace(check, status="undecided", sentence=f"{check.sentence}, but the {settings} may differ; {remedy}")

@@ -23,7 +23,7 @@ from tensorprimat.core.catalogue import Published, find_gpu
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry, Library, bundled
 from tensorprimat.core.provenance import Provenance
-from tensorprimat.core.quantities import percent
+from tensorprimat.core.quantities import alternatives, percent
 from tensorprimat.core.quantities import rate as numeral
 from tensorprimat.core.result import GpuInfo, Model, ModelShape, PerformanceMetrics, Result, TrainingConfig
 
@@ -135,7 +135,7 @@ def choose_baselines(library: Library, choice: EntryChoice, parts: Sequence[str]
         found = tuple(one for one in found if any(part.casefold() in one.name.casefold() for part in parts))
     if not found:
         remedy = "`tprimat mlperf list --published` prints all names"
-        raise UsageError(f"{' or '.join(parts)}: no baseline has this in its name; {remedy}")
+        raise UsageError(f"{alternatives(parts)}: no baseline has this in its name; {remedy}")
     return found
 
 

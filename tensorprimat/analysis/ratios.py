@@ -24,7 +24,7 @@ from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core import identity
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import as_stated, decimals_of_ratio, significant, stated_share, times
+from tensorprimat.core.quantities import as_stated, decimals_of_ratio, listed, significant, stated_share, times
 
 PRIMARY = "tokens_per_second_per_gpu"
 
@@ -201,7 +201,7 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
     corrected = [f"as one of {family} comparisons (Holm)"] if family > 1 else []
     corrected += [f"because runs were added and this is look {look_of(pair)} at them"] if look_of(pair) > 1 else []
     if corrected:
-        rests_on += f", widened {' and '.join(corrected)}"
+        rests_on += f", widened {listed(corrected)}"
     estimate = replace(
         found.estimate,
         value=math.exp(pair.log.log),

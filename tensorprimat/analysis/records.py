@@ -11,6 +11,7 @@ from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.explained import Explained
+from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.terms import Term
 
@@ -104,7 +105,7 @@ class Fairness:
     @property
     def title(self) -> str:
         """Return the level for a badge or a cell, with its condition."""
-        return f"{self.level.title}, if {' and '.join(self.conditions)} match" if self.conditions else self.level.title
+        return f"{self.level.title}, if {listed(self.conditions)} match" if self.conditions else self.level.title
 
 
 @dataclass(frozen=True, kw_only=True)

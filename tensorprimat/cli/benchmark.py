@@ -21,6 +21,7 @@ from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.folders import DEFAULT_FOLDER
+from tensorprimat.core.quantities import alternatives, listed
 from tensorprimat.core.result import Result
 from tensorprimat.engines.cluster import submit
 from tensorprimat.engines.registry import default_engine, log_scripts
@@ -109,8 +110,8 @@ def _say_log(model: str, search: discover.Search, screen: Screen) -> None:
     screen.say(f"  searched: ${variable}; {names}; in {', '.join(folders) or 'no folder'}")
     for other in search.others:
         screen.say(f"  not used: {other}")
-    scripts = " or ".join(log_scripts(model))
-    make = f"make one with {scripts}, " if scripts else ""
+    scripts = log_scripts(model)
+    make = f"make one with {alternatives(scripts)}, " if scripts else ""
     screen.say(
         f"  remedies: set {model.upper()}_LOG=/path/to/its.log, copy the log here as training_{model}.log, "
         f"{make}or train here with --engine torch"
@@ -139,7 +140,7 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
         return 2
     without = [job.model for job in jobs if not job.engine]
     passed = "every check but those of packages passed" if request.is_for_another_machine else "every check passed"
-    checked = f"no log for {' and '.join(without)}" if without else passed
+    checked = f"no log for {listed(without)}" if without else passed
     screen.say(f"Dry run: nothing was trained, read or written{'' if worst else f'; {checked}'}")
     return worst
 

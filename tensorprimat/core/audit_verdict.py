@@ -14,7 +14,7 @@ from tensorprimat.core.audit import AFTER_LAST_ROW, AuditFinding
 from tensorprimat.core.audit_rows import CHECKPOINT, EVALUATION, START_UP, WARNED
 from tensorprimat.core.clocks import DATES
 from tensorprimat.core.provenance import Audit
-from tensorprimat.core.quantities import count, fixed, percent, short_seconds
+from tensorprimat.core.quantities import count, fixed, listed, percent, short_seconds
 from tensorprimat.core.result import Result
 
 REFUSED = 0.20
@@ -115,7 +115,7 @@ def _contradiction(finding: AuditFinding) -> str:
         )
     if finding.rows_steps > finding.steps * (1 + WARNED):
         return f"the rows add up to {count(finding.rows_steps)} steps, but the log itself counts {count(finding.steps)}"
-    known = " and ".join(_explanation(what, seconds) for what, seconds in (*finding.taken_out, *finding.explained))
+    known = listed([_explanation(*share) for share in (*finding.taken_out, *finding.explained)])
     left = finding.seconds - sum(seconds for _, seconds in finding.explained)
     taken, left_over = different_seconds(finding.expected, left)
     return (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorprimat.core import catalogue, flops, quantities
-from tensorprimat.core.quantities import as_stated, count, counted, digits_of, fixed, significant
+from tensorprimat.core.quantities import alternatives, as_stated, count, counted, digits_of, fixed, listed, significant
 from tensorprimat.core.result import Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
@@ -48,7 +48,7 @@ def _unknown_figures(result: Result) -> list[str]:
         if config.global_batch_size is None and performance.samples_per_second is None:
             missing.append("--global-batch-size")
         if missing:
-            warnings.append(f"tokens_per_second: unknown without {' and '.join(missing)}")
+            warnings.append(f"tokens_per_second: unknown without {listed(missing)}")
     elif performance.tokens_per_second_per_gpu is None and config.num_gpus is None:
         warnings.append("tokens_per_second_per_gpu: the number of GPUs is unknown; give --num-gpus")
     return warnings
@@ -73,7 +73,7 @@ def reconcile(computed: float, reported: float, config_value: dict[str, int | No
             proposals.append(f"{flag} {value * whole}")
         elif value % whole == 0:
             proposals.append(f"{flag} {value // whole}")
-    return " or ".join(proposals) or None
+    return alternatives(proposals) if proposals else None
 
 
 _SCALED_BY: dict[str, tuple[str, ...]] = {

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import alternatives
 
 Config = Mapping[str, Any]
 Rule = Callable[[Config, int], bool]
@@ -75,7 +76,7 @@ def positive_entry(config: Config, *names: str, default: int | None = None) -> i
         if value is not None:
             raise UsageError(f"{name}: must be a whole number above 0, not {value!r}")
     if default is None:
-        raise UsageError(f"{' or '.join(names)}: is missing")
+        raise UsageError(f"{alternatives(names)}: is missing")
     return default
 
 

@@ -18,7 +18,7 @@ from tensorprimat.core import catalogue, config_shapes, mlperf_rules, models, na
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.models import COURSE, Preset
-from tensorprimat.core.quantities import count
+from tensorprimat.core.quantities import count, listed
 from tensorprimat.core.result import ModelShape
 
 NUMBERS = re.compile(r"(?P<name>[^=/]{1,80})=(?P<numbers>\d{1,15}(?:/\d{1,15}){1,9})")
@@ -190,7 +190,7 @@ def _of_numbers(text: str, match: re.Match[str]) -> NamedShape:
         name=match["name"],
         shape=shape,
         preset=models.identify(shape),
-        assumption=f"{' and '.join(assumed)} assumed" if assumed else None,
+        assumption=f"{listed(assumed)} assumed" if assumed else None,
     )
 
 

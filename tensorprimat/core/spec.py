@@ -11,7 +11,7 @@ from pydantic import Field
 from tensorprimat.core import settings
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
-from tensorprimat.core.quantities import alternatives, counted
+from tensorprimat.core.quantities import alternatives, counted, listed
 from tensorprimat.core.records import Record
 
 MODELS = ("llama", "qwen", "mistral")
@@ -99,7 +99,7 @@ class RunSpec(Record):
         words = [f"{settings.flag(name)} {getattr(self, name)}" for name in names if name not in self.origins]
         words += [f"{settings.BY_NAME[name].label} {getattr(self, name)}" for name in names if name in self.origins]
         origins = dict.fromkeys(filter(None, map(self.origins.get, names)))
-        return " and ".join(words) + (f" ({', '.join(origins)})" if origins else "")
+        return listed(words) + (f" ({', '.join(origins)})" if origins else "")
 
     def check(self) -> RunSpec:
         """Return the spec itself if it can work; raises UsageError naming the flag if not."""

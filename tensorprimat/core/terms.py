@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tensorprimat.core.quantities import count, counted, digits_of, fixed, precise, spelled_metric
+from tensorprimat.core.quantities import count, counted, digits_of, fixed, listed, precise, spelled_metric
 from tensorprimat.core.result import MEMORY_KINDS, TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
@@ -235,7 +235,7 @@ def memory_figures(steps: Steps, measured: Steps) -> dict[str, Term]:
             continue
         name = max(columns, key=columns.__getitem__)
         row = int(np.nanargmax(steps.column(name)))
-        put_in, largest = f"{count(highest)} bytes / 10**9, {_place(steps, row)}", f"largest of {' and '.join(names)}"
+        put_in, largest = f"{count(highest)} bytes / 10**9, {_place(steps, row)}", f"largest of {listed(names)}"
         found[f"peak_{kind}_gb"] = _term(highest / GB, f"{largest} / 10**9", put_in, (largest, highest, "bytes"))
     return found
 

@@ -26,6 +26,7 @@ from typing import Any
 from tensorprimat import logs
 from tensorprimat.core import models, store
 from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
@@ -164,7 +165,7 @@ def configure_recipe(config: Any, spec: RunSpec, *, is_performance_recipe: bool 
         if is_performance_recipe and _is_the_recipes_own(places[0], spec):
             continue
         if not any(_set(config, place, value(spec)) for place in places):
-            raise RunError(f"this Megatron-Bridge has no {' or '.join(places)} in its recipes; try --engine torch")
+            raise RunError(f"this Megatron-Bridge has no {alternatives(places)} in its recipes; try --engine torch")
     if not is_performance_recipe:
         for place, tuned in TUNED.items():
             _set(config, place, tuned)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core.checks import LEAST_THROTTLED
-from tensorprimat.core.quantities import celsius, fixed, joules, percent, stated_seconds
+from tensorprimat.core.quantities import celsius, fixed, joules, listed, percent, stated_seconds
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.machine import telemetry
@@ -109,7 +109,7 @@ def judged(result: Result, sampler: telemetry.Sampler) -> Result:
         return result
     warnings = []
     if power.throttled_seconds and power.throttled_seconds > LEAST_THROTTLED * time:
-        why = " and ".join(sampler.throttled_by) or "a limit that the driver does not name"
+        why = listed(sampler.throttled_by) or "a limit that the driver does not name"
         share = percent(power.throttled_seconds / time, 0)
         warnings.append(f"clock: throttled for {share} of the measured time by {why}")
     counted, sampled = power.energy_joules_per_gpu, power.sampled_energy_joules_per_gpu

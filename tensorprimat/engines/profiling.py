@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import alternatives
 from tensorprimat.engines.registry import ENGINES, Engine
 
 STEM = "profile"
@@ -31,7 +32,7 @@ def check_profiler(name: str, engine: Engine) -> None:
         raise UsageError(f"--profile {name}: reading logs has nothing to profile; give an --engine that trains")
     program = PROGRAMS[name]
     if program is None and not engine.torch_profiler:
-        able = " or ".join(row.name for row in ENGINES.values() if row.torch_profiler)
+        able = alternatives([row.name for row in ENGINES.values() if row.torch_profiler])
         others = ", ".join(other for other, program in PROGRAMS.items() if program is not None)
         raise UsageError(f"--profile {name}: only with --engine {able}; --engine {engine.name} has --profile {others}")
     if program is not None and shutil.which(program) is None:

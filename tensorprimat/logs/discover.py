@@ -12,6 +12,7 @@ from tensorprimat import logs
 from tensorprimat.core import names as spellings
 from tensorprimat.core.errors import InputError, TensorPrimatError
 from tensorprimat.core.folders import DEFAULT_FOLDER
+from tensorprimat.core.quantities import listed
 from tensorprimat.logs import model_names
 from tensorprimat.logs.text import Log
 
@@ -155,7 +156,7 @@ def _by_content(models: Sequence[str], files: Sequence[Path], found: dict[str, S
                 continue
             before, why_not = found[model], "older"
             if len(named) > 1:
-                names = " and ".join(sorted(named))
+                names = listed(sorted(named))
                 why_not = f"its content names {names}; if it is the log of {model}, set {model.upper()}_LOG={path}"
             elif before.path is None:
                 because = f"its content names {model}" + (f" ({named[model]})" if named[model] else "")

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from tensorprimat.core.processes import usable_cores
-from tensorprimat.core.quantities import fixed, gigahertz, percent, watts
+from tensorprimat.core.quantities import fixed, gigahertz, listed, percent, watts
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
 
@@ -127,7 +127,7 @@ def company(now: NoiseReading, when: str) -> list[str]:
 def clocks(now: NoiseReading, when: str) -> list[str]:
     """Return a warning for every GPU whose clock is reduced."""
     return [
-        f"noise: {when} the clock of GPU {number} is reduced by {' and '.join(gpu.throttled_by)}; the figures are "
+        f"noise: {when} the clock of GPU {number} is reduced by {listed(gpu.throttled_by)}; the figures are "
         "those of the lower clock; --cooldown 60 lets it cool between runs"
         for number, gpu in enumerate(now.gpus)
         if gpu.throttled_by

@@ -17,7 +17,7 @@ import torch
 from tensorprimat.core import catalogue
 from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.preflight import Bandwidth, DeviceCheck, MatrixRate, Preflight
-from tensorprimat.core.quantities import percent, watts
+from tensorprimat.core.quantities import listed, percent, watts
 from tensorprimat.core.units import TERA
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import DeviceReading
@@ -223,7 +223,7 @@ def preflight_warnings(found: Preflight) -> list[str]:
     for check in found.devices:
         if check.flops_per_second >= BELOW_SIBLINGS * best:
             continue
-        reasons = [f"clock reduced by {' and '.join(check.throttled_by)}"] if check.throttled_by else []
+        reasons = [f"clock reduced by {listed(check.throttled_by)}"] if check.throttled_by else []
         if check.power_limit_watts:
             reasons.append(f"power limit {watts(check.power_limit_watts)}")
         if check.other_processes:

@@ -112,7 +112,7 @@ def _remarks(sides: Sequence[Side], names: Sequence[str], quiet: Collection[str]
         for sentence in _of_side(side, names, quiet):
             labels_of.setdefault(sentence, []).append(side.label)
     for sentence, labels in labels_of.items():
-        yield sentence if len(sides) == 1 else f"{' and '.join(labels)}: {sentence}"
+        yield sentence if len(sides) == 1 else f"{quantities.listed(labels)}: {sentence}"
 
 
 def _of_side(side: Side, names: Sequence[str], quiet: Collection[str]) -> Iterator[str]:

@@ -39,7 +39,7 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     above, below = (price.value for price in prices)
     if above is None or below is None:
         return []
-    stated = " and ".join(map(_price, (candidate, baseline)))
+    stated = f"{_price(candidate)} and {_price(baseline)}"
     if unlike_prices(baseline.metrics, candidate.metrics):
         return [f"Prices from different sources are not compared: {stated}; give --price for both."]
     cost = above / below / value

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core.checks import LEAST_THROTTLED
-from tensorprimat.core.quantities import percent
+from tensorprimat.core.quantities import listed, percent
 from tensorprimat.reports import formatting
 
 _MOST_WARNINGS = 200  # of a report
@@ -85,7 +85,7 @@ def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
         if not time or reduced <= LEAST_THROTTLED * time:
             continue
         messages = (text.partition(" by ")[2] for text in side.result.warnings if text.startswith("clock: throttled"))
-        by = " and ".join(dict.fromkeys(filter(None, messages)))
+        by = listed(list(dict.fromkeys(filter(None, messages))))
         several = f" ({formatting.model_title(side.result.model)})" if len({one.model for one in sides}) > 1 else ""
         sentences.append(
             f"{side.label}{several}: throttled for {percent(reduced / time, 0)} of the measured time"

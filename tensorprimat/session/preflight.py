@@ -13,7 +13,7 @@ from tensorprimat.core import preflight as records
 from tensorprimat.core import processes, store
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.quantities import counted
+from tensorprimat.core.quantities import alternatives, counted
 from tensorprimat.engines import launch
 from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.machine import noise, platform
@@ -154,7 +154,7 @@ def spec_of_preflight(
         if value is not None and value < 1:
             raise UsageError(f"{flag} {value}: must be at least 1")
     if cluster.executor and cluster.executor not in TAKEN:
-        raise UsageError(f"--executor {cluster.executor}: preflight runs with {' or '.join(TAKEN)} only")
+        raise UsageError(f"--executor {cluster.executor}: preflight runs with {alternatives(TAKEN)} only")
     executors.check_cluster(cluster, nodes=nodes, folder=place.folder, dry_run=dry_run, command="preflight")
     if not cluster.executor:
         if num_gpus is not None:

@@ -16,6 +16,7 @@ from typing import Any
 from tensorprimat.core import atomic, regular, result_names, store
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
+from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import OF_A_LOG
 from tensorprimat.core.spec import RunSpec
@@ -221,7 +222,7 @@ def explained_error(
     """
     cause = error or RunError("the run ended without a result")
     which = f"{run}: " if run else ""
-    finished = f"; the runs before it are in {' and '.join(map(str, kept))}" if kept else ""
+    finished = f"; the runs before it are in {listed([str(path) for path in kept])}" if kept else ""
     begun = f"; its partial result {partial}" if partial else ""
     return type(cause)(f"{which}{cause}{finished}{begun}")
 

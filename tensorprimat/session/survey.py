@@ -9,6 +9,7 @@ from pathlib import Path
 from tensorprimat.core import identity, store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.moments import seconds_since_1970
+from tensorprimat.core.quantities import listed
 from tensorprimat.core.statements import Statement, check_sides, words_of, words_of_file
 from tensorprimat.core.surveyed import Item, Survey, SurveyedFile
 from tensorprimat.logs import survey
@@ -98,7 +99,7 @@ def _save(
         whole, remarks = joined_logs([one for one in read if one.result.complete])
         notes += remarks
         notes += [
-            f"{' and '.join(one.logs)}: equal settings and similar speed; saved as {len(one.logs)} runs of one result"
+            f"{listed(one.logs)}: equal settings and similar speed; saved as {len(one.logs)} runs of one result"
             for one in whole
             if len(one.logs) > 1
         ]

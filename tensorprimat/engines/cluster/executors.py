@@ -16,6 +16,7 @@ from pathlib import Path
 from tensorprimat.core import catalogue, regular
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.preflight import PreflightSpec
+from tensorprimat.core.quantities import alternatives, listed
 from tensorprimat.core.records import Record
 from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.spec import RunSpec
@@ -208,7 +209,7 @@ def plan_engines(
 ) -> Plan:
     """Return the engine that trains each model through the executor. Raises UsageError for one that cannot."""
     if requested not in ("auto", *TRAINS_THERE):
-        raise UsageError(f"--engine {requested}: --executor supports only {' and '.join(TRAINS_THERE)}")
+        raise UsageError(f"--engine {requested}: --executor supports only {listed(TRAINS_THERE)}")
     first = OWN if requested == "auto" and platform != "nvd" else requested
     bare = cluster.own_packages and cluster.container_image is None  # nemo_run installs only the torch engine there
     if bare and requested not in ("auto", OWN):
@@ -220,7 +221,7 @@ def plan_engines(
     elif first == "auto" and cluster.own_packages:
         raise UsageError(
             f"--container-image {cluster.container_image}: this machine cannot see which engines it contains; add "
-            f"--engine {' or '.join(TRAINS_THERE)}"
+            f"--engine {alternatives(TRAINS_THERE)}"
         )
     order = TRAINS_THERE if first == "auto" else (first,)
     return in_order(models, obstacle, order=order, where=f", started by {cluster.executor}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines.primus.config import CONFIGS_FOLDER
 from tensorprimat.machine.platform import Machine
@@ -133,7 +134,7 @@ def find_config(root: Path, model: str, *, gpu: str, precision: str | None) -> P
 
 
 def _no_config(root: Path, gpu: str, names: tuple[str, ...], stem: str, variable: str) -> str:
-    looked = f"no {' or '.join(names)} in {root / CONFIGS / gpu}"
+    looked = f"no {alternatives(names)} in {root / CONFIGS / gpu}"
     others = {path.parent.name: path for name in names for path in sorted((root / CONFIGS).glob(f"*/{name}"))}
     if others:
         instead = min(others.values()).relative_to(root)

@@ -18,7 +18,7 @@ from typing import Any
 
 from tensorprimat.core import devices, regular
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.quantities import counted
+from tensorprimat.core.quantities import counted, listed
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
@@ -196,7 +196,7 @@ def _take_launch(reading: Reading, launched: LaunchLines) -> None:
     if "num_gpus" in config or any(warning.startswith("num_gpus") for warning in reading.warnings):
         return
     if len(launched.world_sizes) > 1:
-        stated = " and ".join(map(str, sorted(launched.world_sizes)))
+        stated = listed([str(size) for size in sorted(launched.world_sizes)])
         reading.warnings.append(f"num_gpus: unknown, because the launcher states {stated} processes; give --num-gpus")
     elif launched.world_sizes:
         (config["num_gpus"],) = launched.world_sizes
