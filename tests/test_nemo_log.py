@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tensorprimat.core.errors import InputError
+
 
 def row(iteration: int, *metrics: str, seconds: str | None = "0.5", last: int = 99, start: str = "Training ") -> str:
     timing = [f"train_step_timing in s: {seconds}"] if seconds else []
@@ -151,3 +153,30 @@ def test_the_last_drawing_of_each_step_of_an_older_bar_is_its_row(read_text: Any
     assert result.performance_metrics.tokens_per_second == pytest.approx(256 * 4096 / 3.52, rel=0.001)
     assert (result.audit.clock, result.audit.ratio) == ("the progress bar", pytest.approx(1, abs=0.01))
     assert any("three digits" in warning for warning in result.warnings)
+
+
+def newer_bar(done: int, global_step: str) -> str:
+    return (
+        f"Epoch 0:   0%|          | {done}/2383206 [{done // 60:02d}:{done % 60:02d}<99:00, 1.00it/s, v_num=x, "
+        f"global_step={global_step}, train_step_timing in s=1.000, reduced_train_loss=2.39, lr=1e-6]"
+    )
+
+
+@pytest.mark.parametrize("per_step", [2, 4, 32])
+@pytest.mark.parametrize("as_bar", [True, False])
+def test_the_time_of_a_batch_is_not_that_of_an_optimizer_step_that_accumulates_several(
+    read_text: Any, as_bar: bool, per_step: int
+) -> None:
+    rows = [
+        newer_bar(done, f"{done // per_step:.3f}") if as_bar
+        else row(done - 1, seconds="1.0").replace(f"global_step: {done - 1}", f"global_step: {done // per_step}")
+        for done in range(33, 97)
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"unknown: global_step grows by \d+ while the rows count 9[56]"):
+        read_text(log(*rows))
+
+
+@pytest.mark.parametrize("first", [1, 794, 48_210])
+def test_a_bar_that_rounds_global_step_and_draws_it_late_counts_optimizer_steps(read_text: Any, first: int) -> None:
+    rows = [newer_bar(done, f"{max(done - 2, 0):.3g}") for done in range(first, first + 40)]
+    assert read_text(log(*rows)).performance_metrics.avg_step_time_seconds == 1.0

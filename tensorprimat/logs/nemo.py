@@ -12,6 +12,8 @@ What the numbers mean (nemo/lightning/pytorch/callbacks/progress_printer.py, str
   printed, its differences give it.
 - `max_memory_reserved` and `max_memory_allocated` are the allocator's peaks since the start, in bytes. Before 2.4 they
   were called `peak_memory_usage` (reserved) and `memory_allocated`, which is the use at that moment.
+- Under Lightning's own strategies (HFAutoModel) bars, iterations and the timing are those of one batch; an optimizer
+  step, which global_step counts, may accumulate several.
 - A bar counts steps from 1 and prints three digits of a number (lightning, progress/tqdm_progress.py, and tqdm's
   `format_num`). It is drawn for a step with the numbers of the step before, and then with its own: the last counts.
 """
@@ -20,13 +22,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from tensorprimat.core.clocks import Elapsed, Evidence
+from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields, trained
 from tensorprimat.logs.fields import NUMBER
@@ -103,19 +106,61 @@ def read(log: Log) -> Reading:
     consumed: dict[int, float] = {}
     drawn: dict[int, float] = {}
     counts: dict[str, Any] = {}
+    batches = _Batches()
     lines = _lines(log, reading, counts)
     printed = (
         (rank, step)
         for line, rank, text in _last_drawings(lines)
-        if (step := _step_of_bar(line, bar, drawn, consumed) if (bar := _bar(text)) else _step_of(line, text, consumed))
+        if (
+            step := _step_of_bar(line, bar, drawn, consumed, batches)
+            if (bar := _bar(text))
+            else _step_of(line, text, consumed, batches)
+        )
     )
     steps = fields.with_intervals(fields.merged(printed))
+    if accumulated := batches.accumulated():
+        reading.warnings.append(accumulated)
+        reading.steps = Steps.of([Step(index=row.index, seconds=None, loss=row.loss, line=row.line) for row in steps])
+        return reading
     reading.steps = _with_samples(_with_first_interval(steps), consumed, by="index" if drawn else "line")
     reading.training_config |= {**_batch(steps), **trained.config_of(counts)}
     if drawn:
         reading.source, reading.warnings = "NeMo", [THREE_DIGITS]
         reading.evidence = Evidence(elapsed=Elapsed(name="the progress bar", seconds=drawn, resolution=1.0))
     return reading
+
+
+class _Batches:
+    """Counts of batches and of optimizer steps on the rows of one epoch after the other."""
+
+    FEWEST_PER_STEP = 1.5
+    LAG = 2  # optimizer steps: a bar may be drawn before global_step is counted
+    ROUNDED = 0.01  # of a count: a bar prints three digits
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[int, float]] = {"0": (0, 0)}
+        self._most: tuple[int, float] | None = None
+
+    def note(self, epoch: str, done: int, values: Mapping[str, str]) -> None:
+        """Note a row with its number in the epoch, from 1."""
+        optimizer_steps = fields.number(values.get("global_step"))
+        if optimizer_steps is None:
+            return
+        first_done, first_steps = self._first.setdefault(epoch, (done, optimizer_steps))
+        batches, steps = done - first_done, optimizer_steps - first_steps
+        at_most = steps + self.LAG + self.ROUNDED * optimizer_steps
+        if steps >= 0 and batches > self.FEWEST_PER_STEP * at_most:
+            self._most = max(self._most or (0, 0), (batches, steps))
+
+    def accumulated(self) -> str | None:
+        """Return the warning that a row is a batch of several in an optimizer step; None if it is a step."""
+        if self._most is None:
+            return None
+        batches, steps = self._most
+        return (
+            f"steps: step times are unknown: global_step grows by {count(steps)} while the rows count {count(batches)} "
+            "batches, so an optimizer step accumulates several, and the printed time is that of one"
+        )
 
 
 def _last_drawings(lines: Iterator[tuple[int, int | None, str]]) -> Iterator[tuple[int, int | None, str]]:
@@ -131,8 +176,11 @@ def _last_drawings(lines: Iterator[tuple[int, int | None, str]]) -> Iterator[tup
             yield from deque(alike, maxlen=1)
 
 
-def _step_of_bar(line: int, bar: re.Match[str], drawn: dict[int, float], consumed: dict[int, float]) -> Step:
+def _step_of_bar(
+    line: int, bar: re.Match[str], drawn: dict[int, float], consumed: dict[int, float], batches: _Batches
+) -> Step:
     values = dict(_BAR_FIELD.findall("," + bar["fields"].partition(",")[2]))
+    batches.note(bar["epoch"], int(bar["done"]), values)
     index = max(int(bar["done"]) - 1, fields.whole(values.get("global_step")) or 0)
     drawn[index] = fields.clock_seconds(bar["elapsed"])
     if samples := fields.positive(values.get("consumed_samples")):
@@ -156,7 +204,7 @@ def _lines(log: Log, reading: Reading, counts: dict[str, Any]) -> Iterator[tuple
             trained.note_counts(text, counts)
 
 
-def _step_of(line: int, text: str, consumed: dict[int, float]) -> Step | None:
+def _step_of(line: int, text: str, consumed: dict[int, float], batches: _Batches) -> Step | None:
     """Return one row, with None for a missing metric; None if the line has neither a time nor a loss."""
     row = _ROW.search(text)
     if row is None:
@@ -170,8 +218,9 @@ def _step_of(line: int, text: str, consumed: dict[int, float]) -> Step | None:
     columns |= {name: fields.positive(values.get(metric)) for name, metric in AMOUNTS.items()}
     if columns["memory_reserved_peak_bytes"] is None:
         columns["memory_reserved_peak_bytes"] = fields.positive(values.get(OLD_RESERVED_PEAK))
-    index = int(row["step"])
-    if int(row["epoch"]) and (over_all := fields.whole(values.get("global_step"))):
+    index, over_all = int(row["step"]), fields.whole(values.get("global_step"))
+    batches.note(row["epoch"], index + 1, values)
+    if int(row["epoch"]) and over_all:
         index = max(index, over_all)
     return Step(index=index, seconds=fields.printed_seconds(values.get(_TIMING)), line=line, **columns)
 
