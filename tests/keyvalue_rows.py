@@ -106,9 +106,20 @@ def mindformers(n: int, milliseconds: int = 1750) -> str:
     )
 
 
+def fairseq(n: int, seconds: float = 2.0, every: int = 1) -> str:
+    """Return the row of the updates up to `n`, `every` of them."""
+    clock = int(n * seconds)
+    return (
+        f"2026-01-05 {8 + clock // 3600:02}:{clock // 60 % 60:02}:{clock % 60:02} | INFO | train_inner | epoch 001: "
+        f"{n:6} / 160368 loss={10 - n / 1000:.3f}, ppl=611.12, wps={524288 / seconds:.1f}, ups={1 / seconds:.2f}, "
+        f"wpb=524288, bsz=256, num_updates={n}, lr=2.8e-05, gnorm=1.25, clip=0, train_wall={every * seconds:.0f}, "
+        f"gb_free=12.1, wall={60 + clock}"
+    )
+
+
 FRAMEWORKS = (
     *(automodel, nanotron, lingua, picotron, internevo, paddle, mindformers),
-    *(composer, torchtune, verl, nemo_rl, mlx),
+    *(composer, torchtune, verl, nemo_rl, mlx, fairseq),
 )
 ROWS: dict[str, Callable[[int], str]] = {row.__name__: row for row in FRAMEWORKS}
 

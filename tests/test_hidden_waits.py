@@ -146,12 +146,20 @@ def test_a_log_that_a_launcher_dated_shows_what_its_rows_leave_out(
     assert is_shown(tmp_path / "a.log", lambda wait: shape(ALL_JOBS[name], replace(JOB, wait=wait)))
 
 
-OF_DIALECTS = {"nanotron": 1.05, "composer": 2.0, "verl": 25.0, "nemo_rl": 2.0, "mlx": 0.5, "paddle": 20.48}
+OF_DIALECTS = {
+    "nanotron": 1.05,
+    "composer": 2.0,
+    "verl": 25.0,
+    "nemo_rl": 2.0,
+    "mlx": 0.5,
+    "paddle": 20.48,
+    "fairseq": 2.0,
+}
 OF_DIALECTS |= {"mindformers": 1.75, "automodel": 1.0, "picotron": 524.29 / 499.32}
 OF_DIALECTS |= {name: 64 * 2048 / 8 / rate for name, rate in (("lingua", 18400), ("internevo", 4096.25))}
 OF_DIALECTS |= {"torchtune": 64 * 2048 / 8 / 16384.5}
 """Row of keyvalue_rows → the time of its steps with FACTS, in seconds."""
-OWN_DATES = ("nanotron", "paddle", "mindformers", "automodel", "lingua", "internevo")
+OWN_DATES = ("nanotron", "paddle", "mindformers", "automodel", "lingua", "internevo", "fairseq")
 
 
 def redated(text: str, now: datetime) -> str:

@@ -1,14 +1,16 @@
-"""Console rows of Lingua, picotron, InternEvo, PaddleNLP and MindSpore Transformers."""
+"""Console rows of Lingua, picotron, InternEvo, PaddleNLP, MindSpore Transformers and fairseq."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from keyvalue_rows import lingua, log, mindformers, paddle
+from keyvalue_rows import fairseq, lingua, log, mindformers, paddle
 
+from tensorprimat.core.errors import InputError
 from tensorprimat.core.units import GIB
 
 
@@ -162,3 +164,40 @@ def test_a_step_time_that_is_cut_off_to_milliseconds_is_reported_or_left_out(
     result = read_text(re.sub("2026.*?INFO", "INFO", rows))
     assert (result.performance_metrics.avg_step_time_seconds is not None) == is_measured
     assert any("cut off to 0.001 s" in warning for warning in result.warnings)
+
+
+FAIRSEQ_START = "2026-01-05 07:59:00 | INFO | fairseq_cli.train | training on 8 devices (GPUs/TPUs)\n"
+
+
+def as_json(row: str) -> str:
+    """Return a row of fairseq in its format json."""
+    start, _, pairs = row.partition("epoch 001:")
+    values = dict(pair.split("=") for pair in re.sub(r"^.*?/ \d+ ", "", pairs).split(", "))
+    return start + json.dumps({"epoch": 1, "update": 0.1, **values})
+
+
+@pytest.mark.parametrize("form", [str, as_json])
+def test_fairseqs_step_time_is_the_words_of_a_batch_over_their_rate(read_text: Any, form: Callable[[str], str]) -> None:
+    rows = [form(fairseq(n, every=100)) + "\n" for n in range(100, 2100, 100)]
+    result = read_text(FAIRSEQ_START + "".join(rows))
+    performance = result.performance_metrics
+    assert performance.avg_step_time_seconds == pytest.approx(2.0)
+    assert (performance.tokens_per_second, performance.tokens_per_second_per_gpu) == (262144, 32768)
+    assert performance.samples_per_second == pytest.approx(128)
+    assert (result.steps[3].covers, result.steps[3].loss, result.steps[3].gradient_norm) == (100, 9.6, 1.25)
+    assert result.provenance.format == "fairseq"
+    assert not [warning for warning in result.warnings if warning.startswith(("audit", "format"))]
+
+
+def test_a_validation_of_fairseq_counts_in_the_next_row(read_text: Any) -> None:
+    valid = "2026-01-05 08:20:00 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 9.1 | num_updates 600\n"
+    rows = [fairseq(n, 4.0 if n == 700 else 2.0) + "\n" + valid * (n == 600) for n in range(100, 2100, 100)]
+    result = read_text(FAIRSEQ_START + "".join(rows))
+    assert [step.index for step in result.steps if step.interrupted_by] == [700]
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+
+
+def test_the_running_means_of_older_versions_of_fairseq_are_not_read(read_text: Any) -> None:
+    row = "| epoch 010  {} / 8223 loss=1.27 (1.50), wps=962, wpb=908, bsz=32, lr=0.001, clip=100%, gnorm=2.1427\n"
+    with pytest.raises(InputError, match="no step times found"):
+        read_text("".join(row.format(n) for n in range(1000, 9000, 1000)))

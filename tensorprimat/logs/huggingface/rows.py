@@ -13,8 +13,8 @@ from tensorprimat.logs import fields
 LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
 _COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
 """Keys of which a Trainer's row has one in addition to the loss; another dictionary with a loss is not a row."""
-FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step")
-"""Names of other loggers' rows: Weights & Biases, NeMo Automodel."""
+FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step", "num_updates")
+"""Names of other loggers' rows: Weights & Biases, NeMo Automodel, fairseq."""
 TUNE_RATE, OF_TRAINER = "tokens_per_second_per_gpu", ("learning_rate", "epoch")
 """Rate of torchtune's rows. axolotl added one of that name to the Trainer's rows from August to December 2025: the
 tokens of a mean step over the time of the last one (core/trainers/base.py), which is not read."""
