@@ -447,6 +447,12 @@ def test_llama_factorys_memory_is_the_peak_of_the_allocator(read_text: Any) -> N
     assert (peaks.peak_memory_allocated_gb, peaks.peak_memory_reserved_gb) == pytest.approx((43.218, 54.224), rel=1e-4)
 
 
+def test_optimum_habanas_gb_are_gib_of_the_allocators_peak(read_text: Any) -> None:
+    memory = {"memory_allocated (GB)": 20.5, "max_memory_allocated (GB)": 40.25, "total_memory_available (GB)": 94.62}
+    peaks = read_text("".join(factory(n, 6 * n, **memory) for n in range(10, 310, 10))).memory_metrics
+    assert (peaks.peak_memory_allocated_gb, peaks.peak_memory_reserved_gb) == (pytest.approx(43.218, rel=1e-4), None)
+
+
 COLLECTED = {
     "docker": "2026-01-05T08:{:02}:{:02}.250000000Z ",
     "docker compose": "trainer-1  | 2026-01-05T08:{:02}:{:02}.250000000Z ",

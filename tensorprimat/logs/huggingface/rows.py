@@ -23,9 +23,11 @@ TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens", "num_tokens")
 TRAINED_TOKENS = "tokens/trainable"
 """axolotl's total of the tokens that enter the loss: it is the weight of the rate of the same tokens."""
 AXOLOTL_RATE = "tokens/train_per_sec_per_gpu"
-ALLOCATED_PEAKS = ("memory/max_allocated (GiB)", "memory/max_mem_allocated(gib)", "vram_allocated")
+ALLOCATED_PEAKS = (
+    *("memory/max_allocated (GiB)", "memory/max_mem_allocated(gib)", "vram_allocated", "max_memory_allocated (GB)"),
+)
 RESERVED_PEAKS = ("memory(GiB)", "memory/device_reserved (GiB)", "memory/device_mem_reserved(gib)", "vram_reserved")
-"""Peaks of the allocator in GiB: ms-swift's, axolotl's of several versions, LLaMA-Factory's."""
+"""Peaks of the allocator in GiB: ms-swift's, axolotl's of several versions, LLaMA-Factory's, optimum-habana's."""
 COARSEST_PRODUCT = 2.0  # seconds; beyond it ms-swift's elapsed_time, in whole seconds, is the finer clock
 _TIME_OF_DAY = re.compile(r"(?:(\d{1,4}) days?, )?(\d{1,2}):(\d\d):(\d\d)")
 _DURATION = re.compile(r"(?:(\d{1,9})d )?(?:(\d{1,9})h )?(?:(\d{1,9})m )?(\d{1,9})s")
