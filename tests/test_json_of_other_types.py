@@ -38,8 +38,8 @@ OTHERS = (
     *([], [None], [[8]], {}, {"a": None}),
 )
 """Values of every type, and numbers beyond every range."""
-MOST_TRIED = int(os.environ.get("TPRIMAT_TRIED_VALUES", "300"))
-"""Replaced values of one format, of up to some thousands; the variable tries more."""
+MOST_TRIED = int(os.environ.get("TPRIMAT_TRIED_VALUES", "80"))
+"""Replaced values of one format, of up to some thousands; `make test-faults` tries more."""
 Place = tuple[str | int, ...]
 
 
