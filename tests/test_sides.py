@@ -321,3 +321,20 @@ def test_a_path_given_twice_without_names_is_one_side_with_a_warning(tmp_path, c
     _, document, printed = compare(path, path)
     assert len(document["sides"]) == 1
     assert f"{path}: named 2 times, so it is one side" in printed
+
+
+def test_a_file_of_which_some_runs_are_known_keeps_its_other_runs_apart_from_those_of_later_files():
+    """Two runs under one number would be one run with a second warm-up inside its measured steps."""
+    both = result("h100", runs=2, seed=1)
+    first = both.changed(steps=both.steps.take(both.steps.column("run") == 0), runs=both.runs[:1])
+    later = result("h100", runs=2, seed=2)
+    later = later.changed(runs=tuple(run.changed(started_at=f"2025-12-0{1 + run.index}") for run in later.runs))
+    kept, warnings = sides.usable_results(on_side("old", first, both, later))
+    assert any("counted once" in text for text in warnings)
+    [group] = sides.gather(kept, "platform")
+    assert [(run.index, run.total_steps, run.measured_steps) for run in group.result.runs] == [
+        (number, 55, 50) for number in range(4)
+    ]
+    assert [run.avg_step_time_seconds for run in group.result.runs] == pytest.approx(
+        [alone.performance_metrics.avg_step_time_seconds for alone in group.runs], rel=5e-4
+    )

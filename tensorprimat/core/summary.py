@@ -261,27 +261,36 @@ def recorded_warnings(result: Result) -> tuple[str, ...]:
 def pool(results: Sequence[Result]) -> Result:
     """Pool repetitions of one benchmark into one result: steps and runs one after the other, figures over all of them.
 
-    Configuration, device and model are taken from the first; callers check that the rest agrees. Raises ValueError for
-    no result at all.
+    Configuration, device and model are taken from the first; callers check that the rest agrees. The runs are numbered
+    anew from 0, because a result from which some runs were left out has gaps in its numbers. Raises ValueError for no
+    result at all.
     """
     if not results:
         raise ValueError("nothing to pool")
+    first_run = 0
     parts: list[Steps] = []
     runs: list[Run] = []
     sources: list[Source] = []
     warnings: list[str] = []
     for result in results:
-        first_run = len(runs)
+        facts = result.runs or (Run(index=0, started_at=result.timestamp, complete=result.complete),)
+        of_steps = result.steps.column("run")
+        numbers = sorted({*distinct(of_steps), *(run.index for run in facts)})
         parts.append(
             result.steps.replace(
-                run=result.steps.column("run") + first_run, source=result.steps.column("source") + len(sources)
+                run=np.searchsorted(numbers, of_steps) + first_run,
+                source=result.steps.column("source") + len(sources),
             )
         )
-        facts = result.runs or (Run(index=0, started_at=result.timestamp, complete=result.complete),)
         seed = result.training_config.seed
         runs += [
-            run.changed(index=first_run + run.index, seed=run.seed if run.seed is not None else seed) for run in facts
+            run.changed(
+                index=numbers.index(run.index) + first_run,
+                seed=run.seed if run.seed is not None else seed,
+            )
+            for run in facts
         ]
+        first_run += len(numbers)
         sources += result.provenance.sources
         warnings += recorded_warnings(result)
     peaks = [result.host_memory_peak_gb for result in results if result.host_memory_peak_gb is not None]
