@@ -305,3 +305,53 @@ def test_labels_name_parallel_sizes_by_their_symbols_and_ratios_to_unlike_baseli
     )
     [answer] = forest.answers(several)
     assert answer.startswith("Largest of 2 ratios, each to its own baseline: FP8 (TP ")
+
+
+def on_one_task(times, **of_runs):
+    """Return a result whose runs reached one quality target after these seconds, None for a miss."""
+    one = plausible.result("h100", runs=len(times))
+    runs = tuple(
+        run.model_copy(
+            update={"time_to_train_seconds": seconds} | {name: value(run.index) for name, value in of_runs.items()}
+        )
+        for run, seconds in zip(one.runs, times, strict=True)
+    )
+    reported = Reported(benchmark="llama31_8b", quality_target=3.3)
+    metrics = one.performance_metrics.model_copy(update={"reported": reported})
+    return one.model_copy(update={"performance_metrics": metrics, "runs": runs})
+
+
+def named_sides(*results):
+    return [Loaded(path=Path(name), result=one, side=name) for name, one in zip("abcdef", results, strict=False)]
+
+
+def test_equal_times_to_train_have_the_interval_of_the_digit_to_which_they_are_rounded():
+    """Runs stop at evaluations, so times in whole seconds are often equal; they do not prove a ratio of one value."""
+    (pair,) = compare(named_sides(on_one_task([5000.0] * 3), on_one_task([4000.0] * 3))).pairs
+    low, high = pair.ratio.estimate.low, pair.ratio.estimate.high
+    assert low < 1.25 < high
+    assert high / low - 1 == pytest.approx(2 * 4.3 * math.hypot(1 / 5000, 1 / 4000) / math.sqrt(12), rel=0.5)
+    (close,) = compare(named_sides(on_one_task([5000.0] * 3), on_one_task([4999.9] * 3))).pairs
+    assert close.ratio.verdict == "no_difference_shown"
+
+
+def test_a_pair_of_runs_of_which_one_missed_its_target_is_compared_without_pairing():
+    sides = [
+        on_one_task(times, pair=lambda number: f"pair {number}")
+        for times in ([5000.0, None, 5100.0], [4000.0, 4100.0, 4050.0])
+    ]
+    (pair,) = compare(named_sides(*sides)).pairs
+    assert pair.ratio.estimate.rests_on == "3 runs against 2 runs"
+    assert pair.ratio.estimate.low < pair.ratio.estimate.high
+    (whole,) = compare(named_sides(sides[1], sides[1])).pairs
+    assert whole.ratio.estimate.rests_on == "3 runs against 3 runs, in pairs"
+
+
+def test_runs_in_pairs_without_any_step_of_theirs_are_not_compared_in_pairs():
+    sides = []
+    for machine in ("h100", "mi300x"):
+        one = plausible.result(machine)
+        pairs = tuple(one.runs[0].model_copy(update={"index": number, "pair": f"{number}"}) for number in range(2))
+        sides.append(one.model_copy(update={"runs": pairs}))
+    (pair,) = comparison_of(*sides, assume_run_cv=0.02).pairs
+    assert pair.ratio.estimate.rests_on == "1 run against 1 run"

@@ -92,8 +92,10 @@ def drift(group: Group) -> float:
     return max((run.drift or 0.0 for run in group.result.runs), default=0.0)
 
 
-def resolution(group: Group) -> float:
-    """Return the relative standard deviation that the rounding of printed times leaves in the figures of the side."""
+def resolution(group: Group, metric: str) -> float:
+    """Return the relative standard deviation that the rounding of printed times leaves in a figure of the side."""
+    if metric == TIME_TO_TRAIN:
+        return rounding_deviation(1 / np.array(run_figures(group, metric) or [], np.float64))
     steps = group.result.steps
     for name in ("seconds", "reported_tokens_per_second_per_gpu", "reported_tokens_per_second"):
         if steps.has(name):
@@ -168,14 +170,13 @@ def log_estimate(
     if not known:
         return None
     of_hosts = assume_host_cv if assume_host_cv and not stats.counts_hosts(group.hosts) else 0.0
-    of_steps = metric != TIME_TO_TRAIN
-    carried = math.hypot(drift(group) if of_steps else 0.0, of_hosts)
+    carried = math.hypot(0.0 if metric == TIME_TO_TRAIN else drift(group), of_hosts)
     if len(known) > 1:
-        rounding = resolution(group) if of_steps else 0.0
+        rounding = resolution(group, metric)
         return stats.of_runs(known, hosts_of(group, metric), resolution=rounding, drift=carried)
     if assume_run_cv is None:
         return None
-    within = max(within_run(group.runs[0], metric), resolution(group))
+    within = max(within_run(group.runs[0], metric), resolution(group, metric))
     variance = assume_run_cv**2 + within**2
     return LogEstimate(log=math.log(known[0]), variance=variance, degrees=math.inf, drift=carried)
 
@@ -207,7 +208,7 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
     rests_on = f"one run of {len(rows)} rows ({count(spread.effective)} effective)"
     none_because = _silent_because(group, len(rows))
     half = math.hypot(
-        spread.half_width, math.hypot(drift(group), resolution(group)) * stats.student(confidence, math.inf)
+        spread.half_width, math.hypot(drift(group), resolution(group, metric)) * stats.student(confidence, math.inf)
     )
     return Estimate(
         value=value,

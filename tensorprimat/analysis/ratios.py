@@ -118,22 +118,30 @@ def log_ratio(baseline: Group, candidate: Group, metric: str, assumed: StatedSca
     )
     if above is None or below is None:
         return None
-    pairs = in_pairs(baseline, candidate)
+    pairs = in_pairs(baseline, candidate, metric)
     if pairs is None:
         return stats.welch_log_ratio(above, below)
     known_above, known_below = (run_figures(group, metric) or [] for group in (candidate, baseline))
     log = stats.of_pairs(
         [known_above[place] for _, place in pairs],
         [known_below[place] for place, _ in pairs],
-        resolution=math.hypot(resolution(candidate), resolution(baseline)),
+        resolution=math.hypot(*(resolution(group, metric) for group in (candidate, baseline))),
     )
     return replace(log, drift=math.hypot(above.drift, below.drift))
 
 
-def in_pairs(baseline: Group, candidate: Group) -> list[tuple[int, int]] | None:
-    """Return the places of the runs of each pair (benchmark.py --ab), or None unless every run is one of a pair."""
-    below, above = ([run.pair for run in group.result.runs] for group in (baseline, candidate))
+def in_pairs(baseline: Group, candidate: Group, metric: str | None) -> list[tuple[int, int]] | None:
+    """Return the places of the runs of each pair (benchmark.py --ab).
+
+    None unless every run is one of a pair and counts for the metric; a run that missed the quality target does not.
+    """
+    groups = (baseline, candidate)
+    below, above = ([run.pair for run in group.result.runs] for group in groups)
     if len(below) < 2 or None in below or len(set(below)) < len(below) or set(below) != set(above):
+        return None
+    if any(len(group.result.runs) != len(below) for group in groups):
+        return None
+    if any(len(counted_runs(group, metric or PRIMARY)) != len(below) for group in groups):
         return None
     return [(place, above.index(pair)) for place, pair in enumerate(below)]
 
@@ -141,7 +149,8 @@ def in_pairs(baseline: Group, candidate: Group) -> list[tuple[int, int]] | None:
 def look_of(pair: GroupPair) -> int:
     """Return the number of looks at this comparison: one after each addition of runs, the present one included."""
     looks = [group.result.provenance.looks for group in pair.groups]
-    return max(looks) if in_pairs(*pair.groups) is not None else sum(looks) - 1  # pairs grow on both sides at once
+    paired = in_pairs(*pair.groups, pair.metric) is not None
+    return max(looks) if paired else sum(looks) - 1  # pairs grow on both sides at once
 
 
 def runs_to_show(pair: GroupPair, half_width: float, assumed: StatedScatter) -> int | None:
@@ -179,7 +188,7 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
         return Ratio(metric=pair.metric or PRIMARY, estimate=nothing, verdict="not_comparable")
     if pair.metric is None:
         return None
-    paired = in_pairs(*pair.groups) is not None
+    paired = in_pairs(*pair.groups, pair.metric) is not None
     candidate, baseline = (_runs(group, pair.metric) for group in (pair.candidate, pair.baseline))
     rests_on = f"{candidate} against {baseline}" + (", in pairs" if paired else "")
     found = Ratio(
@@ -254,7 +263,7 @@ def scope(pair: GroupPair, assumed: StatedScatter) -> str | None:
     nodes = {group.result.training_config.num_nodes or 1 for group in single}
     machine = "machine" if nodes == {1} else f"set of {min(nodes)} nodes" if len(nodes) == 1 else "machine or node set"
     whose = " per side" if len(single) > 1 else f" of {single[0].label}"
-    if in_pairs(*pair.groups) is not None:
+    if in_pairs(*pair.groups, pair.metric) is not None:
         whose = ""
     return f"one {machine}{whose}; other machines may differ"
 
