@@ -237,6 +237,21 @@ def test_the_baseline_can_be_chosen_by_label_or_platform():
         compare(files(*results), baseline="tpu")
 
 
+def test_a_baseline_that_names_every_side_is_not_called_unknown():
+    sides = [result("h100"), result("h100", device_name="NVIDIA H200", seconds=12.0)]
+    with pytest.raises(UsageError, match="--baseline NVIDIA: names every side that it could be compared with; sides: "):
+        compare(files(*sides), baseline="NVIDIA")
+
+
+def test_a_model_without_the_named_baseline_is_reported_as_not_compared():
+    of_llama = [result("h100"), result("mi300x", seconds=12.0)]
+    of_qwen = [result("h100", model="qwen", device_name="NVIDIA B200"), result("mi300x", model="qwen", seconds=12.0)]
+    comparison = compare(files(*of_llama, *of_qwen), baseline="H100")
+    assert [pair.model for pair in comparison.pairs] == ["llama"]
+    [text] = [text for text in comparison.warnings if text.startswith("qwen: ")]
+    assert text == "qwen: its sides are not compared, because --baseline H100 names none of them (B200, MI300X)"
+
+
 def test_a_name_of_a_baseline_is_whole_words_where_any_side_of_any_model_has_them():
     devices = {"llama": ("NVIDIA B200", "NVIDIA GB200", "AMD MI300X"), "qwen": ("NVIDIA GB200", "AMD MI355X")}
     results = [

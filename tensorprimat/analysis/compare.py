@@ -82,14 +82,17 @@ def compare(
     group_pairs = {model: _group_pairs(groups[model], is_base, assumed) for model in models}
     if (
         baseline is not None
+        and is_base is not None
         and not any(group_pairs.values())
         and any(len(of_model) > 1 for of_model in groups.values())
     ):
-        labels = dict.fromkeys(side.label for side in sides.values())
-        raise UsageError(f"--baseline {baseline}: no such side; sides: {', '.join(labels)}")
+        labels = ", ".join(dict.fromkeys(side.label for side in sides.values()))
+        found = any(is_base(group) for of_model in groups.values() for group in of_model)
+        problem = "names every side that it could be compared with" if found else "no such side"
+        raise UsageError(f"--baseline {baseline}: {problem}; sides: {labels}")
     in_order = [pair for model in models for pair in group_pairs[model]]
     mean = mean_log(list(group_pairs.values()))
-    found, level_of_mean = ratios(in_order, assumed, mean=mean)
+    of_pairs, level_of_mean = ratios(in_order, assumed, mean=mean)
     pairs = tuple(
         Pair(
             model=sides[id(pair.baseline)].model,
@@ -99,7 +102,7 @@ def compare(
             ratio=ratio,
             losses=parity(pair.baseline, pair.candidate),
         )
-        for pair, ratio in zip(in_order, found, strict=True)
+        for pair, ratio in zip(in_order, of_pairs, strict=True)
     )
     return Comparison(
         by="argument" if all(item.side is not None for item in items) else by,
@@ -110,6 +113,7 @@ def compare(
         warnings=(
             *warnings,
             *_unpaired(groups, group_pairs),
+            *([] if is_base is None else _without_baseline(groups, group_pairs, is_base, str(baseline))),
             *filter(None, map(same_run_warning, in_order)),
             *_missed_targets(in_order),
             *unused_prices(list(sides.values()), choices.prices),
@@ -193,6 +197,21 @@ def _unpaired(groups: Mapping[str, Sequence[Group]], group_pairs: Mapping[str, S
             if paired and id(group) not in paired
         ]
     return alone
+
+
+def _without_baseline(
+    groups: Mapping[str, Sequence[Group]],
+    group_pairs: Mapping[str, Sequence[GroupPair]],
+    is_base: IsBase,
+    baseline: str,
+) -> list[str]:
+    """Return a warning for every model whose sides are in no pair, because the baseline's name means none or all."""
+    return [
+        f"{model}: its sides are not compared, because --baseline {baseline} names "
+        f"{'all' if any(map(is_base, of_model)) else 'none'} of them ({', '.join(group.label for group in of_model)})"
+        for model, of_model in groups.items()
+        if len(of_model) > 1 and not group_pairs[model]
+    ]
 
 
 def _missed_targets(group_pairs: Sequence[GroupPair]) -> list[str]:
