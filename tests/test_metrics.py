@@ -186,6 +186,17 @@ def test_hfu_counts_recomputed_activations(recompute, factor):
     assert metric("hfu", measured).value == pytest.approx(metric("mfu", measured).value * factor)
 
 
+def test_hfu_of_adapters_adds_recomputation_to_the_flops_that_frozen_weights_cost():
+    """A frozen weight costs 4 FLOPs per token, and its forward pass again costs 2 as that of any other weight."""
+    shape = models.find_preset("llama").shape
+    adapted = Model(name="llama", shape=shape, parameters=models.parameters(shape), trainable_parameters=20_000_000)
+    measured = result(model=adapted, config={"recompute": "full", "peft": "lora"})
+    weights, head = 7_504_658_432, 128_256 * 4096
+    attention = 6 * 32 * 4096 * 8192
+    executed = 4 * weights + attention + 2 * (weights - head) + attention / 3
+    assert metric("hfu", measured).value == pytest.approx(13_107.2 * executed / 989.4e12)
+
+
 def test_selective_recompute_runs_only_the_attention_core_again():
     measured = result(config={"recompute": "selective"})
     per_token, attention = 51_470_401_536, 6 * 32 * 4096 * 8192

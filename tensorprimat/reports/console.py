@@ -35,6 +35,7 @@ TOO_NARROW = 76  # below which a table's columns do not fit at all
 INDENT = 2  # columns before everything that belongs to a model
 NO_BREAK = "\N{NO-BREAK SPACE}"
 GAP = 2  # columns between two columns of a table
+MOST_LABEL_LINES = 4  # of a label in a table; longer ones are read more easily above a list
 _MOST_WARNINGS = 5  # of a screen; the report has them all
 MOST_PUBLISHED = 6  # rows of a screen
 MOST_SIDE_COLUMNS = 3  # sides that each have a column next to a published result
@@ -61,8 +62,8 @@ def paragraph(content: str, style: str = "", *, width: int, indent: int = 0, bul
 def table(content: Table, *, narrow: bool = False) -> RichTable:
     """Return a table of any report for the terminal.
 
-    narrow: "61.30 GB allocated" breaks before "allocated", headings break between words. A figure and its interval stay
-    on one line.
+    narrow: "61.30 GB allocated" breaks before "allocated" and "10 × 10,752 to 11,520" before "to", headings break
+    between words. A figure and its interval stay on one line.
     """
     rendered = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column, title in zip(content.columns, _titles(content, narrow), strict=True):
@@ -87,7 +88,7 @@ def _titles(content: Table, narrow: bool) -> list[str]:
 def _texts(content: Table, narrow: bool) -> list[list[str]]:
     def text(cell: TableCell, column: Column) -> str:
         line = one_line(cell.text)
-        return _FIGURE.sub("\n", line) if narrow and column.numeric else line
+        return _RANGE.sub(r"\1\n\2", _FIGURE.sub("\n", line)) if narrow and column.numeric else line
 
     return [[text(cell, column) for cell, column in zip(row, content.columns, strict=True)] for row in content.rows]
 
@@ -103,16 +104,19 @@ def fitting(content: Table, *, width: int) -> RenderableType:
 
 
 def _least_width(content: Table, narrow: bool) -> int:
-    """Return the columns that a table needs at least: the longest line of figures, the longest word of labels."""
+    """Return the columns that a table needs at least: the longest line of figures, the longest word of labels, and
+    enough for labels of at most MOST_LABEL_LINES lines."""
     rows = [_titles(content, narrow), *_texts(content, narrow)]
     total = 0
     for place, column in enumerate(content.columns):
         pieces = [piece for row in rows for piece in (row[place].split("\n") if column.numeric else row[place].split())]
-        total += max(map(cell_len, pieces), default=0) + GAP
+        longest = 0 if column.numeric else max(cell_len(row[place]) for row in rows)
+        total += max(-(-longest // MOST_LABEL_LINES), *map(cell_len, pieces), 0) + GAP
     return total
 
 
 _FIGURE = re.compile(r"(?<= GB) ")  # "61.30 GB allocated" on two lines
+_RANGE = re.compile(r"^([\d,]+ × [\d,]+) (to [\d,]+)$")  # "10 × 10,752 to 11,520", runs of unlike lengths, likewise
 
 
 def table_as_lists(content: Table) -> RenderableType:
