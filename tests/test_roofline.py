@@ -103,6 +103,39 @@ def test_a_training_that_recomputes_activations_is_not_on_the_roofline(recompute
     assert (roofline.of_result(trained().changed(training_config=config)) is not None) == has_point
 
 
+def test_the_accumulation_of_a_training_follows_from_its_sizes_where_it_is_not_stated():
+    """Batch 128 of micro batches of 1 on 8 GPUs: 16 micro batches share the optimizer's traffic."""
+
+    def point(**configuration):
+        config = trained().training_config.changed(num_gpus=8, global_batch_size=128, **configuration)
+        return roofline.of_result(trained().changed(training_config=config))
+
+    sizes = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
+    stated, derived = point(gradient_accumulation_steps=16), point(gradient_accumulation_steps=None, **sizes)
+    assert derived.intensity == stated.intensity > 1.2 * point(gradient_accumulation_steps=1).intensity
+    assert point(gradient_accumulation_steps=None) is None
+    assert point(gradient_accumulation_steps=None, micro_batch_size=None) is None
+
+
+def test_a_training_with_frozen_weights_is_not_on_the_roofline():
+    frozen = trained().model.changed(parameters=10, trainable_parameters=1)
+    assert roofline.of_result(trained().changed(model=frozen)) is None
+    adapted = trained().training_config.changed(peft="lora")
+    assert roofline.of_result(trained().changed(training_config=adapted)) is None
+
+
+def test_a_training_of_another_machine_is_not_compared_with_the_ceilings_of_this_one(tmp_path):
+    preflight.save(made(), tmp_path)
+    (tmp_path / "cells").mkdir()
+    elsewhere = trained().changed(gpu_info=GpuInfo(device_name="AMD Instinct MI300X"), platform="amd")
+    for name, result in (("here", trained()), ("there", elsewhere)):
+        (tmp_path / f"{name}.json").write_text(result.model_dump_json())
+    roof = roofline_of(tmp_path / "cells", [tmp_path / "there.json", tmp_path / "here.json"])
+    assert (roof.machine, len(roof.points)) == ("NVIDIA H100 80GB HBM3", 1)
+    (sentence,) = roof.left_out
+    assert sentence.startswith(f"{tmp_path / 'there.json'}: not on the roofline, whose ceilings are those of NVIDIA")
+
+
 def test_the_roofline_is_written_as_a_picture():
     points = [roofline.of_result(trained())]
     image = canvas.picture(cell_plots.roofline(roofline.ceilings(made()), points, machine="an H100"))

@@ -13,7 +13,8 @@ from tensorprimat.core import flops
 from tensorprimat.core.footprint import StepWork, moved_bytes, of_cell
 from tensorprimat.core.micro_result import CELL_PRECISIONS, MicroResult
 from tensorprimat.core.preflight import Preflight
-from tensorprimat.core.result import Result
+from tensorprimat.core.result import Result, TrainingConfig
+from tensorprimat.core.stated import with_parallelism
 
 FUSED_NORM = "RMS norm"  # among a result's fused kernels, which only the torch engine lists
 
@@ -89,9 +90,9 @@ def _fused_norm(cell: MicroResult) -> bool:
 def of_result(result: Result) -> RooflinePoint | None:
     """Return a training result as a point.
 
-    None if shape, sequence length, micro batch, precision or rate is unknown, and for FP8 and FP4, experts, latent
-    attention and recomputed activations. With gradient accumulation, each micro batch has its share of the optimizer's
-    traffic.
+    None if shape, sequence length, micro batch, gradient accumulation, precision or rate is unknown, and for FP8 and
+    FP4, experts, latent attention, recomputed activations and frozen weights. With gradient accumulation, each micro
+    batch has its share of the optimizer's traffic.
     """
     config, shape = result.training_config, result.model.shape
     rate = result.performance_metrics.tokens_per_second_per_gpu
@@ -101,7 +102,9 @@ def of_result(result: Result) -> RooflinePoint | None:
     recomputes = config.recompute not in (None, "none")
     if shape.experts or shape.latent_attention or recomputes:  # the bytes that they move are not modelled
         return None
-    accumulated = config.gradient_accumulation_steps or 1
+    accumulated = _accumulation(config)
+    if accumulated is None or flops.frozen_parameters(result) is not False:
+        return None
     step = StepWork(
         shape=shape,
         tokens=length * batch,
@@ -121,3 +124,13 @@ def of_result(result: Result) -> RooflinePoint | None:
         flops_per_second=rate * of_token,
         precision=precision,
     )
+
+
+def _accumulation(config: TrainingConfig) -> int | None:
+    """Return the micro batches of an optimizer step as stated, or as the other sizes determine them."""
+    if stated := with_parallelism(config).gradient_accumulation_steps:
+        return stated
+    micro, batch = config.micro_batch_size, config.global_batch_size
+    if config.num_gpus == 1 and micro and batch and batch % micro == 0:
+        return batch // micro
+    return None

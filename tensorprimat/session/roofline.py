@@ -21,39 +21,58 @@ class Roofline:
     ceilings: Sequence[Ceiling]
     points: Sequence[RooflinePoint]
     left_out: Sequence[str] = ()
-    """A sentence for each training result that has no point or cannot be read."""
+    """A sentence for each file that has no point, cannot be read, or is of another machine."""
 
 
 def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
     """Return the cells of a folder and training results as points, and the ceilings of their machine.
 
-    Raises UsageError where there is no point, or no preflight of that machine.
+    The newest preflight of a machine that has a point gives the ceilings; points of other machines are left out. Raises
+    UsageError where there is no point, or no preflight of a machine that has one.
     """
     cells = []
     for file in sorted(folder.glob("bench_*.json")) if folder.is_dir() else [folder]:
         try:
-            cells.append(micro_result.load(file))
+            cells.append((file, micro_result.load(file)))
         except InputError:  # a cell of another tool, which does not state its machine
             continue
-    loaded, problems = load_all(results) if results else ([], [])
-    trained = [one.result for one in loaded]
-    of_training = [of_result(one) for one in trained]
-    points = [*of_cells(cells), *(point for point in of_training if point is not None)]
-    left_out = problems + [
-        f"{one.path}: not on the roofline, which needs a known shape, sequence length, micro batch, precision and "
-        "rate, and has no byte counts for experts, latent attention and recomputed activations"
-        for one, point in zip(loaded, of_training, strict=True)
-        if point is None
+    loaded, left_out = load_all(results) if results else ([], [])
+    found = [
+        (file, (cell.platform, cell.device_name, cell.host), point)
+        for file, cell in cells
+        for point in of_cells([cell])
     ]
-    if not points:
+    for one in loaded:
+        point = of_result(one.result)
+        if point is None:
+            left_out.append(
+                f"{one.path}: not on the roofline, which needs a known shape, sequence length, micro batch, gradient "
+                "accumulation, precision and rate, and has no byte counts for experts, latent attention, recomputed "
+                "activations and frozen weights"
+            )
+        else:
+            machine = (one.result.platform, one.result.gpu_info.device_name, one.result.provenance.host)
+            found.append((one.path, machine, point))
+    if not found:
         why = "".join(f"; {sentence}" for sentence in left_out)
         raise UsageError(f"--roofline: no measured cell of TensorPrimat in {folder}{why}")
-    machines = [(cell.platform, cell.device_name, cell.host) for cell in cells]
-    machines += [(one.platform, one.gpu_info.device_name, one.provenance.host) for one in trained]
     kept = preflight.kept([folder, folder.parent, DEFAULT_FOLDER])
-    own = next((one for one in kept if any(one.fits(platform=p, device_name=d, host=h) for p, d, h in machines)), None)
+    own = next((one for one in kept if any(_fits(one, machine) for _, machine, _ in found)), None)
     if own is None:
         raise UsageError(
             "--roofline needs the ceilings of the machine that ran these; run tprimat preflight there first"
         )
-    return Roofline(machine=own.device_name or own.host, ceilings=ceilings(own), points=points, left_out=left_out)
+    name = own.device_name or own.host
+    left_out += [
+        f"{file}: not on the roofline, whose ceilings are those of {name} on {own.host}, and this is of another machine"
+        for file, machine, _ in found
+        if not _fits(own, machine)
+    ]
+    points = [point for _, machine, point in found if _fits(own, machine)]
+    return Roofline(machine=name, ceilings=ceilings(own), points=points, left_out=left_out)
+
+
+def _fits(measured: preflight.Preflight, machine: tuple[str | None, str | None, str | None]) -> bool:
+    """Return True if a preflight is of a machine. machine: its platform, device and host."""
+    platform, device_name, host = machine
+    return measured.fits(platform=platform, device_name=device_name, host=host)
