@@ -126,6 +126,24 @@ def test_two_runs_to_one_quality_target_are_the_same_task_with_time_to_train_fir
     assert pair.ratio.estimate.value == pytest.approx(90 / 96)
 
 
+@pytest.mark.parametrize(
+    ("times", "verdict"), [((5400.0, 5400.0), "no_difference_shown"), ((5400.0, 5760.0), "slower")]
+)
+def test_equal_times_to_train_of_all_runs_are_known_to_their_last_digit_only(times, verdict):
+    sides = []
+    for place, seconds in enumerate(times):
+        one = trained_to(3.3, minutes=90, samples=160_000, runs=3)
+        runs = tuple(run.model_copy(update={"time_to_train_seconds": seconds}) for run in one.runs)
+        platform = ("nvd", "amd")[place]
+        sides.append(
+            Loaded(path=Path(f"{place}.json"), result=one.model_copy(update={"runs": runs, "platform": platform}))
+        )
+    ratio = compare(sides).pairs[0].ratio
+    assert (ratio.metric, ratio.verdict) == (TIME_TO_TRAIN, verdict)
+    of_a_second = 1 / math.sqrt(12) / 5400 * math.hypot(1, times[0] / times[1])
+    assert math.log(ratio.estimate.high / ratio.estimate.low) == pytest.approx(2 * 2.5 * of_a_second, rel=0.25)
+
+
 def missing(result, *runs):
     """Return the result, of which some runs did not reach the target."""
     unreached = {"time_to_train_seconds": None, "samples_to_train": None}

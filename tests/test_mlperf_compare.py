@@ -360,3 +360,37 @@ def test_the_sentence_below_the_readmes_picture_is_the_one_that_the_command_prin
     assert main(["mlperf", "compare", "MI355X", "B200", "--benchmark", "llama31_8b", "--gpus", "8"]) == 0
     sentence = capsys.readouterr().out.splitlines()[1]
     assert sentence.partition(". Evaluation")[0] in page
+
+
+def like(one: Entry, submitter: str, minutes: float) -> Entry:
+    """Return the entry of a submitter whose runs all took the same time."""
+    runs = tuple(dataclasses.replace(run, seconds=60 * minutes, training_seconds=54 * minutes) for run in one.runs)
+    return dataclasses.replace(one, submitter=submitter, runs=runs)
+
+
+@pytest.mark.parametrize("submitters", [("X",), ("X", "Y"), ("X", "Y", "Z")])
+def test_runs_with_equal_times_give_no_interval_rather_than_one_without_width(submitters):
+    equal = [like(entry("A", name, 100), name, 100.1 + 0.3) for name in submitters]
+    [one] = mlperf_compare.compare_gpus([*equal, entry("B", "W", 80)], "A", "B")
+    assert math.isinf(one.sides[0].estimate.variance)
+    assert math.isinf(one.ratio.variance)
+    assert one.sides[0].minutes == pytest.approx(100.4)
+    because = "A v9.1: no interval, because the runs of each entry have equal times, so their scatter is unknown"
+    assert [warning.text for warning in one.warnings if warning.kind == "no interval"] == [because]
+    assert "1.25x the time (no interval)" in mlperf_comparison.comparison_text([one], 0.95)
+    assert (document := json.loads(mlperf_comparison.as_json([one], 0.95))[0])["low"] is None
+    assert document["sides"][0]["low"] is None
+    assert all(Scored(one).estimate is None for one in equal)
+
+
+def test_equal_minutes_of_submitters_whose_runs_scatter_have_an_interval():
+    side = mlperf_compare.side([entry("A", name, 100) for name in ("X", "Y")], "A", "v9.1")
+    assert side.estimate.half_width(0.95) > 0.05
+
+
+def test_equal_minutes_without_a_known_scatter_of_runs_have_no_interval():
+    unknown = LogEstimate(log=4.6, variance=math.inf, degrees=1)
+    estimate, weights, between = mlperf_compare._over_submitters([unknown, unknown])
+    assert (math.isinf(estimate.variance), weights, between) == (True, [0.5, 0.5], 0.0)
+    estimate, _, _ = mlperf_compare._over_submitters([unknown, dataclasses.replace(unknown, log=4.7)])
+    assert estimate.half_width(0.95) > 0.5

@@ -28,6 +28,7 @@ from tensorprimat.core.quantities import shortened_list
 
 FACTORS = ("rate", "samples", "evaluation_and_set_up", "scaling")
 _STEPS = 200  # halvings and doublings that find the variance between submitters
+_EQUAL = 1e-12  # relative deviation of equal times, from rounding of their logarithms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,13 @@ class TaskSide:
     def minutes(self) -> float:
         """Return the minutes to train, as the geometric mean over submitters."""
         return math.exp(self.estimate.log)
+
+    @property
+    def no_scatter(self) -> str:
+        """Return the reason why the runs show no scatter."""
+        if all(len(one.succeeded) == 1 for one in self.scored):
+            return "no entry has two successful runs, so their scatter is unknown"
+        return "the runs of each entry have equal times, so their scatter is unknown"
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -198,7 +206,8 @@ def _warnings(first: TaskSide, second: TaskSide) -> list[TaskWarning]:
             )
             found.append(TaskWarning(kind="one submitter", text=text))
         if not math.isfinite(one.estimate.variance):
-            found.append(TaskWarning(kind="no interval", text=f"{one.gpu} {one.round}: too few runs for an interval"))
+            text = f"{one.gpu} {one.round}: no interval, because {one.no_scatter}"
+            found.append(TaskWarning(kind="no interval", text=text))
     if first.round != second.round:
         text = f"{first.gpu} is from {first.round} and {second.gpu} from {second.round}, so the software differs too"
         found.append(TaskWarning(kind="other round", text=text))
@@ -265,6 +274,8 @@ def _over_submitters(means: Sequence[LogEstimate]) -> tuple[LogEstimate, list[fl
     mean = math.fsum(weight * log for weight, log in zip(weights, logs, strict=True))
     spread = _scatter(logs, variances, between) / (len(means) - 1)
     variance = max(1.0, spread) / math.fsum(precisions)
+    if variance < _EQUAL**2:  # submitters with equal times and runs without a known scatter show no scatter at all
+        variance = math.inf
     return LogEstimate(log=mean, variance=variance, degrees=len(means) - 1), weights, math.sqrt(between)
 
 
@@ -273,7 +284,7 @@ def _between(logs: Sequence[float], variances: Sequence[float]) -> float:
     degrees = len(logs) - 1
     mean = math.fsum(logs) / len(logs)
     high = math.fsum((log - mean) ** 2 for log in logs) / degrees
-    if high == 0 or (all(variances) and _scatter(logs, variances, 0.0) <= degrees):
+    if high < _EQUAL**2 or (all(variances) and _scatter(logs, variances, 0.0) <= degrees):
         return 0.0
     low = 0.0
     while _scatter(logs, variances, high) > degrees:
@@ -304,14 +315,17 @@ def _shares(weights: Sequence[float]) -> list[float]:
 
 
 def _over_runs(scored: Sequence[Scored]) -> tuple[float, int] | None:
-    """Return the relative standard deviation of a run, pooled over entries, and its degrees of freedom."""
+    """Return the relative standard deviation of a run, pooled over entries, and its degrees of freedom.
+
+    None where the runs of every entry are one or have equal times, which tell nothing about another run.
+    """
     squares, degrees = 0.0, 0
     for one in scored:
         logs = [math.log(run.seconds) for run in one.succeeded if run.seconds]
         mean = math.fsum(logs) / len(logs)
         squares += math.fsum((log - mean) ** 2 for log in logs)
         degrees += len(logs) - 1
-    return (math.sqrt(squares / degrees), degrees) if degrees else None
+    return (math.sqrt(squares / degrees), degrees) if squares > _EQUAL**2 * degrees else None
 
 
 def _factors(groups: Mapping[str, Sequence[Scored]], weights: Mapping[str, float]) -> dict[str, float]:

@@ -180,13 +180,14 @@ class Scored:
 
     @property
     def estimate(self) -> LogEstimate | None:
-        """Return the logarithm of the score in minutes with its scatter over runs, or None where that is unknown.
+        """Return the logarithm of the score in minutes with its scatter over runs, or None where that is unknown: for
+        one run, and for runs with equal times, which tell nothing about another run.
 
         The standard deviation is that of all successful runs. Runs stop only at evaluations, so the few runs in the
         score often have equal times, and their own scatter would be too small.
         """
         minutes, spread = self.minutes, self.spread
-        if minutes is None or spread is None:
+        if minutes is None or not spread:
             return None
         variance = (spread * self.error_of_spread) ** 2
         return LogEstimate(log=math.log(minutes), variance=variance, degrees=len(self.succeeded) - 1)
