@@ -214,6 +214,23 @@ def test_selective_recompute_of_torchtitan_runs_every_second_matrix_product_agai
     assert metric("hfu", measured).remark == "recompute every second matrix product"
 
 
+def test_selective_recompute_of_torchtitan_without_a_gate_runs_k_output_and_down_again():
+    shape = models.find_preset("llama").shape.model_copy(update={"gated_mlp": False})
+    config = {"recompute": "selective", "framework": "torchtitan"}
+    measured = result(config=config, model=Model(name="llama", shape=shape))
+    factor = metric("hfu", measured).value / metric("mfu", measured).value
+    again = 2 * 32 * (4096 * 1024 + 4096 * 4096 + 14336 * 4096)
+    assert factor == pytest.approx(1 + again / flops.per_token(shape, 8192))
+
+
+def test_selective_recompute_of_torchtitan_is_not_counted_for_biases():
+    """Torch computes Q, K and V with biases by addmm, and torchtitan counts mm."""
+    config = {"recompute": "selective", "framework": "torchtitan"}
+    hfu = metric("hfu", result(config=config, model=Model(name="qwen", shape=models.find_preset("qwen").shape)))
+    assert hfu.value is None
+    assert hfu.because.endswith("every second matrix product is not known for an attention with biases")
+
+
 def test_an_ambiguous_gpu_lists_the_names_that_are_accepted():
     because = metric("mfu", result(gpu_info=device("H100"))).because
     assert because.endswith("give --gpu H100-SXM, --gpu H100-PCIe or --gpu H100-NVL")

@@ -228,7 +228,8 @@ RECOMPUTE_NAMES = {
 }
 """Spelling of a framework → value of this project."""
 
-_OF_PARTS = ("every second matrix product", "every second layer")
+_SECOND_PRODUCT = "every second matrix product"
+_OF_PARTS = (_SECOND_PRODUCT, "every second layer")
 """Recomputations whose cost is known only if all layers are alike: dense, with grouped queries."""
 
 
@@ -242,15 +243,15 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     setting = (result.training_config.recompute or "").lower()
     kind = RECOMPUTE_NAMES.get(setting)
     if kind == "selective" and (result.training_config.framework or "").lower() == "torchtitan":
-        kind = "every second matrix product"
+        kind = _SECOND_PRODUCT
     shape, length = result.model.shape, result.training_config.sequence_length
     because = f"recompute {setting!r} is unknown" if setting else "activation recomputation is not stated"
     recompute = Input(name="recompute", value=kind, source="the run's configuration", because=because)
     if shape is None and kind not in (None, "none"):
         because = "what recomputation costs is known only for a model whose layers are all alike"
         recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
-    elif shape is not None and kind in _OF_PARTS and _layers_differ(shape):
-        because = f"the cost of recomputing {kind} is not known for experts, latent attention or windows in some layers"
+    elif shape is not None and kind in _OF_PARTS and (feature := _of_unknown_cost(kind, shape)):
+        because = f"the cost of recomputing {kind} is not known for {feature}"
         recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
         kind = None
     if kind is None or shape is None or not length:
@@ -262,15 +263,18 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     again = {
         "none": 0.0,
         "selective": core,
-        "every second matrix product": products * (models.every_second_product(shape) or 0.0),
+        _SECOND_PRODUCT: products * (models.every_second_product(shape) or 0.0),
         "full": products + core,
         "every second layer": (products + core) / 2,
     }[kind]
     return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu * (1 + again / model), remark=f"recompute {kind}")
 
 
-def _layers_differ(shape: ModelShape) -> bool:
-    return bool(shape.experts or shape.latent_attention or shape.windowed_layers)
+def _of_unknown_cost(kind: str, shape: ModelShape) -> str | None:
+    """Return the features of a model for which the cost of recomputing parts of it is unknown, or None."""
+    if shape.experts or shape.latent_attention or shape.windowed_layers:
+        return "experts, latent attention or windows in some layers"
+    return "an attention with biases" if kind == _SECOND_PRODUCT and shape.attention_bias else None
 
 
 def restated_tflops(result: Result, convention: str) -> Metric:

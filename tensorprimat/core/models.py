@@ -114,12 +114,13 @@ def attention_widths(shape: ModelShape) -> tuple[int, int]:
 
 
 def every_second_product(shape: ModelShape) -> float | None:
-    """Return the share of a layer's matrix work in every second product: K, output and up of Q, K, V, output, gate, up,
-    down.
+    """Return the share of a layer's matrix work in every second product without bias.
 
-    None for experts and latent attention, which have other products.
+    K, output and up of Q, K, V, output, gate, up, down; without a gate, K, output and down. None for experts and latent
+    attention, which have other products, and for an attention with biases, whose Q, K and V torch adds and multiplies
+    in one operation (addmm) that torchtitan does not count.
     """
-    if shape.experts or shape.latent_attention:
+    if shape.experts or shape.latent_attention or shape.attention_bias:
         return None
     q, kv = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
     mlp = [shape.ffn_hidden_size] * _mlp_matrices(shape)
