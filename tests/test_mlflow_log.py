@@ -101,6 +101,27 @@ def test_a_run_of_more_values_than_can_be_sorted_is_refused(tmp_path: Path, monk
         logs.read(path)
 
 
+def test_a_run_with_thousands_of_other_metrics_is_read(tmp_path: Path) -> None:
+    others = {f"grad/{number:04d}": [0.5] for number in range(2500)} | {
+        f"a{number:04d}": [0.5] for number in range(2500)
+    }
+    result = logs.read(run_of(tmp_path, {**others, **RATES}, world_size="8"))
+    assert result.performance_metrics.tokens_per_second == pytest.approx(32768.5)
+    assert len(result.steps.column("loss")) == 20
+    flat = run_of(tmp_path / "flat", {**{f"a{number:04d}": [0.5] for number in range(2500)}, "loss": [3.0, 2.5, 2.0]})
+    assert logs.read(flat).performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("metrics", [{"a": [1.0], "b": [1.0], "c": [1.0], **RATES}, {name: [1.0] for name in "abcdef"}])
+def test_a_run_of_more_files_than_are_listed_is_refused_with_that_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metrics: dict[str, list[float]]
+) -> None:
+    run = run_of(tmp_path, metrics)
+    monkeypatch.setattr(mlflow, "MOST_FILES", len(metrics) - 1)
+    with pytest.raises(InputError, match=r"metrics: holds more than \d metric files; copy the folder without"):
+        logs.read(run)
+
+
 def test_a_metric_of_an_unknown_name_is_refused_with_it(tmp_path: Path) -> None:
     path = tmp_path / "temperature"
     path.write_text("".join(f"{START + n} 50.5 {n}\n" for n in range(1, 20)))

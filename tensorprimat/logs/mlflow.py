@@ -29,7 +29,7 @@ LoggedValue = tuple[int, int, str, float]
 ValuesByMetric = dict[str, Callable[[], Iterator[LoggedValue]]]
 """Name of a metric → its values."""
 FOLDER, _PARAMETERS = "metrics", "params"
-MOST_FILES = 2000
+MOST_FILES = 100_000  # listed within a second; a run that logs a metric for each tensor has tens of thousands
 MOST_VALUES = 1_000_000  # of all metrics that are read; three metrics of 300,000 steps
 MODEL_PARAMETERS = ("model_name", "model_name_or_path")
 LARGEST_PARAMETER = 2**12
@@ -44,7 +44,8 @@ def detect(log: Log) -> int:
     if log.is_binary:
         return 1 if mlflow_database.is_database(log.path) else 0
     if log.is_folder:
-        return 1 if any(field_of(name) for name, _ in _metric_files(_root(log.path))) else 0
+        names = [name for name, _ in _metric_files(_root(log.path))]
+        return 1 if len(names) > MOST_FILES or any(map(field_of, names)) else 0
     found = 0
     for _, text in log.head():
         if text.strip():
@@ -80,9 +81,15 @@ def read(log: Log) -> Reading:
 
 
 def _of_folder(path: Path) -> tuple[ValuesByMetric, dict[str, str]]:
-    """Return the metrics of a run in files, and its parameters."""
+    """Return the metrics of a run in files, and its parameters. Raises InputError for more than MOST_FILES."""
     root = _root(path)
-    metrics = _metric_files(root) if root.is_dir() else [(path.name, path)]
+    metrics = list(_metric_files(root)) if root.is_dir() else [(path.name, path)]
+    if len(metrics) > MOST_FILES:
+        raise InputError(
+            f"holds more than {count(MOST_FILES)} metric files",
+            path=str(root),
+            remedy="copy the folder without those of single tensors or devices, or export the run to CSV",
+        )
     values: ValuesByMetric = {name: partial(_entries, name, file) for name, file in metrics}
     return values, _parameters(root.parent / _PARAMETERS)
 
@@ -111,12 +118,18 @@ def _root(path: Path) -> Path:
 
 
 def _metric_files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (name of the metric, file) of a run."""
+    """Yield (name of the metric, file) of a run, and at most one more than MOST_FILES."""
     if root.name != FOLDER:
         return
-    every = (Path(parent, name) for parent, _, names in os.walk(root) for name in sorted(names))
-    for path in islice(every, MOST_FILES):
+    for path in islice(_files_below(root), MOST_FILES + 1):
         yield path.relative_to(root).as_posix(), path
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    """Yield the files below a folder, in the same order on every file system."""
+    for parent, folders, names in os.walk(root):
+        folders.sort()
+        yield from (Path(parent, name) for name in sorted(names))
 
 
 def _entries(name: str, path: Path) -> Iterator[LoggedValue]:
