@@ -12,7 +12,8 @@ import pytest
 from tensorprimat.cli import main
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.engines import rendezvous
-from tensorprimat.session.as_rank import Rank, rank_of, set_lightning_tasks
+from tensorprimat.engines.launchers import Rank, rank_of, set_lightning_tasks, training_rank
+from tensorprimat.engines.nemo import engine as nemo
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}
@@ -50,7 +51,8 @@ def test_a_process_that_nobody_has_launched_starts_its_own_ranks():
 
 def test_an_interactive_job_in_which_each_task_would_train_alone_is_refused():
     with pytest.raises(UsageError, match="srun: Lightning treats a job named interactive"):
-        rank_of({**SRUN, "SLURM_JOB_NAME": "interactive"})
+        training_rank({**SRUN, "SLURM_JOB_NAME": "interactive"})
+    assert rank_of({**SRUN, "SLURM_JOB_NAME": "interactive"}) == rank_of(SRUN)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,38 @@ def test_a_measurement_of_one_device_is_refused_in_several_processes(monkeypatch
         monkeypatch.setenv(name, value)
     assert main([command, "--device", "cpu"]) == 2
     assert "a measurement of one device: not under torchrun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("environment", "launcher"), [(TORCHRUN, "torchrun"), (SRUN, "srun")])
+def test_a_conversion_is_refused_in_several_processes(monkeypatch, tmp_path, capsys, environment, launcher):
+    monkeypatch.chdir(tmp_path)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    flags = ["--model", "llama", "--source", "hf://meta-llama/Llama-3.1-8B", "--output", "new", "--dry-run"]
+    assert main(["convert", *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"tprimat convert: a conversion: not under {launcher}, which starts one training; run without {launcher}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, False),
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, False),  # the batch script itself
+        (SRUN, True),
+        (TORCHRUN, True),
+        ({**TORCHRUN, "WORLD_SIZE": "1", "RANK": "0"}, False),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, True),  # another launcher
+    ],
+)
+def test_nemo_starts_the_ranks_unless_a_launcher_has_started_them(monkeypatch, environment, expected):
+    for name in ("WORLD_SIZE", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert nemo.started_by_launcher() is expected
 
 
 def test_lightning_gets_the_number_of_tasks_per_node(monkeypatch):

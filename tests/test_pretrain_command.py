@@ -119,6 +119,56 @@ def test_a_setting_that_nemo_lacks_is_refused_in_one_line(arguments, complaint, 
     assert not trained
 
 
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "2"}
+SRUN = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "2", "SLURM_PROCID": "0"}
+
+
+@pytest.mark.parametrize("environment", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
+@pytest.mark.parametrize("flags", [[], ["--num-nodes", "2", "--num-gpus", "4"]])
+def test_a_launcher_sets_the_gpus_and_nodes(environment, flags, trained, monkeypatch):
+    monkeypatch.delenv("SLURM_NTASKS_PER_NODE", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["pretrain", *flags], defaults={"model": "llama"}) == 0
+    (spec,) = trained
+    assert (spec.num_gpus, spec.num_nodes) == (4, 2)
+    assert os.environ.get("SLURM_NTASKS_PER_NODE") == ("4" if environment is SRUN else None)
+    os.environ.pop("SLURM_NTASKS_PER_NODE", None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "changed", "complaint"),
+    [
+        (["--num-gpus", "8"], {}, "--num-gpus 8: torchrun has started 4 processes per node"),
+        (["--num-nodes", "3"], {}, "--num-nodes 3: torchrun has started processes on 2 nodes"),
+        ([], {"WORLD_SIZE": "7"}, "torchrun: 7 processes on 2 nodes; start the same number on each"),
+    ],
+)
+def test_a_number_that_the_launcher_contradicts_is_refused(flags, changed, complaint, trained, monkeypatch, capsys):
+    for name, value in {**TORCHRUN, **changed}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["pretrain", *flags], defaults={"model": "llama"}) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(complaint)
+    assert not trained
+
+
+def test_a_job_in_which_each_task_would_train_alone_is_refused_before_training(trained, monkeypatch, capsys):
+    for name, value in {**SRUN, "SLURM_JOB_NAME": "interactive"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["pretrain"], defaults={"model": "llama"}) == 2
+    assert "each task would train alone; give srun --job-name=benchmark, or use torchrun" in capsys.readouterr().err
+    assert not trained
+
+
+def test_one_rank_shows_a_dry_run_for_all(trained, monkeypatch, capsys):
+    for name, value in {**TORCHRUN, "RANK": "3"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["pretrain", "--dry-run"], defaults={"model": "llama"}) == 0
+    assert capsys.readouterr() == ("", "")
+    assert not trained
+
+
 def test_nemo_is_refused_where_there_is_no_nvidia_gpu():
     settings = RunSettings(steps=2, warmup_steps=1, seed=nemo.NEMO_SEED, preset="full")
     spec = prepare.spec_of("llama", settings, engine=ENGINES["nemo"], machine=LAPTOP)

@@ -104,7 +104,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "analysis/fairness.py": {"gate --strict"},  # gate is never lax
     "analysis/inputs.py": {"gate --price"},  # gate shows no prices
     "cli/micro_options.py": {"sweep --d-model"},  # help of an option that sweep lacks
-    "session/as_rank.py": {"--job-name"},  # of srun
+    "engines/launchers.py": {"--job-name", "--num-nodes"},  # of srun; echo of what was typed
     "core/spec.py": {"--num-nodes"},  # echoes what was typed: run and pretrain spell it differently
     "core/stated.py": {"--micro-batch-size", "--warmup-steps"},  # echo: only a command that has the flag accepts it
     "core/errors.py": {"--debug"},  # of the program itself, before or behind every command

@@ -23,6 +23,7 @@ from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import alternatives, listed
 from tensorprimat.core.result import Result
+from tensorprimat.engines import launchers
 from tensorprimat.engines.cluster import submit
 from tensorprimat.engines.registry import default_engine, log_scripts
 from tensorprimat.logs import discover
@@ -41,7 +42,7 @@ COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3"
 def run_benchmark(request: Request) -> int:
     """Run a benchmark and return the exit code. Raises TensorPrimatError for an error that affects all models."""
     check_request(request)
-    if place := as_rank.rank_of(os.environ):
+    if place := launchers.training_rank(os.environ):
         return _as_rank(place, request)
     screen = Screen(stderr=request.json)
     machine = detect_platform()
@@ -68,11 +69,11 @@ def run_benchmark(request: Request) -> int:
     return _finish(outcomes, request, screen)
 
 
-def _as_rank(place: as_rank.Rank, request: Request) -> int:
+def _as_rank(place: launchers.Rank, request: Request) -> int:
     """Train in this process as one rank of torchrun or srun; rank 0 prints and writes. Returns the exit code."""
     machine = detect_platform()
     spec = as_rank.spec_of_rank(request, place, machine)
-    as_rank.set_lightning_tasks(place)
+    launchers.set_lightning_tasks(place)
     screen = Screen(stderr=request.json, silent=place.rank > 0)
     screen.block(
         f"BENCHMARK START - {runs.title_of_run(spec)} on {machine.label}", runs.rows_at_start(spec, request, machine)
@@ -195,7 +196,7 @@ def alternate(requests: Sequence[Request]) -> int:
 
     Raises TensorPrimatError where no benchmark can run at all.
     """
-    as_rank.refuse_ranks("--ab")
+    launchers.refuse_ranks("--ab")
     check_pair(requests)
     first = requests[0]
     screen = Screen(stderr=first.json)

@@ -37,10 +37,11 @@ def command(
     """
     from tensorprimat.cli.options import refuse_file
     from tensorprimat.core.quantities import size
+    from tensorprimat.engines.launchers import refuse_ranks
     from tensorprimat.engines.nemo import conversion
 
+    refuse_ranks("a conversion")
     refuse_file("--output", output, "a NeMo checkpoint is a folder")
-
     needed = conversion.needs(model, source)
     download = f"{size(needed.download_bytes)} to download, " if needed.download_bytes else ""
     print(

@@ -103,8 +103,8 @@ def with_cell_options(
 
 def requested_cells(typed: Mapping[str, Any], **own: Any) -> list[CellSpec]:
     """Return the cells that a command times. typed: its shared options; own: its other ones. Raises UsageError."""
+    from tensorprimat.engines.launchers import refuse_ranks
     from tensorprimat.micro import grid
-    from tensorprimat.session.as_rank import refuse_ranks
 
     refuse_ranks("a measurement of one device")
     values = {"shape": None, "memory_limit": None, "data": None, **typed, **own}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _MODEL = "Model: llama, qwen or mistral."
+_NODES = "Nodes, under srun or torchrun."
 _OWN = (
     "steps",
     "warmup_steps",
@@ -36,7 +38,7 @@ HERE: dict[str, dict[str, Any]] = {
     "micro_batch_size": {"shown_default": "the methodology's, or 1"},
     "global_batch_size": {"shown_default": "the methodology's, or 128"},
     "sequence_length": {"shown_default": "the methodology's, or 8192"},
-    "num_gpus": {"help": "GPUs of one node.", "shown_default": "all"},
+    "num_gpus": {"help": "GPUs of one node.", "shown_default": "the launcher's, or all"},
 }
 """Options of the recipes that differ from other engines'."""
 
@@ -44,7 +46,7 @@ HERE: dict[str, dict[str, Any]] = {
 @with_settings(*_OWN, after="model", differing=HERE, environment="TPRIMAT_", engines=False)
 def command(
     model: Annotated[str, takes("MODEL", _MODEL, envvar="TPRIMAT_MODEL", offers=known.models)] = "llama",
-    num_nodes: Annotated[int, takes("N", "Nodes, under srun or torchrun.", envvar="TPRIMAT_NUM_NODES")] = 1,
+    num_nodes: Annotated[int, takes("N", _NODES, envvar="TPRIMAT_NUM_NODES", show_default="the launcher's, or 1")] = 1,
     recompute: Annotated[
         bool,
         switch(
@@ -62,7 +64,7 @@ def command(
     NeMo-Run runs the recipe of nemo.collections.llm, with torchrun for several GPUs, and adds the benchmark callback,
     which writes DIR/benchmark_cuda_MODEL.json. Every value is set explicitly: by a flag, else by
     its environment variable, else by the constants at the top of the script, else by the methodology. Under torchrun or
-    srun each process trains as one rank.
+    srun each process trains as one rank, and their number sets the GPUs and nodes.
 
     \b
     Examples:
@@ -79,7 +81,7 @@ def command(
     from tensorprimat.core.errors import UsageError
     from tensorprimat.core.spec import MODELS, RunSettings
     from tensorprimat.core.statements import typed_count
-    from tensorprimat.engines import prepare
+    from tensorprimat.engines import launchers, prepare
     from tensorprimat.engines.introspect import NVIDIA_RECIPE
     from tensorprimat.engines.nemo import engine as nemo
     from tensorprimat.engines.registry import ENGINES
@@ -100,13 +102,18 @@ def command(
         preset="full",
         recompute="full" if recompute else None,
     )
+    place = launchers.training_rank(os.environ)
+    if place is not None:
+        settings = launchers.settings_of_ranks(settings, place, nodes_flag="--num-nodes")
+        launchers.set_lightning_tasks(place)
+    speaks = place is None or place.rank == 0
     spec = prepare.spec_of(model, settings, engine=engine, machine=machine)
     spec = spec.changed(output_dir=str(output))
     prepare.check_spec(engine, spec, machine)
-    if machine.platform != "nvd":
+    if machine.platform != "nvd" and speaks:
         print(f"warning: {NVIDIA_RECIPE.format(machine=machine.label)}", file=sys.stderr)
     if dry_run:
-        return _show(spec, machine)
+        return _show(spec, machine) if speaks else 0
     nemo.train(spec)
     return 0
 

@@ -20,7 +20,7 @@ from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import failures
+from tensorprimat.engines import failures, launchers
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.nemo import performance as nemo_performance
@@ -29,7 +29,6 @@ from tensorprimat.engines.registry import ENGINES, importable
 from tensorprimat.machine.platform import Machine, detect_platform
 
 NEMO_SEED = 1234  # the default of nemo.lightning's init_parallel_ranks, which no recipe can change
-RANK_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")  # set by torchrun and srun: above 1, they have started the ranks
 
 
 def unavailable() -> str | None:
@@ -77,8 +76,13 @@ def check(spec: RunSpec, machine: Machine) -> None:
 
 
 def started_by_launcher() -> bool:
-    """Return True if torchrun or srun started this process as one of several ranks."""
-    return any(os.environ.get(name, "1") not in ("", "1") for name in RANK_COUNTS)
+    """Return True if torchrun, srun or another launcher that sets WORLD_SIZE started this process among several.
+
+    SLURM_NTASKS alone is no sign of it: Slurm sets it in the batch script too, before any srun. Raises UsageError for a
+    Slurm job name with which each task would train alone.
+    """
+    rank = launchers.training_rank(os.environ)
+    return (rank is not None and rank.world_size > 1) or os.environ.get("WORLD_SIZE", "1") not in ("", "1")
 
 
 def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
