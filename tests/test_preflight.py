@@ -1,6 +1,11 @@
 """Tests of tprimat preflight: a machine's best performance, stored per machine, with warnings."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,12 +17,13 @@ from tensorprimat.core import preflight as records
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.preflight import DeviceCheck
 from tensorprimat.core.result import GpuInfo
-from tensorprimat.machine import telemetry
+from tensorprimat.machine import noise, telemetry
 from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import collectives, estimate, matmul, preflight
+from tensorprimat.micro import collectives, estimate, matmul, preflight, watched
 from tensorprimat.reports.preflight import preflight_tables
 
+ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
 LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")
 
@@ -126,6 +132,7 @@ def test_each_of_several_processes_measures_its_own_gpu(two_gpus, monkeypatch):
 def test_a_gpu_number_is_refused_under_torchrun(two_gpus, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("tensorprimat.machine.platform.detect_platform", lambda **_: two_gpus)
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     assert main(["preflight", "--device", "cuda:1", "--output", str(tmp_path)]) == 2
     assert "each process that torchrun starts takes a GPU of its own; --device cuda" in capsys.readouterr().err
 
@@ -168,6 +175,10 @@ def test_a_missing_device_is_reported_in_one_line(device, says, tmp_path, capsys
     assert says in line
 
 
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1"}
+SRUN = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_PROCID": "0"}
+
+
 def nodes_of(slow=5e14):
     return tuple(
         DeviceCheck(index=gpu, host=f"node{node}", flops_per_second=slow if (node, gpu) == (2, 3) else 7e14)
@@ -178,9 +189,82 @@ def nodes_of(slow=5e14):
 
 def test_nodes_have_a_row_each_the_slowest_first():
     table = next(one for one in preflight_tables(made(devices=nodes_of())) if one.key == "nodes")
-    assert [cell.text for cell in table.rows[0]] == ["node2", "8", "700", "3", "500", "71.4 %"]
+    assert [cell.text for cell in table.rows[0]] == ["node2", "8", "700", "3", "500", "71.4 %", "not checked"]
     assert len(table.rows) == 4
     assert not [one for one in preflight_tables(made(devices=nodes_of()[:8])) if one.key == "nodes"]
+
+
+def test_each_process_looks_at_its_own_gpu_and_the_first_of_a_node_at_the_cpu(two_gpus, monkeypatch):
+    """The GPU is looked at by its number on the node, and only while its own process does not use it."""
+    asked = []
+
+    def look(gpu_ids):
+        asked.append(tuple(gpu_ids))
+        gpu = noise.GpuLook(
+            id=gpu_ids[0], other_processes=1, power_limit_watts=700.0 - 100 * len(asked), max_clock_hertz=None,
+            throttled_by=(),
+        )  # fmt: skip
+        return noise.NoiseReading(cores=2, load=4.0, busy_share=0.5, cpu_cap_hertz=2e9 + 1e9 * len(asked), gpus=(gpu,))
+
+    together = SimpleNamespace(processes=2, rank=1, wait=lambda _: None)
+    monkeypatch.setattr(noise, "observe_machine", look)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    before, after = (watched._look(two_gpus, "cuda:1", together, when) for when in ("before", "after"))
+    assert asked == [("b",), ("b",)]
+    other, cap = watched._disturbances(before, after)
+    assert other.startswith("noise: before the measurement 1 other process on GPU 1")
+    assert cap.startswith("noise: meanwhile the power cap of GPU 1 changed from 600 W to 500 W")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert (
+        "other processes use 50 % of 2 cores"
+        in watched._disturbances(watched._look(two_gpus, "cuda:0", together, "before"), after)[0]
+    )
+
+
+@pytest.mark.usefixtures("warm")
+def test_processes_of_torchrun_meet_without_a_device():
+    program = """
+import json, sys, time
+from tensorprimat.micro.meeting import Meeting
+together = Meeting()
+time.sleep(0.5 * together.rank)
+together.wait("begin")
+begun = time.time()
+time.sleep(0.5 * (1 - together.rank))
+together.wait("end")
+found = together.gathered("times", json.dumps([begun, time.time()]))
+assert (found is None) == (together.rank == 1)
+if found: print(json.dumps(found))
+"""
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python",
+         sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (first_begun, first_ended), (second_begun, second_ended) = map(json.loads, json.loads(done.stdout))
+    assert abs(first_begun - second_begun) < 0.4, "each waits for the other"
+    assert abs(first_ended - second_ended) < 0.4
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "complaint"),
+    [
+        (TORCHRUN, ("--executor", "slurm"), "--executor slurm: not under torchrun, whose processes would each submit"),
+        (SRUN, (), "several processes per node: not under srun, whose processes on one node would measure the same"),
+        ({**SRUN, "SLURM_STEP_NUM_NODES": "2"}, ("--output", "a.json"), "--output a.json: not under srun, whose"),
+        ({**SRUN, "SLURM_STEP_NUM_NODES": "2"}, (), None),  # a record of each node
+    ],
+)
+def test_processes_that_would_disturb_each_other_are_refused(
+    environment, flags, complaint, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(watched, "measure_watched", lambda *_, **__: made())
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["preflight", "--quick", "--device", "cpu", *flags]) == (2 if complaint else 0)
+    assert (complaint or "Saved: ") in capsys.readouterr().err
 
 
 def test_the_gpus_below_a_share_of_the_median_are_named_with_their_node():
@@ -191,8 +275,9 @@ def test_the_gpus_below_a_share_of_the_median_are_named_with_their_node():
 
 @pytest.mark.parametrize(("slow", "code"), [(5e14, 1), (6.9e14, 0)])
 def test_fail_below_fails_the_command_and_names_the_slow_node(tmp_path, capsys, monkeypatch, slow, code):
-    monkeypatch.setattr(preflight, "measure_machine", lambda *_, **__: made(devices=nodes_of(slow)))
+    monkeypatch.setattr(watched, "measure_watched", lambda *_, **__: made(devices=nodes_of(slow)))
     monkeypatch.setenv("WORLD_SIZE", "32")
+    monkeypatch.setenv("RANK", "0")
     assert (
         main(["preflight", "--device", "cpu", "--keep-noisy", "--output", str(tmp_path), "--fail-below", "90%"]) == code
     )

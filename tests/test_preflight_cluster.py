@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 RANK = """
 import sys
 import torch
+from tensorprimat.machine import noise
 from tensorprimat.micro import collectives, matmul, preflight, preflight_rank
 
 matmul.LEAST_SECONDS, preflight.LAUNCHES, collectives.COLLECTIVE_SIZES = 1e-4, 10, {"cpu": (4096,)}
@@ -30,6 +31,8 @@ def slowed(size, precision, device, **more):
         return SPEED, SPEED
     return rate(size, precision, device, **more)
 matmul.matmul_rate = slowed
+look = noise.NoiseReading(cores=2, load=4.0, busy_share=BUSY, cpu_cap_hertz=None)
+noise.observe_machine = lambda _: look
 sys.exit(preflight_rank.main(sys.argv[1:]))
 """
 
@@ -44,7 +47,8 @@ ranks = []
 for node, speed in enumerate({speeds!r}):
     more = {{"RANK": str(node), "LOCAL_RANK": "0", "WORLD_SIZE": str(len({speeds!r})), "OMP_NUM_THREADS": "1",
              "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}", "SLURMD_NODENAME": f"node{{node}}"}}
-    program = [sys.executable, "-c", {rank!r}.replace("SPEED", str(speed)), "--spec", spec, "--result", result]
+    source = {rank!r}.replace("SPEED", str(speed)).replace("BUSY", str({busy!r}[node]))
+    program = [sys.executable, "-c", source, "--spec", spec, "--result", result]
     ranks.append(subprocess.Popen(program, env={{**os.environ, **more}}))
 codes = [rank.wait() for rank in ranks]
 if any(codes):
@@ -67,9 +71,9 @@ def cluster(tmp_path, monkeypatch, warm):  # noqa: ARG001
     monkeypatch.setattr(executors.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.chdir(tmp_path)
 
-    def nodes(*speeds, program=SRUN):
+    def nodes(*speeds, program=SRUN, busy=(0.0, 0.0)):
         script = tmp_path / "submit.py"
-        script.write_text(program.format(place=str(tmp_path), speeds=speeds, port=free_port(), rank=RANK))
+        script.write_text(program.format(place=str(tmp_path), speeds=speeds, port=free_port(), rank=RANK, busy=busy))
         monkeypatch.setattr(submit, "submit_command", lambda *_: [sys.executable, str(script)])
         return ["preflight", "--quick", "--device", "cpu", "--executor", "slurm", "--nodes", str(len(speeds))]
 
@@ -85,6 +89,22 @@ def test_every_node_has_a_row_and_a_slow_one_fails_the_command_by_name(cluster, 
     assert "Slurm job 7 is submitted" in err
     [kept] = (tmp_path / "output" / "preflight").iterdir()
     assert (records.load(kept).world_size, records.load(kept).collective_backend) == (2, "gloo")
+
+
+def test_other_work_on_a_node_is_named_in_its_row_and_its_figures_are_not_kept(cluster, tmp_path, capsys):
+    flags = cluster(1e11, 1e11, busy=(0.0, 0.5))
+    assert main(flags) == 1
+    out, err = capsys.readouterr()
+    rows = [line for line in out.partition("Nodes, slowest first")[2].splitlines() if line.startswith("| node")]
+    last = {row.split("|")[1].strip(): row.rstrip(" |").rpartition("|")[2].strip() for row in rows}
+    assert last == {"node0": "none", "node1": "1, see warnings"}
+    assert "warning: node1: noise: before the measurement other processes use 50 % of 2 cores, load 4.0" in err
+    assert "warning: node0" not in err
+    assert "not kept: the machine was not quiet" in err
+    assert not (tmp_path / "output" / "preflight").exists()
+    assert main([*flags, "--keep-noisy"]) == 0
+    [kept] = (tmp_path / "output" / "preflight").iterdir()
+    assert [(look.host, len(look.disturbed_by)) for look in records.load(kept).looks] == [("node0", 0), ("node1", 1)]
 
 
 def alone(rate):

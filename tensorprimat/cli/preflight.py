@@ -53,10 +53,10 @@ def command(
     The rates of matrix products and memory are compared with the catalogue's peaks, those of matrix products also with
     the best published measurement. The output names a GPU that is well below the others or the catalogue. With several
     nodes, each node has a row, the slowest first, and --fail-below names the slow GPUs. The result is kept per machine:
-    sweeps estimate their time from it, and training results are compared with it. Without
-    torchrun and --executor, the figures are shown but not kept if another process uses a GPU, if the machine is busy
-    (other processes use a quarter of the usable cores' time, and the load average exceeds the number of cores), or if a
-    frequency or power cap changes meanwhile.
+    sweeps estimate their time from it, and training results are compared with it. The figures are shown but not kept
+    if, on any node, another process uses a GPU, the machine is busy (other processes use a quarter of the usable cores'
+    time, and the load average exceeds the number of cores), or a frequency or power cap changes meanwhile. Each process
+    of torchrun or a job looks for this on its own GPU while all of them wait.
 
     \b
     Examples:
@@ -87,7 +87,9 @@ def command(
         print(preflight.preflight_script(spec, there, place))
         return 0
     if spec is not None:
-        outcome = preflight.run_on_cluster(spec, there, place, least_share=least, on_line=options.print_message)
+        outcome = preflight.run_on_cluster(
+            spec, there, place, keep_noisy=keep_noisy, least_share=least, on_line=options.print_message
+        )
     else:
         outcome = preflight.run_preflight(
             device,

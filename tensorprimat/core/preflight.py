@@ -92,6 +92,14 @@ class DeviceCheck(Record):
     other_processes: int = 0
 
 
+class NodeLook(Record):
+    """The look of one node for other work and changing limits, while the preflight's processes were idle."""
+
+    host: str
+    disturbed_by: tuple[str, ...] = ()
+    """A sentence for each disturbance; empty if there was none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeRate:
     """The GPUs of one node, against the median GPU of all nodes."""
@@ -102,6 +110,8 @@ class NodeRate:
     median_flops_per_second: float
     slowest_share: float
     """Rate of the slowest GPU over that of the median GPU of all nodes."""
+    look: NodeLook | None = None
+    """None if nobody looked for other work, as in older records of several processes."""
 
 
 class Preflight(Record):
@@ -129,7 +139,18 @@ class Preflight(Record):
     launch_seconds: Figure = None
     """Host time to hand one tiny kernel to the device, when nothing waits for it."""
     devices: tuple[DeviceCheck, ...] = ()
+    looks: tuple[NodeLook, ...] = ()
+    """Of each node; empty in older records."""
     warnings: tuple[str, ...] = ()
+    """All of them; those of `looks` name their node if there are several."""
+
+    @property
+    def disturbances(self) -> tuple[str, ...]:
+        """Return a sentence for everything that disturbed the measurement; it names the node if there are several."""
+        several = len(self.looks) > 1
+        return tuple(
+            f"{look.host}: {sentence}" if several else sentence for look in self.looks for sentence in look.disturbed_by
+        )
 
     def matmul_flops_per_second(self, precision: str) -> float | None:
         """Return the best rate at a precision over all sizes; None where it was not measured."""
@@ -149,12 +170,13 @@ class Preflight(Record):
         for check in self.devices:
             groups.setdefault(check.host or self.host, []).append(check)
         found = []
+        looks = {look.host: look for look in self.looks}
         for host, checks in groups.items():
             slowest = min(checks, key=lambda check: check.flops_per_second)
             share = slowest.flops_per_second / middle
             found.append(
                 NodeRate(host=host, gpus=len(checks), slowest=slowest, median_flops_per_second=_median(checks),
-                         slowest_share=share)
+                         slowest_share=share, look=looks.get(host))
             )  # fmt: skip
         return tuple(sorted(found, key=lambda node: node.slowest_share))
 

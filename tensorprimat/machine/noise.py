@@ -33,6 +33,8 @@ class GpuLook:
     power_limit_watts: float | None
     max_clock_hertz: float | None
     throttled_by: tuple[str, ...]
+    number: int = 0
+    """Among those that the process sees."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +68,14 @@ def observe_machine(gpu_ids: Sequence[str] = ()) -> NoiseReading:
         load=load,
         busy_share=_busy_share(),
         cpu_cap_hertz=_cpu_cap(CAPS),
-        gpus=tuple(_gpu(device) for device in telemetry.open_devices(gpu_ids)) if gpu_ids else (),
+        gpus=tuple(_gpu(*place) for place in enumerate(telemetry.open_devices(gpu_ids))) if gpu_ids else (),
     )
 
 
-def _gpu(device: Device) -> GpuLook:
+def _gpu(number: int, device: Device) -> GpuLook:
     reading = device.read()
     return GpuLook(
+        number=number,
         id=device.id,
         other_processes=sum(process.pid != os.getpid() for process in reading.processes),
         power_limit_watts=reading.power_limit_watts,
@@ -114,11 +117,11 @@ def company(now: NoiseReading, when: str) -> list[str]:
             f"noise: {when} other processes use {percent(now.busy_share, 0)} of {now.cores} cores{load}; they slow the "
             "measurement by an unknown amount; stop them, or wait, and run again"
         )
-    for number, gpu in enumerate(now.gpus):
+    for gpu in now.gpus:
         if gpu.other_processes:
             processes = "1 other process" if gpu.other_processes == 1 else f"{gpu.other_processes} other processes"
             warnings.append(
-                f"noise: {when} {processes} on GPU {number}; its time is shared; end them "
+                f"noise: {when} {processes} on GPU {gpu.number}; its time is shared; end them "
                 "(./fix_gpu_memory.sh shows them) and run again"
             )
     return warnings
@@ -127,9 +130,9 @@ def company(now: NoiseReading, when: str) -> list[str]:
 def clocks(now: NoiseReading, when: str) -> list[str]:
     """Return a warning for every GPU whose clock is reduced."""
     return [
-        f"noise: {when} the clock of GPU {number} is reduced by {listed(gpu.throttled_by)}; the figures are "
+        f"noise: {when} the clock of GPU {gpu.number} is reduced by {listed(gpu.throttled_by)}; the figures are "
         "those of the lower clock; --cooldown 60 lets it cool between runs"
-        for number, gpu in enumerate(now.gpus)
+        for gpu in now.gpus
         if gpu.throttled_by
     ]
 
@@ -143,17 +146,19 @@ def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
             f"noise: {when} the CPU's frequency cap changed from {caps}; runs before and after are not comparable"
         )
     known = {gpu.id: gpu for gpu in before.gpus}
-    for number, gpu in enumerate(after.gpus):
+    for gpu in after.gpus:
         earlier = known.get(gpu.id)
         if earlier is None:
             continue
         if _differs(earlier.power_limit_watts, gpu.power_limit_watts):
             caps = f"{watts(earlier.power_limit_watts)} to {watts(gpu.power_limit_watts)}"
             warnings.append(
-                f"noise: {when} the power cap of GPU {number} changed from {caps}; set a fixed cap and run again"
+                f"noise: {when} the power cap of GPU {gpu.number} changed from {caps}; set a fixed cap and run again"
             )
         if _differs(earlier.max_clock_hertz, gpu.max_clock_hertz):
-            warnings.append(f"noise: {when} the highest clock of GPU {number} changed; set a fixed limit and run again")
+            warnings.append(
+                f"noise: {when} the highest clock of GPU {gpu.number} changed; set a fixed limit and run again"
+            )
     return warnings
 
 

@@ -7,7 +7,6 @@ bandwidth is the rate at which each link carries bytes, as in NVIDIA's nccl-test
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import torch.distributed as dist
 
 from tensorprimat.core.preflight import Collective
 from tensorprimat.micro import matmul
+from tensorprimat.micro.meeting import started_processes
 
 COLLECTIVE_SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**10, 2**16, 2**20, 2**24, 2**26, 2**28, 2**30)}
 COLLECTIVE_REPEATS = 5
@@ -38,8 +38,8 @@ Work = tuple[Callable[[], object], Callable[[], object]]
 @contextlib.contextmanager
 def group(device: torch.device) -> Iterator[tuple[str | None, int]]:
     """Connect the processes that torchrun started. Yield the backend (None for a single process) and their number."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if processes < 2 or "RANK" not in os.environ:
+    processes = started_processes()
+    if processes < 2:
         yield None, 1
         return
     backend = "gloo" if device.type == "cpu" else "nccl"

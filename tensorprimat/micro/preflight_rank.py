@@ -29,22 +29,20 @@ def _measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
     gpus = 0 if machine.platform == "cpu" else machine.gpu_info.device_count or 0
     if spec.platform != "cpu" and local >= gpus:
         raise UsageError(f"--num-gpus {spec.num_gpus}: torch sees {counted(gpus, 'GPU')} on {machine.host}")
-    from tensorprimat.micro import preflight
+    from tensorprimat.micro import preflight, watched
 
-    is_first = int(os.environ.get("RANK", "0")) == 0
     label = LABELS[machine.platform].upper()
 
     def say(part: str) -> None:
-        if is_first:
-            print(f"[{label}] measuring {part} …", flush=True)
+        print(f"[{label}] measuring {part} …", flush=True)
 
     device = "cpu" if spec.platform == "cpu" else f"cuda:{local}"
     try:
-        found_here = preflight.measure_machine(machine, device, quick=spec.quick, on_part=say)
+        found = watched.measure_watched(machine, device, quick=spec.quick, on_part=say)
     except (RuntimeError, MemoryError, OSError) as error:
         raise RunError(f"{preflight.node_name(machine)}: preflight failed: {failures.end_reason(error)}") from error
-    if is_first:
-        write_atomically(options.result, found_here.model_dump_json(indent=2))
+    if found is not None:
+        write_atomically(options.result, found.model_dump_json(indent=2))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

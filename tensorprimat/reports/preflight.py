@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorprimat.core import quantities
-from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, NodeRate, Preflight
+from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, NodeLook, NodeRate, Preflight
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.reports.tables import Table, TableCell, figure_cell, table_of, text_cell
@@ -92,6 +92,12 @@ def _devices(found: Preflight) -> Table:
     return table_of("devices", f"Each {found.unit}", found.devices, columns, words=("Node", unit))
 
 
+def _disturbed(look: NodeLook | None) -> str:
+    if look is None:
+        return "not checked"
+    return f"{len(look.disturbed_by)}, see warnings" if look.disturbed_by else "none"
+
+
 def _nodes(found: Preflight) -> Table:
     columns: dict[str, Callable[[NodeRate], TableCell]] = {
         "Node": lambda node: text_cell(node.host),
@@ -102,5 +108,6 @@ def _nodes(found: Preflight) -> Table:
         f"Slowest {found.unit}": lambda node: figure_cell(node.slowest.index, quantities.count),
         "Slowest, TFLOP/s": lambda node: _tera(node.slowest.flops_per_second),
         f"Share of the median of all {found.units}": lambda node: figure_cell(node.slowest_share, quantities.percent),
+        "Other work, changed limits": lambda node: text_cell(_disturbed(node.look)),
     }
     return table_of("nodes", "Nodes, slowest first", found.nodes(), columns, words=("Node",))

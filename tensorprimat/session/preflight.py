@@ -1,11 +1,11 @@
-"""Measurement of a machine's best performance; one process alone keeps it only if nothing else used the machine."""
+"""Measurement of a machine's best performance, which is kept only if nothing else used the machine."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,10 @@ from tensorprimat.core import processes, store
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import alternatives, counted
-from tensorprimat.engines import launch
+from tensorprimat.engines import launch, launchers
 from tensorprimat.engines.cluster import executors, submit
-from tensorprimat.machine import noise, platform
+from tensorprimat.machine import platform
+from tensorprimat.micro import meeting
 
 if TYPE_CHECKING:
     from tensorprimat.core.preflight import Preflight, PreflightSpec
@@ -64,7 +65,7 @@ def device_of(device: str, machine: Machine) -> str:
         raise UsageError(f"--device {device}: torch sees no GPU here; use --device cpu")
     if not chosen.startswith("cuda") and chosen != "cpu":
         raise UsageError(f"--device {device}: must be auto, cpu, cuda or cuda:N")
-    if ":" in chosen and world_size() > 1:
+    if ":" in chosen and meeting.started_processes() > 1:
         raise UsageError(f"--device {device}: each process that torchrun starts takes a GPU of its own; --device cuda")
     if chosen == "cpu":
         return chosen
@@ -73,11 +74,6 @@ def device_of(device: str, machine: Machine) -> str:
     if not number.isdigit() or int(number) >= gpus:
         raise UsageError(f"--device {device}: {counted(gpus, 'GPU')} here, numbered from 0")
     return f"cuda:{number}"
-
-
-def world_size() -> int:
-    """Return the number of processes that torchrun started together with this one; 1 where it started none."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _check_share(least_share: float | None, devices: int, device_name: str | None) -> None:
@@ -89,49 +85,29 @@ def _check_share(least_share: float | None, devices: int, device_name: str | Non
         )
 
 
-def _measure(
-    device: str, *, quick: bool, on_part: OnPart, least_share: float | None = None
-) -> tuple[Preflight, list[str]] | None:
-    """Measure this machine; return the record and a sentence for everything that disturbed it.
-
-    Several processes of torchrun look for nothing that disturbs them, so the list is then empty. Return None on every
-    rank but the first, which collects the measurements of all ranks. Raises UsageError for a
-    device that does not exist, and for a least_share without another device or a published rate to compare with.
-    """
-    machine = platform.detect_platform(cpu=device == "cpu")
-    chosen = device_of(device, machine)
-    here = 1 if chosen == "cpu" else machine.gpu_info.device_count or 1
-    _check_share(least_share, max(here, world_size()), machine.gpu_info.device_name)
-    from tensorprimat.micro import preflight
-
-    is_first = int(os.environ.get("RANK", "0")) == 0
-    alone = world_size() == 1  # several processes of torchrun would report each other as foreign processes
-    before = noise.observe_machine(machine.gpu_ids) if alone else None
-    found = preflight.measure_machine(machine, chosen, quick=quick, on_part=on_part if is_first else lambda _: None)
-    if not is_first:
-        return None
-    disturbed: list[str] = []
-    if before is not None:
-        after = noise.observe_machine(machine.gpu_ids)
-        disturbed = [*noise.company(before, "before the measurement"), *noise.moved(before, after, "meanwhile")]
-        without_us = replace(after, gpus=())  # without GPU processes: this process uses the GPUs by now
-        disturbed += [] if disturbed else noise.company(without_us, "after the measurement")
-    return found.changed(warnings=(*found.warnings, *disturbed)), disturbed
-
-
 def run_preflight(
     device: str, place: RecordPlace, *, quick: bool, keep_noisy: bool, least_share: float | None, on_part: OnPart
 ) -> Outcome | None:
     """Measure this machine and keep the record; return None on every rank but the first.
 
-    keep_noisy: keep the record even if something disturbed the measurement. least_share: share (0 to 1) of the median
-    GPU's rate that each GPU must reach; for a single GPU, share of the best published rate.
+    keep_noisy: keep the record even if something disturbed the measurement on a node. least_share: share (0 to 1) of
+    the median GPU's rate that each GPU must reach; for a single GPU, share of the best published rate. Raises
+    UsageError for a device that does not exist, and for a least_share without another device or a published rate to
+    compare with.
     """
-    measured = _measure(device, quick=quick, on_part=on_part, least_share=least_share)
-    if measured is None:
-        return None
-    found, disturbed = measured
-    path = place.keep(found) if keep_noisy or not disturbed else None
+    machine = platform.detect_platform(cpu=device == "cpu")
+    chosen = device_of(device, machine)
+    here = 1 if chosen == "cpu" else machine.gpu_info.device_count or 1
+    _check_share(least_share, max(here, meeting.started_processes()), machine.gpu_info.device_name)
+    from tensorprimat.micro import watched
+
+    found = watched.measure_watched(machine, chosen, quick=quick, on_part=on_part)
+    return None if found is None else _outcome(found, place, keep_noisy=keep_noisy, least_share=least_share)
+
+
+def _outcome(found: Preflight, place: RecordPlace, *, keep_noisy: bool, least_share: float | None) -> Outcome:
+    """Keep a record, unless something disturbed the measurement, and compare its GPUs."""
+    path = place.keep(found) if keep_noisy or not found.disturbances else None
     return Outcome(found=found, path=path, slow=_slow(found, least_share) if path else ())
 
 
@@ -148,8 +124,9 @@ def spec_of_preflight(
 ) -> PreflightSpec | None:
     """Return the preflight of a cluster's nodes; None without --executor, where this machine is measured.
 
-    Raises UsageError for a wrong or clashing flag.
+    Raises UsageError for a wrong or clashing flag, and for processes of srun that would disturb each other.
     """
+    _check_ranks(cluster, place)
     for flag, value in (("--nodes", nodes), ("--num-gpus", num_gpus)):
         if value is not None and value < 1:
             raise UsageError(f"{flag} {value}: must be at least 1")
@@ -171,6 +148,28 @@ def spec_of_preflight(
     return records.PreflightSpec(platform=node.platform, quick=quick, num_gpus=num_gpus or own, num_nodes=nodes)
 
 
+def _check_ranks(cluster: Cluster, place: RecordPlace) -> None:
+    """Raise UsageError if a launcher started several processes that would not measure together.
+
+    torchrun connects its processes. srun does not: one process of each node measures its node, and several would
+    measure the same devices at the same time.
+    """
+    rank = launchers.rank_of(os.environ)
+    if rank is None or rank.world_size == 1:
+        return
+    if cluster.executor:
+        raise launchers.rank_refusal(
+            f"--executor {cluster.executor}", rank, because="whose processes would each submit the job"
+        )
+    if rank.launcher == "srun" and rank.world_size > rank.nodes:
+        because = "whose processes on one node would measure the same devices at the same time"
+        raise launchers.rank_refusal("several processes per node", rank, because=f"{because}; use torchrun")
+    if rank.launcher == "srun" and place.file is not None:
+        raise launchers.rank_refusal(
+            f"--output {place.file}", rank, because="whose processes would all write it; name a folder"
+        )
+
+
 TAKEN = ("slurm", "local")
 """Executors that a preflight can use, because their ranks see this machine's files."""
 
@@ -185,6 +184,7 @@ def run_on_cluster(
     cluster: Cluster,
     place: RecordPlace,
     *,
+    keep_noisy: bool,
     least_share: float | None,
     on_line: Callable[[str], None],
 ) -> Outcome:
@@ -205,4 +205,4 @@ def run_on_cluster(
             found = records.load(result_file)
         except InputError as error:
             raise launch.cluster_error(stderr_file, f"the preflight left no record: {error.what}") from error
-    return Outcome(found=found, path=place.keep(found), slow=_slow(found, least_share))
+    return _outcome(found, place, keep_noisy=keep_noisy, least_share=least_share)
