@@ -362,6 +362,13 @@ def test_the_sentence_below_the_readmes_picture_is_the_one_that_the_command_prin
     assert sentence.partition(". Evaluation")[0] in page
 
 
+@pytest.mark.parametrize("typed", ["0%", "30%", "100%", "150%"])
+def test_a_confidence_without_an_interval_is_refused_as_it_was_typed(typed, capsys):
+    assert main(["mlperf", "compare", "MI355X", "B200", "--confidence", typed]) == 2
+    says = f"tprimat mlperf: --confidence {typed}: must be at least 50 % and below 100 %, such as 95%\n"
+    assert capsys.readouterr().err == says
+
+
 def like(one: Entry, submitter: str, minutes: float) -> Entry:
     """Return the entry of a submitter whose runs all took the same time."""
     runs = tuple(dataclasses.replace(run, seconds=60 * minutes, training_seconds=54 * minutes) for run in one.runs)

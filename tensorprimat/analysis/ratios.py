@@ -33,6 +33,13 @@ LARGEST_RATIO = 1e6  # of two machines; more is a unit that was read wrongly
 LEAST_DRIFT = 0.01  # relative; of a side that jumps between levels without a decay that could be fitted
 
 
+def checked_confidence(confidence: float) -> float:
+    """Return the confidence of an interval, 0.5 to 1. Raises UsageError that names the flag."""
+    if not 0.5 <= confidence < 1:
+        raise UsageError(f"--confidence {as_stated(confidence)}: must be at least 50 % and below 100 %, such as 95%")
+    return confidence
+
+
 @dataclass(frozen=True, kw_only=True)
 class StatedScatter:
     """The assumptions that the user states before looking at the result."""
@@ -47,10 +54,7 @@ class StatedScatter:
 
     def checked(self) -> StatedScatter:
         """Return self. Raises UsageError that names the flag of a value out of range."""
-        if not 0.5 <= self.confidence < 1:
-            raise UsageError(
-                f"--confidence {as_stated(self.confidence)}: must be at least 50 % and below 100 %, such as 95%"
-            )
+        checked_confidence(self.confidence)
         if self.run_cv is not None and not 0 < self.run_cv < 1:
             raise UsageError(f"--assume-run-cv {as_stated(self.run_cv)}: must be between 0 and 100 %, such as 2%")
         if self.host_cv is not None and not 0 < self.host_cv < 1:

@@ -91,10 +91,11 @@ def command(
     if plot is not None and action != "compare":
         raise UsageError(f"--plot belongs to compare, not to {action}")
     from tensorprimat.analysis.mlperf_choice import EntryChoice, choose_entries
+    from tensorprimat.analysis.ratios import checked_confidence
     from tensorprimat.cli.options import fraction
     from tensorprimat.core import mlperf_library
 
-    level = fraction("--confidence", confidence)
+    level = checked_confidence(fraction("--confidence", confidence))
     found = mlperf_library.load(library)
     choice = EntryChoice(round=round, benchmark=benchmark, gpu=gpu, num_gpus=gpus, submitter=submitter)
     if published:

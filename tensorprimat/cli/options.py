@@ -12,12 +12,12 @@ from pathlib import Path
 
 from tensorprimat.core import atomic
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import alternatives
+from tensorprimat.core.quantities import TypedNumber, alternatives
 from tensorprimat.core.safe_text import one_line
 
 
-def fraction(flag: str, text: str) -> float:
-    """Return a share as a person types it: "2%" or "0.02". Raises UsageError naming the flag.
+def fraction(flag: str, text: str) -> TypedNumber:
+    """Return a share as a person types it, "2%" or "0.02", with that text. Raises UsageError naming the flag.
 
     >>> fraction("--assume-run-cv", "2%"), fraction("--assume-run-cv", "0.02")
     (0.02, 0.02)
@@ -32,7 +32,7 @@ def fraction(flag: str, text: str) -> float:
     if not is_percent and value > 1:
         meant = f"is that {number}%? Then write the percent sign" if value <= 100 else "write it as 2% or 0.02"
         raise UsageError(f"{flag} {text}: {meant}")
-    return value / 100 if is_percent else value
+    return TypedNumber(value / 100 if is_percent else value, text.strip())
 
 
 def refuse_folders(**files: Path | None) -> None:

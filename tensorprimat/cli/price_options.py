@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tensorprimat.cli.shared_options import takes
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import as_stated
+from tensorprimat.core.quantities import TypedNumber, as_stated
 
 PRICE = 'USD per hour of one GPU: "H100=2.10", "H100=2.10,MI300X=1.85", "cpu=0.10", or 2.10 for every device.'
 Prices = Annotated[list[str] | None, takes("[GPU=]USD", PRICE)]
@@ -47,7 +47,7 @@ def _price(text: str) -> tuple[str, float]:
     usd = finite_number(amount)
     if usd is None or usd <= 0 or bool(equals) != bool(name.strip()) or "=" in name:
         raise UsageError(f'--price {text}: write it like "H100=2.10", in USD per hour of one GPU')
-    return name.strip(), usd
+    return name.strip(), TypedNumber(usd, amount.strip())
 
 
 def finite_number(text: str) -> float | None:

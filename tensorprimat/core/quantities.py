@@ -273,13 +273,25 @@ def significant(value: float | None, digits: int = 4) -> str:
     return UNMEASURED if value is None else f"{value:,.{digits}g}"
 
 
-def as_stated(value: float) -> str:
-    """Return a number that a flag, a setting, a file or a log states, without digits that say nothing.
+class TypedNumber(float):
+    """A number of a command line with the text that was typed, such as 1.5 with "150%", which a refusal repeats."""
 
-    >>> as_stated(2.0), as_stated(0.95), as_stated(1e12)
-    ('2', '0.95', '1e+12')
+    typed: str
+
+    def __new__(cls, value: float, typed: str = "") -> TypedNumber:
+        """Return the number; typed: its text."""
+        number = super().__new__(cls, value)
+        number.typed = typed
+        return number
+
+
+def as_stated(value: float) -> str:
+    """Return a number that a flag, a setting, a file or a log states: as it was typed, or without needless digits.
+
+    >>> as_stated(2.0), as_stated(0.95), as_stated(1e12), as_stated(TypedNumber(1.5, "150%"))
+    ('2', '0.95', '1e+12', '150%')
     """
-    return f"{value:g}"
+    return value.typed if isinstance(value, TypedNumber) else f"{value:g}"
 
 
 def stated_seconds(value: float) -> str:

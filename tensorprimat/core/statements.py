@@ -78,7 +78,7 @@ def _value(field: str, text: str, typed: str) -> Any:
     if not text.strip():
         raise UsageError(f"{flag} is empty" if not typed.strip() else f"{flag} {typed}: has no value")
     if field in ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "warmup_steps"):
-        return typed_count(flag, text, least=0 if field == "warmup_steps" else 1)
+        return typed_count(flag, text, least=0 if field == "warmup_steps" else 1, typed=typed)
     if field == "precision":
         if text.lower() not in PRECISIONS:
             raise UsageError(f"{flag} {typed}: must be one of {', '.join(PRECISIONS)}")
@@ -86,16 +86,20 @@ def _value(field: str, text: str, typed: str) -> Any:
     return shapes.parse_shape(text) if field == "shape" else text.strip()
 
 
-def typed_count(flag: str, text: str, *, least: int) -> int:
-    """Return a whole number as typed. Raises UsageError naming the flag where it is none, too small or impossible."""
+def typed_count(flag: str, text: str, *, least: int, typed: str | None = None) -> int:
+    """Return a whole number as typed. Raises UsageError naming the flag where it is none, too small or impossible.
+
+    typed: the whole value of the flag, such as SIDE=8.
+    """
+    whole = typed or text
     try:
         number = int(text)
     except ValueError:
-        raise UsageError(f"{flag} {text}: must be a whole number") from None
+        raise UsageError(f"{flag} {whole}: must be a whole number") from None
     if number < least:
-        raise UsageError(f"{flag} {number}: must be {least} or more")
+        raise UsageError(f"{flag} {whole}: must be {least} or more")
     if number > LARGEST_COUNT:
-        raise UsageError(f"{flag} {number}: is impossibly large")
+        raise UsageError(f"{flag} {whole}: is impossibly large")
     return number
 
 

@@ -44,7 +44,7 @@ class Budget:
         """Return self. Raises UsageError that names the flag of a value out of range."""
         if self.target is not None and not 0 < self.target < 1:
             raise UsageError(
-                f"--target-ci {quantities.as_stated(100 * self.target)}%: must be between 0 and 100 %, such as 1%"
+                f"--target-ci {quantities.as_stated(self.target)}: must be between 0 and 100 %, such as 1%"
             )
         if self.max_runs < _FEWEST_RUNS:
             raise UsageError(f"--max-runs {self.max_runs}: must be at least {_FEWEST_RUNS}")
