@@ -13,7 +13,7 @@ import pytest
 from test_run_command import write_log
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
+from tensorprimat.core import catalogue, store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.statements import laid_over, read_statements
@@ -292,7 +292,7 @@ def test_a_wrong_fact_is_refused_in_one_line_that_names_the_flag(tmp_path, capsy
 # Prices
 
 
-@pytest.mark.parametrize("device", [None, "Unit 7", "H100", "A100"])
+@pytest.mark.parametrize("device", ["Unit 7", "H100", "A100", "Unit 7, rev=B"])
 def test_the_price_key_that_a_remedy_names_is_accepted(tmp_path, capsys, device):
     path = bare(tmp_path / "old.json", sequence_length=128, global_batch_size=4, num_gpus=8)
     result = store.load(path)
@@ -300,8 +300,21 @@ def test_the_price_key_that_a_remedy_names_is_accepted(tmp_path, capsys, device)
     assert run("metrics", path, "--json") == 0
     price = json.loads(capsys.readouterr().out)["results"][0]["metrics"]["price_usd_per_gpu_hour"]
     if price["value"] is None:
-        key = price["reason"].partition('--price "')[2].partition("=USD")[0]
-        assert run("metrics", path, "--json", "--price", f"{key}=2.5") == 0
+        flag, typed = price["reason"].partition("; give ")[2].replace('"', "").split(" ", 1)
+        assert run("metrics", path, "--json", flag, typed.replace("USD", "2.5")) == 0
         document = json.loads(capsys.readouterr().out)
         assert document["results"][0]["metrics"]["price_usd_per_gpu_hour"]["value"] == 2.5
         assert not any("--price" in warning for warning in document.get("warnings", []))
+
+
+@pytest.mark.parametrize(("flag", "typed"), [("--gpu", "MI300X"), ("--price", "2.5"), ("--price", "unknown GPU=2.5")])
+def test_the_price_of_an_unknown_gpu_needs_its_name_or_one_price(tmp_path, capsys, flag, typed):
+    path = bare(tmp_path / "old.json", sequence_length=128, global_batch_size=4, num_gpus=8)
+    assert run("metrics", path, "--json") == 0
+    price = json.loads(capsys.readouterr().out)["results"][0]["metrics"]["price_usd_per_gpu_hour"]
+    says = "no price is known, because the GPU is unknown; name it with --gpu, or give --price USD"
+    assert (price["value"], price["reason"]) == (None, says)
+    assert run("metrics", path, "--json", flag, typed) == 0
+    price = json.loads(capsys.readouterr().out)["results"][0]["metrics"]["price_usd_per_gpu_hour"]
+    listed = next(one.usd_per_gpu_hour for one in catalogue.prices() if one.gpu == "MI300X")
+    assert price["value"] == (2.5 if flag == "--price" else listed)

@@ -237,14 +237,20 @@ def price(result: Result, gpu: Gpu | None, prices: Mapping[str, float]) -> Input
     elif listed is not None:
         usd, source = listed.usd_per_gpu_hour, f"{listed.provider}, {listed.date.isoformat()}"
     else:
-        device = gpu.name if gpu else result.gpu_info.device_name or UNKNOWN_GPU
-        named = "cpu" if result.platform == "cpu" else device
-        return missing("price", f'no price of {named} is known; give --price "{named}=USD"', unit="USD/h")
+        return missing("price", _no_price(result, gpu), unit="USD/h")
     return Input(name="price", value=usd, unit="USD/h", source=source, stated_for=stated)
 
 
-UNKNOWN_GPU = "unknown GPU"
-UNKNOWN_GPU_WORDS = (UNKNOWN_GPU.casefold(), "unknown", "unknown device", "this device")
+def _no_price(result: Result, gpu: Gpu | None) -> str:
+    """Return the reason why there is no price, with flags that change it."""
+    named = "cpu" if result.platform == "cpu" else gpu.name if gpu else result.gpu_info.device_name
+    if named is None:
+        return "no price is known, because the GPU is unknown; name it with --gpu, or give --price USD"
+    flag = "--price USD" if set(named) & set("=,") else f'--price "{named}=USD"'
+    return f"no price of {named} is known; give {flag}"
+
+
+UNKNOWN_GPU_WORDS = ("unknown gpu", "unknown", "unknown device", "this device")
 """Names by which --price means a device that neither run nor log names."""
 
 
