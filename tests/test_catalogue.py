@@ -1,11 +1,15 @@
 """Facts as data: GPUs, prices, methodologies, published results."""
 
+import copy
+import math
 import re
 
 import pytest
 
-from tensorprimat.core import catalogue, configurations, flops, mlperf_rules, models, names, shapes
+from tensorprimat.cli import main
+from tensorprimat.core import catalogue, configurations, data_files, flops, mlperf_rules, models, names, shapes
 from tensorprimat.core.catalogue import find_gpu
+from tensorprimat.core.errors import InputError
 
 DRIVER_NAMES = {
     "NVIDIA H100 80GB HBM3": "H100 SXM",
@@ -317,3 +321,88 @@ def test_the_flops_of_llama_405b_are_those_of_megatron_bridges_published_tables(
     assert len(rows) == 7
     for row in rows:
         assert row.tflops_per_gpu * 1e12 / row.tokens_per_second_per_gpu == pytest.approx(counted, rel=4e-3), row
+
+
+def planted(monkeypatch, file, change):
+    """Read a table of facts with one change, as if its file held it."""
+    document = copy.deepcopy(data_files.read_data(file))
+    change(document)
+    monkeypatch.setattr(data_files, "read_data", lambda _: document)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda gpu: gpu.update(vendor="nvida"), "vendor: Input should be 'nvidia' or 'amd', not 'nvida'"),
+        (lambda gpu: gpu.update(vendor=["amd"]), "vendor: Input should be 'nvidia' or 'amd', not ['amd']"),
+        (lambda gpu: gpu.pop("vendor"), "vendor: is missing"),
+        (lambda gpu: gpu.update(wattage=300), "wattage: no such field; there are name, vendor, names,"),
+        (lambda gpu: gpu.update(names="NVIDIA H200"), "names: Input should be a valid tuple, not 'NVIDIA H200'"),
+        (lambda gpu: gpu.update(names=[7]), "names: 0: Input should be a valid string, not (7,)"),
+        (lambda gpu: gpu.update(lacks=["bf61"]), "lacks: 'bf61' is none of fp32, fp32_matrix"),
+        (lambda gpu: gpu.update(dies=0), "dies: Input should be greater than 0, not 0"),
+        (lambda gpu: gpu.update(memory_gb=141), "memory_gb: must be a table with value and source, not 141"),
+        (
+            lambda gpu: gpu["memory_gb"].update(value="141"),
+            "memory_gb.value: Input should be a valid number, not '141'",
+        ),
+        (lambda gpu: gpu["memory_gb"].update(value=-141), "memory_gb.value: Input should be greater than 0, not -141"),
+        (lambda gpu: gpu["memory_gb"].update(value=True), "memory_gb.value: Input should be a valid number, not True"),
+        (lambda gpu: gpu["memory_gb"].update(source="memory"), "memory_gb: source 'memory' is none of [sources]"),
+        (lambda gpu: gpu["memory_gb"].pop("checked"), "memory_gb.checked: is missing"),
+        (lambda gpu: gpu.update(peak_tflops=989.4), "peak_tflops: must be a table, not 989.4"),
+        (lambda gpu: gpu["peak_tflops"].update(bf61={}), "peak_tflops: 'bf61' is none of fp32, fp32_matrix"),
+        (lambda gpu: gpu["peak_tflops"]["bf16"].update(value=math.nan), "peak_tflops.bf16.value: Input should be"),
+    ],
+)
+def test_a_wrong_value_of_a_gpu_is_refused_with_its_place(monkeypatch, change, complaint):
+    planted(monkeypatch, "gpus", lambda document: change(next(g for g in document["gpu"] if g["name"] == "H200 SXM")))
+    with pytest.raises(InputError, match=r"^tensorprimat/data/gpus\.toml: gpu \d+ \(H200 SXM\): ") as refused:
+        catalogue.gpus.__wrapped__()
+    assert str(refused.value).partition("): ")[2].startswith(complaint)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "read", "change", "complaint"),
+    [
+        ("gpus", catalogue.gpus, lambda d: d.update(gpu={}), "gpu: must be a list of tables, [[gpu]]"),
+        (
+            "prices",
+            catalogue.prices,
+            lambda d: d["price"][0].update(usd_per_gpu_hour="2"),
+            "price 1 (H100 SXM): usd_per",
+        ),
+        ("prices", catalogue.prices, lambda d: d["price"][0].update(usd_per_gpu_hour=0), "price 1 (H100 SXM): usd_per"),
+        ("prices", catalogue.prices, lambda d: d["price"][0].update(date="2026"), "price 1 (H100 SXM): date: Input"),
+        ("published", catalogue.published_tables, lambda d: d["result"][0].update(num_gpus="8"), "num_gpus: Input"),
+        ("models", catalogue.published_models, lambda d: d["model"][0].update(num_layers="many"), "num_layers: Input"),
+        ("models", catalogue.published_models, lambda d: d["model"][0].update(parameters=None), "parameters: Input"),
+    ],
+)
+def test_a_wrong_row_of_another_table_is_refused_with_its_place(monkeypatch, file, read, change, complaint):
+    planted(monkeypatch, file, change)
+    with pytest.raises(InputError, match=rf"^tensorprimat/data/{file}\.toml: ") as refused:
+        read.__wrapped__()
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_command_reports_a_wrong_row_in_one_line(monkeypatch, capsys):
+    planted(monkeypatch, "gpus", lambda document: document["gpu"][0].update(vendor="intel"))
+    catalogue.gpus.cache_clear()
+    try:
+        assert main(["run", "--model", "llama", "--dry-run", "--gpu", "H100-SXM"]) == 2
+    finally:
+        catalogue.gpus.cache_clear()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("vendor: Input should be 'nvidia' or 'amd', not 'intel'")
+
+
+def test_a_table_that_is_not_toml_is_refused(monkeypatch):
+    def broken(_):
+        return data_files.tomllib.loads("[gpu")
+
+    monkeypatch.setattr(data_files, "read_data", broken)
+    with pytest.raises(InputError, match=r"^tensorprimat/data/gpus\.toml: not TOML: "):
+        catalogue.gpus.__wrapped__()

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from tensorprimat.core import data_files
+from pydantic import Field, ValidationError
+
+from tensorprimat.core.data_rows import WrongRowError, checked_rows, read_table, record_of, table_in
+from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import GB, GIB
 
@@ -24,13 +27,19 @@ PEAKS_OF_PRECISION = {"fp32": ("fp32_matrix", "fp32")}
 """Peaks that apply to a precision, best first: matrix units multiply FP32 faster than vector units on CDNA 2."""
 
 
+MATRIX_TYPES = ("fp32", "fp32_matrix", "tf32", "fp16", "bf16", "fp8", "fp4")
+"""Types of numbers for which the GPU table has peaks and measured products."""
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(gt=0)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourcedValue:
     """One cell: a value or, where sources differ, a range without a value."""
 
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
+    value: _Positive | None = None
+    low: _Positive | None = None
+    high: _Positive | None = None
     source: str
     url: str | None = None
     date: date
@@ -53,13 +62,13 @@ class Gpu:
     """One device as PyTorch shows it; a value that no source states is None or absent."""
 
     name: str
-    vendor: str
+    vendor: Literal["nvidia", "amd"]
     names: tuple[str, ...]
     """Complete names that drivers print."""
     lacks: tuple[str, ...]
     """Precisions that its matrix units do not have."""
     note: str | None = None
-    dies: int = 1
+    dies: _Count = 1
     """Number of devices that the framework sees on one board; power is reported for the whole board."""
     memory_gb: SourcedValue | None = None
     memory_tb_per_second: SourcedValue | None = None
@@ -100,7 +109,7 @@ class Price:
     gpu: str
     provider: str
     date: date
-    usd_per_gpu_hour: float
+    usd_per_gpu_hour: _Positive
     source: str
     checked: bool
 
@@ -157,41 +166,56 @@ class PublishedModel:
 @cache
 def published_models() -> tuple[PublishedModel, ...]:
     """Return every model of data/models.toml."""
-    return tuple(
-        PublishedModel(
-            title=row["title"],
-            also=tuple(row.get("also", ())),
-            shape=ModelShape(**{name: row[name] for name in ModelShape.model_fields if name in row}),
-            parameters=row["parameters"],
-            source=row["source"],
-            active_parameters=row.get("active_parameters"),
-        )
-        for row in data_files.read_data("models")["model"]
-    )
+    return tuple(checked_rows(read_table("models"), "model", "models", _published_model))
+
+
+def _published_model(row: Mapping[str, Any]) -> PublishedModel:
+    try:
+        shape = ModelShape(**{name: row[name] for name in ModelShape.model_fields if name in row})
+    except ValidationError as error:
+        raise WrongRowError(first_fault(error)) from error
+    others = row.get("also", ())
+    also = tuple(others) if isinstance(others, list) else others
+    return record_of(PublishedModel, {**row, "also": also, "shape": shape}, extra=True)
 
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
-    """Return every GPU of the catalogue."""
-    document = data_files.read_data("gpus")
-    sources = document["sources"]
+    """Return every GPU of the catalogue. Raises InputError that names file, row and field of a wrong value."""
+    document = read_table("gpus")
+    sources = document.get("sources", {})
+    return tuple(checked_rows(document, "gpu", "gpus", lambda row: _gpu_of_row(row, sources)))
 
-    def fact(cell: dict[str, Any]) -> SourcedValue:
-        source = sources[cell["source"]]
-        return SourcedValue(**{**cell, "source": source["title"], "url": source.get("url"), "date": source["date"]})
 
-    def facts(cells: dict[str, Any]) -> Mapping[str, SourcedValue]:
-        return MappingProxyType({name: fact(cell) for name, cell in cells.items()})
+def _gpu_of_row(row: Mapping[str, Any], sources: Mapping[str, Any]) -> Gpu:
+    cells = {name: _fact(name, row[name], sources) for name in CELLS if name in row}
+    tables = {name: _facts(name, table_in(row, name), sources) for name in _TABLES}
+    lists = {name: tuple(row[name]) for name in ("names", "lacks") if isinstance(row.get(name), list)}
+    for name in lists.get("lacks", ()):
+        if name not in MATRIX_TYPES:
+            raise WrongRowError(f"lacks: {name!r} is none of {', '.join(MATRIX_TYPES)}")
+    gpu = record_of(Gpu, {**row, **lists, **cells, **tables})
+    return replace(gpu, **{name: MappingProxyType(table) for name, table in tables.items()})  # type: ignore[arg-type]
 
-    return tuple(
-        Gpu(
-            **row
-            | {name: tuple(row[name]) for name in ("names", "lacks")}
-            | {name: fact(row[name]) for name in CELLS if name in row}
-            | {name: facts(row.get(name, {})) for name in _TABLES}
-        )
-        for row in document["gpu"]
-    )
+
+def _facts(table: str, cells: Mapping[str, Any], sources: Mapping[str, Any]) -> dict[str, SourcedValue]:
+    if wrong := next((name for name in cells if name not in MATRIX_TYPES), None):
+        raise WrongRowError(f"{table}: {wrong!r} is none of {', '.join(MATRIX_TYPES)}")
+    return {name: _fact(f"{table}.{name}", cell, sources) for name, cell in cells.items()}
+
+
+def _fact(name: str, cell: Any, sources: Mapping[str, Any]) -> SourcedValue:
+    """Return one cell of a GPU, with title, address and date of its source."""
+    if not isinstance(cell, dict):
+        raise WrongRowError(f"{name}: must be a table with value and source, not {cell!r}")
+    source = sources.get(cell.get("source"))  # type: ignore[arg-type]  # None has no source
+    if not isinstance(source, dict):
+        raise WrongRowError(f"{name}: source {cell.get('source')!r} is none of [sources]")
+    stated = {"source": source.get("title"), "url": source.get("url"), "date": source.get("date")}
+    try:
+        return record_of(SourcedValue, {**cell, **stated})
+    except WrongRowError as error:
+        raise WrongRowError(f"{name}.{error}") from error
 
 
 def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | None:
@@ -303,14 +327,12 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
 @cache
 def prices() -> tuple[Price, ...]:
     """Return every price, in the file's order: the first of a GPU is the one in use."""
-    return tuple(Price(**row) for row in data_files.read_data("prices")["price"])
+    return tuple(checked_rows(read_table("prices"), "price", "prices", lambda row: record_of(Price, row)))
 
 
 @cache
 def published_tables() -> tuple[Published, ...]:
     """Return the rows of published.toml; analysis/published.py puts them into one list with the MLPerf library."""
-    known = {column.name for column in fields(Published)}
     return tuple(
-        Published(**{key: row[key] for key in known & row.keys()})
-        for row in data_files.read_data("published")["result"]
+        checked_rows(read_table("published"), "result", "published", lambda row: record_of(Published, row, extra=True))
     )
