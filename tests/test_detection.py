@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,14 +80,19 @@ def test_a_format_named_by_flag_is_used_or_refused(tmp_path: Path) -> None:
         logs.read(path, format="nonsense")
 
 
-def test_noise_is_refused_and_the_known_formats_are_named(tmp_path: Path) -> None:
+def test_noise_is_refused_with_what_can_be_read_instead(tmp_path: Path) -> None:
     with pytest.raises(NotALogError) as refusal:
         logs.read(written(tmp_path, "loading data\nstep by step\n" * 50))
-    printed = str(refusal.value)
-    assert all(format.name in printed for format in logs.FORMATS)
-    assert "tprimat extract --formats" in printed
-    assert len(printed) < 405 + len(str(tmp_path))
+    printed = str(refusal.value).removeprefix(f"{tmp_path}/")
+    assert f"`tprimat extract --formats` shows the rows of the {len(logs.FORMATS)} known formats" in printed
+    assert len(printed) < 3 * 80, "three lines of a narrow terminal"
     assert "\n" not in printed
+    columns = re.search(r"a CSV with the columns (\w+) and (\w+)", printed)
+    table = written(tmp_path, ",".join(columns.groups()) + "\n" + "".join(f"{n},0.51{n}\n" for n in range(9)))
+    assert logs.read(table).performance_metrics.avg_step_time_seconds == pytest.approx(0.5145, abs=0.001)
+    row = re.search(r"rows like '(.*20.*512.*)'", printed)[1]
+    rows = written(tmp_path, "".join(row.replace("20", str(n)).replace("512", f"51{n}") + "\n" for n in range(9)))
+    assert logs.read(rows).performance_metrics.avg_step_time_seconds == pytest.approx(0.5145, abs=0.001)
 
 
 def test_noise_for_a_named_format_is_refused_with_the_text_of_its_rows(tmp_path: Path) -> None:
