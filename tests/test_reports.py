@@ -17,7 +17,7 @@ from tensorprimat.core.provenance import Audit
 from tensorprimat.core.result import PerformanceMetrics
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
-from tensorprimat.core.summary import summarise
+from tensorprimat.core.summary import pool, summarise
 from tensorprimat.reports import (
     bars,
     console,
@@ -449,3 +449,26 @@ def test_a_note_about_many_sides_is_not_cut():
     )
     assert markdown.table(content).endswith("the last &lt;side&gt;")
     assert html._environment().from_string("{{ note|note }}").render(note=note).endswith("the last &lt;side&gt;")
+
+
+LONG_NAMES = ("NVIDIA H100 80GB HBM3", "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition")
+
+
+@pytest.mark.parametrize(("device", "most_lines"), [(LONG_NAMES[0], 2), (LONG_NAMES[1], 4)])
+def test_runs_of_unlike_lengths_leave_room_for_the_device_on_80_columns(device, most_lines):
+    sides = []
+    for machine, named in (("h100", device), ("mi300x", "AMD Instinct MI300X")):
+        lengths = enumerate([10_752, 11_520] * 5)
+        both = pool([plausible.result(machine, steps=steps, losses=False, seed=seed) for seed, steps in lengths])
+        sides.append(both.model_copy(update={"gpu_info": both.gpu_info.model_copy(update={"device_name": named})}))
+    shown = on_terminal(comparison_of(*sides), width=80)
+    lines = shown.partition("Llama-3.1-8B")[2].partition("Peak memory of")[0].splitlines()
+    assert max(map(len, lines)) <= 80
+    first = next(number for number, line in enumerate(lines) if "10 × 10,7" in line)
+    second = next(number for number, line in enumerate(lines) if number > first and "10 × 10,7" in line)
+    if lines[first].strip().startswith("Runs"):  # as a list: every figure on a line
+        assert f"8 × {device}" in "\n".join(lines)
+    else:
+        assert second - first <= most_lines
+        assert "to 11,5" in lines[first + 1]
+        assert device.split()[-1] in lines[first + 1]
