@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -30,8 +30,10 @@ from tensorprimat.core.steps import FloatArray
 NAMED_SHARE = 0.002  # of the clock; a reason for less is not named
 FEWEST_DATED_ROWS = 8  # with dates; with fewer, one slow print or pause may decide, and they refuse nothing
 FEWEST_DATED = 4  # rows with dates: the median of three gaps is not the longest
+FEWEST_STEADY = 3  # rows with dates at a steady pace: two equal gaps are no pause
 MOST_BACK = 0.02  # of the gaps between rows: if more are negative, the cause is not a clock that was set back
 _LEAST_SECONDS = 1.0  # time between two readings that printing and stopping may take
+LEAST_OF_STEADY = 0.1  # the same in addition to rounding, for dates of rows that were written at a steady pace
 IN_LUMPS = 0.4  # of the expected time: if short gaps add up to less, rows were written in batches that share a date
 _STEADY = 0.2  # of the median gap: the middle half of all gaps lies within it
 UNTIMED_SHARE = 0.20  # of the steps: at most so many may precede the first row with a time
@@ -58,6 +60,8 @@ class AuditFinding:
     """Time that the log states and that `seconds` leaves out."""
     slack: float
     """Seconds that rounding of the clock can hide."""
+    least: float | None = None
+    """Seconds that rounding and printing can hide where less is known to be enough for a warning, else None."""
     is_certain: bool = True
     """False for a clock that may run longer than the training or lag, such as a logger's: it only warns."""
     is_copied: bool = False
@@ -72,7 +76,8 @@ class AuditFinding:
     def unexplained(self) -> float:
         """Return the unexplained seconds beyond rounding; negative where the clock counts less than the rows."""
         left = self.seconds - self.expected - sum(seconds for _, seconds in self.explained)
-        return float(np.sign(left)) * max(0.0, abs(left) - max(self.slack, _LEAST_SECONDS))
+        hidden = max(self.slack, _LEAST_SECONDS) if self.least is None else self.least
+        return float(np.sign(left)) * max(0.0, abs(left) - hidden)
 
     @property
     def contradiction(self) -> float:
@@ -83,6 +88,11 @@ class AuditFinding:
         """
         known = sum(seconds for _, seconds in self.explained if seconds > 0)
         return max(abs(self.unexplained) / max(self.seconds - known, self.expected), 1 - self.steps / self.rows_steps)
+
+    @property
+    def refusable(self) -> float:
+        """Return the contradiction beyond the time that printing and stopping may take in any log."""
+        return replace(self, least=None).contradiction
 
 
 def findings(result: Result, selections: Sequence[Selection]) -> list[AuditFinding]:
@@ -178,7 +188,8 @@ def _against_dates(rows: AuditRows) -> AuditFinding | None:
     gaps, resolution = np.diff(rows.ended_at[dated]), rows.resolution
     forward = gaps >= 0
     back, usual = int((~forward).sum()), MOST_BACK * len(gaps)
-    if len(dated) < FEWEST_DATED or back > max(1.0, usual):
+    is_steady = bool(forward.all()) and _is_steady(gaps, resolution) if len(dated) >= FEWEST_STEADY else False
+    if len(dated) < (FEWEST_STEADY if is_steady else FEWEST_DATED) or back > max(1.0, usual):
         return None
     distances = np.diff(np.cumsum(rows.distance)[dated])
     first, last = int(dated[0]), int(dated[-1])
@@ -200,6 +211,7 @@ def _against_dates(rows: AuditRows) -> AuditFinding | None:
         explained=_summed([*rows.unusual(start=first + 1), *([] if in_lumps else rows.pauses())], seconds),
         taken_out=(),
         slack=max(float(gaps.max()) if in_lumps else 0.0, 2 * resolution),
+        least=resolution + LEAST_OF_STEADY if is_steady else None,
         is_certain=rows.dates == DATES and len(dated) >= FEWEST_DATED_ROWS and back <= usual,
         is_copied=bool(in_lumps and seconds < expected / 2),
     )

@@ -101,7 +101,7 @@ def refusals(found: Sequence[AuditFinding]) -> list[str]:
     return [
         _contradiction(finding)
         for finding in found
-        if finding.contradiction > REFUSED and finding.is_certain and not finding.is_copied
+        if finding.refusable > REFUSED and finding.is_certain and not finding.is_copied
         if not (finding.clock == DATES and finding.unexplained < 0)
     ]
 

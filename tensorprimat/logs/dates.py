@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensorprimat.core.audit import FEWEST_DATED
+from tensorprimat.core.audit import FEWEST_STEADY
 from tensorprimat.core.clocks import DATES, Elapsed
 from tensorprimat.logs.clocks import Moment, written_at
 from tensorprimat.logs.format import Reading
@@ -31,7 +31,7 @@ def with_dates(log: Log, reading: Reading) -> Reading:
         return reading
     lines = np.sort(steps.column("line"))
     places = lines[np.diff(lines, prepend=0) > 0]
-    if len(places) < FEWEST_DATED or lines[0] <= 0:
+    if len(places) < FEWEST_STEADY or lines[0] <= 0:
         return reading
     if not any(moment for _, moment in stamps_of(log, places[:_LOOKED_AT].tolist())):
         return reading
