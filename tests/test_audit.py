@@ -351,7 +351,9 @@ def test_short_steps_are_compared_with_dates_as_long_ones_are(count, own, gap):
 
 
 def test_a_difference_within_a_second_never_refuses_a_log():
-    assert "1.9 s at the measured pace, but 2.9 s" in warned([0.1] * 20, [0.15 * n + 0.0007 * (n % 2) for n in range(20)])
+    assert "1.9 s at the measured pace, but 2.9 s" in warned(
+        [0.1] * 20, [0.15 * n + 0.0007 * (n % 2) for n in range(20)]
+    )
     assert "0.7 s at the measured pace, but 1.6 s" in warned([0.1] * 8, [0.23 * n + 0.0007 * (n % 2) for n in range(8)])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import ContradictionError, InputError, InternalError, NoFormatError, NotALogError
 from tensorprimat.core.provenance import LOGS
+from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import FACT_FLAGS
 from tensorprimat.logs import assemble, failures, fields, files, line_widths, spelling
@@ -257,7 +258,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         ended = f" (a progress bar does not state whether it counts optimizer steps){ended}"
     remedy = (
         f"`tprimat extract --formats` shows the rows of the {len(formats)} known formats; other steps are read from a "
-        f"CSV with the columns {' and '.join(CSV_COLUMNS)}, or from rows like {ANY_ROW!r}"
+        f"CSV with the columns {listed(CSV_COLUMNS)}, or from rows like {ANY_ROW!r}"
     )
     kind = NotALogError if cause else NoFormatError  # a run that crashed before its first step was a training, too
     return kind(f"no step times found{ended}", path=log.name, remedy=remedy)
