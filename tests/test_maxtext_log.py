@@ -139,6 +139,21 @@ def test_an_evaluation_that_delays_the_row_before_it_counts_once(read_text: Any,
     assert not [warning for warning in result.warnings if warning.startswith("audit")]
 
 
+@pytest.mark.parametrize("steps", range(28, 33))
+@pytest.mark.parametrize("evaluation", [0.05, 5.0])
+def test_a_log_that_ends_after_an_evaluation_contradicts_no_date(read_text: Any, steps: int, evaluation: float) -> None:
+    """The row after an evaluation holds the wait for two steps; the row with the rest of the sum may be missing."""
+    result = read_text(log(*of_a_device(steps, every=7, evaluation=evaluation)))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.0)
+    assert not [warning for warning in result.warnings if warning.startswith("audit")]
+    last = result.steps[-1]
+    assert last.index == steps - 2
+    assert (last.seconds is None, last.reported_tokens_per_second_per_gpu is None) == (steps == 31, steps in (31, 32))
+    waits = sum(step.interrupted_by == "validation" and step.covers == 2 for step in result.steps)
+    untimed = 1 + waits + (steps == 31)
+    assert any(f"the time of {untimed} of {len(result.steps)} rows is left out" in text for text in result.warnings)
+
+
 @pytest.mark.parametrize(
     ("announced", "what"),
     [

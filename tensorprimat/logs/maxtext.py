@@ -9,8 +9,9 @@ only while two steps are in flight. It is not a step time
   5.7 s, and every rate on it is computed from that;
 - two rows after an evaluation or a checkpoint, for the same reason: both wait until the device is idle. The row right
   after holds the evaluation or the saving itself. The time of both together is that of two steps and the other work, so
-  the second one gets their mean and covers two steps, which are not measured. Where every row of a log has such work
-  in it, because it follows after each step or two, no row has a time: the log does not say how long the work took;
+  the second one gets their mean and covers two steps, which are not measured. If the log ends before the second one,
+  the first has no time. Where every row of a log has such work in it, because it follows after each step or two, no row
+  has a time: the log does not say how long the work took;
 - on the third row, if the second states more than OVERLAP of a step and the third is short: the device worked during
   the second, so the third lacks the time that the second took longer than a usual dispatch.
 
@@ -177,6 +178,9 @@ def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list
             columns |= {name: np.where(begins, steps.column(name), np.nan) for name in _TIMED if steps.has(name)}
             columns |= {name: steps.column(name) for name in ("covers", "interrupted_by")}
             return steps.replace(**columns), [NEVER_ALONE]
+        single = (columns["interrupted_by"] != 0) & (columns["covers"] == 1) & ~nothing  # the log ends after it
+        columns |= {name: np.where(single, np.nan, columns[name]) for name in columns.keys() & set(_TIMED)}
+        nothing |= single
     for name in columns.keys() & set(_TIMED):
         columns[name] = np.where(short, np.nan, columns[name])
     untimed, shortened = (int((rows & np.isfinite(seconds)).sum()) for rows in (nothing, short))
