@@ -240,3 +240,25 @@ def test_scripts_take_the_digits_of_numbers_from_quantities():
         for match in FORMATS_IN_SCRIPTS.finditer(path.read_text())
     }
     assert found == set(NOT_SHOWN_BY_SCRIPTS)
+
+
+def prose(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of every line of a page outside code blocks, tables and headings."""
+    in_code = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        in_code ^= line.lstrip().startswith("```")
+        if not in_code and not line.lstrip().startswith(("|", "#", "<", "!", "```")):
+            yield number, line
+
+
+def test_no_line_of_a_page_is_longer_than_a_line_of_code():
+    generated = {"example", "images"}
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if not generated & set(page.parts)]
+    assert len(pages) > 20
+    found = [
+        f"{page.relative_to(ROOT)}:{number}: {len(line)} characters"
+        for page in pages
+        for number, line in prose(page.read_text())
+        if len(line) > 120 and " " in line.strip()[:120]
+    ]
+    assert not found
