@@ -254,9 +254,9 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
         because = f"the cost of recomputing {kind} is not known for {feature}"
         recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
         kind = None
-    if kind is None or shape is None or not length:
+    model = flops.charged_per_token(result, convention)
+    if kind is None or shape is None or not length or model is None:
         return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu)
-    model = flops.per_token(shape, length, convention)
     counting = flops.convention_named(convention)
     products = 2 * min(counting.weights(shape), models.matrix_parameters(shape) - shape.vocab_size * shape.hidden_size)
     core = counting.attention(shape, length) / 3

@@ -206,8 +206,8 @@ _BREAKDOWN = re.compile(r"\btime \(ms\) \| (?:fwd|bwd|step|optimizer_)\w*: ")  #
 _RL_OF_TORCHTITAN = re.compile(r"\bTrain \| Step: {1,4}\d{1,9}  .{0,400}(?:\b(?:loss|rollout_reward|timing)/)")
 BAR_BYTES = 2**14  # of the end of a log, which contain a bar's last drawing
 FEWEST_TIMED = 3  # rows; with fewer, the reason may be that the first row never counts
-CSV_COLUMNS = ("step", "step_time_s")
-ANY_ROW = "step 20 | loss 7.8 | 512 ms/step"
+_CSV_COLUMNS = ("step", "step_time_s")
+_ANY_ROW = "step 20 | loss 7.8 | 512 ms/step"
 """Columns and a row that are read although no framework prints them."""
 NO_TIME = "step times are unknown"  # part of the warning of a reader that found rows without times
 
@@ -258,7 +258,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         ended = f" (a progress bar does not state whether it counts optimizer steps){ended}"
     remedy = (
         f"`tprimat extract --formats` shows the rows of the {len(formats)} known formats; other steps are read from a "
-        f"CSV with the columns {listed(CSV_COLUMNS)}, or from rows like {ANY_ROW!r}"
+        f"CSV with the columns {listed(_CSV_COLUMNS)}, or from rows like {_ANY_ROW!r}"
     )
     kind = NotALogError if cause else NoFormatError  # a run that crashed before its first step was a training, too
     return kind(f"no step times found{ended}", path=log.name, remedy=remedy)
