@@ -166,7 +166,7 @@ ROWS: Mapping[str, Sequence[str]] = {
     ),
     "fairseq": (
         "2026-01-05 08:00:0{0} | INFO | train_inner | epoch 001:   {0}00 / 160368 loss=9.123, wps=13943{0}, "
-        "ppl=611.12, ups=2.13, wpb=65536, bsz=128, num_updates={0}00, lr=2.8e-05, gnorm=3.23, clip=0, train_wall=46, wall=10{0}",
+        "ups=2.13, wpb=65536, bsz=128, num_updates={0}00, lr=2.8e-05, gnorm=3.23, train_wall=46, wall=10{0}",
         '2026-01-05 08:00:0{0} | INFO | train_inner | {{"epoch": 1, "update": 0.1, "loss": "9.1", "wps": "13943{0}", '
         '"ups": "2.1", "wpb": "65536", "bsz": "128", "num_updates": "{0}00", "lr": "2.8e-05", "wall": "10{0}"}}\n'
         "2026-01-05 08:00:00 | INFO | fairseq_cli.train | training on {0} devices (GPUs/TPUs)",
