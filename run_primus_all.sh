@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train every model that Primus has (Llama 3.1 8B, then Qwen 2.5 7B) and turn the logs into results.
+# Train Llama 3.1 8B, then Qwen 2.5 7B, with Primus on this machine's AMD GPUs and turn the logs into results.
 #
 #   ./run_primus_all.sh [FLAG...]
 #   ./run_primus_all.sh

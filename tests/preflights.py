@@ -1,4 +1,4 @@
-"""A preflight of an H100, for the tests of what reads one."""
+"""A preflight of an H100, for tests of code that reads preflights."""
 
 from tensorprimat.core.preflight import Bandwidth, MatrixRate, Preflight
 

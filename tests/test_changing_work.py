@@ -1,4 +1,4 @@
-"""Work of a step that changes in the middle of a log, of which no line but the rows tells.
+"""Logs in which the work of a step changes midway, and only the rows show the change.
 
 Whatever the format, a figure is that of one part, or of both by their own work; else it is unknown, or a warning about
 it says that the log contradicts itself.

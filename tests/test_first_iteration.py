@@ -1,4 +1,4 @@
-"""Megatron-Core since 0.16 averages the first iteration once more in the line after it, at any log interval."""
+"""In logs of Megatron-Core since 0.16, the mean of the second line includes the first iteration, at any interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FSDP of the torch engine: gathered weights are kept where they fit, and each layer is gathered one ahead."""
+"""FSDP of the torch engine: gathered weights are kept if they fit, and each layer prefetches those of the next."""
 
 import dataclasses
 

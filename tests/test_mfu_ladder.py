@@ -1,4 +1,4 @@
-"""Checks of perf/mfu_ladder.py that need no part to run: commands for GPUs, goals, and a planted wait.
+"""Tests of perf/mfu_ladder.py: its commands for GPUs, its goals, and planted faults that its parts must find.
 
 `make test-ladder` runs every part on a CPU.
 """

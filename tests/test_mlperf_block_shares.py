@@ -1,4 +1,4 @@
-"""MLPerf result files of v6.0, whose rows count samples alone: each block is measured by its mean."""
+"""MLPerf result files of v6.0, whose rows state samples but no step: a block's mean gives the time of its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A remedy names a flag that the command which shows it accepts, or the command that does."""
+"""A remedy names only flags of the command that shows it, or names the other command that has the flag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the fixture plugin that keeps searches for unreachable objects short."""
+"""Tests of the plugin in conftest.py that keeps garbage collection short."""
 
 from __future__ import annotations
 

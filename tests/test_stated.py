@@ -1,4 +1,4 @@
-"""Facts that the user states: they fill what is unknown, never replace anything silently, and answer warnings."""
+"""Facts that the user states: they fill gaps, replace values only with a warning, and end warnings about gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python that tests share, when it cannot start."""
+"""Tests of messages about the server of tests/warm_server.py when it cannot start or has ended."""
 
 import os
 import subprocess

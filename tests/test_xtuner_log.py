@@ -1,4 +1,4 @@
-"""XTuner's rows: the wait for data is part of a step, and the ranks that print rows are the GPUs."""
+"""XTuner's rows: the wait for data is part of a step, and the number of GPUs follows from the ranks."""
 
 from __future__ import annotations
 

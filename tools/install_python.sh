@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unpacks Python 3.14 into build/python3.14 for `make test-pythons`: the packages of Debian 13's successor, where the
-# system's own apt has none. They bring their C library and its loader; nothing of the system is replaced by them.
+# Unpacks Python 3.14 into build/python3.14 for `make test-pythons`, from the packages of Debian 14, if this machine has
+# none. The packages bring their C library and its loader, and replace nothing of the system.
 # Exit codes: 0 a Python 3.14 is there, 3 it cannot be had here, with a message.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the path of one working Python of every supported minor version other than that of .venv, or of every version
-# named, from PATH, pyenv, and build, where tools/install_python.sh unpacks one.
+# Prints the path of a working Python of each supported minor version except that of .venv, or of each version named.
+# Looks in PATH, in pyenv's folder, and in build/, where tools/install_python.sh unpacks one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 own=""

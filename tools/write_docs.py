@@ -138,6 +138,8 @@ tables below) means that nothing was measured; `warnings` gives the reason. A ke
 one that ends in `_seconds` counts seconds. The formal definition is [result.schema.json](../result.schema.json).
 `tools/write_docs.py` writes this page from the records.
 
+The example is shortened: a real file has more keys and longer lists.
+
 ```json
 {
   "schema_version": 3,

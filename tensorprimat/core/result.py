@@ -181,7 +181,7 @@ class ModelShape(Record):
 
 
 class Model(Record):
-    """The model that was trained. `name` is a label; FLOPs and MFU need a shape that the run or the log confirms."""
+    """The model that was trained. `name` is a label; FLOPs and MFU need a shape that run, log or flag states."""
 
     name: str | None = None
     """Name of the model, as the user or the log spells it: llama, Qwen3-30B-A3B …"""

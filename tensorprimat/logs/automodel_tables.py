@@ -1,4 +1,4 @@
-"""NeMo Automodel's training.jsonl and Meta Lingua's metrics.jsonl, with validations and checkpoints of their folders.
+"""NeMo Automodel's training.jsonl and Meta Lingua's metrics.jsonl; their folders show validations and checkpoints.
 
 The time of a step (its tokens over its rate) begins at the end of the step before. So the first step after a validation
 or the saving of a checkpoint includes that work. training.jsonl does not mention it, but the folder of training.jsonl
