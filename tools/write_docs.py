@@ -174,8 +174,9 @@ def schema() -> str:
 
 
 def files_page() -> str:
-    """Return the page of all files, each with the first sentence of its docstring or comment."""
-    parts = ["# Files\n\nEvery file and its purpose. Written by `tools/write_docs.py`.\n"]
+    """Return the page of source files, each with the first sentence of its docstring or comment."""
+    promise = "Source files with their purpose, as the first sentence of each states it."
+    parts = [f"# Files\n\n{promise} Written by `tools/write_docs.py`.\n"]
     for folder in ("", *FOLDERS):
         files = sorted(path for path in (ROOT / folder).glob("*") if path.suffix in COMMENTS and path.is_file())
         sentences = [(path.name, _first_sentence(path).replace("|", r"\|")) for path in files]
@@ -230,8 +231,14 @@ without an MFU; `tprimat mlperf list` prints all entries. TensorPrimat measured 
 """
 
 FOLDERS = (
-    *(f"tensorprimat/{room}" for room in ROOMS), "tensorprimat/data", "tools", "perf", "tests", "tests/nemo_env",
-    "tests/slurm",
+    "tensorprimat",
+    *(
+        folder.relative_to(ROOT).as_posix()
+        for room in ROOMS
+        for top in [ROOT / "tensorprimat" / room]
+        for folder in (top, *sorted(package.parent for package in top.glob("*/__init__.py")))
+    ),
+    "tensorprimat/data", "tools", "perf", "tests", "tests/nemo_env", "tests/nvml_stand_in", "tests/slurm",
 )  # fmt: skip
 COMMENTS = {".py": "", ".sh": "#", ".toml": "#", ".css": "/*", ".js": "//"}
 """Suffix → beginning of a comment; a Python file has its docstring."""

@@ -1,4 +1,4 @@
-"""Steps and time of each block of an MLPerf run whose rows count samples alone, as NVIDIA writes them in v6.0.
+"""Steps and time of each block of an MLPerf run whose rows state samples but no step, as NVIDIA's do in v6.0.
 
 A row with the mean of a block times everything between block_start and block_stop. The other rows are averages over an
 interval of steps that may cross an evaluation, begin before the block, or end before the GPU does: in one run of

@@ -1,4 +1,4 @@
-"""Rows of an MLPerf run as optimizer steps: the steps of each row, repeated rows, and blocks that are rows.
+"""Rows of an MLPerf run as optimizer steps: the steps of each row, repeated rows, and blocks without rows.
 
 - NVIDIA's rows state their progress as `step` or `samples_count`, from v6.0 on as `samples_count` alone; there
   `block_shares` divides the time of each block among its rows.
