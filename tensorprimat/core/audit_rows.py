@@ -1,4 +1,4 @@
-"""The rows of one run for the closing audit: their own times, dates, and the seconds above the measured pace.
+"""Rows of one run for the closing audit: their own times, dates, and seconds that exceed the measured pace.
 
 Two kinds of excess are distinguished. A row that is not measured (warm-up, evaluation, checkpoint) can take longer than
 the measured pace. Between the dates of two rows more time can pass than the later row counts for its steps: a pause.

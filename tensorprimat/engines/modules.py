@@ -1,4 +1,4 @@
-"""The modules of each engine, by name: the registry holds facts, which the modules named here may import."""
+"""The modules of each engine, by name; they are not in the registry, so that they can import the registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel for RMS norm that the memory estimates assume, known also where torch is not installed."""
+"""The test for a fused RMS norm kernel, for training and memory estimates; it also works without torch."""
 
 from __future__ import annotations
 
