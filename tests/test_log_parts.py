@@ -1,4 +1,4 @@
-"""A large log gives several processes the same result as one."""
+"""Several processes that read a large log give the same result as one."""
 
 from __future__ import annotations
 
