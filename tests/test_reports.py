@@ -401,7 +401,7 @@ def test_settings_that_neither_side_states_are_not_called_the_same_work():
     silent = plausible.result("h100")
     silent = silent.model_copy(update={"model": silent.model.model_copy(update={"shape": None, "preset": None})})
     (pair,) = comparison_of(silent, plausible.result("mi300x")).pairs
-    assert pair.fairness.title == "same work, if model shape match"
+    assert pair.fairness.title == "same work, if the model shape matches"
     assert "if the model shape matches" in formatting.headline(pair)
 
 

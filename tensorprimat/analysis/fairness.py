@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from tensorprimat.analysis.impossible import REMEDY, impossible
 from tensorprimat.analysis.levels import LEVELS, LevelName
 from tensorprimat.analysis.rates import RATE_FLAGS, TIME_TO_TRAIN, metric_for
-from tensorprimat.analysis.records import Difference, Fairness
+from tensorprimat.analysis.records import Difference, Fairness, must_match
 from tensorprimat.core import configurations, flops, settings, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field
@@ -327,8 +327,8 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
     if work.level == "same_work_per_token":
         sentence = per_token
     if work.conditions:
-        sentence = f"Comparable only if the {_and(work.conditions)} {_verb(work.conditions)}"
-        sentence += f"; at least one side does not state {_it(work.conditions)}"
+        them = "it" if must_match(work.conditions).endswith("matches") else "them"
+        sentence = f"Comparable only if {must_match(work.conditions)}; at least one side does not state {them}"
         if work.level == "same_work_per_token":
             sentence += f". {per_token}"
     if configured:
@@ -339,18 +339,6 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
     if names:
         sentence += f". {names}"
     return f"{sentence}."
-
-
-def _verb(words: Sequence[str]) -> str:
-    return "match" if len(words) > 1 or words[0].endswith("s") else "matches"
-
-
-def _it(words: Sequence[str]) -> str:
-    return "them" if _verb(words) == "match" else "it"
-
-
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and the {words[-1]}"
 
 
 def _named(differences: Iterable[Difference]) -> str:

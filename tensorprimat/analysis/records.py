@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -105,7 +105,17 @@ class Fairness:
     @property
     def title(self) -> str:
         """Return the level for a badge or a cell, with its condition."""
-        return f"{self.level.title}, if {listed(self.conditions)} match" if self.conditions else self.level.title
+        return f"{self.level.title}, if {must_match(self.conditions)}" if self.conditions else self.level.title
+
+
+def must_match(conditions: Sequence[str]) -> str:
+    """Return the clause that settings match, for after "if".
+
+    >>> must_match(["model shape"]), must_match(["model shape", "packing"])
+    ('the model shape matches', 'the model shape and the packing match')
+    """
+    several = len(conditions) > 1 or conditions[0].endswith("s")
+    return f"{listed(f'the {one}' for one in conditions)} {'match' if several else 'matches'}"
 
 
 @dataclass(frozen=True, kw_only=True)

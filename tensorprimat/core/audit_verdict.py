@@ -115,7 +115,7 @@ def _contradiction(finding: AuditFinding) -> str:
         )
     if finding.rows_steps > finding.steps * (1 + WARNED):
         return f"the rows add up to {count(finding.rows_steps)} steps, but the log itself counts {count(finding.steps)}"
-    known = listed([_explanation(*share) for share in (*finding.taken_out, *finding.explained)])
+    known = listed(_explanation(*share) for share in (*finding.taken_out, *finding.explained))
     left = finding.seconds - sum(seconds for _, seconds in finding.explained)
     taken, left_over = different_seconds(finding.expected, left)
     return (

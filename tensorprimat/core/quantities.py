@@ -49,12 +49,13 @@ def shortened_list(words: Sequence[str], most: int) -> str:
     return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(words: Iterable[str]) -> str:
     """Return words as an enumeration; "" for none.
 
     >>> listed(["a", "b", "c"]), listed(["a"]), listed([])
     ('a, b and c', 'a', '')
     """
+    words = list(words)
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
-from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
+from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side, must_match
 from tensorprimat.core import models
 from tensorprimat.core.audit_verdict import gap_reason
 from tensorprimat.core.errors import UsageError
@@ -224,9 +224,7 @@ def sides_by(comparison: Comparison) -> str:
 def condition_of(pair: Pair) -> str:
     """Return the settings that must match although one side does not state them, as the end of a claim; "" for none."""
     conditions = pair.fairness.conditions
-    if len(conditions) < 2:
-        return f"if the {conditions[0]} {'match' if conditions[0].endswith('s') else 'matches'}" if conditions else ""
-    return f"if the {', '.join(conditions[:-1])} and the {conditions[-1]} match"
+    return f"if {must_match(conditions)}" if conditions else ""
 
 
 def mean_sentence(comparison: Comparison) -> str | None:

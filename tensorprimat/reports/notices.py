@@ -85,7 +85,7 @@ def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
         if not time or reduced <= LEAST_THROTTLED * time:
             continue
         messages = (text.partition(" by ")[2] for text in side.result.warnings if text.startswith("clock: throttled"))
-        by = listed(list(dict.fromkeys(filter(None, messages))))
+        by = listed(dict.fromkeys(filter(None, messages)))
         several = f" ({formatting.model_title(side.result.model)})" if len({one.model for one in sides}) > 1 else ""
         sentences.append(
             f"{side.label}{several}: throttled for {percent(reduced / time, 0)} of the measured time"

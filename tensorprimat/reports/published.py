@@ -41,7 +41,7 @@ def published_table(rows: Sequence[PublishedComparison], left_out: int = 0) -> T
 
 def _starred(rows: Sequence[PublishedComparison]) -> str:
     conditions = dict.fromkeys(one for row in rows for against in row.against for one in against.fairness.conditions)
-    named = quantities.listed(list(conditions))
+    named = quantities.listed(conditions)
     return f" * only if both sides agree in {named}, which one side does not state." if conditions else ""
 
 

@@ -27,7 +27,7 @@ MOST_RUNS = 200  # rows of the table of runs: a document is for reading
 
 def model_heading(sides: Sequence[Side]) -> str:
     """Return the heading with every model title among the sides, so that a tiny model never hides behind a full one."""
-    return quantities.listed(list(dict.fromkeys(formatting.model_title(side.result.model) for side in sides)))
+    return quantities.listed(dict.fromkeys(formatting.model_title(side.result.model) for side in sides))
 
 
 def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> TableCell:

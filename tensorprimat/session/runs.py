@@ -222,7 +222,7 @@ def explained_error(
     """
     cause = error or RunError("the run ended without a result")
     which = f"{run}: " if run else ""
-    finished = f"; the runs before it are in {listed([str(path) for path in kept])}" if kept else ""
+    finished = f"; the runs before it are in {listed(map(str, kept))}" if kept else ""
     begun = f"; its partial result {partial}" if partial else ""
     return type(cause)(f"{which}{cause}{finished}{begun}")
 

@@ -196,7 +196,7 @@ def _take_launch(reading: Reading, launched: LaunchLines) -> None:
     if "num_gpus" in config or any(warning.startswith("num_gpus") for warning in reading.warnings):
         return
     if len(launched.world_sizes) > 1:
-        stated = listed([str(size) for size in sorted(launched.world_sizes)])
+        stated = listed(map(str, sorted(launched.world_sizes)))
         reading.warnings.append(f"num_gpus: unknown, because the launcher states {stated} processes; give --num-gpus")
     elif launched.world_sizes:
         (config["num_gpus"],) = launched.world_sizes
