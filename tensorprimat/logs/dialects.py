@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log
 from typing import Any, Literal
 
 from tensorprimat.core import data_files
@@ -110,7 +111,7 @@ class Dialect:
     """Text on or between the rows → warning."""
 
 
-_UNITS = {"GiB": float(GIB)}
+_UNITS = {"GiB": float(GIB), "bits": log(2)}  # a loss in base 2, in the base e of all others
 
 
 def _number(spelled: str, means: str, more: Mapping[str, Any] | None = None) -> Number:

@@ -24,7 +24,10 @@ TRAINED_TOKENS = "tokens/trainable"
 """axolotl's total of the tokens that enter the loss: it is the weight of the rate of the same tokens."""
 AXOLOTL_RATE = "tokens/train_per_sec_per_gpu"
 ALLOCATED_PEAKS = (
-    *("memory/max_allocated (GiB)", "memory/max_mem_allocated(gib)", "vram_allocated", "max_memory_allocated (GB)"),
+    "memory/max_allocated (GiB)",
+    "memory/max_mem_allocated(gib)",
+    "vram_allocated",
+    "max_memory_allocated (GB)",
 )
 RESERVED_PEAKS = ("memory(GiB)", "memory/device_reserved (GiB)", "memory/device_mem_reserved(gib)", "vram_reserved")
 """Peaks of the allocator in GiB: ms-swift's, axolotl's of several versions, LLaMA-Factory's, optimum-habana's."""
