@@ -13,6 +13,7 @@ KIND_CHARACTERS = 16
 
 _LAST_LABEL = re.compile(r"[A-Za-z][^\d]{0,40}[\d.,eE+-]*$")
 _LAST_NUMBER = re.compile(r"[A-Za-z][^\d]{0,40}?(?P<number>[-+]?\d[\d.,eE+-]*)$")
+_OF_NUMBERS = "0123456789.,eE+-"
 _CODE_PLACE = re.compile(r"\.(?:py|cc|cpp|c|h|cu):\d+$")
 """A place in the source code at the end of a padded line, as loggers print it: trainer.py:99."""
 MOST_KINDS_AT_ONE_WIDTH = 3  # rows and, by chance, one or two other kinds of line
@@ -64,8 +65,17 @@ def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
 
 
 def _at_end(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Search the end of a text, where a label and a number can match."""
-    return pattern.search(text, max(0, len(text) - LAST_CHARACTERS))
+    """Search the end of a text for a label and the number after it, from the last digit before that number.
+
+    A label contains no digit, so a match begins after that digit. An attempt at every letter would take ten times as
+    long.
+
+    >>> _at_end(_LAST_LABEL, "step 7 | loss 2.5e-01").start(), _at_end(_LAST_NUMBER, "step 7 | loss 2.5e-01")["number"]
+    (9, '2.5e-01')
+    """
+    before = text.rstrip(_OF_NUMBERS)
+    last_digit = max(before.rfind(digit, -LAST_CHARACTERS) for digit in "0123456789")
+    return pattern.search(text, max(0, len(text) - LAST_CHARACTERS, last_digit))
 
 
 def _kind_of(text: str) -> str:

@@ -100,9 +100,10 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
 
 def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     """Return where segments begin: at lines that say so, and where settings are stated again with other values."""
-    cuts = starts.segment_cuts(log, format, whole)
+    landmarks = starts.find_landmarks(log, format, whole)
+    cuts = starts.segment_cuts(log, format, whole, landmarks)
     _refuse_many(log, len(cuts))
-    first_row, stretches = starts.doubtful(log, format, whole, cuts)
+    first_row, stretches = starts.doubtful(format, whole, landmarks, cuts)
     found = sorted([*cuts, *restated.restated_cuts(log, format, stretches, first_row)])
     _refuse_many(log, len(found))
     return found

@@ -68,9 +68,25 @@ class Cut(NamedTuple):
     """A line of the training that this one continues, if that is not the one before it."""
 
 
-def segment_cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
-    """Return the lines at which segments begin, in ascending order, without the first segment."""
+class Landmarks(NamedTuple):
+    """The rows of a log, and the lines between them that may start or end a training."""
+
+    rows: np.ndarray
+    """Lines of the rows, ascending."""
+    going_back: list[int]
+    """Positions among the rows at which the reader found that the numbers of steps go back."""
+    marks: list[StartMark]
+
+
+def find_landmarks(log: Log, format: Format, whole: Reading) -> Landmarks:
+    """Return what `segment_cuts` and `doubtful` look at."""
     rows, going_back = _rows_of(log, format, whole)
+    return Landmarks(rows, going_back, list(_marks(log, format, rows, whole)) if len(rows) else [])
+
+
+def segment_cuts(log: Log, format: Format, whole: Reading, landmarks: Landmarks) -> list[Cut]:
+    """Return the lines at which segments begin, in ascending order, without the first segment."""
+    rows, going_back, every_mark = landmarks
     if not len(rows):
         return []
     certain = (
@@ -82,7 +98,7 @@ def segment_cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
         for place in [place for place in certain if place < len(rows)]:
             begin = row_opening(log, format, int(rows[place - 1]) if place else 0, int(rows[place]))
             certain[place] = certain[place]._replace(line=begin)
-    marks = list(_without_late_ranks(_marks(log, format, rows, whole)))
+    marks = list(_without_late_ranks(every_mark))
     by_gap: dict[int, list[StartMark]] = {}
     for place, mark in zip(np.searchsorted(rows, [mark.line for mark in marks]).tolist(), marks, strict=True):
         if place == len(rows) or rows[place] != mark.line:  # a row itself is none
@@ -98,12 +114,14 @@ def segment_cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     return found
 
 
-def doubtful(log: Log, format: Format, whole: Reading, known: Sequence[Cut]) -> tuple[int, list[tuple[int, int]]]:
+def doubtful(
+    format: Format, whole: Reading, landmarks: Landmarks, known: Sequence[Cut]
+) -> tuple[int, list[tuple[int, int]]]:
     """Return the line of the first row, and first and last line of each stretch that may state other settings.
 
     These are the gaps between rows in which no known cut lies, and the attempts to start before the first row.
     """
-    rows, _ = _rows_of(log, format, whole)
+    rows = landmarks.rows
     if not len(rows):
         return 0, []
     cut_at = np.array([cut.line for cut in known], np.int64)
@@ -113,7 +131,7 @@ def doubtful(log: Log, format: Format, whole: Reading, known: Sequence[Cut]) -> 
         if not ((cut_at >= first) & (cut_at <= last + 1)).any():
             (head if last < rows[0] else gaps).append((first, last))
     if head:
-        marks = [mark for mark in _marks(log, format, rows, whole) if mark.line < rows[0] and mark.kind == "start"]
+        marks = [mark for mark in landmarks.marks if mark.line < rows[0] and mark.kind == "start"]
         begins, seen = [1], set[bytes]()
         for mark in marks:
             statement = mark.text + re.split(rb"[:=]", mark.rest)[0] if mark.text in ONE_OF_MANY else mark.text
@@ -290,6 +308,8 @@ class _OtherRows:
         self._needles |= dict.fromkeys(format.needles, format)
         self._hits: Counter[bytes] = Counter()
         self._misses: Counter[bytes] = Counter()
+        self._window: tuple[bytes, Log] = b"", log
+        """The stretch of text that was examined last: needles of one row share it."""
 
     def within(self, block: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield (place, needle) of each row in a block."""
@@ -306,7 +326,10 @@ class _OtherRows:
     def _is_row(self, block: bytes, at: int, other: Format) -> bool:
         start = block.rfind(b"\n", 0, max(0, at - ROW_BYTES)) + 1
         end = block.find(b"\n", at + ROW_BYTES)
-        return other.detect(Log(self._log.path, window=window_of(INSIDE, block[start : end if end >= 0 else None]))) > 0
+        stretch = block[start : end if end >= 0 else None]
+        if stretch != self._window[0]:
+            self._window = stretch, Log(self._log.path, window=window_of(INSIDE, stretch))
+        return other.detect(self._window[1]) > 0
 
 
 MARK_BYTES = 300  # of a line, from the place at which a mark begins

@@ -139,21 +139,26 @@ class Log:
         for line, following in pairwise(chain(lines, [end])):
             yield *line, is_cut and following is end
 
-    def blocks(self) -> Iterator[bytes]:
-        """Yield stretches of whole lines in UTF-8 with colours and prefixes, for fast readers."""
+    def _refuse_others(self) -> None:
+        """Raise InputError for a folder and for a file that is not text."""
         if self.is_folder:
             raise InputError("is a folder, not a log", path=self.name, remedy="name a file in it")
         if self.is_binary:
             raise InputError("is a binary file, not a log", path=self.name)
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield stretches of whole lines in UTF-8 with colours and prefixes, for fast readers."""
+        self._refuse_others()
         if not self.parts:
             return files.blocks(self.path)
         return (block for _, block in files.blocks_of_spans(self.path, self._spans))
 
     def numbered_blocks(self, size: int = files.BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
         """Yield as `blocks` does, each with the number of its first line. size: of a block, about."""
-        placed = files.blocks_of_spans(self.path, self._spans, size)
-        if not self.parts:
-            self.blocks()  # raises InputError for a file that is not text
+        if self.parts:
+            placed = files.blocks_of_spans(self.path, self._spans, size)
+        else:
+            self._refuse_others()
             placed = ((-1, block) for block in files.blocks(self.path, size))
         number, before = 1, -1
         for place, block in placed:
