@@ -1,4 +1,4 @@
-"""Tests of messages about the server of tests/warm_server.py when it cannot start or has ended."""
+"""Tests of tests/warm_server.py: messages where it cannot start or has ended, and the imports of its processes."""
 
 import os
 import subprocess
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import warm_relay
 import warm_server
+
+from tensorprimat.core.version import __version__
 
 
 def test_a_server_that_dies_while_it_imports_is_reported_at_once_with_its_errors(tmp_path, monkeypatch):
@@ -29,3 +31,26 @@ def test_a_program_whose_server_has_ended_says_so(tmp_path):
     done = subprocess.run([sys.executable, "-c", call], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.strip() == f"the warm Python at {tmp_path / 'socket'} has ended"
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="there is a warm Python on Linux only")
+@pytest.mark.parametrize(("named", "version"), [("this", __version__), ("another", "another one"), ("none", "none")])
+def test_a_process_gets_the_package_that_its_paths_name(tmp_path, warm_python, named, version):
+    (tmp_path / "tensorprimat" / "core").mkdir(parents=True)
+    (tmp_path / "tensorprimat" / "__init__.py").touch()
+    (tmp_path / "tensorprimat" / "core" / "version.py").write_text("__version__ = 'another one'\n")
+    paths = {"this": str(Path(__file__).parents[1]), "another": str(tmp_path), "none": ""}
+    code = (
+        "import sys\n"
+        "print('tensorprimat.core.store' in sys.modules)\n"
+        "try:\n    from tensorprimat.core.version import __version__\nexcept ImportError:\n    __version__ = 'none'\n"
+        "print(__version__)"
+    )
+    done = subprocess.run(
+        [warm_python, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths[named]},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == [str(named == "this"), version], done.stderr

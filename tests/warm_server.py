@@ -2,8 +2,9 @@
 
 Importing torch, Lightning and transformers takes 7 s of CPU time. A server imports them once; every process is then a
 fork of it. `shared` gives a program that stands in for sys.executable (see warm_relay): it takes the same arguments,
-and ends as the fork ends. The server does not import tensorprimat, so each process imports the code that its paths
-name. The fork is no child of the program, and has a session of its own.
+and ends as the fork ends. The server also imports the records and the readers of this checkout's tensorprimat; a fork
+whose paths name another tensorprimat, or none, forgets them. The fork is no child of the program, and has a session of
+its own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import atexit
 import fcntl
 import gc
 import importlib
+import importlib.machinery
 import inspect
 import json
 import os
@@ -37,6 +39,9 @@ STACK = (
     "transformers.models.llama.modeling_llama", "transformers.models.qwen2.modeling_qwen2",
     "transformers.models.mistral.modeling_mistral", "transformers.models.auto.modeling_auto",
 )  # fmt: skip
+PACKAGE = "tensorprimat"
+OWN = (f"{PACKAGE}.core.store", f"{PACKAGE}.core.models", f"{PACKAGE}.logs")
+"""Modules of this checkout: none that runs as a program (-m), which Python warns of if it is imported already."""
 ERRORS = "stderr"
 """File of a server's errors, in its folder."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
@@ -106,6 +111,10 @@ def serve(address: str, owner: int) -> NoReturn:
     for module in STACK:
         with suppress(ImportError):  # a smaller environment
             importlib.import_module(module)
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    for module in OWN:
+        importlib.import_module(module)
+    del sys.path[0]
     _settle()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
@@ -209,16 +218,27 @@ def _interpret(arguments: list[str]) -> None:
     del sys.path[0]  # the folder of this file
     if arguments[0] == "-m":
         sys.path[:0] = [os.getcwd(), *paths]
+        _forget_other_package()
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     elif arguments[0] == "-c":
         sys.path[:0] = ["", *paths]
+        _forget_other_package()
         sys.argv = ["-c", *arguments[2:]]
         exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
     else:
         sys.path[:0] = [str(Path(arguments[0]).resolve().parent), *paths]
+        _forget_other_package()
         sys.argv = arguments
         runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _forget_other_package() -> None:
+    """Forget the imported modules of tensorprimat, unless sys.path leads to the same package."""
+    found = importlib.machinery.PathFinder.find_spec(PACKAGE)
+    if found is None or Path(found.origin or "").resolve() != Path(sys.modules[PACKAGE].__file__ or "").resolve():
+        for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+            del sys.modules[name]
 
 
 if __name__ == "__main__":
