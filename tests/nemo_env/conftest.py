@@ -18,9 +18,9 @@ def shim():
 
 
 def pytest_collection_modifyitems(items):
-    absent = importlib.util.find_spec("nemo") is None
+    absent, here = importlib.util.find_spec("nemo") is None, Path(__file__).parent
     for item in items:
-        if Path(item.path).is_relative_to(Path(__file__).parent):
+        if item.path.is_relative_to(here):
             item.add_marker("nemo")
             item.add_marker(pytest.mark.filterwarnings("default"))  # NeMo's imports warn about other packages
             if absent:

@@ -56,9 +56,9 @@ def absent():
 
 
 def pytest_collection_modifyitems(items):
-    why = absent()
+    why, here = absent(), Path(__file__).parent
     for item in items:
-        if Path(item.path).is_relative_to(Path(__file__).parent):
+        if item.path.is_relative_to(here):
             item.add_marker("slurm")
             if why:
                 item.add_marker(pytest.mark.skip(reason=why))
