@@ -40,7 +40,7 @@ OTHERS = (
 """Values of every type, and numbers beyond every range."""
 MOST_TRIED = int(os.environ.get("TPRIMAT_TRIED_VALUES", "0"))
 """Replaced values of one format, of up to some thousands; 0 tries every value at one place of each kind (`tried`)."""
-MOST_OF_EACH_KIND = 300
+MOST_OF_EACH_KIND = 500
 Place = tuple[str | int, ...]
 
 
@@ -222,12 +222,11 @@ def spread(alike: Sequence[Place]) -> Iterator[tuple[Place, Any]]:
 def kind_of_place(documents: Any, place: Place) -> Place:
     """Return a value that the places share which the same code reads: the place without numbers of entries.
 
-    The entries of an MLPerf log differ by their key.
+    What the value of an MLPerf event means depends on its key.
     """
     found, value = list[str | int](), documents
     for key in place:
-        if isinstance(value, dict):
-            found += [str(value.get("key")), key]
+        found += [] if isinstance(value, list) else [key, str(value.get("key"))] if key == "value" else [key]
         value = value[key]
     return (*found, len(place))
 
