@@ -36,15 +36,23 @@ TABLES = frozenset(("lightning", "metrics table", "metrics rows"))
 """Jobs whose logs are files, which no launcher prints."""
 
 
-def stretches(make: Callable[[Job], list[str]], job: Job) -> Iterator[tuple[datetime, list[str]]]:
-    """Yield the end of each step with the lines written up to it; the last step has all remaining lines."""
-    lines, before = make(job), 0
-    for number, _, now in job.steps():
-        shorter = make(replace(job, last=number))
-        same = (mine == theirs for mine, theirs in zip(lines, shorter, strict=False))
-        until = len(list(takewhile(bool, same))) if number < job.last else len(lines)
-        yield now, lines[before:until]
-        before = until
+def stretches(make: Callable[[Job], list[str]], job: Job, *, every: int = 1) -> Iterator[tuple[datetime, list[str]]]:
+    """Yield the end of each step with the lines written up to it; the last step has all remaining lines.
+
+    every: 10 yields only the first step and every tenth one.
+    """
+    lines, known = make(job), {job.first - 1: 0, job.last: None}
+
+    def until(number: int) -> int | None:
+        """Return the number of lines that are written up to the end of a step."""
+        if number not in known:
+            same = (mine == theirs for mine, theirs in zip(lines, make(replace(job, last=number)), strict=False))
+            known[number] = len(list(takewhile(bool, same)))
+        return known[number]
+
+    for place, (number, _, now) in enumerate(job.steps(), start=1):
+        if place == 1 or place % every == 0:
+            yield now, lines[until(number - 1) : until(number)]
 
 
 def flat(groups: Iterable[tuple[datetime, list[str]]]) -> list[tuple[datetime, str]]:
@@ -61,10 +69,6 @@ def by_absl(lines: Iterable[tuple[datetime, str]]) -> str:
     return "".join(f"I{now:%m%d %H:%M:%S.%f} 140 train.py:88] {text}\n" for now, text in lines)
 
 
-def every_tenth(groups: Iterable[tuple[datetime, list[str]]]) -> list[tuple[datetime, list[str]]]:
-    return [group for number, group in enumerate(groups, start=1) if number == 1 or number % 10 == 0]
-
-
 Maker = Callable[[Job], list[str]]
 
 
@@ -77,7 +81,7 @@ def short(make: Maker, job: Job) -> str:
 
 
 def sparse(make: Maker, job: Job) -> str:
-    return by_kubernetes(flat(every_tenth(stretches(make, replace(job, last=200)))))
+    return by_kubernetes(flat(stretches(make, replace(job, last=200), every=10)))
 
 
 def resumed(make: Maker, job: Job) -> str:
