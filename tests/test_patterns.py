@@ -185,7 +185,10 @@ def seconds(pattern: re.Pattern, attack: tuple[str, str], length: int, *, at_sta
 def worst(pattern: re.Pattern, *, at_start: bool = False) -> str | None:
     """Return the text under which the time of a pattern grows faster than the text, or None."""
     for attack in attacks(pattern):
-        if seconds(pattern, attack, SHORT_LENGTH, at_start=at_start) > SUSPECT_SECONDS:
+        taken = seconds(pattern, attack, SHORT_LENGTH, at_start=at_start)
+        if taken >= PATIENCE_SECONDS:
+            return f"{attack} takes more than {taken * 1000:.0f} ms even in a short text"
+        if taken > SUSPECT_SECONDS:
             tries = [
                 (seconds(pattern, attack, LENGTH, at_start=at_start),
                  seconds(pattern, attack, SHORT_LENGTH, at_start=at_start)) for _ in range(3)
