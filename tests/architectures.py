@@ -1,5 +1,9 @@
 """Complete configurations of every architecture, by the defaults of transformers' classes, and models of presets."""
 
+import copy
+import json
+from functools import cache
+
 import pytest
 
 from tensorprimat.engines.torch import config as torch_config
@@ -11,11 +15,21 @@ NEEDED = {
 
 
 def completed(kind, **entries):
-    return torch_config.completed_config(kind, kind, {**NEEDED.get(kind, {}), **entries})
+    return copy.deepcopy(_completed(kind, json.dumps(entries)))
 
 
 def tiny(kind, **entries):
-    return torch_config.model_of_config(kind, completed(kind, **entries), "tiny")
+    return copy.deepcopy(_tiny(kind, json.dumps(entries)))
+
+
+@cache
+def _completed(kind, entries):
+    return torch_config.completed_config(kind, kind, {**NEEDED.get(kind, {}), **json.loads(entries)})
+
+
+@cache
+def _tiny(kind, entries):
+    return torch_config.model_of_config(kind, completed(kind, **json.loads(entries)), "tiny")
 
 
 def network_of(preset, **entries):
