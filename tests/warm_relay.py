@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from contextlib import suppress
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
@@ -21,13 +20,9 @@ def main(address: str) -> int:
     if sys.argv[1][:1] == "-" and sys.argv[1] not in ("-m", "-c", "-u"):  # a guard, in Python alone
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
     with socket.socket(socket.AF_UNIX) as server:
-        for _ in range(50):  # the socket exists a moment before the server listens
-            try:
-                server.connect(address)
-                break
-            except (FileNotFoundError, ConnectionRefusedError):
-                time.sleep(0.1)
-        else:
+        try:
+            server.connect(address)
+        except (FileNotFoundError, ConnectionRefusedError):
             sys.exit(f"the warm Python at {address} has ended")
         words = {
             "arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd(), "program": sys.argv[0]
