@@ -102,6 +102,14 @@ def test_a_restart_begins_a_new_stretch(read_text: Any) -> None:
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
 
 
+def test_no_step_spans_the_moment_at_which_the_clock_was_set_back(read_text: Any) -> None:
+    """The stamps are of local time, and summer time ends while the training runs: an hour of stamps comes twice."""
+    rows = [*(row(n, 5.0) for n in range(1, 120)), *(row(n, 5.0, after=-3600.0) for n in range(120, 1200))]
+    result = read_text(log(*rows))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(5.0)
+    assert len(result.steps) == 1199
+
+
 def test_eight_ranks_that_print_the_same_are_one_log(read_text: Any) -> None:
     lines = [f"[rank{rank}]: {row(n, after=rank / 100)}" for n in range(1, 20) for rank in (3, 0, 1)]
     result = read_text(log(*lines))

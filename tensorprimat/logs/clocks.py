@@ -141,7 +141,8 @@ def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
     """Yield rows timed by the clock between marks; the first of a stretch has no time, and too short rows are merged.
 
     A row that repeats the number before it is another rank's, and is left out; where the number goes back, the training
-    restarted. Another segment begins after a pause (`longest_gap`).
+    restarted. A clock that is set back, as at the end of summer time, begins another stretch: no time spans that
+    moment. Another segment begins after a pause (`longest_gap`).
     """
     for segment, stretch in enumerate(_between_pauses(list(marks))):
         for row in _of_stretch(stretch):
@@ -217,10 +218,11 @@ def _of_stretch(marks: Iterable[TimeMark]) -> Iterator[Step]:
             start = last = mark
             yield _row(mark, None, 1)
             continue
-        if mark.interrupted_by:
+        is_set_back = mark.moment.seconds < last.moment.seconds
+        if mark.interrupted_by or is_set_back:
             if last is not start:
                 yield _row(last, _seconds(start, last), last.step - start.step)
-            yield _row(mark, _seconds(last, mark), mark.step - last.step)
+            yield _row(mark, None, 1) if is_set_back else _row(mark, _seconds(last, mark), mark.step - last.step)
             start = last = mark
             continue
         last = mark
