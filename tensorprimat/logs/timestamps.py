@@ -34,7 +34,7 @@ from tensorprimat.logs.text import Log
 _LONGEST_ROW = 2**12
 _LEAST_ROWS = 3
 
-_WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?![\d.%]|[,:]\d)"
+_WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?![\w.%]|[,:]\d)"  # a letter behind it is a unit: `optimizer step 12ms`
 _STEP = re.compile(
     r"(?<![\w/])(?P<kind>(?:global|train(?:ing)?|opt(?:imizer)?|micro)[_ -]?)?(?P<unit>step|iter(?:ation)?|update)s?"
     rf"['\"]?\]?\s?[:=#\[(]?\s{{0,8}}(?P<step>{_WHOLE})(?:\s?(?:/|of)\s?(?P<last>{_WHOLE}))?"
