@@ -88,6 +88,40 @@ def test_a_number_that_is_not_certainly_a_step_time_or_rate_is_not_read(read_tex
         read_text(rows(pattern))
 
 
+def test_a_number_with_a_unit_is_not_the_number_of_a_step(read_text: ReadText) -> None:
+    """The time of the optimizer's step is named before it, as the number of a step is."""
+    result = read_text(
+        rows("iter {n} | loss {l:.4f} | fwd 120ms | bwd 230ms | optimizer step 12ms | step time {ms} ms |")
+    )
+    assert result.steps.column("index").tolist() == list(range(1, 31))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "step {n} | loss {l:.4f} | optimizer step time: 12 ms | step time: {ms} ms |",
+        "step {n} | loss {l:.4f} | data step time: 9 ms | step time: {ms} ms |",
+        "step {n} | loss {l:.4f} | avg step time: 900 ms | step time: {ms} ms |",
+        "step {n} | loss {l:.4f} | avg 900 ms/step | {ms} ms/step |",
+    ],
+)
+def test_the_time_of_a_part_and_a_mean_are_not_the_step_time(read_text: ReadText, pattern: str) -> None:
+    result = read_text(rows(pattern))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.501, abs=0.0005)
+
+
+@pytest.mark.parametrize("other", ["avg tok/s: 11000", "peak tok/s: 99000", "decode tok/s: 99000"])
+def test_another_rate_before_the_rate_of_training_is_passed_over(read_text: ReadText, other: str) -> None:
+    result = read_text(rows(f"step {{n}} | loss {{l:.4f}} | {other} | tok/s: {{r:.1f}}"))
+    assert result.performance_metrics.tokens_per_second == pytest.approx(65405, rel=0.001)
+
+
+@pytest.mark.parametrize("name", ["GPU tok/s", "per-gpu tok/s", "per_device_tokens_per_sec"])
+def test_a_rate_named_after_one_gpu_is_not_that_of_all(read_text: ReadText, name: str) -> None:
+    result = read_text(rows(f"step {{n}} | loss {{l:.4f}} | {name}: {{r:.1f}}"), num_gpus=8)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(8 * 65405, rel=0.001)
+
+
 def test_steps_with_a_validation_before_their_row_are_not_measured(read_text: ReadText) -> None:
     lines = rows(TIMES[0]).splitlines()
     lines[20] = lines[20].replace("step time 500 ms", "step time 9000 ms")

@@ -2,8 +2,9 @@
 
 The last format tried but one: only where no framework's rows are found. The numbers of a row are found by their names
 and units, in any order: `step 20 | loss 7.8 | tok/s 15063`, `Step [20/500] Loss: 7.8 Time/step: 0.51s`. A number counts
-only where both are certain: a time needs a unit, and between `5 tok/s 7` neither number is the rate. A rate does not
-state if it counts all GPUs, unless its name does, so the result says what was assumed.
+only where both are certain: a time needs a unit, between `5 tok/s 7` neither number is the rate, and `optimizer step
+time` and `avg tok/s` are not those of a whole step. A rate does not state if it counts all GPUs, unless its name does,
+so the result says what was assumed.
 """
 
 from __future__ import annotations
@@ -54,8 +55,18 @@ _TIMES = (
     re.compile(rf"{_BEGINS}{_STEP}_(?P<unit>{_UNIT}){_LABELLED}{_VALUE}{_ENDS}"),
 )
 _TIME_BEFORE_UNIT = re.compile(rf"{_BEGINS}{_VALUE}(?P<unit>{_UNIT})/(?:step|iter(?:ation)?){_ENDS}")
-_RATE = re.compile(rf"{_BEGINS}(?P<scope>(?:global|total)[ _]?)?{_TOKENS}{_LABELLED}{_VALUE}(?P<after>[km])?{_ENDS}")
+_RATE = re.compile(
+    rf"{_BEGINS}(?:(?P<scope>(?:global|total)[ _]?)|(?P<one_gpu>(?:per[ _-])?(?:gpu|device)[ _]))?"
+    rf"{_TOKENS}{_LABELLED}{_VALUE}(?P<after>[km])?{_ENDS}"
+)
 _RATE_BEFORE_UNIT = re.compile(rf"{_BEGINS}{_VALUE}(?P<after>[km])?\s?{_TOKENS}{_ENDS}")
+_OTHER_THAN_A_STEP = re.compile(
+    r"(?<![a-z])(?:fwd|forward|bwd|backward|optim?|optimizer|data|(?:data)?load(?:er|ing)?|comm|sync"
+    r"|eval(?:uation)?|val|valid(?:ation)?|test|prefill|decode|gen|generation|rollout|inference"
+    r"|avg|average|mean|ema|running|smoothed|cumulative|peak|max|min|best|target|expected)[ _-]?$"
+)
+"""Words before the name of a time or a rate that make it the number of a part of a step, or of several steps."""
+_LONGEST_WORD = 16
 _DELIMITERS = ("", *"|,;([{)]}")
 LEAST_DIGITS = 3  # of a number at the end of a line
 
@@ -169,7 +180,7 @@ def _rates(text: str) -> tuple[dict[str, _Number], bool]:
     for pattern in (_RATE, _RATE_BEFORE_UNIT):
         for match in pattern.finditer(text):
             of_all = match.groupdict().get("scope")
-            of_gpu = match["gpu"] or match["tps_gpu"] or "tgs" in match[0]
+            of_gpu = match["gpu"] or match["tps_gpu"] or match.groupdict().get("one_gpu") or "tgs" in match[0]
             name = "reported_tokens_per_second" + "_per_gpu" * bool(of_gpu)
             if _is_certain(match, text) and (of_all or name not in found):
                 found[name] = _Number(slice(*match.span("value")), _SCALES.get(match["after"] or "", 1.0))
@@ -182,8 +193,11 @@ def _rates(text: str) -> tuple[dict[str, _Number], bool]:
 def _is_certain(match: re.Match[str], text: str) -> bool:
     """Return True if a number belongs to its name: between them is a colon, or a delimiter is on the other side.
 
-    Of `5 tok/s 7` neither number is certainly the rate. A short number at the end of a line may lack digits.
+    Of `5 tok/s 7` neither number is certainly the rate. A short number at the end of a line may lack digits. The word
+    before a name may say that the number is not that of one whole step.
     """
+    if _OTHER_THAN_A_STEP.search(text[max(0, match.start() - _LONGEST_WORD) : match.start()]):
+        return False
     if match.end("value") == len(text.rstrip()) and sum(map(str.isdigit, match["value"])) < LEAST_DIGITS:
         return False
     if match.groupdict().get("closed"):
