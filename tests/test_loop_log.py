@@ -148,6 +148,36 @@ def test_dates_on_the_rows_check_their_times(read_text: ReadText) -> None:
         read_text(dated(1.0), format="loop")
 
 
+def every_tenth(name: str, seconds: float | None) -> str:
+    """Return rows of every tenth step, which state 5 s; if dated, so many seconds apart."""
+    lines = rows(f"step {{n}}0 | loss {{l:.4f}} | {name}: {{ms}}0 ms |").splitlines()
+    start = datetime(2026, 1, 5, 8, tzinfo=timezone.utc)
+    stamps = (f"{start + timedelta(seconds=(seconds or 0) * n):%Y-%m-%d %H:%M:%S.%f} " for n in range(len(lines)))
+    return "".join(f"{stamp if seconds else ''}{line}\n" for stamp, line in zip(stamps, lines, strict=True))
+
+
+@pytest.mark.parametrize("name", ["dt", "step time"])
+def test_the_dates_show_that_a_time_is_that_of_all_steps_since_the_row_before(read_text: ReadText, name: str) -> None:
+    result = read_text(every_tenth(name, 5.01))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.501, abs=0.0005)
+    assert any("time is that of all 10 steps since the row before" in warning for warning in result.warnings)
+    assert not any(warning.startswith("audit: ") for warning in result.warnings)
+
+
+def test_the_dates_show_that_a_time_is_that_of_one_step_of_many(read_text: ReadText) -> None:
+    result = read_text(every_tenth("dt", 50.1))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(5.01, abs=0.005)
+    assert not any(warning.startswith(("audit: ", "step_time: ")) for warning in result.warnings)
+
+
+@pytest.mark.parametrize(("name", "warned"), [("dt", True), ("step time", False)])
+def test_a_time_without_a_date_that_may_be_of_ten_steps_is_warned_about(
+    read_text: ReadText, name: str, warned: bool
+) -> None:
+    result = read_text(every_tenth(name, None))
+    assert any("step times may be 10 times too long" in warning for warning in result.warnings) == warned
+
+
 def test_rows_of_the_first_rank_that_speaks_count(read_text: ReadText) -> None:
     lines = [f"{rank}: {line}" for line in rows(TIMES[0]).splitlines() for rank in (1, 0)]
     assert len(read_text("\n".join(lines) + "\n").steps) == 30

@@ -13,7 +13,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tensorprimat.core.steps import Step
+import numpy as np
+
+from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import written_at
 from tensorprimat.logs.format import Reading
@@ -69,6 +71,7 @@ _OTHER_THAN_A_STEP = re.compile(
 _LONGEST_WORD = 16
 _DELIMITERS = ("", *"|,;([{)]}")
 LEAST_DIGITS = 3  # of a number at the end of a line
+SAME_TIME = 0.2  # relative difference between the time that a row prints and the time since the row before, at most
 
 
 class _Number(NamedTuple):
@@ -86,12 +89,16 @@ class _Places(NamedTuple):
     rates: dict[str, _Number]
     of_all: bool
     """False if the rate of the row may be of all GPUs or of one."""
+    is_of_step: bool
+    """False if the time of the row is called dt, which may be the time since the row before."""
 
 
 class _Row(NamedTuple):
     step: Step
     last: str | None
     of_all: bool
+    is_of_step: bool
+    """False if the name of its time does not say that it is that of one step."""
 
 
 def detect(log: Log) -> int:
@@ -108,7 +115,9 @@ def read(log: Log) -> Reading:
         return reading
     if not all(row.of_all for row in rows):
         reading.warnings.append(OF_ALL)
-    reading.steps = fields.merged((None, row.step) for row in rows)
+    steps = fields.merged((None, row.step) for row in rows)
+    reading.steps, warned = _times_of_one_step(steps, is_named=all(row.is_of_step for row in rows))
+    reading.warnings += warned
     reading.steps, uneven = work.weighted(reading.steps, None, None, None, varies=False)
     reading.warnings += uneven
     reading.timestamp = fields.iso(rows[0].step.ended_at)
@@ -150,27 +159,55 @@ def _row(line: int, text: str, known: SameShapes[_Places]) -> _Row | None:
     rates = {name: fields.positive(text[one.place], one.scale) for name, one in places.rates.items()}
     if step.seconds is None and not any(rates.values()):
         return None
-    return _Row(step.changed(**rates), text[last] if last else None, places.of_all)
+    return _Row(step.changed(**rates), text[last] if last else None, places.of_all, places.is_of_step)
 
 
 def _places(text: str) -> _Places | None:
     lowered = in_small_letters(text)
     if (of_step := step_and_loss(lowered)) is None:
         return None
-    seconds, (rates, of_all) = _seconds(lowered), _rates(lowered)
+    (seconds, is_of_step), (rates, of_all) = _seconds(lowered), _rates(lowered)
     if seconds is None and not rates:
         return None
-    return _Places(of_step=of_step, seconds=seconds, rates=rates, of_all=of_all)
+    return _Places(of_step=of_step, seconds=seconds, rates=rates, of_all=of_all, is_of_step=is_of_step)
 
 
-def _seconds(text: str) -> _Number | None:
-    """Return the time of a step that a row states with its unit."""
+def _seconds(text: str) -> tuple[_Number | None, bool]:
+    """Return the time that a row states with its unit, and False if its name does not say that it is of one step."""
     for pattern in (*_TIMES, _TIME_BEFORE_UNIT):
         for match in pattern.finditer(text):
             unit = match["unit"] or match.groupdict().get("after")
             if unit and _is_certain(match, text):
-                return _Number(slice(*match.span("value")), _SCALES.get(unit, 1.0))
-    return None
+                number = _Number(slice(*match.span("value")), _SCALES.get(unit, 1.0))
+                return number, not match[0].startswith("dt")
+    return None, True
+
+
+def _times_of_one_step(steps: Steps, *, is_named: bool) -> tuple[Steps, list[str]]:
+    """Return the rows with the time of one step, and a warning if it may be that of all steps since the row before.
+
+    The dates of the rows show which of them it is. is_named: the name of the time says that it is of one step.
+    """
+    index, seconds, segment = (steps.column(name) for name in ("index", "seconds", "segment"))
+    distances = np.diff(index)[np.diff(segment) == 0]
+    interval = int(np.median(distances)) if len(distances) else 1
+    if interval <= 1 or not steps.has("seconds"):
+        return steps, []
+    ratios = (np.diff(steps.column("ended_at")) / seconds[1:])[(np.diff(segment) == 0) & (np.diff(index) == interval)]
+    known = ratios[np.isfinite(ratios)]
+    if not len(known):
+        return steps, [] if is_named else [
+            f"step_time: rows are {interval} steps apart, and dt may be the time of one step or of all {interval}; one "
+            f"is assumed, so step times may be {interval} times too long"
+        ]
+    if abs(float(np.median(known)) - 1) > SAME_TIME:
+        return steps, []
+    before = np.where(np.diff(segment, prepend=-1) != 0, 0, np.roll(index, 1))
+    covers = np.clip(index - before, 1, interval)
+    return steps.replace(seconds=seconds / covers, covers=covers), [
+        f"step_time: by the dates of the rows the printed time is that of all {interval} steps since the row before; "
+        "it is divided by them"
+    ]
 
 
 def _rates(text: str) -> tuple[dict[str, _Number], bool]:
