@@ -47,6 +47,8 @@ def is_cut(last: str, before: str | None) -> bool:
 
     >>> is_cut("step 2 | dt: 648.8", "step 1 | dt: 648.81"), is_cut("step 2 | dt: 99.81", "step 1 | dt: 648.81")
     (True, False)
+    >>> is_cut("2,7.8,15", "1,7.9,15163"), is_cut("2,7.8,15170", "1,7.9,15163")
+    (True, False)
     """
     last = last.rstrip()
     if before is None:
@@ -60,6 +62,6 @@ def is_cut(last: str, before: str | None) -> bool:
 def _shape(row: str) -> str:
     """Return the row with its numbers reduced to the digits that a fixed format keeps constant."""
     row = " ".join(row.split())
-    ends_in_integer = re.search(r"(?<![\d.,])(\d[\d,]*)$", row)
+    ends_in_integer = re.search(r"(?<![\d.])((?<!,)\d[\d,]*|(?<=,)\d+)$", row)  # or in the last cell of a CSV
     shape = _NUMBER.sub(lambda m: f"#{len(m['decimals'] or '')}e{len(m['exponent'] or '')}", row)
     return f"{shape}{len(ends_in_integer[1])}" if ends_in_integer else shape
