@@ -52,6 +52,21 @@ def history(count: int = 20, step: float = 2.0, **more: Any) -> list[dict[str, A
     ]
 
 
+@pytest.mark.parametrize("unit", [1e3, 1e6, 1e9])
+def test_a_clock_in_milliseconds_or_finer_since_1970_times_the_steps_in_seconds(read_text: Any, unit: float) -> None:
+    rows = [{"step": n, "loss": 3 - n / 100, "timestamp": int((1.75e9 + n / 2) * unit)} for n in range(1, 30)]
+    result = read_text(as_lines(rows), format="metrics")
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5)
+    assert result.steps.column("ended_at")[0] == pytest.approx(1.75e9 + 0.5)
+
+
+def test_the_last_row_of_a_csv_is_left_out_where_its_whole_number_was_cut(read_text: Any) -> None:
+    text = as_csv([{"step": n, "loss": 2.5, "tokens_per_sec": 15100 + n} for n in range(1, 30)])
+    result = read_text(text[:-4])
+    assert result.performance_metrics.tokens_per_second == pytest.approx(15115, rel=0.001)
+    assert any("the last, is truncated and left out" in warning for warning in result.warnings)
+
+
 @each_shape
 def test_a_history_with_rates_is_read_by_the_names_of_its_columns(read_text: Any, shape: str) -> None:
     rows = history(**{"throughput/device/tokens_per_sec": 4096.5, "throughput/tokens_per_sec": 32772.0})

@@ -19,6 +19,8 @@ from tensorprimat.logs.metric_names import CLOCKS, EVALUATION_PREFIXES, OTHERWIS
 from tensorprimat.logs.metric_steps import SO_FAR, Merged, RowClock
 
 EXACT_CLOCK = 1e-3  # seconds; W&B's clocks have microseconds, but a call takes a millisecond
+_UNITS_SINCE_1970 = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
+"""Least number of a moment → its unit: as seconds, such a number would be a year beyond 5000."""
 EMPTY = frozenset(("", "NaN", "None"))
 """Cells of a CSV that contain nothing."""
 MAY_BE_NAN = ("loss", "gradient_norm", "learning_rate")
@@ -256,10 +258,10 @@ def _total(name: str, printed: object) -> float | None:
 def _moment(name: str, printed: object) -> Moment | None:
     value = _number(printed)
     if value is not None and math.isfinite(value) and value > 0:
+        unit = next((unit for least, unit in _UNITS_SINCE_1970 if value >= least), 1.0)
         whole = value == int(value)
-        return Moment(
-            seconds=value, resolution=1.0 if whole else EXACT_CLOCK, has_year=name != "_runtime" and value < 1e11
-        )
+        resolution = max(unit, EXACT_CLOCK) if whole else EXACT_CLOCK
+        return Moment(seconds=value * unit, resolution=resolution, has_year=name != "_runtime")
     return moment_in(printed) if isinstance(printed, str) else None
 
 
