@@ -10,6 +10,7 @@ LEAST_ROWS = 6
 LEAST_SHARE = 0.8  # least share of the rows that must show a sign
 LEAST_WIDTH = 20
 KIND_CHARACTERS = 16
+LEAST_DECIMALS = 2  # of numbers that lack no digit that matters
 
 _LAST_LABEL = re.compile(r"[A-Za-z][^\d]{0,40}[\d.,eE+-]*$")
 _LAST_NUMBER = re.compile(r"[A-Za-z][^\d]{0,40}?(?P<number>[-+]?\d[\d.,eE+-]*)$")
@@ -30,9 +31,10 @@ def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
     """Return the width at which all longer lines were cut, or None.
 
     Most rows have that width. They are cut if their last number begins at different columns: no framework pads rows so.
-    If it begins at one column, they are cut if several other kinds of lines have the same width. They are also cut if
-    the last numbers have more decimals where they have fewer digits before the point, and one ends in a zero: a
-    framework that prints numbers this way drops zeros at the end.
+    But they are not if all last numbers have equally many decimals: a rate with one digit less makes up for a time
+    with one more. If the last number begins at one column, they are cut if several other kinds of lines have the same
+    width. They are also cut if the last numbers have more decimals where they have fewer digits before the point, and
+    one ends in a zero: a framework that prints numbers this way drops zeros at the end.
 
     >>> rows = [(n, f"step {n} | loss {1 / n:.9f} | time {n}.123456"[:30]) for n in range(7, 13)]
     >>> cut_width(rows, set(range(7, 13)))
@@ -40,6 +42,7 @@ def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
     >>> cut_width([(n, f"step {n:3} | loss {1 / n:.9f} | time 1.123456") for n in range(7, 13)], set(range(7, 13)))
     >>> cut_width([(n, f"step {n:3} | loss {13.7 - n / 2:.4f}"[:21]) for n in range(1, 13)], set(range(1, 13)))
     21
+    >>> cut_width([(n, f"step {n:3} | ms: {500.5 * n:.2f} | tok/s: {2e6 / n:.2f}") for n in (1, 3) * 9], {1, 3})
     """
     width = max((len(text) for _, text in lines), default=0)
     if width < LEAST_WIDTH:
@@ -48,7 +51,8 @@ def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
     longest = [(line, text) for line, text in lines if len(text) == width]
     starts = {match.start() for line, text in longest if line in cited and (match := _at_end(_LAST_LABEL, text))}
     at_width = sum(line in cited for line, _ in longest)
-    if at_width >= max(LEAST_ROWS, LEAST_SHARE * rows) and len(starts) > 1:
+    are_whole = _has_equal_decimals(longest, cited)
+    if at_width >= max(LEAST_ROWS, LEAST_SHARE * rows) and len(starts) > 1 and not are_whole:
         return width
     of_rows = [match for _, text in longest if not _CODE_PLACE.search(text) and (match := _at_end(_LAST_NUMBER, text))]
     if len(of_rows) < max(LEAST_ROWS, LEAST_SHARE * rows):
@@ -56,12 +60,21 @@ def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
     kinds = {_kind_of(text) for _, text in longest if text[-1:].isalnum() or text[-1:] in ".,_"}
     if len(kinds) > MOST_KINDS_AT_ONE_WIDTH:
         return width
+    if are_whole:
+        return None
     numbers = [match["number"] for match in of_rows]
     whole = {number.partition(".")[0] for number in numbers}
     decimal = all(number.strip("-+").replace(".", "").isdigit() and "." in number for number in numbers)
     if decimal and len({len(digits) for digits in whole}) > 1 and any(number.endswith("0") for number in numbers):
         return width
     return None
+
+
+def _has_equal_decimals(longest: Sequence[tuple[int, str]], cited: set[int]) -> bool:
+    """Return True if every row ends in a number, and all have as many decimals, at least LEAST_DECIMALS."""
+    numbers = [_at_end(_LAST_NUMBER, text) for line, text in longest if line in cited]
+    decimals = {len(match["number"].partition(".")[2]) if match else 0 for match in numbers}
+    return len(decimals) == 1 and min(decimals) >= LEAST_DECIMALS
 
 
 def _at_end(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
