@@ -67,6 +67,35 @@ def test_build_nanogpt_counts_all_gpus_and_marks_other_work_inside_a_step(read_t
     assert [step.interrupted_by for step in steps] == ["", "", "validation", "validation"]
 
 
+def row_of_build_nanogpt(n: int, ms: float) -> str:
+    return f"step {n:5d} | loss: 6.5 | lr 3.0000e-04 | norm: 1.0 | dt: {ms:.2f}ms | tok/sec: {5e8 / ms:.2f}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "val loss: 3.2811",
+        "2026-01-05 08:00:00 step 9 | val_loss 3.28",
+        "[Validation] loss 3.2",
+        "Eval Loss: 3.28",
+        "Saving checkpoint to out/",
+        "saved model.pt",
+    ],
+)
+def test_other_work_that_a_derived_script_announces_in_its_own_words_is_marked(read_text: Any, words: str) -> None:
+    rows = [row_of_build_nanogpt(n, 4500 if n % 10 == 0 else 500) for n in range(1, 41)]
+    lines = [line for n, row in enumerate(rows, 1) for line in ([words, row] if n % 10 == 0 else [row])]
+    result = read_text(log(*lines))
+    assert result.performance_metrics.max_step_time_seconds == pytest.approx(0.5)
+    assert any("4 left out because they include a validation or checkpoint" in one for one in result.warnings)
+
+
+def test_a_script_that_announces_an_evaluation_before_every_row_keeps_its_times(read_text: Any) -> None:
+    rows = [row_of_build_nanogpt(n, 500) for n in range(100, 1100, 100)]
+    result = read_text(log(*(line for row in rows for line in (row, "val loss 3.3"))))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("mfu", ["mfu: 50.51", "bf16_mfu: 50.51"])
 def test_nanochat_counts_all_gpus(read_text: Any, mfu: str) -> None:
     header = ("Distributed world size: 8", "GPU: NVIDIA H100 80GB HBM3 | Peak FLOPS (BF16): 9.89e+14",

@@ -85,6 +85,8 @@ class LineFacts(Reading):
     peaks: dict[str, float] = field(default_factory=dict)
     warmed_up: bool = False
     """The log declares a warm-up before the clock starts."""
+    announced_otherwise: dict[int, str] = field(default_factory=dict)
+    """Line of a row → validation or checkpoint before it that a derived script announced in its own words."""
     clock: LogClock | None = None
     totals: TotalTime = field(default_factory=lambda: TotalTime())
 

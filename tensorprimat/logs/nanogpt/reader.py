@@ -23,13 +23,13 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.nanogpt import clocks, content, rows
@@ -41,12 +41,22 @@ _WARMED_UP = (
 )  # fmt: skip
 """Beginnings of lines of modded-nanogpt versions and parameter-golf that warm up on other data and reset the model
 before the clock starts."""
+_LONGEST_NOTE = 2**10  # characters of a line in which an announcement is looked for
 COLD = 10.0  # times the median step: so slow a first step compiled or loaded data, even after a warm-up
 COLD_SHARE = 0.015  # of the time of all steps; a first step with less is counted, as the records of modded-nanogpt do
 _INTERRUPTION = re.compile(
     r"(?P<validation>^step \d+: train loss .*val loss|^validation loss:|^HellaSwag accuracy|^rank \d+ sample \d+:)"
     r"|^saving checkpoint to "
 )
+_OTHERWISE = re.compile(
+    r"(?P<validation>\b(?:val(?:idation)?|eval(?:uation)?|test)\b\W{0,3}(?:loss|perplexity|ppl|bpb|acc)"
+    r"|\b(?:val|validation|eval|test)_(?:loss|perplexity|ppl|bpb|acc))"
+    r"|\b(?:saving|saved) (?:(?:the|a) )?(?:model|checkpoint)",
+    re.IGNORECASE,
+)
+"""Words by which the many derived scripts announce the same."""
+_MARKS = ("val", "Val", "VAL", "test", "Test", "TEST", "sav", "Sav", "SAV")
+"""Texts of which such a line contains one."""
 
 
 def detect(log: Log) -> int:
@@ -77,12 +87,26 @@ def read(log: Log) -> Reading:
     of_rank, of_ranks = config.pop("tokens_of_rank", None), config.pop("tokens_of_ranks", None)
     if of_rank and of_ranks and of_ranks % of_rank == 0:
         config.setdefault("num_gpus", of_ranks // of_rank)
+    steps = _marked(steps, seen.announced_otherwise)
     seen.steps, seen.source, seen.begins = steps, projects.most, projects.begins()
     if seen.source:
         config["framework"] = seen.source
     if seen.clock:
         seen.evidence = Evidence(clocks=(seen.clock,))
     return seen
+
+
+def _marked(steps: Steps, announced: Mapping[int, str]) -> Steps:
+    """Return the rows with the interruptions that lines in other words announced.
+
+    announced: line of a row → validation or checkpoint. If all rows after the first would be marked, none is: the log
+    would have no step time, and such a script evaluates between the rows that it times.
+    """
+    interrupted = steps.column("interrupted_by").copy()
+    for row, line in enumerate(steps.column("line").tolist()):
+        if line in announced and not interrupted[row]:
+            interrupted[row] = INTERRUPTIONS.index(announced[line])
+    return steps if (interrupted[1:] > 0).all() else steps.replace(interrupted_by=interrupted)
 
 
 def _cold_steps(steps: Steps) -> int:
@@ -100,7 +124,7 @@ def _cold_steps(steps: Steps) -> int:
 
 def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
     """Yield (project, row), in the order of the log."""
-    interrupted_by = ""
+    interrupted_by = otherwise = ""
     clock = clocks.TrainTime()
     for line, text in log.lines_of_one_rank(lambda text: rows.row_parts(text) or clocks.clock_parts(text)):
         if found := rows.row_parts(text):
@@ -108,8 +132,10 @@ def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
             content.note_planned_steps(match, seen)
             if "total" in spelling.pattern.groupindex:
                 seen.totals.note(int(match["step"]), fields.number(match["total"]))
+            if otherwise and spelling.holds_evaluation:
+                seen.announced_otherwise[line] = otherwise
             yield spelling.project, rows.step(line, spelling, match, interrupted_by)
-            interrupted_by = ""
+            interrupted_by = otherwise = ""
             continue
         if mark := clocks.clock_parts(text):
             content.note_planned_steps(mark, seen)
@@ -117,10 +143,13 @@ def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
             continue
         if announced := _INTERRUPTION.search(text):
             interrupted_by = "validation" if announced["validation"] else interrupted_by or "checkpoint"
-        elif content.NOTABLE.search(text):
+            continue
+        if content.NOTABLE.search(text):
             content.notice(text, seen)
         elif text.startswith(_WARMED_UP):
             seen.warmed_up = True
+        if any(map(text.__contains__, _MARKS)) and (announced := _OTHERWISE.search(text[:_LONGEST_NOTE])):
+            otherwise = "validation" if announced["validation"] else otherwise or "checkpoint"
     seen.clock = seen.totals.clock
     if clock.total is not None:
         seen.clock = clock.total
