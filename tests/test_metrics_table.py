@@ -52,6 +52,19 @@ def history(count: int = 20, step: float = 2.0, **more: Any) -> list[dict[str, A
     ]
 
 
+@each_shape
+@pytest.mark.parametrize(
+    ("more", "warned"),
+    [({}, True), ({"tokens_per_second_per_gpu": 4096.5}, False), ({"step_time_s": 2.0, "tokens_per_step": 65544}, False)],
+)
+def test_a_rate_whose_name_does_not_state_its_gpus_is_warned_about(
+    read_text: Any, shape: str, more: dict[str, float], warned: bool
+) -> None:
+    rows = [{"step": n, "loss": 2.5, "train/tokens_per_sec": 32772.0 + n, **more} for n in range(1, 30)]
+    result = read_text(SHAPES[shape](rows))
+    assert any("do not say whether their rate counts all GPUs" in one for one in result.warnings) == warned
+
+
 @pytest.mark.parametrize("unit", [1e3, 1e6, 1e9])
 def test_a_clock_in_milliseconds_or_finer_since_1970_times_the_steps_in_seconds(read_text: Any, unit: float) -> None:
     rows = [{"step": n, "loss": 3 - n / 100, "timestamp": int((1.75e9 + n / 2) * unit)} for n in range(1, 30)]

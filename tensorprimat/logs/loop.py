@@ -34,10 +34,6 @@ NO_FRAMEWORK = (
     "format: no known framework prints such rows; their numbers were found by names and units, so compare a row of the "
     "log with the result"
 )
-OF_ALL = (
-    "tokens_per_second: the rows do not say whether their rate counts all GPUs; all are assumed, so tokens/s/GPU is "
-    "too low if it counts one"
-)
 
 _STEP = r"(?:step|iter(?:ation)?|it)"
 _SCALES = {"ms": 1e-3, "msec": 1e-3, "k": 1e3, "m": 1e6}
@@ -114,7 +110,7 @@ def read(log: Log) -> Reading:
     if not rows:
         return reading
     if not all(row.of_all for row in rows):
-        reading.warnings.append(OF_ALL)
+        reading.warnings.append(work.OF_ALL)
     steps = fields.merged((None, row.step) for row in rows)
     reading.steps, warned = _times_of_one_step(steps, is_named=all(row.is_of_step for row in rows))
     reading.warnings += warned

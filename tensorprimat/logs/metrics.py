@@ -20,6 +20,7 @@ import numpy as np
 
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.steps import Steps
 from tensorprimat.logs import (
     arguments,
     automodel_tables,
@@ -48,6 +49,14 @@ DOCUMENT_MARKS = {"[": tuple(f'"{name}"' for name in STEPS), "{": ('"_step"', '"
 """First character of a JSON document → names of which a table has one."""
 LINGUA = "speed/wps"  # a mean over the steps since the row before
 WINDOWED = ("throughput/batches_per_sec", "device/batches_per_sec")  # metrics of Composer and of Lightning's Throughput
+
+OF_UNKNOWN_SCOPE = frozenset(
+    f"{section}{name}"
+    for section in ("", "train/", "train_", "metrics/")
+    for name in ("tokens_per_sec", "tokens_per_second", "tokens/s", "tok_per_sec", "tok/sec", "tps")
+)
+"""Names of rates that any training loop may use, for one GPU or for all."""
+NANOTRONS = "time_per_iteration_ms"  # its tokens_per_sec counts all GPUs
 
 _OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
 
@@ -169,6 +178,8 @@ def read_columns(
         if maxtext.MAXTEXT_STEP_TIME in columns.names:
             steps, left_out = maxtext.without_waits(steps, dict.fromkeys(found.evaluations.tolist(), "validation"))
             reading.warnings += left_out
+        if _has_rate_of_unknown_scope(columns, steps) and not is_automodels:
+            reading.warnings.append(work.OF_ALL)
         reading.steps, uneven = work.weighted(steps, elapsed, None, None, varies=False)
         reading.warnings += uneven
         reading.begins = sorted([*reading.begins, *found.restarts(steps)])
@@ -182,6 +193,14 @@ def read_columns(
             )
         return reading
     return _by_clock(found, reading, clock)
+
+
+def _has_rate_of_unknown_scope(columns: MetricColumns, steps: Steps) -> bool:
+    """Return True if the rate of tokens may be that of one GPU, because neither its name nor another column says."""
+    names = columns.names.keys()
+    is_counted = steps.has("tokens") and steps.has("seconds")  # then these give the rate
+    is_known = is_counted or steps.has("reported_tokens_per_second_per_gpu") or NANOTRONS in names
+    return steps.has("reported_tokens_per_second") and not is_known and not OF_UNKNOWN_SCOPE.isdisjoint(names)
 
 
 def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricColumns:
