@@ -55,7 +55,7 @@ def history(count: int = 20, step: float = 2.0, **more: Any) -> list[dict[str, A
 @each_shape
 @pytest.mark.parametrize(
     ("more", "warned"),
-    [({}, True), ({"tokens_per_second_per_gpu": 4096.5}, False), ({"step_time_s": 2.0, "tokens_per_step": 65544}, False)],
+    [({}, True), ({"tokens_per_second_per_gpu": 4096.5}, False), ({"step_time_s": 2, "tokens_per_step": 65544}, False)],
 )
 def test_a_rate_whose_name_does_not_state_its_gpus_is_warned_about(
     read_text: Any, shape: str, more: dict[str, float], warned: bool
