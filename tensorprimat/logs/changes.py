@@ -25,8 +25,8 @@ LEVEL_ROWS = 0.8  # least share of rows near their level; the others may be slow
 def of_work(steps: Steps) -> Iterator[tuple[int, str]]:
     """Yield (row, reason) where the work of a step changes for good.
 
-    The signs are a smaller batch, and another number of GPUs, of tokens, or of operations by a rate and the step time.
-    A batch that grows is a ramp-up. It yields nothing if rows are not in the order of lines.
+    The signs: the batch gets smaller; the GPUs that the rates imply, the tokens of a step, or the product of a rate and
+    the step time changes. A batch that grows is a ramp-up. Nothing is yielded if rows are not in the order of lines.
     """
     lines = steps.column("line")
     if not (lines > 0).all() or (np.diff(lines) <= 0).any():

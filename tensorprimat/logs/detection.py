@@ -51,7 +51,7 @@ def _present(block: bytes) -> set[bytes]:
     """Return the needles (`Format.needles`) that a block contains.
 
     Of lines that differ in digits alone only one is searched: a search for all needles in a whole block takes longer
-    than reading it. A needle with a line break is that of a table of numbers, which begins at the top of its file.
+    than reading it. A needle with a line break is searched only at the top of the file: tables of numbers begin there.
     """
     kinds, top = kinds_of(block), block[:TABLE_BYTES]
     return {needle for needle in _NEEDLES if (needle in top if b"\n" in needle else occurs_in(needle, kinds))}

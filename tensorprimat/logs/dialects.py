@@ -27,7 +27,8 @@ class Number:
     scale: float = 1.0
     """Factor to the field's unit."""
     decimals: int = 0
-    """Decimals that the framework always prints: with fewer, except a single zero, the number was cut. 0: any."""
+    """Decimals that the framework always prints; a number with fewer was cut, unless its one decimal is a zero. 0: any
+    number of decimals."""
     cut_to: float = 0.0
     """Unit below which the framework cuts the value off, in the field's unit. 0: it rounds."""
 

@@ -50,7 +50,7 @@ WHOLE_STEPS = 0.05  # most difference between an interval times its rate and a w
 
 @cache
 def _expression(spelled: str, suffixes: bool, decimals: int) -> re.Pattern[str]:
-    """Return the number in its surroundings; data/dialects.toml describes the characters that may end a spelling."""
+    """Return an expression for a number between its texts; data/dialects.toml describes what may end a spelling."""
     before, _, behind = spelled.partition("{}")
     digits = rf"[-+]?\d+(?:,\d{{3}})*\.(?:\d{{{decimals}}}|0)|[-+]?(?:nan|inf)" if decimals else _DIGITS
     suffix = r"(?P<suffix>[KMBGTP])?" if suffixes else ""
@@ -325,7 +325,7 @@ def _draw(text: str, dialect: Dialect, seen: _Seen) -> None:
 
 
 def _drawing(text: str, dialect: Dialect) -> DrawnBar | None:
-    """Return a drawing of the bar that may time the steps, without its line."""
+    """Return a drawing of the bar that may time the steps, as one of line 0; None for another text."""
     if not any(mark in text for mark in dialect.bar_marks):
         return None
     match = re.search(dialect.bar_row, text[:LONGEST_SETTING])

@@ -5,8 +5,8 @@ The time is one iteration's, that is one micro-batch's, in pretraining without t
 the iteration that ends with the optimizer's step (litgpt/pretrain.py and finetune/*.py, `fit`). A step's time is the
 sum over its iterations, known where every one of them was printed, or where each step is one iteration. Pretraining
 prints the last iteration alone, then `remaining time`: the time so far / the iterations so far × the iterations to
-come. Where the settings state how many are to come (`max_tokens`), the time so far follows: it is compared with the
-steps, or times them where no row does; without it such a log has no step times.
+come. If the settings state how many are to come (`max_tokens`), the time so far follows from it. It checks the times of
+the steps, or replaces them where no row states any. Without `max_tokens`, such a log has no step times.
 `Training Time`, at the end, starts before the first validation and holds validations (`val time`) and checkpoints. The
 summary's own `Tok/sec` divides by a clock reading instead of the training time and is not read; the rate is the
 summary's tokens divided by its training time.

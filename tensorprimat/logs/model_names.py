@@ -9,7 +9,7 @@ from tensorprimat.core import names
 from tensorprimat.logs import files
 from tensorprimat.logs.text import HEAD_BYTES, Log
 
-_SEARCHED_BYTES = 2**26  # of a log whose reader knows no model; seconds of work, and a configuration lies in the head
+_SEARCHED_BYTES = 2**26  # of a log whose reader knows no model: more takes long, and settings are at the beginning
 _FAMILY = re.compile(rb"llama|qwen|mistral", re.IGNORECASE)
 
 

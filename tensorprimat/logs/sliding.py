@@ -26,7 +26,7 @@ class Window(NamedTuple):
 def without_overlap(steps: Steps, *, late: bool = False) -> tuple[Steps, list[str]]:
     """Return the rows with times and rates only where windows do not overlap, and a warning that says so.
 
-    Each of these rows covers its window; the others keep their loss and their memory, and cover no step of a window.
+    Each of these rows covers its window. The others keep their loss and memory; those inside a window cover no step.
     late: see `_window_of`.
     """
     timed = _timed(steps)

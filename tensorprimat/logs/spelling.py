@@ -1,8 +1,8 @@
 """Signs of rows that were joined inside a number, and of lines that were all cut or folded at one column.
 
 A number that lost digits can look complete to its reader, because a delimiter follows. The other rows show it: a
-framework prints a metric with the same number of decimals on every row, and once per row. Metrics of which that is not
-sure (`repr` drops a zero at the end; a learning rate turns to an exponent) are not judged.
+framework prints a metric with the same number of decimals on every row, and once per row. Metrics that may take several
+forms are not checked: `repr` drops a zero at the end, and a small learning rate gets an exponent.
 """
 
 from __future__ import annotations

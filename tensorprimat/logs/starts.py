@@ -148,8 +148,8 @@ def _cuts_in(
     """Yield the places between two rows at which segments begin.
 
     before, next_row: lines of the two rows. certain: the latest place at which a segment begins, if that is known
-    beforehand. Where another format begins, nothing may mark its first settings: its training begins after the row
-    before, or after the text that ends it.
+    beforehand. The first settings of another format may precede its first mark, so its training begins right after the
+    row before, or after the text that ends that row's training.
     """
     own_marks = [mark for mark in marks if mark.kind == "own"]
     marks = [mark for mark in marks if mark.kind != "own"]

@@ -1,8 +1,9 @@
 """The nanoGPT family: nanoGPT, build-nanogpt, nanochat, modded-nanogpt, parameter-golf and llm.c (C and Python).
 
 What the numbers mean, from the training scripts themselves:
-- nanoGPT, `iter 5: loss …, time 1431.27ms, mfu …%`: the time of that one iteration, whatever the log interval. An
-  iteration that evaluated or saved first has that inside. `mfu` is a running mean against an A100 and is not read.
+- nanoGPT, `iter 5: loss …, time 1431.27ms, mfu …%`: the time of that one iteration, whatever the log interval. It
+  includes an evaluation or a checkpoint with which the iteration began. `mfu` is a running mean against an A100 and is
+  not read.
 - build-nanogpt, `step 5 | loss: … | dt: 338.52ms | tok/sec: …`: the time of that step with a preceding validation,
   HellaSwag or sampling inside.
 - nanochat, `step 00005/16704 (0.03%) | loss: … | dt: 648.81ms | tok/sec: 808,077 | mfu: …`: synchronised time of the
