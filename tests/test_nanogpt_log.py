@@ -284,3 +284,21 @@ def test_every_step_counts_after_a_warm_up_that_the_log_declares(read_text: Any)
     assert result.performance_metrics.measured_steps == 300
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.0633333, abs=1e-4)
     assert (result.audit.clock, result.audit.ratio) == ("train_time", pytest.approx(1.0, abs=2e-3))
+
+
+@pytest.mark.parametrize(
+    "stamp", ["[2026-01-05 08:{}0:00] ", "2026-01-05 08:{}0:00,250 - INFO - ", "2026/01/05 08:{}0:00 | INFO | "]
+)
+def test_settings_and_evaluations_behind_a_time_stamp_are_read(stamp: str, read_text: Any) -> None:
+    lines = (
+        "Overriding: block_size = 1024",
+        "tokens per iteration will be: 491,520",
+        "step 0: train loss 10.9895, val loss 10.9900",
+        *(f"iter {step}: loss 9.8023, time 462.31ms, mfu 28.88%" for step in (0, 10)),
+        "step 15: train loss 9.4000, val loss 9.4100",
+        *(f"iter {step}: loss 9.4981, time {9462 if step == 20 else 462}.31ms, mfu 28.91%" for step in (20, 30)),
+    )
+    result = read_text(log(*(stamp.format(number % 6) + line for number, line in enumerate(lines))))
+    assert [step.interrupted_by for step in result.steps] == ["validation", "", "validation", ""]
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.46231)
+    assert result.training_config.global_batch_size == 480

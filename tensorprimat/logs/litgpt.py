@@ -28,7 +28,7 @@ from tensorprimat.core.quantities import percent
 from tensorprimat.core.settings import LIGHTNING_PRECISIONS
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
-from tensorprimat.logs import trained
+from tensorprimat.logs import prefixes, trained
 from tensorprimat.logs.clocks import Moment, TimeMark, pauses, timed_steps
 from tensorprimat.logs.fields import clock_seconds, merged, number
 from tensorprimat.logs.format import Reading
@@ -85,6 +85,7 @@ def read(log: Log) -> Reading:
                 continue
             rows.append((line, match))
             continue
+        text = prefixes.undated(text)
         if not rows and text.startswith(DUMP_OPENS):
             settings.clear()  # another attempt to start: the one before died without a row
         for match in _ARGUMENT.finditer(text[:_LONGEST_LINE]):

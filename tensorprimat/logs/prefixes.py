@@ -56,12 +56,31 @@ _ANY = re.compile(re.sub(r"\?P<\w+>", "?:", "|".join(PREFIXES.values())))
 _EACH = tuple((name, re.compile(expression)) for name, expression in PREFIXES.items())
 MOST_PREFIXES = 16  # launchers within launchers; removing a prefix copies the rest of the line
 _STARTS = frozenset("[(0123456789 wnhgiJFMASOND")  # first characters of prefixes; most lines begin with another one
+_DATE_STARTS = frozenset("[0123456789")
 _COMPOSE = "  | "  # of docker compose, whose prefix begins with the name of any service
 _COMPOSE_WITHIN = 200
 
 
 def _may_begin(text: str) -> bool:
     return bool(text) and (text[0] in _STARTS or text.find(_COMPOSE, 0, _COMPOSE_WITHIN) > 0)
+
+
+_STAMP = re.compile(
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?"
+    r"(?: -|:|,| \|(?= [A-Z]{4,8} ))? (?:\[?(?:INFO|DEBUG|WARNING)\]?(?: ?[-:|])? )?"
+)
+
+
+def undated(text: str) -> str:
+    """Return the line without the date and time at its beginning, for patterns that match only there.
+
+    `strip` keeps a stamp, because a reader may time its rows by it.
+
+    >>> undated("[2026-01-05 08:00:00] step 5: train loss 4.1"), undated("step 5")
+    ('step 5: train loss 4.1', 'step 5')
+    """
+    match = _STAMP.match(text) if text[:1] in _DATE_STARTS else None
+    return text[match.end() :] if match else text
 
 
 def strip(text: str) -> str:

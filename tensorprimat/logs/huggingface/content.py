@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensorprimat.core.units import GIB
-from tensorprimat.logs import fields
+from tensorprimat.logs import fields, prefixes
 from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface import rows
@@ -200,7 +200,7 @@ def _lines_of_entries(log: Log) -> array[int]:
 def of_text(log: Log) -> Content:
     content = Content()
     for line, text in log.lines_of_one_rank(lambda text: any(map(is_row, dictionaries_in(text)))):
-        if "%|" in text and (bar := _TRAINING_BAR.match(text)):
+        if "%|" in text and (bar := _TRAINING_BAR.match(prefixes.undated(text))):
             _note_bar(bar, content)
         for row in dictionaries_in(text):
             _take(row, line, content)

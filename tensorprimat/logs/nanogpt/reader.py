@@ -31,7 +31,8 @@ import numpy as np
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
-from tensorprimat.logs import fields
+from tensorprimat.logs import fields, prefixes
+from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.nanogpt import clocks, content, rows
 from tensorprimat.logs.nanogpt.content import LineFacts
@@ -142,14 +143,17 @@ def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
             content.note_planned_steps(mark, seen)
             clock.note(line, mark, None if seen.batch_grows else seen.tokens_per_step)
             continue
-        if announced := _INTERRUPTION.search(text):
+        plain = prefixes.undated(text)
+        if plain is not text and seen.timestamp is None:
+            seen.timestamp = fields.iso(date_in(text))
+        if announced := _INTERRUPTION.search(plain):
             interrupted_by = "validation" if announced["validation"] else interrupted_by or "checkpoint"
             continue
-        if content.NOTABLE.search(text):
-            content.notice(text, seen)
-        elif text.startswith(_WARMED_UP):
+        if content.NOTABLE.search(plain):
+            content.notice(plain, seen)
+        elif plain.startswith(_WARMED_UP):
             seen.warmed_up = True
-        if any(map(text.__contains__, _MARKS)) and (announced := _OTHERWISE.search(text[:_LONGEST_NOTE])):
+        if any(map(text.__contains__, _MARKS)) and (announced := _OTHERWISE.search(plain[:_LONGEST_NOTE])):
             otherwise = "validation" if announced["validation"] else otherwise or "checkpoint"
     seen.clock = seen.totals.clock
     if clock.total is not None:
