@@ -66,6 +66,9 @@ _NOTABLE = re.compile(
     r"|Accumulation steps|optimization steps|global step"
     r"|print\]|NVIDIA|AMD|\bMI\d{3}|[Tt]rainable param"
 )
+_TABLE_ROW = re.compile(r"^\s{0,9}(?P<name>epoch|train_\w{1,60}) {1,80}= {1,40}(?P<value>\d[^\n]{0,40}?)\s*$")
+"""A line of the table `***** train metrics *****`, which Trainer.log_metrics prints with the summary once more."""
+_RUNTIME_OF_TABLE = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,2}):(\d\d):(\d\d\.\d{1,6})")
 _STARTED = "Total optimization steps"  # every process prints it before it resumes
 _RESUMED = re.compile(rf"\bContinuing training from global step {fields.WHOLE}")
 _SAVING = re.compile(r"\bSaving model checkpoint to ")
@@ -197,8 +200,26 @@ def _lines_of_entries(log: Log) -> array[int]:
     return found
 
 
+def table_row(text: str) -> tuple[str, str] | None:
+    """Return name and value of a line of the summary's table, its runtime in seconds; None for any other line.
+
+    >>> table_row("  train_runtime            = 0:16:40.50"), table_row("train_loss = x")
+    (('train_runtime', '1000.5'), None)
+    """
+    if not (match := _TABLE_ROW.match(text)):
+        return None
+    if match["name"] != rows.RUNTIME:
+        return match["name"], match["value"]
+    time = _RUNTIME_OF_TABLE.fullmatch(match["value"])
+    if time is None:
+        return None
+    seconds = 86400 * int(time[1] or 0) + 3600 * int(time[2]) + 60 * int(time[3]) + float(time[4])
+    return rows.RUNTIME, f"{seconds:.10g}"
+
+
 def of_text(log: Log) -> Content:
     content = Content()
+    table: dict[str, str] = {}
     for line, text in log.lines_of_one_rank(lambda text: any(map(is_row, dictionaries_in(text)))):
         if "%|" in text and (bar := _TRAINING_BAR.match(prefixes.undated(text))):
             _note_bar(bar, content)
@@ -206,10 +227,15 @@ def of_text(log: Log) -> Content:
             _take(row, line, content)
         if text[:1] == "{" and text[-1:] == "}":
             continue
+        if " = " in text and (entry := table_row(text)):
+            table[entry[0]] = entry[1]
+            continue
         if _SAVING.search(text):
             content.interrupted_by = content.interrupted_by or "checkpoint"
         elif _NOTABLE.search(text):
             _notice(text, content)
+    if is_summary_row(table) and not content.summaries:
+        content.summaries.append(table)
     if content.bar and content.rows[1:] and content.rows[-1].step is None:  # no drawing follows the last row
         last, known = content.rows[-1], content.rows[-2].step
         if known is not None and known < content.bar[0]:

@@ -37,6 +37,7 @@ from tensorprimat.logs.huggingface.content import (
     of_document,
     of_text,
     opens_as_document,
+    table_row,
 )
 from tensorprimat.logs.huggingface.rows import Row, is_row
 from tensorprimat.logs.huggingface.steps import steps_of_rows
@@ -49,7 +50,9 @@ OF_TRL = "step_time"
 
 def detect(log: Log) -> int:
     found = sum(1 for _, text in log.head() for row in dictionaries_in(text) if is_row(row) or is_summary_row(row))
-    return found or (count_in_document(log) if opens_as_document(log) else 0)
+    if not found and opens_as_document(log):
+        found = count_in_document(log)
+    return found or int(is_summary_row(dict(filter(None, (table_row(text) for _, text in log.head())))))
 
 
 def read(log: Log) -> Reading:
