@@ -172,6 +172,18 @@ def test_an_old_log_of_running_means_alone_has_only_the_last_of_them(tmp_path):
     assert result.performance_metrics.basis == "reported_means"
 
 
+def test_an_old_log_of_running_means_keeps_its_memory(tmp_path):
+    rows = (
+        f"[INFO] [timer.py:189:stop] 0/{step}, SamplesPerSec={rate}, MemAllocated=0.26GB, MaxMemAllocated={peak}GB"
+        for step, rate, peak in ((40, 83.4, 9.02), (50, 83.7, 9.5), (60, 83.9, 9.5))
+    )
+    result = read(tmp_path, *rows)
+    assert result.performance_metrics.samples_per_second == 83.9
+    assert result.performance_metrics.basis == "reported_means"
+    assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(9.5 * GIB / 1e9)
+    assert not any(warning.startswith("memory_metrics") for warning in result.warnings)
+
+
 def test_a_configuration_without_rows_has_no_step_times(tmp_path):
     with pytest.raises(NotALogError):
         read(tmp_path, CONFIGURATION)

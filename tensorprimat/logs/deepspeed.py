@@ -105,6 +105,8 @@ class _Content:
     timer: list[Step] = field(default_factory=list)
     pipeline: list[Step] = field(default_factory=list)
     chat: list[Step] = field(default_factory=list)
+    untimed: list[Step] = field(default_factory=list)
+    """Rows of an older DeepSpeed, which state memory, and as a rate only the mean since the start."""
     cut: int = 0
     """Rows of the timer without their end."""
     running_mean: float | None = None
@@ -145,7 +147,7 @@ def read(log: Log) -> Reading:
     if (batch := config.get("global_batch_size")) and (clock := _clock(content, batch)):
         reading.evidence = Evidence(clocks=(clock,))
         reading.warnings += _others_than_timed(reading.steps, clock)
-    if not len(reading.steps) and content.running_mean:
+    if not (content.chat or content.pipeline or content.timer) and content.running_mean:
         reading.reported["samples_per_second"] = content.running_mean
     if content.skipped:
         skipped = counted(content.skipped, "step")
@@ -210,9 +212,11 @@ def _content(log: Log) -> _Content:
                 content.running_mean = positive(match["running"] or match["only_running"])
                 if content.running_mean and match["rate"]:
                     content.running[int(match["step"])] = content.running_mean
+                step = _row_step(kind, match, line, time, 0)
                 if match["rate"]:
-                    step = _row_step(kind, match, line, time, 0)
                     content.timer.append(step.changed(learning_rate=learning_rate.get(step.index)))
+                elif match["peak"]:
+                    content.untimed.append(step)
             else:
                 rows = content.pipeline if kind == "pipeline" else content.chat
                 rows.append(_row_step(kind, match, line, time, len(rows) + 1))
@@ -251,6 +255,8 @@ def _steps(content: _Content, batch: int | None) -> Iterator[Step]:
         interval = content.interval or min((b - a for a, b in pairwise(indices) if b > a), default=1)
         for step in content.pipeline:
             yield step.changed(covers=interval, samples=batch)
+    elif not content.timer:
+        yield from content.untimed
     else:
         for step in content.timer:
             rate = step.reported_samples_per_second
