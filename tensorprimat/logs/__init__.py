@@ -230,7 +230,8 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
             remedy = "read another log of this training that does, such as its console log or its final summary"
             return NotALogError(f"{rows}: no row states a time or a rate", path=log.name, remedy=remedy)
         needed = "(the first never counts, and a row needs a time or a rate)"
-        return NotALogError(f"{rows} {needed}", path=log.name, remedy="train for more steps")
+        remedy = "give more rows of the log, or train for more steps"
+        return NotALogError(f"{rows} {needed}", path=log.name, remedy=remedy)
     cause = None if log.is_folder or log.is_binary else failures.cause_of(log)
     ended = f"; the run ended early: {cause}" if cause else ""
     if len(formats) == 1:
