@@ -96,8 +96,9 @@ def test_progress_bars_whose_carriage_returns_were_shown_are_read(read_text: Any
         ["> building datasets", "> done", *(f"iteration {step}" for step in range(5))],
         [f"10:20:{second} INFO step" for second in range(30, 40)],
         [f"{step * 10} | 2.5 | 0.31" for step in range(1, 9)],
+        [f"  {step:>6}    2.250    8,192" for step in range(5, 105, 5)],
     ],
-    ids=["ranks", "few numbers", "table", "one space", "session", "two marks", "clock", "columns"],
+    ids=["ranks", "few numbers", "table", "one space", "session", "two marks", "clock", "columns", "aligned"],
 )
 def test_lines_that_only_resemble_marks_keep_their_text(lines: list[str]) -> None:
     assert copied.copying_in(text(lines).encode()) is None

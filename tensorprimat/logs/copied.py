@@ -1,4 +1,4 @@
-"""Copying that a text gains when it is copied: quotes, indentation, line numbers, hard spaces, `^M`.
+"""Marks that a text gains when it is copied: quotes, indentation, line numbers, hard spaces, `^M`.
 
 Readers find most rows anywhere in a line, but some lines (settings, evaluations, progress bars) only at its beginning.
 A log from a mail, a web page, an issue or the output of `cat -n` and `grep -n` is therefore read without these marks.
@@ -76,6 +76,8 @@ def _layer(lines: list[bytes]) -> re.Pattern[bytes] | None:
     indents = [line[: len(line) - len(line.lstrip(b" \t"))] for line in lines]
     least, most = min(indents), max(indents)  # what these have in common at their beginning, all have
     indent = least[: next((place for place, one in enumerate(least) if most[place] != one), len(least))]
+    if all(line.lstrip()[:1].isdigit() for line in lines):  # columns of numbers, aligned to the right
+        return None
     if len(indent.expandtabs()) >= 2:  # Megatron's rows begin with one space
         return re.compile(b"^" + indent, re.MULTILINE)
     return None
