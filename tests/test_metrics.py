@@ -310,6 +310,13 @@ def test_memory_utilization_gives_advice_where_low_and_where_high(peak, advice):
     assert (advice in remark) if advice else remark == "the allocator's pool"
 
 
+def test_a_peak_above_the_device_memory_gives_no_negative_headroom_but_a_reason():
+    measured = result(memory_metrics=MemoryMetrics(peak_memory_reserved_gb=90.0))
+    for name in ("memory_utilization", "memory_headroom_gb", "largest_micro_batch_size"):
+        assert metric(name, measured).value is None
+        assert "the peak of 90.00 GB is above the device's 85.00 GB" in metric(name, measured).because
+
+
 def test_device_memory_falls_back_to_the_nameplate_in_binary_gigabytes():
     plain = result(gpu_info=device("NVIDIA H100 80GB HBM3"))
     assert metric("memory_utilization", plain).value == pytest.approx(68e9 / (80 * 2**30))

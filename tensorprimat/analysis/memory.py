@@ -33,6 +33,8 @@ SHARDED_BY_REPLICAS = {
 def utilization(result: Result, gpu: Gpu | None) -> Metric:
     """Return the peak memory over device memory, with advice where it is nearly empty or nearly full."""
     used, total = inputs.memory_used(result), inputs.memory_total(result, gpu)
+    if because := _more_than_there_is(used, total):
+        return unknown("memory_utilization", because, (used, total))
     metric = derive("memory_utilization", (used, total), formulas.calculate_memory_utilization, remark=used.source)
     if metric.value is None:
         return metric
@@ -47,7 +49,19 @@ def utilization(result: Result, gpu: Gpu | None) -> Metric:
 def headroom(result: Result, gpu: Gpu | None) -> Metric:
     """Return the device memory that the peak left free."""
     used, total = inputs.memory_used(result), inputs.memory_total(result, gpu)
+    if because := _more_than_there_is(used, total):
+        return unknown("memory_headroom_gb", because, (used, total))
     return derive("memory_headroom_gb", (used, total), lambda used, total: total - used, remark=used.source)
+
+
+def _more_than_there_is(used: Input, total: Input) -> str | None:
+    """Return the reason why a peak and the device's memory contradict each other; None if they do not."""
+    if not (isinstance(used.value, int | float) and isinstance(total.value, int | float)) or used.value <= total.value:
+        return None
+    return (
+        f"the peak of {gigabytes(used.value)} is above the device's {gigabytes(total.value)} ({total.source}); check "
+        "--gpu, and the unit of the log's memory"
+    )
 
 
 def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
@@ -63,6 +77,8 @@ def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
         because="the micro batch size is not stated",
     )
     rests_on = (used, total, state, micro_batch)
+    if because := _more_than_there_is(used, total):
+        return unknown(name, because, rests_on)
     peak, fixed = used.value, state.value
     if isinstance(peak, int | float) and isinstance(fixed, int | float) and peak <= fixed:
         because = f"the peak of {gigabytes(peak)} is below the estimated fixed state of {gigabytes(fixed)}"
