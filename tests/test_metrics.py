@@ -8,7 +8,7 @@ import pytest
 from tensorprimat.analysis import formulas
 from tensorprimat.analysis.metric import DEFINITIONS
 from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
-from tensorprimat.core import catalogue, flops, models, shapes
+from tensorprimat.core import catalogue, checks, flops, models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import (
@@ -280,6 +280,20 @@ def test_reported_tflops_are_restated_once_their_convention_is_clear(own):
     restated = metric("reported_tflops_per_gpu_restated", result(reported=printed))
     assert restated.value == pytest.approx(metric("model_tflops_per_gpu").value)
     assert restated.remark == f"the framework counted FLOPs by {own}"
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_reported_tflops_of_adapters_are_restated_to_those_of_mfu_however_frozen_weights_were_counted(frozen):
+    shape = models.find_preset("llama").shape
+    adapted = Model(name="llama", shape=shape, parameters=models.parameters(shape), trainable_parameters=20_000_000)
+    counted = flops.per_token(shape, 8192, "palm") - (2 * models.parameters(shape) if frozen else 0)
+    printed = Reported(tflops_per_gpu=13_107.2 * counted / 1e12)
+    measured = result(model=adapted, config={"peft": "lora"}, reported=printed)
+    restated = metric("reported_tflops_per_gpu_restated", measured)
+    assert restated.value == pytest.approx(metric("model_tflops_per_gpu", measured).value)
+    own = "palm, frozen weights at 4 FLOPs" if frozen else "palm"
+    assert restated.remark == f"the framework counted FLOPs by {own}"
+    assert not [text for text in checks.result_warnings(measured, ()) if text.startswith("tflops_per_gpu")]
 
 
 def test_reported_tflops_of_no_known_convention_are_not_restated():

@@ -297,7 +297,7 @@ def restated_tflops(result: Result, convention: str) -> Metric:
         missing = (reported, inputs.shape(result), inputs.sequence_length(result), inputs.rate_per_gpu(result))
         return derive(name, tuple(i for i in missing if i.value is None) or (reported,), lambda value: value)
     implied = reported_by_log.tflops_per_gpu * TERA / tokens
-    counts = {known: flops.per_token(shape, length, known) for known in flops.CONVENTIONS}
+    counts, ours = flops.countings(result), flops.charged_per_token(result, convention)
     nearest = min(counts, key=lambda known: abs(counts[known] / implied - 1))
     if abs(counts[nearest] / implied - 1) > SAME_CONVENTION:
         because = (
@@ -305,7 +305,9 @@ def restated_tflops(result: Result, convention: str) -> Metric:
             "this shape"
         )
         return unknown(name, because, (reported,))
-    factor = counts[convention] / counts[nearest]
+    if ours is None:
+        return unknown(name, str(flops_per_token(result, convention).because), (reported,))
+    factor = ours / counts[nearest]
     return derive(name, (reported,), lambda value: value * factor, remark=f"the framework counted FLOPs by {nearest}")
 
 

@@ -204,11 +204,8 @@ def _flops_disagreements(result: Result) -> list[str]:
 
 def _tflops_by_convention(result: Result) -> dict[str, float]:
     """Return the model TFLOP/s per GPU by each convention; none where the shape, the length or the rate is unknown."""
-    rate, shape = result.performance_metrics.tokens_per_second_per_gpu, result.model.shape
-    length = result.training_config.sequence_length
-    if not (rate and shape and length):
-        return {}
-    return {name: rate * flops.per_token(shape, length, name) / TERA for name in flops.CONVENTIONS}
+    rate = result.performance_metrics.tokens_per_second_per_gpu
+    return {name: rate * count / TERA for name, count in flops.countings(result).items()} if rate else {}
 
 
 def _peak_tflops(result: Result) -> float | None:

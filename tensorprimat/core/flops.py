@@ -146,6 +146,19 @@ def charged_per_token(result: Result, convention: str = DEFAULT_CONVENTION) -> i
     return every - 2 * convention_named(convention).weights(shape) if _adapters(result) else None
 
 
+def countings(result: Result) -> dict[str, int]:
+    """Return the FLOPs of one token that a framework may have counted: by each convention, and of a training with
+    adapters also with frozen weights at 4 FLOPs. Empty where shape or length is unknown."""
+    shape, length = result.model.shape, result.training_config.sequence_length
+    if shape is None or not length:
+        return {}
+    counted = {name: per_token(shape, length, name) for name in CONVENTIONS}
+    if frozen_parameters(result):
+        charged = {f"{name}, frozen weights at 4 FLOPs": charged_per_token(result, name) for name in CONVENTIONS}
+        counted |= {name: count for name, count in charged.items() if count}
+    return counted
+
+
 def frozen_parameters(result: Result) -> bool | None:
     """Return True if some parameters do not train, False if all do or nothing says otherwise, None if it is unclear."""
     trainable, peft = result.model.trainable_parameters, (result.training_config.peft or "").lower()
