@@ -338,3 +338,12 @@ def test_a_file_of_which_some_runs_are_known_keeps_its_other_runs_apart_from_tho
     assert [run.avg_step_time_seconds for run in group.result.runs] == pytest.approx(
         [alone.performance_metrics.avg_step_time_seconds for alone in group.runs], rel=5e-4
     )
+
+
+def test_a_path_whose_name_another_side_was_given_is_a_side_of_its_own(tmp_path, compare, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, seconds in (("one", 12.8), ("h100", 13.6)):
+        Path(f"{name}.json").write_text(store.to_json(result("h100", runs=3, seconds=seconds)))
+    _, document, _ = compare("h100=one.json", "h100.json")
+    assert [side["runs"] for side in document["sides"]] == [3, 3]
+    assert document["verdict"] == "slower"

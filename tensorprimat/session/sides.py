@@ -104,7 +104,8 @@ def read_in_two(start_call: StartCall, files: Sequence[Path]) -> list[ReadOutcom
 
 
 def _provisional(arguments: Sequence[Argument]) -> list[str | None]:
-    """Return a name for every argument: its own, else the shortest unique end of its path."""
+    """Return a name for every argument: its own, else the shortest unique end of its path that is no other's name."""
+    taken = {argument.name for argument in arguments}
     unnamed = [argument.path for argument in arguments if argument.name is None]
     names: list[str | None] = []
     for argument in arguments:
@@ -113,8 +114,13 @@ def _provisional(arguments: Sequence[Argument]) -> list[str | None]:
             continue
         parts = _plain(argument.path).parts
         alike = [_plain(path) for path in unnamed if path != argument.path]
-        depth = next((n for n in range(1, len(parts) + 1) if all(other.parts[-n:] != parts[-n:] for other in alike)), 0)
-        names.append("/".join(parts[-depth:]) if depth else str(argument.path))
+        ends = [
+            "/".join(parts[-depth:])
+            for depth in range(1, len(parts) + 1)
+            if all(other.parts[-depth:] != parts[-depth:] for other in alike)
+        ]
+        whole = (str(argument.path), str(argument.path.absolute()))
+        names.append(next((name for name in (*ends, *whole) if name not in taken), whole[-1]))
     return names
 
 
