@@ -17,6 +17,7 @@ from tensorprimat.analysis import mlperf_compare, mlperf_scaling, scaling_laws
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.cli import main
+from tensorprimat.core import mlperf_library
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun, bundled
 from tensorprimat.reports import mlperf as mlperf_report
@@ -401,3 +402,22 @@ def test_equal_minutes_without_a_known_scatter_of_runs_have_no_interval():
     assert (math.isinf(estimate.variance), weights, between) == (True, [0.5, 0.5], 0.0)
     estimate, _, _ = mlperf_compare._over_submitters([unknown, dataclasses.replace(unknown, log=4.7)])
     assert estimate.half_width(0.95) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [("scaling_factor", -1.0), ("scaling_factor", 0), ("scaling_factor", math.nan), ("scaling_factor", 1e300),
+     ("num_gpus", -8), ("num_gpus", True), ("sequence_length", -5), ("global_batch_size", -3)],
+)  # fmt: skip
+def test_a_library_with_a_number_that_no_submission_has_is_refused_in_one_line(field, number, tmp_path, capsys):
+    entries = tuple(dataclasses.replace(one, **{field: number}) for one in bundled().entries[:2])
+    path = tmp_path / "library.jsonl"
+    path.write_text(mlperf_library.dump(mlperf_library.Library(entries=entries)))
+    assert main(["mlperf", "list", "--library", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert f"{path}:2: not an entry of a library of MLPerf results (ValueError: {field} is " in err
+    assert err.count("\n") == 1
+
+
+def test_the_rounds_of_a_library_may_have_any_name():
+    assert mlperf_compare.version("v\N{SUPERSCRIPT TWO}.1") == (0, 1)

@@ -349,4 +349,4 @@ def _where(entries: Sequence[Entry]) -> str:
 
 def version(round: str) -> tuple[int, ...]:
     """Return a round's name as numbers, by which rounds are ordered."""
-    return tuple(int(part) if part.isdigit() else 0 for part in round.removeprefix("v").split("."))
+    return tuple(int(part) if part.isdecimal() else 0 for part in round.removeprefix("v").split("."))

@@ -18,6 +18,7 @@ from typing import Any
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.records import LARGEST_COUNT
 
 FORMAT = "tensorprimat-mlperf-library"
 VERSION = 1
@@ -172,6 +173,11 @@ def _entry(document: dict[str, Any]) -> Entry:
     for field_name, kinds in _KINDS.items():
         if not isinstance(document.get(field_name), (*kinds, type(None))):
             raise ValueError(f"{field_name} is {document[field_name]!r}")
+    for field_name in _NUMBERS:
+        number = document.get(field_name)
+        in_range = number is None or number > 0 or (number == 0 and field_name != "scaling_factor")
+        if isinstance(number, bool) or not in_range or (number or 0) > LARGEST_COUNT:
+            raise ValueError(f"{field_name} is {number!r}")
     rows = zip(*(columns[name] for name in _COLUMNS), strict=True)
     runs = tuple(LibraryRun(**dict(zip(_COLUMNS, row, strict=True))) for row in rows)
     for run in runs:
@@ -196,5 +202,6 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "scaling_factor": (int, float),
     "notes": (list,),
 }
+_NUMBERS = ("num_gpus", "num_nodes", "global_batch_size", "sequence_length", "scaling_factor")
 _FIELDS = tuple(column.name for column in dataclasses.fields(Entry) if column.name != "runs")
 _COLUMNS = tuple(column.name for column in dataclasses.fields(LibraryRun))
