@@ -126,3 +126,10 @@ def test_the_left_out_points_are_listed_with_their_misses(capsys):
     assert "is reliable" in printed
     assert main(["project", "--benchmark", "llama31_8b"]) == 0
     assert "is not reliable" in capsys.readouterr().out
+
+
+def test_a_gpu_that_the_catalogue_does_not_hold_is_not_taken_for_another_such_gpu(tmp_path, capsys):
+    file = store.write(plausible.result("h100", device_name="Accelerator 9"), tmp_path / "own.json")
+    for name, code in (("Accelerator 8", 2), ("accelerator-9", 0)):
+        assert main(["project", "--from", str(file), "--gpus", "16", "--gpu", name]) == code
+        assert ("the result is of Accelerator 9" in capsys.readouterr().err) == (code == 2)
