@@ -205,7 +205,7 @@ def test_rows_without_numbers_are_never_called_step_0() -> None:
             steps=Steps(columns, logged_nan={"loss": np.isnan(losses)}),
         )
     )
-    assert any("loss: nan in 1 of 20 logged rows, from row 11 on" in warning for warning in read.warnings)
+    assert any("loss: nan in 1 of 20 logged rows, the first at row 11" in warning for warning in read.warnings)
     assert explain(read, "loss").splitlines()[2] == "  = 2, row 20 of 20"
     assert "step 0" not in " ".join((*read.warnings, explain(read, "max_step_time_seconds"), one_liner(read)))
     numbered = read.changed(steps=read.steps.replace(index=np.arange(21, 41)))

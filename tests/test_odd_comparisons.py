@@ -6,14 +6,19 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import plausible
 import pytest
 from rich.console import Console
 
+from tensorprimat.analysis import gate, losses
 from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.ratios import StatedScatter
 from tensorprimat.core.provenance import Audit
-from tensorprimat.core.result import Model, Reported
+from tensorprimat.core.result import Model, Reported, TrainingConfig
+from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
+from tensorprimat.core.summary import summarise
 from tensorprimat.reports import console, forest, formatting, html, json, money, notices, sections
 from tensorprimat.reports.plots import canvas
 
@@ -355,3 +360,39 @@ def test_runs_in_pairs_without_any_step_of_theirs_are_not_compared_in_pairs():
         sides.append(one.model_copy(update={"runs": pairs}))
     (pair,) = comparison_of(*sides, assume_run_cv=0.02).pairs
     assert pair.ratio.estimate.rests_on == "1 run against 1 run"
+
+
+def test_a_run_without_the_figure_is_the_reason_for_no_interval_where_each_side_has_two_runs():
+    whole = plausible.result("h100", runs=2, steps=20)
+    kept = (whole.steps.column("run") == 0) | (whole.steps.column("index") <= 3)  # the second ends within its warm-up
+    cut = summarise(whole.model_copy(update={"steps": whole.steps.take(kept)}))
+    other = plausible.result("mi300x", runs=2, seconds=12.0)
+    (pair,) = comparison_of(cut, other).pairs
+    assert pair.ratio.estimate.no_interval_because == "not every run of H100 has this figure"
+    limits = gate.Limits(slowdown=0.03)
+    report = gate.gate(named_sides(cut), named_sides(other), limits, StatedScatter(run_cv=None, confidence=0.95))
+    assert report.checks[0].sentence.startswith("not every run of the baseline has this figure; leave such runs out")
+
+
+def test_step_times_of_two_batches_are_not_said_to_need_the_same_number_of_gpus():
+    sides = []
+    for machine, batch in (("h100", 128), ("mi300x", 256)):
+        config = TrainingConfig(num_gpus=8, global_batch_size=batch, sequence_length=8192, peft="none")
+        means = plausible.means_only(machine)
+        sides.append(means.model_copy(update={"training_config": config, "model": plausible.result(machine).model}))
+    (pair,) = comparison_of(*sides).pairs
+    assert pair.fairness.remedy == "Comparable with the same global batch on both sides, or with tokens/s/GPU of both."
+
+
+def test_a_loss_that_is_nan_in_one_row_is_not_said_to_be_nan_from_there_on():
+    one = plausible.result("h100")
+    once, for_good = "is nan in 1 row, the first at step 8.", "is nan from step 8 on."
+    for rows, ending in ((slice(7, 8), once), (slice(7, None), for_good)):
+        loss = one.steps.column("loss").copy()
+        loss[rows] = math.nan
+        columns = {name: one.steps.column(name) for name in one.steps.seen} | {"loss": loss}
+        steps = Steps(columns, logged_nan={"loss": np.isnan(loss)})
+        spoilt = summarise(one.model_copy(update={"steps": steps}))
+        assert losses.failed_to_learn(spoilt).endswith(ending)
+        (warning,) = [text for text in spoilt.warnings if text.startswith("loss: ")]
+        assert ("on;" in warning) == (rows.stop is None)

@@ -23,7 +23,7 @@ from tensorprimat.analysis import stats
 from tensorprimat.analysis.fairness import same_work
 from tensorprimat.analysis.records import LossParity, LossVerdict
 from tensorprimat.analysis.sides import Group
-from tensorprimat.core.quantities import as_stated, count, signed, significant, stated_share
+from tensorprimat.core.quantities import as_stated, count, counted, signed, significant, stated_share
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import FloatArray
 
@@ -79,7 +79,10 @@ def failed_to_learn(result: Result) -> str | None:
     steps = result.steps
     nan_rows = np.flatnonzero(steps.logged_nan("loss"))
     if len(nan_rows):
-        return f"the loss is nan from step {steps.column('index')[nan_rows[0]]} on."
+        first, known = steps.column("index")[nan_rows[0]], np.flatnonzero(np.isfinite(steps.column("loss")))
+        if len(known) and known[-1] > nan_rows[0]:
+            return f"the loss is nan in {counted(len(nan_rows), 'row')}, the first at step {first}."
+        return f"the loss is nan from step {first} on."
     losses = steps.column("loss")
     losses = losses[np.isfinite(losses)]
     if len(losses) >= _FEWEST_STEPS and np.ptp(losses) <= 1e-6 * abs(float(losses[0])):

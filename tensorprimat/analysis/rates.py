@@ -39,6 +39,8 @@ def metric_for(pair: Sequence[Result]) -> tuple[str | None, str | None]:
     missing = next(
         (key for key in ("num_gpus", "sequence_length", "global_batch_size") if not _stated_by_all(pair, key)), None
     )
+    if missing is None and _stated_equal(pair, "num_gpus"):
+        return None, "Comparable with the same global batch on both sides, or with tokens/s/GPU of both."
     if missing is None:
         return None, "Comparable on the same number of GPUs, or with tokens/s/GPU of both."
     return None, f"Comparable once both state {_FACTS[missing]}: {RATE_FLAGS[missing]}."

@@ -201,7 +201,7 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
             value=math.exp(_plain_log(pair)),
             confidence=assumed.confidence,
             rests_on=rests_on,
-            no_interval_because="each side needs at least 2 runs, or an assumed variation (--assume-run-cv)",
+            no_interval_because=_without_interval(pair),
             runs_for_one_percent=runs_to_show(pair, ONE_PERCENT, assumed),
         ),
         verdict="too_few_runs",
@@ -233,6 +233,14 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
         assumption=_assumption([pair], assumed),
         sensitivity=_sensitivity(pair, assumed, level),
     )
+
+
+def _without_interval(pair: GroupPair) -> str:
+    """Return why a ratio has no interval: too few runs, or a run without the figure."""
+    lacking = [group.label for group in pair.groups if run_figures(group, pair.metric or PRIMARY) is None]
+    if lacking:
+        return f"not every run of {' and '.join(lacking)} has this figure"
+    return "each side needs at least 2 runs, or an assumed variation (--assume-run-cv)"
 
 
 def _factors(pair: GroupPair) -> TaskFactors | None:

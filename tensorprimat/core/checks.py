@@ -230,9 +230,10 @@ def _losses(result: Result) -> list[str]:
     warnings = []
     nan_rows = np.flatnonzero(steps.logged_nan("loss"))
     if len(nan_rows):
-        first = _called(result, int(nan_rows[0]))
+        first, later = _called(result, int(nan_rows[0])), steps.column("loss")[int(nan_rows[0]) :]
+        span = f"the first at {first}" if np.isfinite(later).any() else f"from {first} on"
         warnings.append(
-            f"loss: nan in {len(nan_rows)} of {len(steps)} logged rows, from {first} on; "
+            f"loss: nan in {len(nan_rows)} of {len(steps)} logged rows, {span}; "
             "the speed of a run that does not learn means little"
         )
     losses = steps.column("loss")
