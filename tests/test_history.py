@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plausible import result
+from plausible import means_only, result
 
 from tensorprimat.analysis.history import metric_history
 from tensorprimat.cli import main
@@ -174,3 +174,13 @@ def test_a_wrong_flag_is_named(folder, flags, capsys):
 def test_a_folder_without_results_is_named(tmp_path, capsys):
     assert main(["history", str(tmp_path)]) == 2
     assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_a_result_without_steps_that_is_read_twice_is_one_benchmark():
+    one = means_only("h100").changed(timestamp="2026-01-01T00:00:00")
+    twice = [Loaded(path=Path(f"{name}.json"), result=one) for name in "ab"]
+    other = one.changed(performance_metrics=one.performance_metrics.changed(avg_step_time_seconds=9.9))
+    later = Loaded(path=Path("c.json"), result=other)
+    [series], warnings = metric_history([*twice, later], metric="avg_step_time_seconds")
+    assert len(series.entries) == 2
+    assert warnings == ["b.json: left out, another file holds its runs"]

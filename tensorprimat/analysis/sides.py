@@ -132,7 +132,8 @@ def _unfinished(result: Result) -> str:
 def _without_known_runs(result: Result, seen: dict[Hashable, list[Result]], side: str | None) -> Result | None:
     """Return the result without runs seen before on its side, and add its runs to `seen`.
 
-    These have the same device, configuration and step times, and the same start or, without one, the same log.
+    These have the same device, configuration and step times (without steps, the same figures), and the same start or,
+    without one, the same log.
 
     None where no run is left. A latest file and its copy in history hold the same runs: counted twice, they would make
     the interval too narrow.
@@ -146,7 +147,9 @@ def _without_known_runs(result: Result, seen: dict[Hashable, list[Result]], side
         alike = seen.setdefault((side, result.gpu_info.device_name, start, times), [])
         of_work = [other for other in alike if signature(result) == signature(other)]
         known = of_work if start is not None else [other for other in of_work if share_a_log(result, other)]
-        if not times or not known:
+        if not times:  # no steps: the same moment and the same figures
+            known = [other for other in known if other.performance_metrics == result.performance_metrics]
+        if not known:
             fresh.append(run)
             alike.append(result)
     if not fresh:
