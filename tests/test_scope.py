@@ -12,6 +12,7 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.analysis.ratios import StatedScatter
 from tensorprimat.core.store import Loaded
+from tensorprimat.core.summary import pool
 from tensorprimat.reports import forest, formatting, money
 
 
@@ -125,3 +126,24 @@ def test_every_answer_of_a_gate_states_that_other_machines_may_differ(seconds, r
     report = gates.gate(*sides, gates.Limits(slowdown=0.03), StatedScatter(run_cv=None, confidence=0.95))
     assert report.status == status
     assert all(ONE_MACHINE in check.sentence for check in report.checks)
+
+
+def test_a_mean_over_models_is_limited_to_one_machine_where_one_model_was_measured_on_one():
+    """Two models: the first on two machines of each kind, the second on one."""
+    sides = []
+    for model, spread in (("llama", True), ("qwen", False)):
+        for machine, seconds in (("h100", 12.8), ("mi300x", 12.0)):
+            one = plausible.result(machine, model=model, runs=2, seconds=seconds)
+            hosts = tuple(run.changed(host=f"{machine}-{run.index if spread else 0}") for run in one.runs)
+            sides.append(Loaded(path=Path(f"{model}-{machine}.json"), result=one.changed(runs=hosts)))
+    comparison = compare(sides)
+    assert [pair.ratio.scope is None for pair in comparison.pairs] == [True, False]
+    assert "other machines may differ" in comparison.mean_ratio.scope
+
+
+def test_runs_of_two_machines_keep_their_machines_in_a_pooled_file():
+    alone = [
+        one.changed(runs=(one.runs[0].changed(host=None),), provenance=one.provenance.changed(host=host))
+        for host, one in (("n1", plausible.result("h100")), ("n2", plausible.result("h100", seed=1)))
+    ]
+    assert [run.host for run in pool(alone).runs] == ["n1", "n2"]

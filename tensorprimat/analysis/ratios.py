@@ -337,7 +337,12 @@ def mean_ratio(
             rests_on=over,
             no_interval_because="not every model has 2 runs on each side",
         )
-        return Ratio(metric=metric, estimate=estimate, verdict="too_few_runs", scope=scope(comparable[0], assumed))
+        return Ratio(
+            metric=metric,
+            estimate=estimate,
+            verdict="too_few_runs",
+            scope=next(filter(None, (scope(pair, assumed) for pair in comparable)), None),
+        )
     read_at = assumed.confidence if level is None else level
     low, high = mean.interval(read_at)
     unsettled = any(_verdict(pair, read_at) == "unsettled" for pair in comparable)
@@ -348,7 +353,7 @@ def mean_ratio(
         ),
         verdict="unsettled" if unsettled else _direction(low, high),
         assumption=_assumption(comparable, assumed),
-        scope=scope(comparable[0], assumed),
+        scope=next(filter(None, (scope(pair, assumed) for pair in comparable)), None),
     )
 
 

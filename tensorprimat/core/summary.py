@@ -287,6 +287,7 @@ def pool(results: Sequence[Result]) -> Result:
             run.changed(
                 index=numbers.index(run.index) + first_run,
                 seed=run.seed if run.seed is not None else seed,
+                host=run.host or result.provenance.host,
             )
             for run in facts
         ]
