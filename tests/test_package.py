@@ -103,6 +103,11 @@ def test_compare_without_a_side_is_refused():
         tensorprimat.compare()
 
 
+def test_an_empty_side_is_refused_and_not_left_out():
+    with pytest.raises(UsageError, match="side new: names no result"):
+        tensorprimat.compare({"old": ["old.json"], "new": []})
+
+
 def test_the_changelog_begins_with_the_packages_version_and_goes_back_from_there():
     sections = re.findall(r"^## (\S+) \((.+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     versions = [version for version, _ in sections]

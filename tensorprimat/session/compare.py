@@ -49,7 +49,7 @@ def compare_sides(
         Sides, pairs with their ratios and verdict levels, warnings and errors.
 
     Raises:
-        UsageError: A value is out of range, or no side is named.
+        UsageError: A value is out of range, no side is named, or a side is empty.
         InputError: A path contains neither a result nor a training log, or nothing is left to compare.
 
     """
@@ -75,6 +75,9 @@ def _arguments(side: ComparisonSource | NamedComparisonSources, number: int) -> 
     """Return the arguments of `sides.load_sides` for one argument of `compare_sides`. number: its position, from 1."""
     if not isinstance(side, Mapping):
         return [_argument(side, None, f"result {number}")]
+    for name, sources in side.items():
+        if not isinstance(sources, Result | str | PathLike) and not sources:
+            raise UsageError(f"side {name}: names no result; leave it out, or name results or paths")
     return [
         _argument(source, name, f"{name} {run}")
         for name, sources in side.items()
