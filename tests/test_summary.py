@@ -243,3 +243,12 @@ def test_rows_without_times_are_not_said_to_be_warm_up():
     )
     (told,) = (warning for warning in summarise(short).warnings if "none is measured" in warning)
     assert told.startswith("steps: no step remains after the declared warm-up of 20, so none is measured")
+
+
+def test_the_mean_power_of_rows_without_times_is_no_harmonic_mean():
+    """A level is not work per second: half of the steps at 100 W and half at 900 W are 500 W."""
+    rows = [
+        Step(index=number, seconds=None, reported_tokens_per_second=1e5, power_watts_per_gpu=watts)
+        for number, watts in enumerate(10 * [100.0, 900.0], start=1)
+    ]
+    assert summarise(result(rows, warmup_steps=0)).power_metrics.avg_power_watts_per_gpu == pytest.approx(500.0)

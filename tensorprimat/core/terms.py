@@ -22,6 +22,8 @@ RATES = (
     *("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
     "reported_samples_per_second_per_gpu",
 )
+_LEVELS = ("power_watts_per_gpu", "clock_hertz", "temperature_celsius")
+"""Columns that state a level during a row, not work per second."""
 FEW_LINES = 5  # are named one by one
 UNEVEN = 0.01  # of the mean: rows whose tokens differ by more are not alike
 
@@ -347,7 +349,7 @@ def combined(steps: Steps, name: str) -> Term | None:
     """Return a printed rate over several rows, as total work over total time; None where no row carries it.
 
     With times: rate × time is the work of a row. Without: work / rate is the time of a row (a work-weighted harmonic
-    mean); `work_of` gives the work.
+    mean); `work_of` gives the work. The mean of a level (_LEVELS) without times is that over the steps.
     """
     if not steps.has(name):
         return None
@@ -361,6 +363,9 @@ def combined(steps: Steps, name: str) -> Term | None:
         spent = seconds * covers
         above, below = float((rate * spent).sum()), float(spent.sum())
         how, sums, shown = "time", ("Σ (rate × seconds)", "Σ seconds"), (_times_seconds(unit_of(name)), "s")
+    elif name in _LEVELS:
+        above, below = float((rate * covers).sum()), float(covers.sum())
+        how, sums, shown = "steps", ("Σ (value × steps)", "Σ steps"), (f"{unit_of(name)}·steps", "steps")
     else:
         work = work * covers
         above, below = float(work.sum()), float((work / rate).sum())
