@@ -230,8 +230,8 @@ class PassPair:
     forward_backward_ms: float
     backward_ms: float
     backward_std_ms: float | None
-    """Sample standard deviation over the trials; None if the cell has none and the trials of the two cells cannot be
-    paired."""
+    """Sample standard deviation over the trials. None if the backward time was measured and the cell states none, or if
+    it is a difference of cells whose trials cannot be paired."""
     method: str
     """Method by which the backward time and its deviation were found."""
 

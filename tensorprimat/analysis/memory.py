@@ -65,8 +65,8 @@ def _more_than_there_is(used: Input, total: Input) -> str | None:
 
 
 def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
-    """Return the largest micro batch that fits into TIGHT of the memory, if weights, gradients and optimizer state stay
-    constant and the rest of the peak grows in proportion to the micro batch."""
+    """Return the largest micro batch that fits into TIGHT of the memory, and at least the one that ran, if weights,
+    gradients and optimizer state stay constant and the rest of the peak grows in proportion to the micro batch."""
     name = "largest_micro_batch_size"
     used, total, state = inputs.memory_used(result), inputs.memory_total(result, gpu), fixed_state(result)
     micro_batch = Input(

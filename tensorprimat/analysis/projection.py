@@ -102,7 +102,7 @@ class Validation:
 
     @property
     def median_error(self) -> float:
-        """Return the median absolute relative error."""
+        """Return the median absolute relative error; of an even number of points, the larger one in the middle."""
         return statistics.median_high(abs(point.error) for point in self.points) if self.points else math.nan
 
     @property

@@ -292,8 +292,9 @@ def other_speed(ours: Sequence[Pace], theirs: Sequence[Pace]) -> tuple[Pace, Pac
 def same_run(one: Result, other: Result) -> bool:
     """Return True if two logs are shown to be of one run, such as logs of two of its ranks.
 
-    It takes positive evidence on the same steps: equal dates, equal step times, or equal losses at the same pace. A
-    fact that neither states proves nothing; other dates or other losses prove that they are two runs.
+    It takes positive evidence on the same steps. Where rows of both have dates, these alone decide: ranks print at the
+    same moment, but each may print its own loss. Else other losses show two runs; equal step times, or equal losses at
+    the same pace, show one. A fact that only one of them states proves nothing.
     """
     if not len(one.steps) or not np.array_equal(one.steps.column("index"), other.steps.column("index")):
         return False

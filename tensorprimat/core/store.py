@@ -338,7 +338,8 @@ def _odd_figures(record: Record, place: str = "") -> Iterator[str]:
 
 
 def _impossible(name: str, values: FloatArray) -> NDArray[np.bool_]:
-    """Return True for each value that is too large, too small or negative for its column or figure; of their shape."""
+    """Return True for each value that is too large, too small or negative for its column or figure, in an array of the
+    shape of the values."""
     too_large = np.abs(values) > LARGEST_FIGURE
     if name in OF_ANY_SIZE:
         return too_large

@@ -95,7 +95,7 @@ def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: s
 def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, stamp: str) -> ModelOutcome:
     """Run a, b, b, a, a, b … until the budget ends it, and save each run as it ends.
 
-    Returns the outcome without a result, which each side has for itself. Raises RunError where one cannot be saved.
+    The outcome contains no result; each side contains its own. Raises RunError where a result cannot be saved.
     Every second pair has the reverse order, so that a steady drift of the machine cancels over two pairs.
     """
     began, budget, outcome = time.monotonic(), sides[0].request.budget, ModelOutcome(model=sides[0].job.model)
