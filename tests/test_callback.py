@@ -97,6 +97,12 @@ def test_an_epoch_that_ends_within_an_accumulation_still_has_the_mean_loss(callb
     assert [step.loss for step in result.steps] == pytest.approx([2.0, 4.5])
 
 
+def test_the_loss_is_the_models_own_where_a_callback_schedules_the_accumulation(callback):
+    schedule = lightning.callbacks.GradientAccumulationScheduler({0: 2, 1: 4})
+    result = fit(callback, data=Tokens(16), callbacks=[schedule], max_epochs=2)
+    assert [step.loss for step in result.steps] == pytest.approx([1.5, 3.5, 5.5, 7.5, 10.5, 14.5])
+
+
 def test_manual_optimization_counts_its_own_steps(callback):
     result = fit(callback, Small(manual_every=2))
     assert [step.index for step in result.steps] == [1, 2, 3, 4, 5, 6]

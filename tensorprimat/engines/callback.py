@@ -120,7 +120,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._batches = 0
         self._counter: BatchCounter | None = None
         self._losses: list[torch.Tensor] = []
-        self._loss_scale = 1
+        self._divides_loss = False
         self._learning_rate: float | None = None
         self._data_wait: float | None = None
         self._waiting_since: float | None = None
@@ -152,8 +152,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._alone = trainer.world_size == 1
         self._is_nemo = is_nemo(trainer)
         self._counter = None if self._is_nemo else BatchCounter()
-        if pl_module.automatic_optimization:  # Lightning divides the loss in its outputs by the number of micro-batches
-            self._loss_scale = trainer.accumulate_grad_batches
+        self._divides_loss = pl_module.automatic_optimization
         if device.type == "cuda":
             self._described = power.with_own_gpus(self._described, trainer)
         if self.power and device.type == "cuda":
@@ -196,12 +195,14 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             self._counter.add(batch)
         step = trainer.global_step
         if step > self._step:
-            self._end_step(recorder, step, batch)
+            # Lightning divides the loss in its outputs by the number of micro-batches, which a callback may schedule.
+            scale = trainer.accumulate_grad_batches if self._divides_loss else 1
+            self._end_step(recorder, step, batch, loss_scale=scale)
         if self._alone:
             self._waiting_since = time.perf_counter()
 
-    def _end_step(self, recorder: Recorder, step: int, batch: Any) -> None:
-        loss = mean_loss(self._losses, scale=self._loss_scale)
+    def _end_step(self, recorder: Recorder, step: int, batch: Any, *, loss_scale: int) -> None:
+        loss = mean_loss(self._losses, scale=loss_scale)
         memory = self._memory.read_sometimes() if self._memory else {}
         recorder.step_end(
             step,
