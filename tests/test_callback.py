@@ -109,6 +109,16 @@ def test_manual_optimization_counts_its_own_steps(callback):
     assert [step.loss for step in result.steps] == pytest.approx([1.5, 3.5, 5.5, 7.5, 9.5, 11.5])
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_loss_of_every_token_counts_as_their_mean_and_does_not_end_the_training(callback, every):
+    class PerToken(Small):
+        def training_step(self, batch, batch_idx):
+            return {"loss": super().training_step(batch, batch_idx) + torch.arange(-batch_idx, batch_idx + 1)}
+
+    result = fit(callback, PerToken(manual_every=every), max_steps=4)
+    assert [step.loss for step in result.steps] == ([1.0, 2.0, 3.0, 4.0] if every == 1 else [1.5, 3.5, 5.5, 7.5])
+
+
 def test_the_learning_rate_is_the_one_that_the_step_used(callback):
     assert [step.learning_rate for step in fit(callback, max_steps=3).steps] == [1.0, 0.5, 0.25]
 

@@ -212,15 +212,17 @@ class Recorder:
 def mean_loss(losses: Sequence[torch.Tensor], *, scale: int = 1) -> torch.Tensor | None:
     """Return the step's loss, the mean of its micro-batches times scale, as a tensor on the host; None without a loss.
 
-    The copy goes into pinned memory and is not waited for; it has arrived when the next mark is reached.
+    A loss with several elements, such as one per token, counts as their mean. The copy goes into pinned memory and is
+    not waited for; it has arrived when the next mark is reached.
     """
     if not losses:
         return None
-    mean = losses[0]
-    if len(losses) > 1:
+    scalars = [loss if loss.ndim == 0 else loss.float().mean() for loss in losses]
+    mean = scalars[0]
+    if len(scalars) > 1:
         import torch
 
-        mean = torch.stack([loss.float() for loss in losses]).mean()
+        mean = torch.stack([loss.float() for loss in scalars]).mean()
     if scale != 1:
         mean = mean * scale
     return mean.to("cpu", non_blocking=True)  # a tensor on the CPU is returned unchanged
