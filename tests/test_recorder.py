@@ -91,6 +91,19 @@ def test_an_interruption_is_timed_and_marks_the_step_it_falls_into(clock):
     assert (recorder.timed_steps, recorder.timed_seconds) == (2, 2.0)
 
 
+def test_a_validation_that_saves_a_checkpoint_is_timed_to_its_own_end(clock):
+    recorder = run(clock, 1.0)
+    for kind, now in (("validation", 1.0), ("checkpoint", 3.0)):
+        clock.now = now
+        recorder.interruption_starts(kind)
+    for now in (4.0, 6.0):
+        clock.now = now
+        recorder.interruption_ends()
+    recorder.interruption_ends()  # none is open
+    recorder.finish()
+    assert recorder.interruption_seconds == {"validation": 5.0, "checkpoint": 1.0}
+
+
 def test_a_lost_device_keeps_earlier_steps(clock):
     recorder = run(clock, 1.0)
     recorder.drain()

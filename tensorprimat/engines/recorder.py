@@ -114,9 +114,11 @@ class Recorder:
         self._interruptions.append(_Interruption(kind, self.clock.mark()))
 
     def interruption_ends(self) -> None:
-        """End the interruption that began last."""
-        if self._interruptions and self._interruptions[-1].end is None:
-            self._interruptions[-1].end = self.clock.mark()
+        """End the interruption that began last among those that have not ended."""
+        for interruption in reversed(self._interruptions):
+            if interruption.end is None:
+                interruption.end = self.clock.mark()
+                return
 
     @property
     def waiting(self) -> int:
