@@ -3,6 +3,8 @@
 import json
 import re
 import statistics
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
 from tensorprimat.engines import clock as clocks
+from tensorprimat.engines.launch import process_environment
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import grid, memory, passes
 from tensorprimat.micro.workload import Network, Workload
@@ -339,7 +342,7 @@ def test_running_out_of_memory_gives_a_row_marked_oom(capsys, monkeypatch):
     assert "out of memory: custom, context 16, batch 2, train, fp32" in captured.err
 
 
-@pytest.mark.skipif(not memory._STATUS.exists(), reason="RLIMIT_DATA counts memory on Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts memory on Linux only")
 def test_a_memory_limit_is_kept_and_lifted_again():
     import resource
 
@@ -352,10 +355,19 @@ def test_a_memory_limit_is_kept_and_lifted_again():
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
-@pytest.mark.skipif(not memory._STATUS.exists(), reason="RLIMIT_DATA counts memory on Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts memory on Linux only")
 def test_a_memory_limit_below_what_the_process_uses_is_refused(capsys):
     assert run("--pass", "train", "--memory-limit", "0.01") == 2
     assert "--memory-limit 0.01: the process already uses " in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems state no peak of the program alone")
+def test_the_peak_of_a_process_does_not_contain_the_memory_of_the_program_that_started_it():
+    peak = "from tensorprimat.engines.memory import host_peak_bytes; print(host_peak_bytes())"
+    large = f"import subprocess as s, sys; held = bytearray(400 * 2**20); s.run([sys.executable, '-c', {peak!r}])"
+    command = [sys.executable, "-c", large]
+    shown = subprocess.run(command, env=process_environment(), capture_output=True, text=True, check=True)
+    assert 2e6 < float(shown.stdout) < 200e6
 
 
 def test_a_step_that_fails_gives_exit_code_1_and_prints_its_error(capsys, monkeypatch):

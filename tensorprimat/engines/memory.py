@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ MemoryReading = dict[str, float]
 """Bytes by the column of `Step` that contains them, or by HOST_PEAK."""
 
 HOST_PEAK = "host_peak_bytes"
+_STATUS = Path("/proc/self/status")
 
 _ALLOCATOR = {
     "memory_allocated_bytes": ("allocated_bytes", "current"),
@@ -71,11 +73,26 @@ class DeviceMemory:
         return self.read()
 
 
+def status_bytes(name: str) -> float | None:
+    """Return a size of this process from /proc/self/status, in bytes; None where the kernel does not state it."""
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:  # not Linux
+        return None
+    return next((float(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
+
+
 def host_peak_bytes() -> float | None:
-    """Return the peak resident memory of this process in bytes; None where the system does not record it."""
+    """Return the peak resident memory of this process in bytes; None where the system does not record it.
+
+    On Linux getrusage is read only where /proc states no peak: its number is at least the memory of the process that
+    started this one, such as a notebook.
+    """
+    if peak := status_bytes("VmHWM"):
+        return peak
     try:
         import resource
     except ImportError:  # Windows
         return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return float(peak) * (1 if sys.platform == "darwin" else 1024)  # kilobytes on Linux, bytes on macOS
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(largest) * (1 if sys.platform == "darwin" else 1024)  # kilobytes on Linux, bytes on macOS

@@ -9,10 +9,9 @@ from pathlib import Path
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import as_stated, size
 from tensorprimat.core.units import GB
-from tensorprimat.engines.memory import host_peak_bytes
+from tensorprimat.engines.memory import host_peak_bytes, status_bytes
 
 _CLEAR_PEAK = Path("/proc/self/clear_refs")  # proc(5): writing 5 sets the peak of resident memory to its present value
-_STATUS = Path("/proc/self/status")
 _CGROUP = Path("/sys/fs/cgroup")
 HEADROOM = 0.95  # share of the free memory on a CPU: the allocator must fail before the system swaps or kills
 
@@ -37,7 +36,7 @@ def peak_gb(device_type: str) -> float | None:
         import torch
 
         return float(torch.cuda.max_memory_allocated()) / GB
-    resident = _status_bytes("VmHWM") or host_peak_bytes()
+    resident = host_peak_bytes()
     return None if resident is None else resident / GB
 
 
@@ -92,12 +91,4 @@ def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
 
 def used_bytes() -> float:
     """Return the bytes that RLIMIT_DATA counts, which this process has reserved for data; 0 if not on Linux."""
-    return _status_bytes("VmData") or 0.0
-
-
-def _status_bytes(name: str) -> float | None:
-    try:
-        lines = _STATUS.read_text().splitlines()
-    except OSError:  # not Linux
-        return None
-    return next((float(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
+    return status_bytes("VmData") or 0.0
