@@ -347,6 +347,17 @@ def test_every_vendors_program_is_understood(tmp_path, monkeypatch):
     assert memory == {11: 3072 * 2**20, 12: None, 21: 2353860608, 22: None, 31: 3 * 2**30}
 
 
+@pytest.mark.parametrize("shape", ["{}", '{{"gpu_data": {}}}'])
+def test_a_process_that_both_programs_of_rocm_list_has_its_memory_once(tmp_path, monkeypatch, shape):
+    used = '[{"process_info": {"pid": 21, "memory_usage": {"vram_mem": {"value": 4096, "unit": "MB"}}}}]'
+    gpus = ", ".join(f'{{"gpu": {number}, "process_list": {used}}}' for number in range(2))
+    amd_smi = shape.format(f"[{gpus}]")
+    rocm_smi = '{"system": {"PID21": "python3, 2, 8589934592, 0, 0"}}'
+    for programs in ({"rocm_smi": rocm_smi}, {"amd_smi": amd_smi}, {"rocm_smi": rocm_smi, "amd_smi": amd_smi}):
+        fake_smi(monkeypatch, tmp_path / "_".join(programs), **programs)
+        assert gpu_processes.memory_by_process()[0] == {21: 8 * 2**30}
+
+
 def test_a_program_that_fails_or_prints_nonsense_is_skipped(tmp_path, monkeypatch):
     fake_smi(monkeypatch, tmp_path, amd_smi="not json", rocm_smi="WARNING: no GPU")
     fake_primus.program(tmp_path, "nvidia-smi", "echo 5, 5; exit 9")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -54,7 +55,10 @@ class Holder:
 
 
 def memory_by_process() -> tuple[dict[int, float | None], list[str]]:
-    """Return the GPU memory in bytes by process number, and the vendors' programs that answered."""
+    """Return the GPU memory in bytes by process number, and the vendors' programs that answered.
+
+    A process that several programs list, such as rocm-smi and amd-smi, has the memory that the first of them states.
+    """
     memory: dict[int, float | None] = {}
     answered = []
     for question, read in _QUESTIONS:
@@ -62,9 +66,11 @@ def memory_by_process() -> tuple[dict[int, float | None], list[str]]:
         if text is None:
             continue
         answered.append(question[0])
+        listed: dict[int, float | None] = {}
         for pid, used in read(text):
-            known = memory.get(pid)
-            memory[pid] = used if known is None else known + (used or 0.0)  # one line per GPU
+            known = listed.get(pid)
+            listed[pid] = used if known is None else known + (used or 0.0)  # one line per GPU
+        memory |= {pid: used for pid, used in listed.items() if memory.get(pid) is None}
     return memory, answered
 
 
@@ -87,12 +93,22 @@ def _rocm(text: str) -> Iterable[tuple[int, float | None]]:
 
 
 def _amd(text: str) -> Iterable[tuple[int, float | None]]:
-    with contextlib.suppress(json.JSONDecodeError):
-        for gpu in json.loads(text):
-            for entry in gpu.get("process_list", ()) if isinstance(gpu, dict) else ():
-                known = entry.get("process_info", entry) if isinstance(entry, dict) else None
-                if isinstance(known, dict) and str(known.get("pid", "")).isdigit():
-                    yield int(known["pid"]), _amd_bytes(known)
+    for gpu in _amd_gpus(text):
+        processes = gpu.get("process_list")
+        for entry in processes if isinstance(processes, list) else ():
+            known = entry.get("process_info", entry) if isinstance(entry, dict) else None
+            if isinstance(known, dict) and str(known.get("pid", "")).isdigit():
+                yield int(known["pid"]), _amd_bytes(known)
+
+
+def _amd_gpus(text: str) -> list[dict[str, Any]]:
+    """Return the object of each GPU in an answer of amd-smi: a list, or in newer versions the value of "gpu_data"."""
+    try:
+        answer = json.loads(text)
+    except json.JSONDecodeError:
+        return []
+    gpus = answer.get("gpu_data") if isinstance(answer, dict) else answer
+    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
 
 
 def _amd_bytes(known: Mapping[str, object]) -> float | None:
@@ -135,15 +151,11 @@ def _rocm_use(text: str) -> Iterable[tuple[str, float | None]]:
 
 
 def _amd_use(text: str) -> Iterable[tuple[str, float | None]]:
-    with contextlib.suppress(json.JSONDecodeError):
-        answer = json.loads(text)
-        cards = answer.get("gpu_data", ()) if isinstance(answer, dict) else answer
-        for card in cards if isinstance(cards, list) else ():
-            usage = card.get("usage") if isinstance(card, dict) else None
-            activity = usage.get("gfx_activity") if isinstance(usage, dict) else None
-            value = activity.get("value") if isinstance(activity, dict) else activity
-            if isinstance(card, dict):
-                yield f"gpu{card.get('gpu')}", _percent(str(value))
+    for card in _amd_gpus(text):
+        usage = card.get("usage")
+        activity = usage.get("gfx_activity") if isinstance(usage, dict) else None
+        value = activity.get("value") if isinstance(activity, dict) else activity
+        yield f"gpu{card.get('gpu')}", _percent(str(value))
 
 
 def _percent(text: str) -> float | None:
