@@ -399,6 +399,35 @@ def test_a_device_is_found_by_the_identity_that_torch_gives(monkeypatch):
     assert telemetry.open_devices(["another"]) == []
 
 
+def test_a_gpu_that_may_not_be_opened_does_not_hide_the_others(monkeypatch):
+    driver = nvml(nvmlDeviceGetCount=2, nvmlDeviceGetPowerUsage=600_000)
+
+    def handle_of(index):
+        if index == 0:
+            raise NvmlError("insufficient permissions")
+        return index
+
+    driver.nvmlDeviceGetHandleByIndex = handle_of
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    both = result_on("GPU-a", NVML_ID)
+    sampler = Sampler(power.devices_of(both))
+    sampler.start()
+    sampler.stop()
+    assert sampler.mean_watts(time.time() - 1, time.time()) == 600.0
+    assert power.unmeasured(both, sampler) == [
+        "power_metrics: the driver answers for 1 of 2 GPUs; power, energy and clock are means of these"
+    ]
+
+
+def test_a_package_without_a_question_of_later_versions_leaves_its_figure_out(monkeypatch):
+    driver = nvml(nvmlDeviceGetPowerUsage=600_000)
+    del driver.nvmlDeviceGetCurrentClocksThrottleReasons, driver.nvmlDeviceGetTotalEnergyConsumption
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    (device,) = nvidia.devices()
+    assert device.glance() == DeviceReading(power_watts=600.0)
+
+
 def test_without_packages_there_are_no_devices_and_no_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "amdsmi", None)

@@ -48,9 +48,11 @@ _PACKAGES = {"nvd": "nvidia-ml-py (pip install nvidia-ml-py)", "amd": "amdsmi (i
 
 
 def unmeasured(result: Result, sampler: telemetry.Sampler) -> list[str]:
-    """Return a warning with the reason why the power of the result's GPUs is unknown; empty if it was sampled."""
+    """Return a warning that the power of the result's GPUs, or of some of them, is unknown; empty if it was sampled."""
     if any(reading.power_watts is not None for reading in sampler.first):
-        return []
+        read, gpus = len(sampler.first), len(set(result.provenance.gpu_ids))
+        only = f"the driver answers for {read} of {gpus} GPUs; power, energy and clock are means of these"
+        return [f"power_metrics: {only}"] if read < gpus else []
     package = _PACKAGES.get(result.platform or "", "the driver's package")
     if sampler.first:
         why = "the driver reports none for this GPU"

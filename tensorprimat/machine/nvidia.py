@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,7 @@ class NvidiaDevice:
         self._nvml, self._handle = nvml, handle
         self.id = _text(nvml.nvmlDeviceGetUUID(handle))
         self.name = _text(nvml.nvmlDeviceGetName(handle))
-        driver = self._query(nvml.nvmlSystemGetDriverVersion)
+        driver = self._query(lambda: nvml.nvmlSystemGetDriverVersion())
         self.driver: str | None = None if driver is None else f"NVIDIA {_text(driver)}"
 
     def _ask(self, question: str, *arguments: Any, scale: float = 1.0) -> float | None:
@@ -38,7 +39,7 @@ class NvidiaDevice:
     def _query(self, question: Callable[[], Any]) -> Any:
         try:
             return question()
-        except self._nvml.NVMLError:
+        except (self._nvml.NVMLError, AttributeError):  # AttributeError: a function of other versions
             return None
 
     boundary: str | None = "GPU with its memory, as NVML counts it"
@@ -73,7 +74,10 @@ def _text(value: Any) -> str:
 
 
 def devices() -> list[Device]:
-    """Return every GPU that NVML lists; [] where the package, the library or the driver is missing."""
+    """Return every GPU that answers NVML; [] where the package, the library or the driver is missing.
+
+    A GPU that the user may not use, or that fell off the bus, is left out: NVML counts it too.
+    """
     try:
         import pynvml
     except ImportError:
@@ -81,6 +85,10 @@ def devices() -> list[Device]:
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
-        return [NvidiaDevice(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
     except pynvml.NVMLError:
         return []
+    found: list[Device] = []
+    for index in range(count):
+        with contextlib.suppress(pynvml.NVMLError):
+            found.append(NvidiaDevice(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)))
+    return found
