@@ -367,6 +367,7 @@ NVML_QUESTIONS = (
     "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetEnforcedPowerLimit",
     "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates",
     "nvmlDeviceGetTemperature", "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetMigMode",
 )  # fmt: skip
 
 
@@ -388,6 +389,16 @@ def test_nvml_is_read_in_si_units(monkeypatch):
     assert reading.throttled_by == ("the power cap",)
     assert reading.processes == (Process(pid=77, memory_bytes=None),)
     assert reading.energy_joules is None  # not supported is not zero
+
+
+@pytest.mark.parametrize(
+    ("mig", "seen"), [({}, 1), ({"nvmlDeviceGetMigMode": [0, 0]}, 1), ({"nvmlDeviceGetMigMode": [1, 1]}, 0)]
+)
+def test_processes_on_other_instances_of_a_divided_gpu_are_not_other_work(monkeypatch, mig, seen):
+    present = [SimpleNamespace(pid=77, usedGpuMemory=None)]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlDeviceGetComputeRunningProcesses=present, **mig))
+    (device,) = nvidia.devices()
+    assert len(device.read().processes) == seen
 
 
 def test_a_device_is_found_by_the_identity_that_torch_gives(monkeypatch):

@@ -55,13 +55,15 @@ class NvidiaDevice:
         )
 
     def read(self) -> DeviceReading:
+        """Return all figures, now; no processes of a divided GPU (MIG), whose driver lists those of all instances."""
         nvml = self._nvml
-        present = self._query(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or ()
+        is_divided = bool((self._query(lambda: nvml.nvmlDeviceGetMigMode(self._handle)) or (0,))[0])
+        listed = None if is_divided else self._query(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
         return replace(
             self.glance(),
             power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3),
             max_clock_hertz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM, scale=MEGA),
-            processes=tuple(Process(pid=one.pid, memory_bytes=_bytes(one.usedGpuMemory)) for one in present),
+            processes=tuple(Process(pid=one.pid, memory_bytes=_bytes(one.usedGpuMemory)) for one in listed or ()),
         )
 
 
