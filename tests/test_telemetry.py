@@ -1,6 +1,7 @@
 """Telemetry from recordings, and from stand-ins for the drivers' packages; no GPU needed."""
 
 import sys
+import threading
 import time
 from types import ModuleType, SimpleNamespace
 
@@ -64,6 +65,26 @@ def test_sampling_runs_in_the_background_and_ends():
     sampler.stop()
     assert sampler.mean_watts(began, time.time()) == 250.0
     assert not sampler._thread.is_alive()
+
+
+def test_a_driver_that_hangs_does_not_hold_up_the_end_of_a_training(monkeypatch):
+    class Hanging(Replay):
+        answers = threading.Event()
+
+        def glance(self):
+            self.answers.wait(30)
+            return super().glance()
+
+    monkeypatch.setattr(telemetry, "DRIVER_SECONDS", 0.05)
+    sampler = Sampler([Hanging([DeviceReading(power_watts=250.0)])], period=0.005)
+    sampler.start()
+    began = time.monotonic()
+    sampler.stop()
+    took = time.monotonic() - began
+    Hanging.answers.set()
+    assert took < 10
+    assert (sampler.first[0].power_watts, sampler.last) == (250.0, ())
+    assert sampler.columns(np.array([2.0]), np.array([1.0])) == {}
 
 
 def test_a_throttled_clock_is_reported_with_the_share_of_its_time():

@@ -21,6 +21,7 @@ from tensorprimat.machine.device import Device, DeviceReading, Process
 
 SAMPLE_SECONDS = 0.2  # drivers refresh their power figure about ten times a second; more samples add little
 COUNTER_PATIENCE_SECONDS = 1.0  # drivers update their counters several times a second
+DRIVER_SECONDS = 2.0  # time limit of the last reading in the background
 MOST_ABOVE_POWER = 2.0  # a counter may grow by this many times sampled power × time: samples miss short peaks
 MOST_MISSING = 1  # readings in a row in which a figure may be missing: drivers time out now and then
 FIGURES: dict[str, tuple[str, Callable[..., FloatArray]]] = {
@@ -89,11 +90,13 @@ class Sampler:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop sampling and take a last full reading; the samples remain available."""
+        """Stop sampling and take a last full reading, unless the driver hangs; the samples remain available."""
         if self._thread is None or self._stop.is_set():
             return
         self._stop.set()
-        self._thread.join(timeout=2.0)
+        self._thread.join(timeout=DRIVER_SECONDS)
+        if self._thread.is_alive():  # a GPU that fell off the bus: another reading would wait as well
+            return
         self.sample()  # so that energy is known up to the end
         self.last = tuple(device.read() for device in self._devices)
 
