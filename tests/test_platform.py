@@ -86,6 +86,23 @@ def test_gpus_that_differ_are_a_warning():
     )
 
 
+def test_a_gpu_that_cannot_be_started_is_a_warning_with_the_drivers_reason(monkeypatch):
+    def busy(_):
+        raise RuntimeError(
+            "CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCompile with TORCH_USE_CUDA_DSA"
+        )
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", busy)
+    machine = platform.detect_platform()
+    assert machine.platform == "cpu"
+    assert machine.warnings == (
+        f"platform: torch {torch.__version__} cannot use the GPU (CUDA error: CUDA-capable device(s) is/are busy or "
+        "unavailable); training uses the CPU",
+    )
+
+
 def test_versions_are_those_of_installed_packages_and_import_nothing():
     program = (
         "import sys; from tensorprimat.machine.environment import versions; print(versions()['torch']);"

@@ -87,7 +87,14 @@ def detect_platform(*, cpu: bool = False) -> Machine:
         warnings.simplefilter("always")
         usable = torch.cuda.is_available()
     warned = tuple(f"platform: {str(warning.message).splitlines()[0]}" for warning in caught)
-    return _gpu(torch, warned) if usable else _cpu(torch, warned + _unused_gpu(torch))
+    if not usable:
+        return _cpu(torch, warned + _unused_gpu(torch))
+    try:
+        return _gpu(torch, warned)
+    except RuntimeError as error:  # a GPU that another process has to itself, or with too little memory for a context
+        because = (str(error).splitlines() or [type(error).__name__])[0]
+        failed = f"platform: torch {torch.__version__} cannot use the GPU ({because}); training uses the CPU"
+        return _cpu(torch, (*warned, failed))
 
 
 def _gpu(torch: ModuleType, warned: tuple[str, ...]) -> Machine:
