@@ -5,6 +5,7 @@ import itertools
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -217,6 +218,12 @@ def test_six_sides_of_three_models_have_six_different_looks():
     looks = bars.looks_of(comparison.sides)
     assert len(looks) == 6
     assert len({(look.colour, look.hatch) for look in looks.values()}) == 6
+
+
+def test_more_sides_than_colours_still_have_different_looks():
+    (side,) = CASES["one side"]().sides
+    looks = bars.looks_of([replace(side, label=f"side {number}") for number in range(20)])
+    assert len({(look.colour, look.hatch) for look in looks.values()}) == 20
 
 
 def test_the_same_comparison_gives_the_same_file():

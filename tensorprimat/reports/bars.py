@@ -63,11 +63,14 @@ class Panel:
 
 
 def looks_of(sides: Sequence[Side]) -> dict[str, BarStyle]:
-    """Return the bar style of every label, the same for all of its models."""
+    """Return the bar style of every label, the same for all of its models; labels of one colour differ in the hatch."""
     labels = dict.fromkeys(side.label for side in sides)
     return {
         label: BarStyle(
-            number=number, label=label, colour=COLOURS[number % len(COLOURS)], hatch=HATCHES[number % len(HATCHES)]
+            number=number,
+            label=label,
+            colour=COLOURS[number % len(COLOURS)],
+            hatch=HATCHES[(number + number // len(COLOURS)) % len(HATCHES)],
         )
         for number, label in enumerate(labels)
     }
