@@ -17,7 +17,7 @@ from tensorprimat.cli.sweep import Progress
 from tensorprimat.core import failures, footprint, micro_result
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.failures import KILLED_FOR_MEMORY
-from tensorprimat.core.micro_result import CellSpec, MicroResult
+from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
 from tensorprimat.machine import oom_kills
@@ -32,6 +32,19 @@ ROOT = Path(__file__).parents[1]
 QUICK = ["--shape", "tiny=32/64/2/2", "--vocab-size", "100", "--context-length", "8,16", "--batch-size", "1"]
 QUICK += ["--warmup-steps", "1", "--trials", "2", "--device", "cpu"]
 FIGURELESS = {"forward_only", "num_parameters"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [
+        ((70.0, 60.0), "about 2 min in all"),
+        ((70.0, None), "about 70 s for 1 of them"),
+        ((None, None), "time not known"),
+    ],
+)
+def test_a_plan_adds_up_only_the_times_that_it_knows(seconds, says):
+    estimates = [MicroEstimate(memory_gb=1.0, seconds=one) for one in seconds]
+    assert reports.estimates_table(specs(), estimates, None).note == f"Estimates; nothing was run. 2 cells, {says}."
 
 
 def specs(**requested):

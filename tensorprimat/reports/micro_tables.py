@@ -230,11 +230,13 @@ def estimates_table(
         )
         for spec, estimated in zip(specs, estimates, strict=True)
     )
-    total = sum(estimated.seconds or 0.0 for estimated in estimates)
+    known = [estimated.seconds for estimated in estimates if estimated.seconds is not None]
+    time = f"about {rough_time(sum(known))} " if known else "time not known"
+    of = "" if not known else "in all" if len(known) == len(specs) else f"for {len(known)} of them"
     return Table(
         key="estimates",
         title="Estimates",
         columns=headed(titles, words=("Model", "Pass", "Precision", "Fits")),
         rows=rows,
-        note=f"Estimates; nothing was run. {quantities.counted(len(specs), 'cell')}, about {rough_time(total)} in all.",
+        note=f"Estimates; nothing was run. {quantities.counted(len(specs), 'cell')}, {time}{of}.",
     )
