@@ -175,6 +175,26 @@ def test_sequences_of_varying_length_are_counted(callback):
     assert any(warning.startswith("sequence_length: varies from 4 to 12 tokens") for warning in result.warnings)
 
 
+@pytest.mark.parametrize(
+    ("collate", "length"),
+    [
+        (lambda rows: {"input_ids": torch.stack(rows).numpy()}, 8),
+        (lambda rows: {"input_ids": torch.stack(rows).float().numpy()}, None),
+        (lambda rows: {"input_ids": torch.nested.nested_tensor(rows, layout=torch.jagged)}, None),
+        (lambda rows: {"input_ids": torch.nested.nested_tensor(rows)}, None),
+        (lambda rows: {"input_ids": SimpleNamespace(ndim=2, rows=rows)}, None),
+    ],
+)
+def test_a_batch_of_another_library_or_of_ragged_sequences_does_not_end_the_training(callback, collate, length):
+    class Own(Small):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(torch.zeros(2, 8, dtype=torch.long), batch_idx)
+
+    result = fit(callback, Own(), loader=DataLoader(Tokens(8), batch_size=2, collate_fn=collate))
+    assert len(result.steps) == 4
+    assert result.training_config.sequence_length == length
+
+
 def test_a_step_that_the_end_of_an_epoch_shortens_has_fewer_tokens(callback):
     result = fit(callback, data=Tokens(10), accumulate_grad_batches=3)
     assert [(step.samples, step.tokens) for step in result.steps] == [(6, 48), (4, 32)]

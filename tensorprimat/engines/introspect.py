@@ -229,15 +229,22 @@ def optimizer_dtype(trainer: Any) -> str | None:
 def batch_shape(batch: Any) -> tuple[int, int] | None:
     """Return (sequences, tokens per sequence) of one batch of token ids; None where the batch is something else.
 
-    It is the shape of the token ids in a dictionary, or of the first two-dimensional integer tensor in a tuple or list.
+    It is the shape of the token ids in a dictionary, or of the first two-dimensional integer tensor in a tuple or list;
+    an array of NumPy counts as a tensor. A nested tensor, whose sequences differ in length, has no such shape.
     """
     if isinstance(batch, Mapping):
         return next((batch_shape(batch[name]) for name in _TOKENS if name in batch), None)
     if isinstance(batch, (tuple, list)):
         return next((shape for part in batch if (shape := batch_shape(part))), None)
-    if getattr(batch, "ndim", None) != 2 or batch.is_floating_point():
+    if getattr(batch, "ndim", None) != 2 or getattr(batch, "is_nested", False) or not _holds_integers(batch):
         return None
     return int(batch.shape[0]), int(batch.shape[1])
+
+
+def _holds_integers(batch: Any) -> bool:
+    if hasattr(batch, "is_floating_point"):
+        return not batch.is_floating_point()
+    return getattr(getattr(batch, "dtype", None), "kind", None) in ("i", "u")  # NumPy's
 
 
 def describe_model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
