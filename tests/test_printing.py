@@ -13,6 +13,7 @@ from syntax import nodes
 
 from tensorprimat import cli
 from tensorprimat.cli import main, options
+from tensorprimat.cli.live import Screen
 from tensorprimat.core import store
 from tensorprimat.reports import harmless
 
@@ -101,6 +102,7 @@ folder = tempfile.mkdtemp()
 os.chdir(folder)
 os.rmdir(folder)
 from tensorprimat.cli import main, options
+from tensorprimat.cli.live import Screen
 for words in (["compare"], ["analyze"], ["run", "--dry-run", "--model", "llama"], ["history", "output"],
               ["extract", "--log-file", "x.log"], ["verify", "."], ["aggregate", "x"]):
     print(words[0], main(words), flush=True)
@@ -192,3 +194,12 @@ def test_names_of_written_files_stay_on_one_line_in_redirected_output(capsys):
     options.say_files("Written to output", ["a.json", "b.csv"])
     options.say_files("Written to output", [])
     assert capsys.readouterr().err == "Written to output: a.json, b.csv\nWritten to output\n"
+
+
+def test_brackets_in_the_name_of_a_model_do_not_end_the_bar_of_its_training(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich draws as on a terminal
+    with Screen(stderr=False).training("my[/a]model [bold]7B", 10) as show:
+        show("[CPU] Step   1 | Time: 1.000s")
+    printed = capsys.readouterr().out
+    assert "my[/a]model [bold]7B" in printed
+    assert "Step   1" in printed

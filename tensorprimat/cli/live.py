@@ -96,7 +96,7 @@ class Screen:
 
     def _progress(self) -> Progress:
         return Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # names of models may contain brackets
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
