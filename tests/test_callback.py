@@ -7,6 +7,7 @@ import pickle
 import re
 import tempfile
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,6 +24,8 @@ from torch.utils.data import DataLoader, Dataset
 from benchmark_utils import BenchmarkCallback, load_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.result import TrainingConfig
+from tensorprimat.engines.batches import CountedBatches, tokens_of_step
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about workers, loggers and the like
 
@@ -408,6 +411,27 @@ def test_its_lines_mark_the_warm_up_and_show_rate_and_time_left(tmp_path, capsys
     assert float(averages[1]) == pytest.approx(sum(map(float, times)) / 2, abs=1.1e-3)
     assert ["left" in line for line in lines[1:]] == [True, True, False], "nothing is left after the last step"
     assert all(re.search(r" [\d,]+ tokens/s", line) for line in lines[1:])
+
+
+def test_the_rate_of_a_line_is_that_of_the_steps_own_batches(tmp_path, capsys):
+    lengths = [8, 4000, 8, 12]
+    batches = [torch.zeros((2, length), dtype=torch.long) for length in lengths]
+    callback = BenchmarkCallback(output_dir=str(tmp_path), model_name="llama", print_every=1)
+    result = fit(callback, loader=DataLoader(batches, batch_size=None))
+    lines = [line for line in capsys.readouterr().out.splitlines() if " Step " in line]
+    rates = [float(re.search(r" ([\d,]+) tokens/s", line)[1].replace(",", "")) for line in lines]
+    expected = [2 * length / step.seconds for length, step in zip(lengths, result.steps, strict=True)]
+    assert rates == pytest.approx(expected, rel=0.01)
+
+
+def test_a_line_counts_no_tokens_of_labels_and_every_rank():
+    config = TrainingConfig(global_batch_size=8, sequence_length=16, data_parallel_size=2)
+    with_labels = CountedBatches(batches=2, sequences=4, lengths=(17, 17), tokens=68)
+    assert tokens_of_step(config, with_labels) == tokens_of_step(config, None) == 128
+    assert tokens_of_step(config, replace(with_labels, sequences=2)) == 64
+    assert tokens_of_step(config, replace(with_labels, lengths=(3, 30), tokens=70)) == 140
+    assert tokens_of_step(config.changed(tensor_model_parallel_size=2), replace(with_labels, sequences=1)) == 128
+    assert tokens_of_step(TrainingConfig(), with_labels) is None
 
 
 def test_declared_facts_are_kept_or_corrected_with_a_warning(tmp_path):

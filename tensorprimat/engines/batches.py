@@ -62,6 +62,24 @@ class BatchCounter:
         self._shapes.clear()
 
 
+def tokens_of_step(config: TrainingConfig, counted: CountedBatches | None) -> int | None:
+    """Return the tokens of one optimizer step over all ranks, by its batches if they can be used, else by the settings.
+
+    counted: the step's batches on one rank, or None. None if neither is known.
+    """
+    batch, length, replicas = config.global_batch_size, config.sequence_length, config.data_parallel_size
+    if counted is None or not replicas or _is_split(config):
+        return batch * length if batch and length else None
+    if length and counted.lengths in ((length,) * 2, (length + 1,) * 2):  # with one token more as label of the last
+        return counted.sequences * length * replicas
+    return counted.tokens * replicas
+
+
+def _is_split(config: TrainingConfig) -> bool:
+    """Return True if ranks share a model (tensor, pipeline, context parallel), so that a rank's batch may be a part."""
+    return any((getattr(config, name) or 1) > 1 for name in MODEL_PARALLEL)
+
+
 def with_counted_work(
     result: Result, steps: Steps, seen: Sequence[CountedBatches | None], *, automatic: bool
 ) -> tuple[Result, Steps, list[str]]:
@@ -75,12 +93,7 @@ def with_counted_work(
     config = result.training_config
     whole = [step for step in seen[: len(steps)] if step is not None]
     replicas = config.data_parallel_size
-    if (
-        not whole
-        or len(whole) != len(steps)
-        or not replicas
-        or any((getattr(config, n) or 1) > 1 for n in MODEL_PARALLEL)
-    ):
+    if not whole or len(whole) != len(steps) or not replicas or _is_split(config):
         return result, steps, []
     lengths = (min(step.lengths[0] for step in whole), max(step.lengths[1] for step in whole))
     with_label = config.sequence_length == lengths[0] - 1  # a batch may have one token more, as label of the last one

@@ -29,7 +29,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.engines import clock, console, live_result, power, ranks
-from tensorprimat.engines.batches import BatchCounter, with_counted_work
+from tensorprimat.engines.batches import BatchCounter, tokens_of_step, with_counted_work
 from tensorprimat.engines.failures import end_reason
 from tensorprimat.engines.introspect import batch_shape, is_nemo, observed_by, optimizer_dtype
 from tensorprimat.engines.live_result import Declared
@@ -337,7 +337,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         pace = recorder.timed_seconds / recorder.timed_steps if recorder.timed_steps else None
         mean = recorder.measured_seconds / recorder.measured_steps if recorder.measured_steps else None
         config = self._described.training_config if self._described is not None else TrainingConfig()
-        batch, length = config.global_batch_size, config.sequence_length
+        counted = self._counter.steps[row] if self._counter is not None else None
         self._print(
             console.step_line(
                 recorder.step(row),
@@ -345,7 +345,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
                 mean_seconds=mean,
                 memory_bytes=self._memory_peak,
                 pace_seconds=pace,
-                tokens=batch * length if batch and length else None,
+                tokens=tokens_of_step(config, counted),
                 steps_left=config.max_steps - recorder.index(row) if config.max_steps else None,
                 warmup=recorder.is_warmup(row),
             )
