@@ -3,8 +3,10 @@
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import scripts
@@ -279,3 +281,37 @@ def test_help_shows_the_defaults_of_nemos_recipes(capsys):
 def test_help_names_the_batch_and_sequence_without_a_methodology():
     for name, value in models.FULL_BATCH.items():
         assert pretrain.HERE[name]["shown_default"] == f"the methodology's, or {value}"
+
+
+def test_ranks_that_torchrun_starts_find_this_package_from_any_folder_and_no_part_of_it_alone(monkeypatch, tmp_path):
+    class Experiment:
+        """Experiment of NeMo-Run that starts one rank's imports, in the environment of its executor."""
+
+        def __init__(self, _name, *, executor):
+            self.executor, self.jobs = executor, [SimpleNamespace(state=SimpleNamespace(name="SUCCEEDED"))]
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def add(self, *_, **__):
+            pass
+
+        def run(self, **_):
+            program = "import importlib.util, tensorprimat.engines.entry as found; print(found.__file__); "
+            program += "print([name for name in ('core', 'logs', 'data') if importlib.util.find_spec(name)])"
+            ranks.append(subprocess.run(
+                [sys.executable, "-c", program], cwd=tmp_path, env=self.executor["env_vars"], text=True, check=True,
+                capture_output=True,
+            ).stdout.splitlines())  # fmt: skip
+
+    ranks = []
+    nemo_run = SimpleNamespace(LocalExecutor=lambda **settings: settings, Experiment=Experiment)
+    monkeypatch.setitem(sys.modules, "nemo_run", nemo_run)
+    monkeypatch.setattr(nemo, "_environment", lambda _: {})
+    settings = RunSettings(steps=2, warmup_steps=1, seed=nemo.NEMO_SEED)
+    spec = prepare.spec_of("llama", settings, engine=ENGINES["nemo"], machine=H100)
+    nemo.execute(None, spec)
+    assert ranks == [[str(ROOT / "tensorprimat" / "engines" / "entry.py"), "[]"]]

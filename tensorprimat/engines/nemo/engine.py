@@ -23,6 +23,7 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import failures, launchers
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.entry import parser_of, run_spec
+from tensorprimat.engines.launch import process_environment
 from tensorprimat.engines.nemo import performance as nemo_performance
 from tensorprimat.engines.nemo import recipe as nemo_recipe
 from tensorprimat.engines.registry import ENGINES, importable
@@ -143,14 +144,14 @@ def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
     """Let NeMo-Run start all ranks of this machine, and print their log as it grows."""
     import nemo_run as run
 
-    package_parent = str(Path(__file__).parents[2])
+    programs = str(Path(sys.executable).parent)  # torchrun's folder, where no environment is activated
     executor = run.LocalExecutor(
         ntasks_per_node=spec.num_gpus,
         launcher="torchrun",
         env_vars={
             **_environment(spec),
-            "PYTHONPATH": _before(package_parent, "PYTHONPATH"),  # the ranks have to find the callback
-            "PATH": _before(str(Path(sys.executable).parent), "PATH"),  # torchrun, where no environment is activated
+            "PYTHONPATH": process_environment()["PYTHONPATH"],  # the ranks have to find the callback
+            "PATH": os.pathsep.join(filter(None, (programs, os.environ.get("PATH")))),
         },
     )
     with run.Experiment(f"tensorprimat_{spec.model}", executor=executor) as experiment:
@@ -160,11 +161,6 @@ def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
     states = [job.state.name for job in experiment.jobs]
     if states != ["SUCCEEDED"]:
         raise RunError(f"NeMo-Run reports {', '.join(states)}; its log is above")
-
-
-def _before(first: str, variable: str) -> str:
-    """Return the value of a search path variable with a folder added in front."""
-    return os.pathsep.join(filter(None, (first, os.environ.get(variable))))
 
 
 def main(argv: list[str] | None = None) -> int:
