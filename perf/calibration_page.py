@@ -48,19 +48,19 @@ def misses(
     """Return the targets that were missed by more than the simulation's own error, `slack`."""
     missed = []
     for row in compared:
-        if row.coverage < 0.93 - slack:  # nan, of few verdicts, is not below
+        if row.coverage < 0.93 - slack:  # false for nan, the coverage of too few verdicts
             missed.append(f"coverage {percent(row.coverage)} at {row.name}")
         if row.false_alarms > 0.06 + slack:
             missed.append(f"false alarms {percent(row.false_alarms)} at {row.name}")
     for row, least in zip(compared, POWER, strict=False):
-        if row.found < least - 0.005 - 2 * slack:  # a share near one half is known half as well as one near 95 %
+        if row.found < least - 0.005 - 2 * slack:  # the error of a share near 50 % is twice that near 95 %
             missed.append(f"2 % found in {percent(row.found)} at {row.name}")
     for decision in decided:
         for wrong in (decision.passed_at_limit, decision.failed_at_limit, decision.failed_equal):
             if wrong > 0.03 + slack:
                 missed.append(f"a gate decides wrongly in {percent(wrong)} at {decision.name}")
     for one in single:
-        if one.coverage < 0.93 - slack:  # nan, of runs without an interval, is not below
+        if one.coverage < 0.93 - slack:  # false for nan, the coverage of runs without interval
             missed.append(f"coverage {percent(one.coverage)} at {one.rows} rows, {one.name}")
     for series in steady:
         if series.clean and series.within_two < 0.95:

@@ -130,9 +130,9 @@ def cost_of_hash(path: Path, folder: Path, *, turns: int) -> list[float]:
 
 
 def resident_bytes(process: psutil.Process) -> int:
-    """Return the memory of a process and of those that it began, what they share counted once."""
+    """Return the memory of a process and its descendants in bytes; memory that they share counts once."""
     total = 0
-    with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended since
+    with contextlib.suppress(psutil.NoSuchProcess):  # a process has ended meanwhile
         for one in (process, *process.children(recursive=True)):
             total += one.memory_full_info().pss
     return total
@@ -225,7 +225,7 @@ def compare(other: Path, folder: Path, *, scale: float, turns: int) -> None:
         make(folder / "sparse.log", lines=sparse, noise_between=50),
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")  # as an installed package has it
+    environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")  # an installed package has bytecode too
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     print(f"{'processor seconds':<34}{'this':>10}{'other':>10}{'other / this':>14}")
     for path in paths:

@@ -23,8 +23,8 @@ UNUSED = ("ended_at", "learning_rate", "gradient_norm")
 """Metrics that change by powers of ten and are printed with %g: two that were spliced look like one. No figure of a
 report is computed from them."""
 COLUMNS = tuple(name for name in FLOAT_COLUMNS if name not in UNUSED)
-SAME = 5e-3  # relative: a number that lost only digits that no comparison resolves
-SHARE = 0.15  # of the rows that may hold a new value: one of eight moves no median
+SAME = 5e-3  # relative: differences that no comparison resolves
+SHARE = 0.15  # share of rows that may change: one of eight moves no median
 HEADLINES = ("avg_step_time_seconds", "tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second")
 ROWS = 9
 TERMINALS = (60, 80, 100, 120)  # characters: usual widths
@@ -71,9 +71,9 @@ def with_commas(text: str) -> str:
 
 
 def behind_number(line: str, width: int) -> int:
-    """Return where a line of eight equal rows without a banner is cut: behind its number.
+    """Return the width at which to cut a line: the given one, or the end of the number that is there.
 
-    Cut inside the number, they would look like whole rows of a framework that prints fewer digits.
+    Rows that are cut inside a number look like whole rows of a framework that prints fewer digits.
     """
     while 0 < width < len(line) and line[width - 1] in "0123456789.,eE+-" and line[width] in "0123456789.,eE+-":
         width += 1

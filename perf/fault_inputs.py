@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "perf"), str(ROOT / "tests")]
 
-import fuzz_readers  # noqa: E402  # its seeds are ours
+import fuzz_readers  # noqa: E402  # its seeds are used here too
 
 EVIL_TEXT = (
     "1.2.3", "nan", "-nan", "inf", "1e400", "-1e400", "1e-320", "-1", "0", "1,2,3", "9" * 400, "0x1p3", "１２", "1_000",

@@ -27,7 +27,7 @@ HISTORY = "history"
 PATIENCE_SECONDS = 10.0
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 MARK = "TPRIMAT_FAULT"
-LARGE_LOG_BYTES = 150 * 10**6  # above what one process reads alone
+LARGE_LOG_BYTES = 150 * 10**6  # so large that several processes read it
 TINY = ("--engine", "torch", "--model", "llama", "--steps", "6", "--warmup-steps", "1", "--runs", "1")
 
 PRIMUS = """
@@ -111,7 +111,7 @@ def one(name: str, arguments: Sequence[str], seconds: float, place: Path, chance
             child.send_signal(number)
         until = (
             time.monotonic() + PATIENCE_SECONDS + (25.0 if number != signal.SIGKILL else 0.0)
-        )  # to write what it has
+        )  # time to write its results
         while time.monotonic() < until and child.poll() is None:
             time.sleep(0.05)
         until = time.monotonic() + PATIENCE_SECONDS
@@ -179,7 +179,7 @@ def _whole(path: Path) -> bool:
 def run(count: int, seed: int) -> list[str]:
     """Kill commands at random moments; return a sentence for each that left something."""
     begun, failures = time.monotonic(), []
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has commands in the background ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background command of a shell
     with tempfile.TemporaryDirectory(prefix="faults_") as folder:
         place = Path(folder)
         prepare(place)

@@ -31,7 +31,7 @@ from fault_inputs import cell_seeds, filled  # noqa: E402
 
 MOST_SECONDS = 20
 MOST_BYTES = 10**9
-PATIENCE_SECONDS = 120  # of the clock, after which a command is ended
+PATIENCE_SECONDS = 120  # wall-clock time after which a command is ended
 SIZE_BYTES = 10**8
 READING = (("extract", "--log-file", "FILE", "--output-dir", "OUT"), ("analyze", "FILE"))
 RESULTS = (
@@ -51,7 +51,7 @@ class Large(NamedTuple):
 
 
 def write_lines(make: Callable[[int], Sequence[str]], path: Path, size: int) -> None:
-    """Write the log of as many steps as fill `size` bytes. make: from the number of steps."""
+    """Write the log of as many steps as fill `size` bytes. make: returns the log of a number of steps."""
     few, more = (sum(len(line.encode()) + 1 for line in make(count)) for count in (100_000, 200_000))
     path.write_text("\n".join(make(int(100_000 + (size - few) / (more - few) * 100_000))) + "\n")
 
@@ -354,7 +354,7 @@ def made_elsewhere(kind: Large, path: Path, size: int) -> None:
 
 
 def memory_of_tree(pid: int) -> int:
-    """Return the memory of a process and its descendants, what they share counted once."""
+    """Return the memory of a process and its descendants in bytes; memory that they share counts once."""
     import psutil
 
     with contextlib.suppress(psutil.Error):

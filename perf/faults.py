@@ -36,7 +36,7 @@ from fault_inputs import KINDS, filled, unpacked_series
 
 HANG_SECONDS = 20
 MOST_BYTES = 10**9
-BATCH = 50  # inputs of one process: a fresh one each would spend its time on imports
+BATCH = 50  # inputs per process: a process for each would spend its time on imports
 SAMPLE = {"inputs": 900, "kills": 8, "cuts": 120, "columns": 0}
 FULL = {"inputs": 100_000, "kills": 300, "cuts": 1_000, "columns": 1}
 SIGNS = ("unexpected error", "internal error", "Traceback")

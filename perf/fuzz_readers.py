@@ -482,7 +482,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     survived = [_survived(target, options.seconds, options.keep) for target in options.reader or targets()]
     with suppress(OSError):
-        options.keep.rmdir()  # nothing in it
+        options.keep.rmdir()  # removed only if it is empty
     return 0 if all(survived) else 1
 
 

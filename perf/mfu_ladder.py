@@ -205,7 +205,7 @@ def _compiled_step(length: int, *, cuda_graphs: bool) -> Callable[[], torch.Tens
     preset = find_preset("llama", "full" if on_gpu() else "tiny")
     torch.manual_seed(1)
     preset = dataclasses.replace(preset, shape=preset.shape.model_copy(update={"num_layers": 8 if on_gpu() else 2}))
-    rows, dtype = (1, torch.bfloat16) if on_gpu() else (2, torch.float32)  # on a CPU the kernels of the compiled rung
+    rows, dtype = (1, torch.bfloat16) if on_gpu() else (2, torch.float32)  # on a CPU as in the compiled rung
     with torch.device("cuda" if on_gpu() else "cpu"):
         model = LanguageModel(preset, sequence_length=length).to(dtype)
         tokens = torch.arange(rows * (length + 1)).view(rows, -1)

@@ -7,7 +7,7 @@ import statistics
 
 from scipy import stats
 
-TURNS_TOGETHER = 10  # that give one observation: single steps scatter too much to be independent
+TURNS_TOGETHER = 10  # turns of one observation: single steps scatter too much
 
 
 def ratio_of(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
