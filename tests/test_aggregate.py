@@ -361,6 +361,16 @@ def test_the_legend_of_many_curves_is_inside_the_picture_and_the_title_counts_th
     assert axes.get_title() == "Time against context length (12 of 16 curves; the table has all)"
 
 
+@pytest.mark.filterwarnings("error")
+def test_names_that_the_plots_font_lacks_are_drawn_without_a_warning():
+    rows = [
+        {**ROWS[0], "model_size": "日本\x1b[31m", "context_length": length, "mean_time_ms": 9.0} for length in (1, 2)
+    ]
+    other = [{**row, "model_size": "b"} for row in rows]
+    fits = aggregate.size_scalings([*rows, *other], "context_length")
+    assert canvas.picture(cell_plots.size_scaling_plot(fits)).startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(("name", "most"), [("LARGEST_FOLDER_BYTES", 1000), ("MOST_ROWS", 4)])
 def test_a_folder_of_more_cells_than_a_table_can_hold_is_refused_in_one_line(folder, monkeypatch, capsys, name, most):
     monkeypatch.setattr(cell_rows, name, most)

@@ -113,6 +113,15 @@ def test_the_warm_up_plot_is_a_png():
     assert canvas.picture(cell_plots.warmup(study(), stable=1)).startswith(b"\x89PNG")
 
 
+def test_counts_with_a_single_trial_have_no_bar_of_their_variation():
+    cells = study()
+    single = cells[1].changed(trial_times_ms=cells[1].trial_times_ms[:1])
+    figure = canvas.laid_out(cell_plots.warmup([cells[0], with_figures(single), *cells[2:]], stable=None))
+    _, variation = figure.axes
+    assert [bar.get_x() + bar.get_width() / 2 for bar in variation.patches] == [0, *range(2, len(cells))]
+    assert all(bar.get_height() > 0 for bar in variation.patches)
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

@@ -19,6 +19,7 @@ from tensorprimat.reports.plots.canvas import (
     MARKERS,
     WIDTH_INCHES,
     Fill,
+    drawable,
     plain_log_ticks,
 )
 
@@ -53,7 +54,7 @@ def size_scaling_plot(found: Sequence[SizeScaling]) -> Fill:
             axes.set_ylabel("milliseconds per step")
             some = f" ({len(curves)} of {len(every)} curves; the table has all)" if len(curves) < len(every) else ""
             axes.set_title(f"Time against {AXES[axis].partition(',')[0]}{some}", pad=18 if shared else None)
-            axes.text(0, 1.02, ", ".join(shared), transform=axes.transAxes, fontsize=7.5, color=FAINT)
+            axes.text(0, 1.02, drawable(", ".join(shared)), transform=axes.transAxes, fontsize=7.5, color=FAINT)
             axes.grid(which="major")
             axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7.5)  # curves fill the whole of the axes
 
@@ -79,7 +80,7 @@ def _curve(axes: Any, one: SizeScaling, number: int, *, without: Sequence[str]) 
     xs, ys = zip(*one.points, strict=True)
     label = ", ".join(part for part in one.label.split(", ") if part not in without) or one.label
     label += "" if one.exponent is None else f": exponent {fixed(one.exponent, 2)}"
-    label = textwrap.fill(label, _LABEL_CHARACTERS, break_on_hyphens=False)
+    label = textwrap.fill(drawable(label), _LABEL_CHARACTERS, break_on_hyphens=False)
     axes.plot(xs, ys, color=colour, marker=MARKERS[number % len(MARKERS)], linestyle="none", ms=5, label=label)
     if one.exponent is not None and one.factor is not None:
         ends = (min(xs), max(xs))
@@ -112,7 +113,9 @@ def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> Fill:
         mean.set_title("Step time after warm-up")
         mean.set_ylim(bottom=0)
         mean.legend()
-        scatter.bar(places, [cell.cv_percent or 0.0 for cell in measured], color=COLOURS[0], width=0.6)
+        known = [(place, cell.cv_percent) for place, cell in enumerate(measured) if cell.cv_percent is not None]
+        scatter.bar([place for place, _ in known], [cv for _, cv in known], color=COLOURS[0], width=0.6)
+        scatter.set_xlim(-0.6, max(0.6, len(measured) - 0.4))  # a count of one trial has no CV, and so no bar
         scatter.set_ylabel("CV, %")
         scatter.set_title("Variation of the trials")
         for axes in (mean, scatter):
@@ -145,11 +148,11 @@ def _points(axes: Any, points: Sequence[RooflinePoint], *, several_precisions: b
             axes.plot(
                 [point.intensity for point in alike], [point.flops_per_second / TERA for point in alike],
                 color=COLOURS[models.index(model) % len(COLOURS)], marker=MARKERS[kinds.index(work) % len(MARKERS)],
-                ms=8, linestyle="none", markeredgecolor="white", label=f"{model}, {work}",
+                ms=8, linestyle="none", markeredgecolor="white", label=drawable(f"{model}, {work}"),
             )  # fmt: skip
             for point in alike:
                 axes.annotate(
-                    point.size, (point.intensity, point.flops_per_second / TERA), xytext=(6, -3),
+                    drawable(point.size), (point.intensity, point.flops_per_second / TERA), xytext=(6, -3),
                     textcoords="offset points", fontsize=6.5, color=FAINT,
                 )  # fmt: skip
 
@@ -179,7 +182,8 @@ def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, ma
         plain_log_ticks(axes.yaxis)
         axes.set_xlabel("arithmetic intensity, FLOP per byte moved (estimated from the shape)")
         axes.set_ylabel("model TFLOP/s of one device")
-        axes.set_title(f"Roofline of {machine}, ceilings as measured by preflight; context × batch next to points")
+        title = f"Roofline of {machine}, ceilings as measured by preflight; context × batch next to points"
+        axes.set_title(drawable(title))
         axes.grid(which="major")
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
