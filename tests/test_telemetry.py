@@ -157,6 +157,17 @@ def test_the_temperature_of_a_step_is_that_of_the_hottest_gpu():
     assert "temperature_celsius" not in silent.columns(np.array([101.0]), np.array([1.0]))
 
 
+def test_the_last_step_of_a_long_run_keeps_its_energy_if_the_devices_clock_is_fast():
+    hour = curve(3600)
+    ends = np.arange(110.0, 3701.0, 10.0) * (1 + 2e-5) - 100 * 2e-5
+    energy = hour.columns(ends, np.full(len(ends), 10.0 * (1 + 2e-5)))["energy_joules_per_gpu"]
+    assert ends[-1] > 3700.05
+    assert energy.sum() == pytest.approx(500.0 * 3600, rel=1e-4)
+    late = hour.columns(ends + 1, np.full(len(ends), 10.0))["energy_joules_per_gpu"]
+    assert np.isnan(late[-1])
+    assert np.isfinite(late[:-1]).all()
+
+
 def test_a_step_outside_of_the_sampling_has_no_energy():
     found = curve().columns(np.array([99.0, 100.5, 111.0]), np.array([1.0, 1.0, 1.0]))
     assert np.isnan(found["energy_joules_per_gpu"]).all()

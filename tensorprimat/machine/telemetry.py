@@ -24,6 +24,7 @@ COUNTER_PATIENCE_SECONDS = 1.0  # drivers update their counters several times a 
 DRIVER_SECONDS = 2.0  # time limit of the last reading in the background
 MOST_ABOVE_POWER = 2.0  # a counter may grow by this many times sampled power × time: samples miss short peaks
 MOST_MISSING = 1  # readings in a row in which a figure may be missing: drivers time out now and then
+CLOCK_DRIFT = 1e-4  # relative; in an hour the clocks of device and host may differ by a third of a second
 FIGURES: dict[str, tuple[str, Callable[..., FloatArray]]] = {
     "energy_joules": ("energy", np.mean),
     "clock_hertz": ("clock", np.mean),
@@ -263,10 +264,11 @@ class _Series:
     def growth(self, ended_at: FloatArray, seconds: FloatArray) -> FloatArray:
         """Return the growth of a running sum over each row; nan outside of the readings and where several are missing.
 
-        ended_at: ends of the rows (Unix time). seconds: their durations.
+        ended_at: ends of the rows (Unix time), by the device's clock, which may run apart from the host's by
+        CLOCK_DRIFT. seconds: their durations.
         """
-        start = ended_at - seconds
-        inside = np.isfinite(ended_at) & (start >= self.times[0]) & (ended_at <= self.times[-1])
+        start, drift = ended_at - seconds, CLOCK_DRIFT * (self.times[-1] - self.times[0])
+        inside = np.isfinite(ended_at) & (start >= self.times[0] - drift) & (ended_at <= self.times[-1] + drift)
 
         def grown(running: FloatArray) -> FloatArray:
             return np.interp(ended_at, self.times, running) - np.interp(start, self.times, running)
