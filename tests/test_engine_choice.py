@@ -1,8 +1,8 @@
 """Tests of the engine chosen for a model and machine, and of requests that are refused before anything runs."""
 
 import importlib.util
-from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -266,12 +266,13 @@ def test_a_run_that_a_variable_keeps_from_compiling_is_recorded_as_uncompiled(mo
 
 @pytest.mark.parametrize("version", ["4.52.4", "4.46.0", "3.5"])
 def test_a_transformers_that_ignores_a_layers_recompute_is_refused_with_its_version(monkeypatch, version):
-    real = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: version if name == "transformers" else real(name))
+    real = registry.find_package
+    old, new = SimpleNamespace(version=version), SimpleNamespace(version="4.53.0.dev0")
+    monkeypatch.setattr(registry, "find_package", lambda name: old if name == "transformers" else real(name))
     needed = rf"the torch engine needs transformers 4.53 or newer \({version} is installed\); pip install"
     with pytest.raises(UsageError, match=needed):
         prepare.check_engine(ENGINES["torch"])
-    monkeypatch.setattr(metadata, "version", lambda name: "4.53.0.dev0" if name == "transformers" else real(name))
+    monkeypatch.setattr(registry, "find_package", lambda name: new if name == "transformers" else real(name))
     prepare.check_engine(ENGINES["torch"])
 
 

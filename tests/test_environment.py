@@ -1,6 +1,7 @@
 """The software that a result records: commits of packages from git, and the container."""
 
 import json
+import sys
 from importlib import metadata
 
 import pytest
@@ -23,7 +24,7 @@ def installed(folder, origin):
 
 
 def recorded(monkeypatch, distribution):
-    monkeypatch.setattr(environment.metadata, "distribution", lambda _: distribution)
+    monkeypatch.setattr(environment, "find_package", lambda _: distribution)
     return environment.versions(["megatron-core"])["megatron-core"]
 
 
@@ -38,6 +39,21 @@ def recorded(monkeypatch, distribution):
 )
 def test_a_package_from_git_is_recorded_with_its_commit(monkeypatch, tmp_path, origin, version):
     assert recorded(monkeypatch, installed(tmp_path, origin)) == version
+
+
+@pytest.mark.parametrize("content", [None, "", "Metadata-Version: 2.1\nName: megatron-core\n"])
+def test_metadata_that_a_removed_package_left_behind_hide_no_version(monkeypatch, tmp_path, content):
+    left, good = tmp_path / "left", tmp_path / "good"
+    good.mkdir()
+    installed(good, None)
+    info = left / "megatron_core-0.14.0.dist-info"
+    info.mkdir(parents=True)
+    if content is not None:
+        (info / "METADATA").write_text(content)
+    monkeypatch.syspath_prepend(left)
+    assert "megatron-core" not in environment.versions(["megatron-core"])
+    monkeypatch.setattr(sys, "path", [*sys.path, str(good)])
+    assert environment.versions(["megatron-core"])["megatron-core"] == "0.15.3"
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import json
 import os
 import sys
@@ -26,6 +25,7 @@ from typing import Any
 from tensorprimat import logs
 from tensorprimat.core import models, store
 from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.packages import find_package
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -291,17 +291,10 @@ def _read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, st
             environment=environment.speed_variables(variables),
             versions={**environment.versions(), **environment.gpu_software(machine.platform, machine.gpu_ids)},
             framework="Megatron-Bridge",
-            framework_version=_version(),
+            framework_version=None if (installed := find_package("megatron-bridge")) is None else installed.version,
         ),
         provenance=result.provenance.changed(engine="bridge", host=machine.host, gpu_ids=machine.gpus_of(spec)),
     )
-
-
-def _version() -> str | None:
-    try:
-        return importlib.metadata.version("megatron-bridge")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,10 +6,10 @@ import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.megatron_memory import MegatronCore, RecipeRecomputation
+from tensorprimat.core.packages import find_package
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.result import Platform
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -67,13 +67,12 @@ class Engine:
         """Return a phrase for each package that is too old for the engine, without importing any."""
         found = []
         for name, (major, minor) in self.oldest.items():
-            try:
-                version = metadata.version(name)
-            except metadata.PackageNotFoundError:  # a folder on PYTHONPATH has no version
+            installed = find_package(name)
+            if installed is None:  # a folder on PYTHONPATH has no version
                 continue
-            numbers = re.match(r"(\d+)\.(\d+)", version)
+            numbers = re.match(r"(\d+)\.(\d+)", installed.version)
             if numbers and (int(numbers[1]), int(numbers[2])) < (major, minor):
-                found.append(f"{name} {major}.{minor} or newer ({version} is installed)")
+                found.append(f"{name} {major}.{minor} or newer ({installed.version} is installed)")
         return tuple(found)
 
 

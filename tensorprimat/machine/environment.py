@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from tensorprimat.core.packages import find_package
 from tensorprimat.machine import telemetry
 
 if TYPE_CHECKING:
@@ -54,9 +55,8 @@ def versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str]:
     """
     found = {"python": host_platform.python_version()}
     for package in packages:
-        try:
-            installed = metadata.distribution(package)
-        except metadata.PackageNotFoundError:
+        installed = find_package(package)
+        if installed is None:
             continue
         commit = _commit_of(installed)
         found[package] = installed.version + (f" (git {commit})" if commit else "")
