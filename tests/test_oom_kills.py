@@ -4,11 +4,13 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from tensorprimat.core import failures
-from tensorprimat.machine import oom_kills
+from tensorprimat.machine import host_memory, oom_kills
 
 HYBRID = "9:name=systemd:/\n4:memory:/jobs/7\n3:cpuset:/\n0::/\n"
 UNIFIED = "0::/user.slice/session-3.scope\n"
@@ -42,13 +44,49 @@ def test_the_kill_counter_is_that_of_the_processs_own_control_group_or_the_neare
     own = tmp_path / "own"
     own.write_text(groups)
     group(tmp_path / "root", folder, name, text.format(3))
-    monkeypatch.setattr(oom_kills, "_OWN_GROUPS", own)
-    monkeypatch.setattr(oom_kills, "_ROOT", tmp_path / "root")
+    monkeypatch.setattr(host_memory, "_OWN_GROUPS", own)
+    monkeypatch.setattr(host_memory, "_ROOT", tmp_path / "root")
     assert oom_kills.count_oom_kills() == kills
 
 
+V2 = {"memory.max": "8000", "memory.current": "7500", "memory.stat": "anon 500\ninactive_file 4000\nactive_file 1000\n"}
+V1 = {
+    "memory.limit_in_bytes": "8000", "memory.usage_in_bytes": "7500",
+    "memory.stat": "inactive_file 1\ntotal_inactive_file 4000\ntotal_active_file 1000\n",
+}  # fmt: skip
+UNLIMITED = {"memory.max": "max", "memory.current": "7500"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "left"),
+    [
+        (IN_A_CONTAINER, {".": V2}, 5500),  # cached files are no reason to run out of memory
+        (UNIFIED, {"user.slice/session-3.scope": V2}, 5500),
+        (UNIFIED, {"user.slice/session-3.scope": UNLIMITED, "user.slice": V2}, 5500),  # the limit of a job
+        (UNIFIED, {"user.slice/session-3.scope": {**V2, "memory.stat": ""}, ".": {}}, 500),
+        (UNIFIED, {"user.slice": V2, "user.slice/session-3.scope": {**V2, "memory.max": "7000"}}, 4500),
+        (HYBRID, {"memory/jobs/7": V1}, 5500),
+        (HYBRID, {"memory": {**V1, "memory.limit_in_bytes": "9223372036854771712"}}, None),
+        (UNIFIED, {"other": V2}, None),
+        (UNIFIED, {"user.slice": {**V2, "memory.max": "100"}}, 0),
+    ],
+)
+def test_memory_that_can_be_allocated_is_within_the_limits_of_all_control_groups(
+    tmp_path, monkeypatch, groups, files, left
+):
+    own = tmp_path / "own"
+    own.write_text(groups)
+    for folder, texts in files.items():
+        for name, text in texts.items():
+            group(tmp_path / "root", folder, name, text)
+    monkeypatch.setattr(host_memory, "_OWN_GROUPS", own)
+    monkeypatch.setattr(host_memory, "_ROOT", tmp_path / "root")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**6))
+    assert host_memory.available_bytes() == (10**6 if left is None else left)
+
+
 def test_a_system_without_control_groups_has_no_counter(tmp_path, monkeypatch):
-    monkeypatch.setattr(oom_kills, "_OWN_GROUPS", tmp_path / "absent")
+    monkeypatch.setattr(host_memory, "_OWN_GROUPS", tmp_path / "absent")
     assert oom_kills.count_oom_kills() is None
     assert not oom_kills.KillWatch().killed()
 

@@ -20,7 +20,7 @@ from tensorprimat.core.failures import KILLED_FOR_MEMORY
 from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
-from tensorprimat.machine import oom_kills
+from tensorprimat.machine import host_memory
 from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import grid, isolated, memory, passes, sweep
 from tensorprimat.micro.estimate import best_rate, estimate_cell
@@ -300,8 +300,8 @@ def cell_whose_process(tmp_path, monkeypatch):
     events = tmp_path / "memory.events"
     events.write_text("oom 0\noom_kill 0\n")
     (tmp_path / "own").write_text("0::/\n")
-    monkeypatch.setattr(oom_kills, "_ROOT", tmp_path)
-    monkeypatch.setattr(oom_kills, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(host_memory, "_ROOT", tmp_path)
+    monkeypatch.setattr(host_memory, "_OWN_GROUPS", tmp_path / "own")
     monkeypatch.setattr(isolated, "MODULE", "stand_in")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 

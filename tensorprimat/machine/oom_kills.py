@@ -7,10 +7,12 @@ Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
 
-_OWN_GROUPS = Path("/proc/self/cgroup")
-_ROOT = Path("/sys/fs/cgroup")
+from tensorprimat.machine import host_memory
+
+_COUNTERS = {1: "memory.oom_control", 2: "memory.events"}
+"""File with the counter, by version of the control groups."""
 
 
 class KillWatch:
@@ -26,25 +28,13 @@ class KillWatch:
 
 
 def count_oom_kills() -> int | None:
-    """Return the number of processes of this control group that the kernel killed for lack of memory, or None."""
-    try:
-        groups = [line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines()]
-    except OSError:  # not Linux
-        return None
-    for _, controllers, path in groups:
-        if "memory" in controllers.split(","):
-            return _read(_ROOT / "memory", path, "memory.oom_control")
-    return next((_read(_ROOT, path, "memory.events") for number, _, path in groups if number == "0"), None)
+    """Return the number of processes of this control group that the kernel killed for lack of memory, or None.
 
-
-def _read(root: Path, group: str, name: str) -> int | None:
-    """Return the counter of a group, or of the nearest group above it, because a container may not see its own path."""
-    folder = root / group.lstrip("/")
-    for place in (folder, *folder.parents):
-        try:
-            fields = dict(line.split() for line in (place / name).read_text().splitlines())
+    It is the counter of the nearest group that has one.
+    """
+    version, folders = host_memory.memory_groups()
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError, KeyError):  # absent, or without this counter (Linux before 4.13)
+            fields = dict(line.split() for line in (folder / _COUNTERS[version]).read_text().splitlines())
             return int(fields["oom_kill"])
-        except (OSError, ValueError, KeyError):  # absent, or without this counter (Linux before 4.13)
-            if place == root:
-                return None
     return None

@@ -10,9 +10,9 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import as_stated, size
 from tensorprimat.core.units import GB
 from tensorprimat.engines.memory import host_peak_bytes, status_bytes
+from tensorprimat.machine.host_memory import available_bytes
 
 _CLEAR_PEAK = Path("/proc/self/clear_refs")  # proc(5): writing 5 sets the peak of resident memory to its present value
-_CGROUP = Path("/sys/fs/cgroup")
 HEADROOM = 0.95  # share of the free memory on a CPU: the allocator must fail before the system swaps or kills
 
 
@@ -38,17 +38,6 @@ def peak_gb(device_type: str) -> float | None:
         return float(torch.cuda.max_memory_allocated()) / GB
     resident = host_peak_bytes()
     return None if resident is None else resident / GB
-
-
-def free_bytes() -> float:
-    """Return the bytes of host memory that this process could still allocate, within its control group's limit."""
-    import psutil
-
-    free = float(psutil.virtual_memory().available)
-    with contextlib.suppress(OSError, ValueError):  # no control groups of version 2, or no limit ("max")
-        limit = float((_CGROUP / "memory.max").read_text())
-        free = min(free, limit - float((_CGROUP / "memory.current").read_text()))
-    return free
 
 
 @contextlib.contextmanager
@@ -81,7 +70,7 @@ def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
         raise UsageError(
             f"--memory-limit {as_stated(limit_gb)}: the process already uses {size(in_use)}; raise the limit"
         )
-    allowed = int(free_bytes() * HEADROOM + in_use if limit_gb is None else limit_gb * GB)
+    allowed = int(available_bytes() * HEADROOM + in_use if limit_gb is None else limit_gb * GB)
     resource.setrlimit(resource.RLIMIT_DATA, (allowed if hard < 0 else min(allowed, hard), hard))
     try:
         yield

@@ -10,14 +10,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from tensorprimat.core import models, regular
 from tensorprimat.core.errors import InputError, MissingFileError, RunError, UsageError
 from tensorprimat.core.quantities import size
 from tensorprimat.core.units import GB
 from tensorprimat.engines import failures
 from tensorprimat.engines.nemo import engine as nemo
+from tensorprimat.machine.host_memory import available_bytes
 
 HUB = "hf://"
 BYTES_PER_PARAMETER = 2  # in the published checkpoint and the converted one: both are bfloat16
@@ -96,7 +95,7 @@ def check_room(needed: Needs, output: Path) -> list[str]:
             f"{cache}: the download needs {size(needed.download_bytes)}, unless the checkpoint is there already, but "
             f"only {size(free)} are free; set HF_HOME to another folder"
         )
-    available = psutil.virtual_memory().available
+    available = available_bytes()
     if available < needed.memory_bytes:
         warnings.append(
             f"memory: the conversion needs {size(needed.memory_bytes)}, but only {size(available)} are available; "

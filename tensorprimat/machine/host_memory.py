@@ -1,0 +1,59 @@
+"""Host memory that this process can still allocate, and the control groups that limit it.
+
+Linux limits a container or a batch job by its control group (cgroup): version 2 is described in
+Documentation/admin-guide/cgroup-v2.rst, version 1 in cgroup-v1/memory.rst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_ROOT = Path("/sys/fs/cgroup")
+_LIMIT_AND_USE = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
+_FILE_CACHE = {1: ("total_inactive_file", "total_active_file"), 2: ("inactive_file", "active_file")}
+"""Entries of memory.stat about cached files, whose memory the kernel frees before it refuses or kills anything."""
+
+
+def memory_groups() -> tuple[int, list[Path]]:
+    """Return the version of the control groups that count this process's memory, and their folders, own group first.
+
+    The folders are those of the own group and of every group above it, because a container may not see its own path and
+    a limit of any of them holds. The list is empty on another system than Linux.
+    """
+    try:
+        groups = [line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines()]
+    except OSError:  # not Linux
+        return 2, []
+    for _, controllers, path in groups:
+        if "memory" in controllers.split(","):
+            return 1, _up_to(_ROOT / "memory", path)
+    return 2, next((_up_to(_ROOT, path) for number, _, path in groups if number == "0"), [])
+
+
+def _up_to(root: Path, group: str) -> list[Path]:
+    folder = root / group.lstrip("/")
+    return [place for place in (folder, *folder.parents) if place == root or root in place.parents]
+
+
+def available_bytes() -> float:
+    """Return the bytes that this process could still allocate without swapping, within the limits of its groups."""
+    import psutil
+
+    version, folders = memory_groups()
+    left = [float(psutil.virtual_memory().available)]
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError):  # a group without the controller, or without a limit ("max")
+            limit, used = (float((folder / name).read_text()) for name in _LIMIT_AND_USE[version])
+            left.append(limit - used + min(used, _cached_files(folder, version)))
+    return max(0.0, min(left))
+
+
+def _cached_files(folder: Path, version: int) -> float:
+    """Return the bytes of cached files that a group is charged with; 0 if it does not state them."""
+    try:
+        fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return sum(float(fields[name]) for name in _FILE_CACHE[version])
+    except (OSError, ValueError, KeyError):
+        return 0.0
