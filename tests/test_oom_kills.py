@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from tensorprimat.core import failures
-from tensorprimat.machine import host_memory, oom_kills
+from tensorprimat.core.units import GB
+from tensorprimat.machine import host_memory, oom_kills, platform
 
 HYBRID = "9:name=systemd:/\n4:memory:/jobs/7\n3:cpuset:/\n0::/\n"
 UNIFIED = "0::/user.slice/session-3.scope\n"
@@ -54,6 +55,7 @@ V1 = {
     "memory.limit_in_bytes": "8000", "memory.usage_in_bytes": "7500",
     "memory.stat": "inactive_file 1\ntotal_inactive_file 4000\ntotal_active_file 1000\n",
 }  # fmt: skip
+LIMITS = ("memory.max", "memory.limit_in_bytes")
 UNLIMITED = {"memory.max": "max", "memory.current": "7500"}
 
 
@@ -81,8 +83,11 @@ def test_memory_that_can_be_allocated_is_within_the_limits_of_all_control_groups
             group(tmp_path / "root", folder, name, text)
     monkeypatch.setattr(host_memory, "_OWN_GROUPS", own)
     monkeypatch.setattr(host_memory, "_ROOT", tmp_path / "root")
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**6))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**6, total=10**7))
     assert host_memory.available_bytes() == (10**6 if left is None else left)
+    limits = [int(text) for of in files.values() for name, text in of.items() if name in LIMITS and text != "max"]
+    expected = 10**7 if left is None else min(limits)
+    assert platform.detect_platform(cpu=True).gpu_info.total_memory_gb * GB == pytest.approx(expected)
 
 
 def test_a_system_without_control_groups_has_no_counter(tmp_path, monkeypatch):

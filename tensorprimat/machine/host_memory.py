@@ -50,6 +50,18 @@ def available_bytes() -> float:
     return max(0.0, min(left))
 
 
+def total_bytes() -> float:
+    """Return the bytes of host memory that this process can have at most: the machine's, or the limit of a group."""
+    import psutil
+
+    version, folders = memory_groups()
+    limits = [float(psutil.virtual_memory().total)]
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(float((folder / _LIMIT_AND_USE[version][0]).read_text()))
+    return min(limits)
+
+
 def _cached_files(folder: Path, version: int) -> float:
     """Return the bytes of cached files that a group is charged with; 0 if it does not state them."""
     try:

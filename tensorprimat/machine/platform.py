@@ -16,6 +16,7 @@ from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.units import GB
 from tensorprimat.core.version import __version__
+from tensorprimat.machine.host_memory import total_bytes
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -153,14 +154,12 @@ def _unused_gpu(torch: ModuleType) -> tuple[str, ...]:
 
 
 def _cpu(torch: ModuleType | None, warned: tuple[str, ...] = ()) -> Machine:
-    import psutil
-
     return Machine(
         platform="cpu",
         gpu_info=GpuInfo(
             device_name=_cpu_name(),
             device_count=1,
-            total_memory_gb=psutil.virtual_memory().total / GB,
+            total_memory_gb=total_bytes() / GB,
             gpu_cores=usable_cores(),
             software_stack="cpu",
             pytorch_version=None if torch is None else torch.__version__,
