@@ -40,6 +40,14 @@ def test_other_processes_and_throttling_of_a_gpu_are_reported():
     assert "reduced by power cap" in clock
 
 
+@pytest.mark.parametrize(
+    ("why", "cools"), [(("the power cap",), False), (("heat (memory)",), True), (("the power cap", "heat"), True)]
+)
+def test_only_a_hot_gpu_is_advised_to_cool_down(why, cools):
+    (warning,) = noise.clocks(replace(QUIET, gpus=(replace(GPU, throttled_by=why),)), "before run 1")
+    assert ("--cooldown" in warning) == cools
+
+
 def test_limits_that_move_during_a_run_are_reported():
     before = replace(QUIET, gpus=(GPU,))
     after = replace(QUIET, cpu_cap_hertz=2.0e9, gpus=(replace(GPU, power_limit_watts=500.0, max_clock_hertz=1.5e9),))

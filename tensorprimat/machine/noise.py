@@ -128,13 +128,16 @@ def company(now: NoiseReading, when: str) -> list[str]:
 
 
 def clocks(now: NoiseReading, when: str) -> list[str]:
-    """Return a warning for every GPU whose clock is reduced."""
-    return [
-        f"noise: {when} the clock of GPU {gpu.number} is reduced by {listed(gpu.throttled_by)}; the figures are "
-        "those of the lower clock; --cooldown 60 lets it cool between runs"
-        for gpu in now.gpus
-        if gpu.throttled_by
-    ]
+    """Return a warning for every GPU whose clock is reduced; only a hot one is advised to cool down."""
+    warnings = []
+    for gpu in now.gpus:
+        if why := listed(gpu.throttled_by):
+            advice = "; --cooldown 60 lets it cool between runs" if "heat" in why else ""
+            warnings.append(
+                f"noise: {when} the clock of GPU {gpu.number} is reduced by {why}; the figures are those of the lower "
+                f"clock{advice}"
+            )
+    return warnings
 
 
 def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
