@@ -1,13 +1,18 @@
 """Advice about scattered trials, slow first ones, throttling, other processes and memory."""
 
 import os
+import re
+import threading
+import time
 
 from replay import Replay
 from test_passes import spec
 
 from tensorprimat.core.micro_result import MicroResult, with_figures
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import DeviceReading, Process
+from tensorprimat.machine.platform import Machine
 from tensorprimat.micro import advice
 
 
@@ -39,23 +44,42 @@ def test_a_slow_first_trial_of_a_noisy_machine_gives_advice_on_trials():
 class OnGpu(advice.Watch):
     """A look at a device whose driver lists these processes."""
 
-    def __init__(self, *pids):
+    def __init__(self, *pids, throttled_by=()):
         processes = tuple(Process(pid=pid) for pid in pids)
-        self._devices = [Replay([DeviceReading(processes=processes, throttled_by=("heat",))])]
-        self._sampler = telemetry.Sampler(self._devices)
+        reading = DeviceReading(processes=processes, throttled_by=throttled_by)
+        self._sampler = telemetry.Sampler([Replay([reading])], period=60.0)
+        self._sampler.start()
 
 
 def test_a_throttling_clock_and_another_process_are_reported():
-    watch = OnGpu(os.getpid(), 4711)
-    watch._sampler.sample()
-    clock, company = watch.end()
-    assert clock == "clock: reduced by heat in 1 of 1 samples"
+    clock, company = OnGpu(os.getpid(), 4711, throttled_by=("heat",)).end()
+    assert re.fullmatch(r"clock: reduced by heat in (\d) of \1 samples", clock)
     assert company.startswith("device: another process uses this GPU (pid 4711); stop it")
 
 
 def test_in_a_container_only_a_second_process_on_the_gpu_is_reported():
     assert OnGpu(4711).end() == ()
     assert "another process uses this GPU (in another container)" in OnGpu(4711, 4712).end()[0]
+
+
+def test_a_gpu_whose_driver_hangs_while_a_cell_is_timed_does_not_hold_up_its_result(monkeypatch):
+    class Hanging(Replay):
+        """A device whose driver answers once, and then only when the test lets it."""
+
+        def read(self):
+            if self._next:
+                answers.wait(30)
+            return super().read()
+
+    answers = threading.Event()
+    monkeypatch.setattr(telemetry, "DRIVER_SECONDS", 0.05)
+    monkeypatch.setattr(telemetry, "open_devices", lambda _: [Hanging([DeviceReading(processes=(Process(pid=1),))])])
+    info = GpuInfo(device_name="NVIDIA H200", device_count=1)
+    watch = advice.Watch(Machine(platform="nvd", gpu_info=info, host="here", gpu_ids=("a",)), "cuda")
+    began = time.monotonic()
+    assert watch.end() == ()
+    answers.set()
+    assert time.monotonic() - began < 10
 
 
 def test_steady_trials_give_no_advice():

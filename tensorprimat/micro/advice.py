@@ -28,16 +28,14 @@ class Watch:
     def __init__(self, machine: Machine, device: str) -> None:
         number = int(device.partition(":")[2] or 0)
         ids = machine.gpu_ids[number : number + 1]
-        self._devices = telemetry.open_devices(ids) if ids else []
-        self._sampler = telemetry.Sampler(self._devices)
+        self._sampler = telemetry.Sampler(telemetry.open_devices(ids) if ids else [])
         self._sampler.start()
 
     def end(self) -> tuple[str, ...]:
         """Stop sampling and return the warnings about the device while the cell ran."""
         self._sampler.stop()
         found = list(self._sampler.warnings())
-        for device in self._devices:
-            reading = device.read()
+        for reading in self._sampler.last:
             others = telemetry.foreign_processes(reading, ours=(os.getpid(),))
             if others:
                 pids = ", ".join(str(process.pid) for process in others)

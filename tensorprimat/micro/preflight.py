@@ -197,13 +197,12 @@ def node_name(machine: Machine) -> str:
 def _device_check(machine: Machine, place: int) -> DeviceCheck:
     """Measure one GPU for the comparison with the others. place: its index among those that this process sees."""
     identity = machine.gpu_ids[place] if place < len(machine.gpu_ids) else None
-    known = telemetry.open_devices([identity]) if identity else []
-    sampler = telemetry.Sampler(known)
+    sampler = telemetry.Sampler(telemetry.open_devices([identity]) if identity else [])
     sampler.start()
     precision = "bf16" if torch.cuda.is_bf16_supported() else "fp16"
     best, _ = matmul.matmul_rate(SIBLING_SIZE, precision, torch.device("cuda", place))
     sampler.stop()
-    reading = known[0].read() if known else DeviceReading()
+    reading = sampler.last[0] if sampler.last else DeviceReading()
     return DeviceCheck(
         index=place,
         host=node_name(machine),
