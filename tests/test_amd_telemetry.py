@@ -53,6 +53,15 @@ def stand_in(**changes):
     return smi
 
 
+def test_a_process_whose_name_ends_within_a_character_leaves_only_the_processes_unknown(monkeypatch):
+    cut = "学習プロセス".encode()[:14]
+    smi = stand_in(amdsmi_get_gpu_process_list=lambda _: [{"pid": 5, "name": cut.decode()}])
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    (device,) = amd.devices()
+    reading = device.read()
+    assert (reading.processes, reading.power_watts) == ((), 731)
+
+
 def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
     counts = {"ppt_residency_acc": 100, "socket_thm_residency_acc": 7, "hbm_thm_residency_acc": "N/A"}
     metrics = iter([counts, counts, {**counts, "ppt_residency_acc": 130}, {"throttle_status": 1}, {}])

@@ -50,8 +50,9 @@ class AmdDevice:
         """Return one answer of AMD SMI as a dictionary; empty where this GPU or driver does not answer."""
         try:
             answer = getattr(self._smi, question)(self._handle, *arguments)
-        except (self._smi.AmdSmiException, KeyError, AttributeError):
-            # KeyError: a status without a name in the Python package; AttributeError: a function of later versions
+        except (self._smi.AmdSmiException, KeyError, AttributeError, ValueError):
+            # KeyError: a status without a name in the Python package; AttributeError: a function of later versions;
+            # ValueError: the name of a process, which the kernel cuts after 15 bytes, within a character of UTF-8
             return {}
         return answer if isinstance(answer, Mapping) else {"value": answer}
 
