@@ -236,6 +236,16 @@ def test_a_controller_that_does_not_answer_does_not_end_the_job(controller):
     assert not slurm.job_state("7").ended
 
 
+def test_an_answer_of_slurm_without_a_state_does_not_end_the_wait_for_a_job(controller):
+    controller("JobId=7")  # of a controller that is being replaced
+    assert slurm.job_state("7") == slurm.JobState(word=slurm.UNANSWERED)
+    unknown = "slurm_load_jobs error: Invalid job id specified"
+    controller(code=1, complaint=unknown, accounting="echo '|'")
+    assert slurm.job_state("7") is None
+    controller(code=1, complaint=unknown, accounting="echo; echo 'TIMEOUT|n1'")
+    assert slurm.job_state("7") == slurm.JobState(word="TIMEOUT", nodes="n1")
+
+
 @pytest.mark.parametrize(("gres", "counts"), [("gpu:h100:8(S:0-1)", True), ("(null)", False)])
 def test_gpus_are_requested_where_slurm_allocates_them(tmp_path, monkeypatch, gres, counts):
     fake_primus.program(tmp_path / "bin", "sinfo", f"echo '{gres}'")

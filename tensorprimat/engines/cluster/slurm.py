@@ -60,7 +60,7 @@ def job_state(job: str) -> JobState | None:
     if answer.returncode == 0:
         fields = dict(re.findall(r"(?:^|\s)(JobState|Reason|NodeList)=(\S+)", answer.stdout))
         known = {name: value for name, value in fields.items() if value not in ("None", "(null)")}
-        return JobState(word=fields["JobState"], reason=known.get("Reason"), nodes=known.get("NodeList"))
+        return JobState(word=known.get("JobState", UNANSWERED), reason=known.get("Reason"), nodes=known.get("NodeList"))
     if "Invalid job id" not in answer.stderr:
         return JobState(word=UNANSWERED)
     return _accounted(job)
@@ -74,8 +74,9 @@ def _accounted(job: str) -> JobState | None:
     answer = _ask("sacct", "--noheader", "--parsable2", "--allocations", "--jobs", job, "--format", "State,NodeList")
     if answer is None or answer.returncode or not answer.stdout.strip():
         return None
-    word, _, nodes = answer.stdout.splitlines()[0].partition("|")
-    return JobState(word=word.split()[0], nodes=nodes or None)  # "CANCELLED by 1000"
+    state, _, nodes = answer.stdout.strip().splitlines()[0].partition("|")
+    word = next(iter(state.split()), None)  # "CANCELLED by 1000"
+    return None if word is None else JobState(word=word, nodes=nodes or None)
 
 
 def counts_gpus(partition: str | None) -> bool:
@@ -99,5 +100,5 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str] | None:
     """Return the output of one Slurm command; None where it is missing or does not answer."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
-    except (FileNotFoundError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired):
         return None
