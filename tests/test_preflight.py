@@ -84,6 +84,16 @@ def test_every_figure_is_compared_with_the_catalogue():
     assert [row[-1].text for row in memory.rows] == ["83.6 %", "–"]
 
 
+@pytest.mark.parametrize(
+    ("limit", "why"), [(700, "the driver gives no reason; check the card"), (400, "power limit 400 W")]
+)
+def test_a_power_limit_is_a_reason_only_where_the_gpus_differ_in_it(limit, why):
+    fast = DeviceCheck(index=0, flops_per_second=7e14, power_limit_watts=700)
+    slow = DeviceCheck(index=1, flops_per_second=5e14, power_limit_watts=limit)
+    (warning,) = preflight.preflight_warnings(made(devices=(fast, slow)))
+    assert warning.endswith(f"reaches 71 % of the fastest GPU ({why})")
+
+
 def test_a_gpu_below_the_others_is_named_with_its_drivers_reason():
     checks = [
         DeviceCheck(index=0, flops_per_second=7e14),

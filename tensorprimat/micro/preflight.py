@@ -223,7 +223,7 @@ def preflight_warnings(found: Preflight) -> list[str]:
         if check.flops_per_second >= BELOW_SIBLINGS * best:
             continue
         reasons = [f"clock reduced by {listed(check.throttled_by)}"] if check.throttled_by else []
-        if check.power_limit_watts:
+        if check.power_limit_watts and any(check.power_limit_watts != one.power_limit_watts for one in found.devices):
             reasons.append(f"power limit {watts(check.power_limit_watts)}")
         if check.other_processes:
             reasons.append(f"{check.other_processes} other process{'es' * (check.other_processes > 1)} on it")
