@@ -42,4 +42,4 @@ def nvmlDeviceGetPowerUsage(handle):
 
 nvmlDeviceGetTotalEnergyConsumption = nvmlDeviceGetClockInfo = nvmlDeviceGetTemperature = _unsupported
 nvmlDeviceGetMaxClockInfo = nvmlDeviceGetEnforcedPowerLimit = nvmlDeviceGetComputeRunningProcesses = _unsupported
-nvmlDeviceGetCurrentClocksThrottleReasons = _unsupported
+nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetMigMode = _unsupported
