@@ -171,6 +171,27 @@ def test_the_command_prints_tables_and_keeps_the_file(tmp_path, capsys):
     assert records.load(path).platform == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+            "preflight failed: out of memory; ./fix",
+        ),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "failed: RuntimeError: CUDA error: uncorr"),
+    ],
+)
+def test_a_preflight_that_fails_is_reported_in_one_line(tmp_path, capsys, monkeypatch, error, says):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(preflight, "memory_rates", fail)
+    assert main(["preflight", "--quick", "--device", "cpu", "--output", str(tmp_path)]) == 1
+    *_, line = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert "unexpected" not in line
+
+
 def test_json_is_the_only_thing_on_stdout(tmp_path, capsys):
     assert main(["preflight", "--quick", "--device", "cpu", "--json", "--output", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["kind"] == "preflight"

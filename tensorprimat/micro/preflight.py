@@ -16,9 +16,11 @@ import torch
 
 from tensorprimat.core import catalogue
 from tensorprimat.core.catalogue import Gpu, SourcedValue
+from tensorprimat.core.errors import RunError
 from tensorprimat.core.preflight import Bandwidth, DeviceCheck, MatrixRate, Preflight
 from tensorprimat.core.quantities import listed, percent, watts
 from tensorprimat.core.units import TERA
+from tensorprimat.engines import failures
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import DeviceReading
 from tensorprimat.machine.platform import Machine
@@ -45,7 +47,18 @@ OnPart = Callable[[str], None]
 def measure_machine(
     machine: Machine, device_name: str, *, quick: bool = False, on_part: OnPart = lambda _: None
 ) -> Preflight:
-    """Return every measurement of one machine. quick: measure few and small sizes, which takes seconds."""
+    """Return every measurement of one machine. quick: measure few and small sizes, which takes seconds.
+
+    Raises RunError where it fails, for example because other processes leave too little memory on a GPU.
+    """
+    try:
+        return _measured(machine, device_name, quick=quick, on_part=on_part)
+    except (RuntimeError, MemoryError, OSError) as error:
+        busy = "; ./fix_gpu_memory.sh shows the processes that use it" if failures.is_out_of_memory(error) else ""
+        raise RunError(f"{node_name(machine)}: preflight failed: {failures.end_reason(error)}{busy}") from error
+
+
+def _measured(machine: Machine, device_name: str, *, quick: bool, on_part: OnPart) -> Preflight:
     began = time.perf_counter()
     device = torch.device(device_name)
     if device.type == "cuda":

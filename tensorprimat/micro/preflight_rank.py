@@ -14,10 +14,9 @@ import sys
 from collections.abc import Sequence
 
 from tensorprimat.core.atomic import write_atomically
-from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.quantities import counted
-from tensorprimat.engines import failures
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.machine.platform import LABELS, detect_platform
 
@@ -29,7 +28,7 @@ def _measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
     gpus = 0 if machine.platform == "cpu" else machine.gpu_info.device_count or 0
     if spec.platform != "cpu" and local >= gpus:
         raise UsageError(f"--num-gpus {spec.num_gpus}: torch sees {counted(gpus, 'GPU')} on {machine.host}")
-    from tensorprimat.micro import preflight, watched
+    from tensorprimat.micro import watched
 
     label = LABELS[machine.platform].upper()
 
@@ -37,10 +36,7 @@ def _measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
         print(f"[{label}] measuring {part} …", flush=True)
 
     device = "cpu" if spec.platform == "cpu" else f"cuda:{local}"
-    try:
-        found = watched.measure_watched(machine, device, quick=spec.quick, on_part=say)
-    except (RuntimeError, MemoryError, OSError) as error:
-        raise RunError(f"{preflight.node_name(machine)}: preflight failed: {failures.end_reason(error)}") from error
+    found = watched.measure_watched(machine, device, quick=spec.quick, on_part=say)
     if found is not None:
         write_atomically(options.result, found.model_dump_json(indent=2))
 
