@@ -22,7 +22,7 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
 from tensorprimat.machine import host_memory
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import grid, isolated, memory, passes, sweep
+from tensorprimat.micro import grid, isolated, matmul, memory, passes, sweep
 from tensorprimat.micro.estimate import best_rate, estimate_cell
 from tensorprimat.micro.matmul import TORCH_DTYPES
 from tensorprimat.micro.workload import Network
@@ -45,6 +45,17 @@ FIGURELESS = {"forward_only", "num_parameters"}
 def test_a_plan_adds_up_only_the_times_that_it_knows(seconds, says):
     estimates = [MicroEstimate(memory_gb=1.0, seconds=one) for one in seconds]
     assert reports.estimates_table(specs(), estimates, None).note == f"Estimates; nothing was run. 2 cells, {says}."
+
+
+def test_a_plan_for_a_device_that_cannot_run_a_product_has_no_times_and_says_why(tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 128 MiB")
+
+    monkeypatch.setattr(matmul, "matmul_rate", full)
+    assert main(["sweep", *QUICK, "--dry-run", "--output", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert "no estimates of fp32 (no product could be timed: out of memory)" in captured.err
+    assert "time not known" in captured.out
 
 
 def specs(**requested):

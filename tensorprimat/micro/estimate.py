@@ -15,6 +15,7 @@ from tensorprimat.core.footprint import activation_bytes, of_cell, state_bytes
 from tensorprimat.core.micro_result import CellSpec, MicroEstimate
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.units import GB, TERA
+from tensorprimat.engines import failures
 from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.machine.platform import Machine, detect_platform
 
@@ -63,7 +64,10 @@ def best_rate(
     from tensorprimat.micro import matmul
 
     size = QUICK_SIZE["cpu" if device == "cpu" else "cuda"]
-    rate, _ = matmul.matmul_rate(size, precision, torch.device(device), repeats=2)
+    try:
+        rate, _ = matmul.matmul_rate(size, precision, torch.device(device), repeats=2)
+    except (RuntimeError, MemoryError) as error:  # a GPU without free memory, for example
+        return None, f"no product could be timed: {failures.end_reason(error)}"
     return rate, f"one product of {size} × {size}, measured now"
 
 
