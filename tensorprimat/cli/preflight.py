@@ -68,7 +68,7 @@ def command(
     \b
     Exit codes:
       0  measured
-      1  measured and not kept, because the machine was not quiet; a GPU is below --fail-below; or the measurement failed
+      1  measured and not kept, because the machine was not quiet; a GPU is below --fail-below; the measurement failed
       2  a flag is wrong, or this machine has no such device
     """
     from tensorprimat.cli.options import fraction, named_file, refuse_file, writable_folder
