@@ -57,10 +57,11 @@ class Finding:
 def verify(folder: Path, *, logs: Sequence[Path] = ()) -> list[Finding]:
     """Verify every result, cell and series file of a folder and the folders in it.
 
-    logs: further folders for logs of the results, found by name or hash. Raises InputError if `folder` is not a folder.
+    logs: further folders for logs of the results, found by name or hash. Raises InputError for one that is no folder.
     """
-    if not folder.is_dir():
-        raise InputError("no such folder" if not folder.exists() else "a file, not a folder", path=folder)
+    for one in (folder, *logs):
+        if not os.path.isdir(one):
+            raise InputError("a file, not a folder" if os.path.exists(one) else "no such folder", path=one)
     files = _files(folder)
     places = _logs([*files, *_flat(folder.parent), *_flat(Path()), *(file for log in logs for file in _files(log))],
                    has_folders=bool(logs))  # fmt: skip
@@ -81,7 +82,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _flat(folder: Path) -> list[Path]:
     try:
-        return [Path(entry.path) for entry in os.scandir(folder) if entry.is_file()]
+        return [path for name in os.listdir(folder) if os.path.isfile(path := folder / name)]
     except OSError:
         return []
 
@@ -209,7 +210,7 @@ def _sources(path: Path, result: Result, places: _Logs) -> Iterator[Finding]:
             continue
         name = Path(source.file).name
         files = [Path(source.file)] if Path(source.file).is_absolute() else []
-        files = [file for file in [*files, *places.by_name.get(name, ())] if file.is_file()]
+        files = [file for file in [*files, *places.by_name.get(name, ())] if os.path.isfile(file)]
         others = () if source.size_bytes is None else places.by_size.get(source.size_bytes, ())
         found = next((file for file in [*files, *others] if places.digest(file) == source.sha256), None)
         if found is not None:

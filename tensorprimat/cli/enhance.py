@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -117,5 +118,5 @@ def choices(typed: Mapping[str, Any], *, near: Sequence[Path]) -> MetricChoices:
         convention=convention_named(typed["flops"]).name,
         prices=prices.typed_prices(typed["price"]),
         budget_tokens=tokens,
-        preflights=preflight.kept(dict.fromkeys(path if path.is_dir() else path.parent for path in near)),
+        preflights=preflight.kept(dict.fromkeys(path if os.path.isdir(path) else path.parent for path in near)),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import shutil
 import signal
 import sys
@@ -38,7 +39,7 @@ def fraction(flag: str, text: str) -> TypedNumber:
 def refuse_folders(**files: Path | None) -> None:
     """Raise UsageError naming the flag where a file to be written is a folder."""
     for flag, path in files.items():
-        if path is not None and path.is_dir():
+        if path is not None and os.path.isdir(path):
             raise UsageError(f"--{flag.replace('_', '-')} {path}: a folder; name a file in it")
 
 
@@ -77,9 +78,11 @@ def named_file(flag: str, path: Path, endings: Sequence[str] = FILE_ENDINGS) -> 
     """
     if path.suffix.lower() not in endings:
         return None
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UsageError(f"{flag} {path}: is a folder")
     writable_folder(flag, path.parent)
+    if why := atomic.impossible(path):
+        raise UsageError(f"{flag} {path}: {why}; choose another name")
     return path
 
 

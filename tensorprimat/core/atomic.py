@@ -42,6 +42,17 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], No
         raise
 
 
+def impossible(path: Path) -> str | None:
+    """Return the reason why nothing can have this path, such as a name that is too long; None if something could."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    return None
+
+
 def unwritable(folder: Path) -> str | None:
     """Return the reason why nothing can be written in a folder, or None; create the folder if it does not exist."""
     try:

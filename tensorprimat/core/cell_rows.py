@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -34,12 +35,12 @@ def load_rows(folder: Path) -> tuple[list[MicroRow], list[str]]:
     A JSON file counts as a cell, or several in a list, if it has `model_size` and `mean_time_ms`. Raises InputError
     where there is none, and for more than LARGEST_FOLDER_BYTES or MOST_ROWS of them.
     """
-    if not folder.exists():
+    if not os.path.exists(folder):
         raise InputError("no such folder", path=folder)
     size = 0
     rows: list[MicroRow] = []
     problems: list[str] = []
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else [folder]:
+    for path in sorted(folder.glob("*.json")) if os.path.isdir(folder) else [folder]:
         try:
             content = regular.content(path, most_bytes=LARGEST_CELL_BYTES)
             document = parsed(content, path)

@@ -76,7 +76,7 @@ def file_state(path: Path) -> tuple[int, ...]:
     """Return values that change when a file grows, is truncated or replaced; () while there is no file."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a null character in the name
         return ()
     return status.st_ino, status.st_size, status.st_mtime_ns
 

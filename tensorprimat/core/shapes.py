@@ -7,6 +7,7 @@ suffix are: "llama3.1-8b", "meta-llama/Llama-3.1-8B-Instruct" and "llama31_8b" a
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -57,9 +58,9 @@ def parse_shape(text: str) -> NamedShape:
     if match := NUMBERS.fullmatch(text):
         return _of_numbers(text, match)
     path = Path(text)
-    if path.is_dir() and (path / CONFIG_FILE).is_file():
+    if os.path.isfile(path / CONFIG_FILE):
         path = path / CONFIG_FILE
-    if path.is_file():
+    if os.path.isfile(path):
         return _of_config(text, path)
     named = of_name(text)
     if named is None:

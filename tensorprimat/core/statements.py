@@ -6,6 +6,7 @@ it from the others. `core/stated` lays the facts over a result.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,7 +69,7 @@ def read_statements(
 def _parted(field: str, text: str) -> tuple[str | None, str]:
     """Return side and value of "SIDE=VALUE"; a shape by its numbers has a sign of equality of its own."""
     side, equals, value = text.partition("=")
-    if not equals or (field == "shape" and (shapes.NUMBERS.fullmatch(text) or Path(text).exists())):
+    if not equals or (field == "shape" and (shapes.NUMBERS.fullmatch(text) or os.path.exists(text))):
         return None, text
     return side.strip(), value
 

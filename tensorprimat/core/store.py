@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import json
+import os
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -377,7 +378,7 @@ def load_all(paths: Iterable[Path], *, read: Read = load_each, strict: bool = Fa
     problems: list[str] = []
     broken: list[InputError] = []
     for path in paths:
-        if not path.is_dir():
+        if not os.path.isdir(path):
             try:
                 loaded.append(Loaded(path=path, result=load(path)))
             except InputError as error:

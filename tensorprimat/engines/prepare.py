@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat.core import catalogue, models, regular, training_memory
+from tensorprimat.core import atomic, catalogue, models, regular, training_memory
 from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
@@ -469,7 +470,9 @@ def describe_memory(needed: MemoryEstimate) -> str:
 
 def check_folder(folder: Path) -> None:
     """Raise UsageError where results could not be written; does not create the folder."""
-    existing = next(parent for parent in (folder, *regular.resolved(folder).parents) if parent.exists())
+    if why := atomic.impossible(folder):
+        raise UsageError(f"--output {folder}: {why}; choose another folder")
+    existing = next(parent for parent in (folder, *regular.resolved(folder).parents) if os.path.lexists(parent))
     if not existing.is_dir():
         raise UsageError(f"--output {folder}: {existing} is a file, not a folder")
     try:

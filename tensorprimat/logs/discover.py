@@ -80,7 +80,7 @@ def searched_folders() -> list[Path]:
     unique: dict[str, Path] = {}
     for name in named:
         unique.setdefault(os.path.realpath(name), Path(name))
-    return [path for path in unique.values() if path.is_dir()]
+    return [path for path in unique.values() if os.path.isdir(path)]
 
 
 def is_own(log: Log) -> bool:
@@ -91,13 +91,11 @@ def is_own(log: Log) -> bool:
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the files whose names may be those of logs, the newest first; a folder that cannot be read has none."""
     try:
-        dated = [
-            (entry.stat().st_mtime, entry.name)
-            for entry in os.scandir(folder)
-            if (_ENDING.search(entry.name) or _BARE.search(entry.name)) and entry.is_file()
-        ]
+        names = os.listdir(folder)
     except OSError:
         return
+    named = [folder / name for name in names if _ENDING.search(name) or _BARE.search(name)]
+    dated = [(_modified(path), path.name) for path in named if os.path.isfile(path)]
     for _, name in sorted(dated, reverse=True):
         yield folder / name
 
@@ -108,9 +106,9 @@ def _by_variable(model: str, searched: tuple[str, ...]) -> Search | None:
     if not value:
         return None
     path = Path(value)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InputError(
-            f"{variable} names it, but there is no such file", path=path, remedy=f"correct or unset {variable}"
+            f"{variable} names it, but no file can be read there", path=path, remedy=f"correct or unset {variable}"
         )
     return Search(model=model, path=path, because=f"{variable} names it", searched=searched)
 

@@ -29,7 +29,7 @@ def items(paths: Sequence[Path]) -> Iterator[Item]:
     """Yield all candidates in the files and folders, folder by folder, by name; each once, however it is linked."""
     entered: set[tuple[int, int]] = set()
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):
             yield from _of_folder(path, path, entered)
         else:
             yield from _of_files([path], path.parent)

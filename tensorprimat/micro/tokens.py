@@ -57,6 +57,8 @@ def open_tokens(path: Path, *, vocabulary_size: int, least: int) -> NDArray[np.u
         raise InputError("a folder, not a token file", path=path, remedy="give another --data") from None
     except PermissionError:
         raise InputError("no permission to read it", path=path, remedy="give another --data") from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=path, remedy="give another --data") from error
     except (ValueError, EOFError) as error:  # numpy's message advises to trust the file and unpickle it
         remedy = "--data takes one that numpy.save wrote, of uint16 or int32 (tokens without a header: numpy.fromfile)"
         raise InputError("not a .npy file of numbers", path=path, remedy=remedy) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def results_of(paths: Sequence[Path], *, model: str | None) -> tuple[list[Loaded
     found: list[Loaded] = []
     left_out: list[str] = []
     refusals: list[InputError] = []
-    histories = [path / HISTORY for path in paths if (path / HISTORY).is_dir()]
+    histories = [path / HISTORY for path in paths if os.path.isdir(path / HISTORY)]
     for path in (*paths, *histories):
         try:
             loaded, problems = load_all([path])

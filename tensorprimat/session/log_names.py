@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,14 +19,14 @@ def expand(named: Sequence[str]) -> list[str]:
     paths: list[str] = []
     for name in named:
         path = Path(name)
-        if path.is_dir():
+        if os.path.isdir(name):
             found = log_files_of(path)
-        elif any(sign in name for sign in "*?[") and not path.exists():
+        elif any(sign in name for sign in "*?[") and not os.path.exists(name):
             found = sorted(glob.glob(name, recursive=True))
         else:
             found = [name]
         if not found:
-            raise _empty_folder(path) if path.is_dir() else InputError("no file fits this pattern", path=name)
+            raise _empty_folder(path) if os.path.isdir(name) else InputError("no file fits this pattern", path=name)
         paths += found
     return list(dict.fromkeys(paths))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
     UsageError where there is no point, or no preflight of a machine that has one.
     """
     cells = []
-    for file in sorted(folder.glob("bench_*.json")) if folder.is_dir() else [folder]:
+    for file in sorted(folder.glob("bench_*.json")) if os.path.isdir(folder) else [folder]:
         try:
             cells.append((file, micro_result.load(file)))
         except InputError:  # a cell of another tool, which does not state its machine

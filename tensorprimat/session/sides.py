@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,7 +49,7 @@ def parse_argument(words: Sequence[str]) -> list[Argument]:
     arguments = []
     for word in words:
         name, equals, path = word.partition("=")
-        if not equals or "/" in name or "\\" in name or Path(word).exists():
+        if not equals or "/" in name or "\\" in name or os.path.exists(word):
             arguments.append(Argument(path=Path(word)))
         elif name.strip() and path:
             arguments.append(Argument(path=Path(path), name=name.strip()))
@@ -81,7 +82,7 @@ def load_sides(
             found, odd = _read(argument, one_side=side is not None, read=read)
         except InputError as error:
             readable -= 1
-            if readable < LEAST_SIDES or not (argument.path.exists() or str(argument.path) == logs.STDIN):
+            if readable < LEAST_SIDES or not (os.path.exists(argument.path) or str(argument.path) == logs.STDIN):
                 raise
             notes.append(f"left out: {error}")
             continue
@@ -152,9 +153,9 @@ def _read(argument: Argument, *, one_side: bool, read: Read) -> tuple[list[Loade
         return [Loaded(path=path, result=argument.result)], []
     if str(path) == logs.STDIN:
         return _of_logs([logs.STDIN], one_side=one_side)
-    if path.is_dir():
+    if os.path.isdir(path):
         return _of_folder(path, one_side=one_side, read=read)
-    if not path.exists() or _holds_result(path):
+    if not os.path.exists(path) or _holds_result(path):
         return store.load_all([path])
     return _of_logs([str(path)], one_side=one_side)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,7 @@ def survey_folders(
 
 def _places(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
-        if not folder.exists():
+        if not os.path.exists(folder):
             raise InputError("no such folder", path=folder)
     if folders:
         return list(folders)

@@ -60,7 +60,7 @@ def needs(model: str, source: str) -> Needs:
         weights = BYTES_PER_PARAMETER * models.parameters(models.find_preset(model).shape)
         return Needs(download_bytes=weights, output_bytes=weights, memory_bytes=IN_MEMORY * weights + OWN_BYTES)
     folder = Path(source)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise UsageError(f"--source {source}: no such folder; for the Hugging Face hub write {HUB}ORGANISATION/NAME")
     _check_model_type(folder / "config.json", model)
     loaded = next((files for pattern in WEIGHTS if (files := list(folder.glob(pattern)))), [])

@@ -41,7 +41,7 @@ def find_checkout() -> Path | None:
     if not named:
         return regular.resolved(DEFAULT_PATH) if _is_checkout(DEFAULT_PATH) else None
     root = Path(os.path.expanduser(named))
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise UsageError(f"PRIMUS_PATH={named}: no such folder; clone https://github.com/AMD-AGI/Primus there")
     if not _is_checkout(root):
         raise UsageError(
@@ -118,7 +118,7 @@ def find_config(root: Path, model: str, *, gpu: str, precision: str | None) -> P
     """
     variable = f"{model.upper()}_CONFIG"
     if named := os.environ.get(variable):
-        path = next((path for path in (Path(named), root / named) if path.is_file()), None)
+        path = next((path for path in (Path(named), root / named) if os.path.isfile(path)), None)
         if path is None:
             raise UsageError(f"{variable}={named}: no such file, nor in {root}")
         return regular.resolved(path)

@@ -32,9 +32,9 @@ def read_model_config(text: str) -> tuple[str, dict[str, Any]]:
     Raises UsageError for a file that is not a config.json, or for an unsupported architecture.
     """
     path = Path(text)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / shapes.CONFIG_FILE
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UsageError(
             f"--model {text}: no such model; models: {', '.join(MODELS)}, all, or the path of a Hugging Face "
             "config.json"

@@ -6,6 +6,7 @@ of the library. A fact that cannot be read becomes a note of its entry; nothing 
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -61,8 +62,8 @@ def round_name(text: str) -> str:
 
 def find_round_entries(root: Path, round: str) -> Found:
     """Return the entries of a round's folder. Raises InputError for a folder that is not a round."""
-    if not root.is_dir():
-        raise InputError("no such folder" if not root.exists() else "a file, not the folder of a round", path=root)
+    if not os.path.isdir(root):
+        raise InputError("a file, not the folder of a round" if os.path.exists(root) else "no such folder", path=root)
     known = {row.name for row in mlperf_rules.benchmarks()}
     pairs, not_read, empty, results = [], Counter[str](), [], 0
     for folder in sorted(root.glob("*/results/*/*")):
