@@ -186,7 +186,7 @@ def _exit_code(errors: Sequence[TensorPrimatError | None]) -> int:
 def _compare_command(folder: Path) -> str:
     program = Path(sys.argv[0])
     script = program.with_name("compare_results.py")
-    other = ["python3", str(script)] if script.is_file() else COMPARE_COMMANDS["__main__.py"]
+    other = ["python3", str(script)] if os.path.isfile(script) else COMPARE_COMMANDS["__main__.py"]
     words = COMPARE_COMMANDS.get(program.name, other)
     return shlex.join([*words, *([] if folder == DEFAULT_FOLDER else [str(folder)])])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,7 +78,7 @@ def command(
                 options.print_table(cells_table(cells))
             options.say_warnings(cells)
             if file is not None:
-                if file.is_file():  # an earlier measurement is not overwritten
+                if os.path.isfile(file):  # an earlier measurement is not overwritten
                     sweep.to_history(file)
                 options.print_message(f"File: {options.write_file(cells, file, heading='Passes')}")
             if folder is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +25,7 @@ class Digest:
         self._path, self._hash, self._size_bytes = path, hashlib.sha256(), 0
         self._problem: InputError | None = None
         self._thread: threading.Thread | None = None
-        if not path.is_file() or path.stat().st_size < WORTH_A_THREAD_BYTES:
+        if not os.path.isfile(path) or path.stat().st_size < WORTH_A_THREAD_BYTES:
             self._run()
             return
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -72,7 +73,7 @@ def begin_first(arguments: Iterable[str]) -> None:
         return
     for path in map(Path, arguments):
         with contextlib.suppress(OSError, ValueError):  # no path, or its reader reports the error
-            if path.is_file() and path.stat().st_size >= WORTH_BEGINNING_BYTES:
+            if os.path.isfile(path) and path.stat().st_size >= WORTH_BEGINNING_BYTES:
                 _begun[path] = regular.file_state(path), Digest(path)
                 return
 

@@ -186,7 +186,7 @@ def started(pid: int) -> int | None:
 def scratch_folder() -> Iterator[Path]:
     """Yield a temporary folder; it is deleted after the context, by the guard, or at the next call on this machine."""
     above = Path(os.environ.get(SCRATCH) or tempfile.gettempdir())
-    if not above.is_dir():
+    if not os.path.isdir(above):
         above = Path(tempfile.gettempdir())
     sweep(above)
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{owner()}-", dir=above, ignore_cleanup_errors=True) as name:

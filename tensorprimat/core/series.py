@@ -136,6 +136,6 @@ def remove_unnamed(folder: Path, name: str) -> None:
     encoded = name.encode()
     with contextlib.suppress(InputError, OSError):
         for path in folder.glob("*.json"):
-            if path.is_file() and path.stat().st_size <= LARGEST_SERIES_BYTES and encoded in path.read_bytes():
+            if os.path.isfile(path) and path.stat().st_size <= LARGEST_SERIES_BYTES and encoded in path.read_bytes():
                 return
         os.unlink(folder / name)

@@ -83,7 +83,7 @@ def read(log: Log) -> Reading:
 def _of_folder(path: Path) -> tuple[ValuesByMetric, dict[str, str]]:
     """Return the metrics of a run in files, and its parameters. Raises InputError for more than MOST_FILES."""
     root = _root(path)
-    metrics = list(_metric_files(root)) if root.is_dir() else [(path.name, path)]
+    metrics = list(_metric_files(root)) if os.path.isdir(root) else [(path.name, path)]
     if len(metrics) > MOST_FILES:
         raise InputError(
             f"holds more than {count(MOST_FILES)} metric files",
@@ -112,9 +112,11 @@ def _of_database(log: Log) -> tuple[ValuesByMetric, dict[str, str]]:
 
 def _root(path: Path) -> Path:
     """Return the folder of all metrics of the run; the path itself if it is in none."""
-    if (path / FOLDER).is_dir():
+    if os.path.isdir(path / FOLDER):
         return path / FOLDER
-    return next((parent for parent in (path, *path.parents[:4]) if parent.name == FOLDER and parent.is_dir()), path)
+    return next(
+        (parent for parent in (path, *path.parents[:4]) if parent.name == FOLDER and os.path.isdir(parent)), path
+    )
 
 
 def _metric_files(root: Path) -> Iterator[tuple[str, Path]]:
@@ -145,7 +147,7 @@ def _parameters(folder: Path) -> dict[str, str]:
     return {
         name: path.read_text(encoding="utf-8", errors="replace").strip()
         for name in (*ARGUMENTS, *MODEL_PARAMETERS)
-        if (path := folder / name).is_file() and path.stat().st_size <= LARGEST_PARAMETER
+        if os.path.isfile(path := folder / name) and path.stat().st_size <= LARGEST_PARAMETER
     }
 
 

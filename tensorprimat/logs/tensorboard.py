@@ -99,7 +99,7 @@ def _with_numbers(name: str) -> list[str | int]:
 def _files_of_one_run(log: Log) -> list[Path]:
     if not log.is_folder:
         return [log.path]
-    found = [path for path in log.path.iterdir() if path.is_file() and is_event_file(path)]
+    found = [path for path in log.path.iterdir() if os.path.isfile(path) and is_event_file(path)]
     found = sorted(found, key=lambda path: _with_numbers(path.name)) or list(_event_files(log.path))
     folders = list(dict.fromkeys(path.parent for path in found))
     if len(folders) > 1:

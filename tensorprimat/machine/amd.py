@@ -119,7 +119,7 @@ def _product(*factors: float | None) -> float | None:
 def _find_package() -> None:
     """Add ROCm's own folder to the search path if amdsmi cannot be imported without it."""
     folder = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / "share" / "amd_smi"
-    if "amdsmi" not in sys.modules and importlib.util.find_spec("amdsmi") is None and (folder / "amdsmi").is_dir():
+    if "amdsmi" not in sys.modules and importlib.util.find_spec("amdsmi") is None and os.path.isdir(folder / "amdsmi"):
         sys.path.append(str(folder))
 
 

@@ -120,15 +120,15 @@ def git_commit(folder: Path) -> str | None:
     """
     try:
         place = folder / ".git"
-        if place.is_file():  # a worktree or a submodule
+        if os.path.isfile(place):  # a worktree or a submodule
             place = folder / place.read_text().removeprefix("gitdir:").strip()
         head = (place / "HEAD").read_text().strip()
         if not head.startswith("ref: "):
             return _digits(head)
         reference = head.removeprefix("ref: ")
         common = place / "commondir"
-        shared = place / common.read_text().strip() if common.is_file() else place
-        if (shared / reference).is_file():
+        shared = place / common.read_text().strip() if os.path.isfile(common) else place
+        if os.path.isfile(shared / reference):
             return _digits((shared / reference).read_text())
         packed = (shared / "packed-refs").read_text()[:_LARGEST_GIT_FILE]
     except (OSError, UnicodeDecodeError):

@@ -146,7 +146,7 @@ def _cores(device: Any, *, rocm: bool) -> int | None:
 def _unused_gpu(torch: ModuleType) -> tuple[str, ...]:
     """Return a warning if a GPU driver is loaded; called only where torch can use no GPU."""
     for node, vendor in ((Path("/dev/nvidiactl"), "NVIDIA"), (Path("/dev/kfd"), "AMD")):
-        if node.exists():
+        if os.path.exists(node):
             return (
                 f"platform: {node} is there, but torch {torch.__version__} sees no {vendor} GPU; training uses the CPU",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,7 @@ def run_sweep(
 
 def _keep_other(path: Path, spec: CellSpec, device_name: str | None) -> None:
     """Move a file of another cell or device to history/; an earlier attempt at this cell stays and is overwritten."""
-    if not path.exists():
+    if not os.path.exists(path):
         return
     try:
         cell = micro_result.load(path)

@@ -139,7 +139,7 @@ def _run(submission: Submission, console: Console) -> None:
     if ended is not None:
         raise RunError(f"{ended}; its logs are in {submission.named}")
     _await(submission.result, ARRIVAL_SECONDS)
-    if not submission.result.exists():
+    if not os.path.exists(submission.result):
         raise RunError(
             f"the {submission.title} completed, but its result did not come back to {submission.result}: "
             "if the nodes do not share the file system of --output, choose an --output that they share"
@@ -160,9 +160,8 @@ def _run_on_slurm(submission: Submission, console: Console) -> str | None:
     if submission.stop.is_set():
         raise RunError(_cancelled(job, submission))
     if state is None:
-        return (
-            None if submission.result.exists() else f"Slurm job {job} is gone, and Slurm no longer knows how it ended"
-        )
+        is_written = os.path.exists(submission.result)
+        return None if is_written else f"Slurm job {job} is gone, and Slurm no longer knows how it ended"
     if state.word == "COMPLETED":
         return None
     if state.word == slurm.UNANSWERED:
@@ -214,7 +213,7 @@ def _cancelled(job: str, submission: Submission) -> str:
     if complaint := slurm.cancel(job):
         return f"interrupted; Slurm job {job} could not be cancelled ({complaint}): scancel {job} ends it"
     until = time.monotonic() + CANCEL_SECONDS
-    while time.monotonic() < until and not submission.result.exists():
+    while time.monotonic() < until and not os.path.exists(submission.result):
         state = slurm.job_state(job)
         if state is None or state.ended:
             break
@@ -288,13 +287,13 @@ def _fetch(submission: Submission, job: Any) -> None:
         nodes = [head, *(f"{head}-worker{number}" for number in range(1, submission.spec.num_nodes))]
         place = nemo_run.path_for_ranks(submission.cluster, submission.shipped)
         for node in nodes:  # rank 0 is on the node that reached torchrun first
-            if not submission.result.exists():
+            if not os.path.exists(submission.result):
                 subprocess.run(["rsync", "--archive", f"{node}:{place}/result.json", submission.result], check=False)
 
 
 def _await(path: Path, seconds: float) -> None:
     until = time.monotonic() + seconds
-    while not path.exists() and time.monotonic() < until:
+    while not os.path.exists(path) and time.monotonic() < until:
         time.sleep(TICK_SECONDS)
 
 
@@ -361,7 +360,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 _run(submission, console)
             finally:
-                if submission.result.exists():
+                if os.path.exists(submission.result):
                     shutil.copyfile(submission.result, options.result)
     except TensorPrimatError as error:
         print(f"{launch.CLUSTER}{error}", file=sys.stderr, flush=True)

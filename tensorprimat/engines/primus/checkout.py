@@ -52,7 +52,9 @@ def find_checkout() -> Path | None:
 
 
 def _is_checkout(root: Path) -> bool:
-    return (root / CONFIGS_FOLDER).is_dir() and any((root / name).is_file() for name in (*_LAUNCHERS, OLD_LAUNCHER))
+    return os.path.isdir(root / CONFIGS_FOLDER) and any(
+        os.path.isfile(root / name) for name in (*_LAUNCHERS, OLD_LAUNCHER)
+    )
 
 
 def gpu_model() -> tuple[str, str]:
@@ -128,7 +130,7 @@ def find_config(root: Path, model: str, *, gpu: str, precision: str | None) -> P
     names = (f"{stem}-{(precision or 'bf16').upper()}-pretrain.yaml", f"{stem}-pretrain.yaml")
     for folder in (CONFIGS / gpu, CONFIGS):
         for name in names:
-            if (path := root / folder / name).is_file():
+            if os.path.isfile(path := root / folder / name):
                 return path
     raise UsageError(_no_config(root, gpu, names, stem, variable))
 
@@ -151,7 +153,7 @@ def start_command(root: Path, config: Path, *, dry_run: bool = False) -> tuple[l
 
     dry_run: Primus shows the training without starting it; see `can_dry_run`.
     """
-    launcher = next((name for name in _LAUNCHERS if (root / name).is_file()), None)
+    launcher = next((name for name in _LAUNCHERS if os.path.isfile(root / name)), None)
     if launcher is None:
         return ["bash", str(OLD_LAUNCHER)], {"EXP": str(config)}
     shown = ["--dry-run"] if dry_run else []
@@ -160,4 +162,4 @@ def start_command(root: Path, config: Path, *, dry_run: bool = False) -> tuple[l
 
 def can_dry_run(root: Path) -> bool:
     """Return True if the checkout's launcher knows --dry-run (since v0.5)."""
-    return (root / "runner" / "primus-cli-direct.sh").is_file()
+    return os.path.isfile(root / "runner" / "primus-cli-direct.sh")

@@ -76,7 +76,7 @@ def effective(path: Path, *, root: Path | None = None) -> Effective:
         if not name:
             continue
         preset = None if presets is None else presets / kind / framework / _with_ending(str(name))
-        if preset is None or not preset.is_file():
+        if preset is None or not os.path.isfile(preset):
             missing.append(str(name))
             continue
         settings = _merged(settings, _load(preset))
@@ -100,13 +100,15 @@ def derived_experiment(path: Path, changes: Settings) -> str:
 
 def checkout_of(path: Path) -> Path | None:
     """Return the Primus checkout that contains a file."""
-    return next((folder for folder in regular.resolved(path).parents if (folder / CONFIGS_FOLDER).is_dir()), None)
+    return next((folder for folder in regular.resolved(path).parents if os.path.isdir(folder / CONFIGS_FOLDER)), None)
 
 
 def _presets(path: Path, root: Path | None) -> Path | None:
     named = os.environ.get("PRIMUS_PATH")
     candidates = (root, checkout_of(path), Path(named) if named else None)
-    return next((found / CONFIGS_FOLDER for found in candidates if found and (found / CONFIGS_FOLDER).is_dir()), None)
+    return next(
+        (found / CONFIGS_FOLDER for found in candidates if found and os.path.isdir(found / CONFIGS_FOLDER)), None
+    )
 
 
 def _with_ending(name: str) -> str:

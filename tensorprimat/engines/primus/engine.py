@@ -107,7 +107,7 @@ def show_command(spec: RunSpec, say: Callable[[str], None]) -> None:
         say(line)
     if shown.returncode:
         why = complaint(lines) or "it printed no reason"
-        lacks = "" if ROCM.exists() else f"; Primus asks for ROCm even then, and this machine has no {ROCM}"
+        lacks = "" if os.path.exists(ROCM) else f"; Primus asks for ROCm even then, and this machine has no {ROCM}"
         raise RunError(f"primus-cli --dry-run exited with {shown.returncode}: {why}{lacks}")
 
 
@@ -180,9 +180,9 @@ def _opened(files: Files) -> Iterator[IO[bytes]]:
 
 def _link(log: Path, latest: Path) -> None:
     """Give the log a second name. An older link of that name is replaced; any other file of that name is renamed."""
-    if latest.is_symlink() or (latest.exists() and latest.stat().st_nlink > 1):
+    if os.path.islink(latest) or (os.path.exists(latest) and latest.stat().st_nlink > 1):
         latest.unlink()
-    elif latest.exists():
+    elif os.path.exists(latest):
         latest.rename(latest.with_name(f"{latest.stem}_before_{store.new_stamp()}.log"))
     try:
         os.link(log, latest)
