@@ -246,7 +246,7 @@ def test_a_wrong_flag_is_reported_in_one_line(folder, flags, says, capsys):
 
 def test_a_folder_in_the_place_of_a_file_is_refused_before_anything_is_written(folder, capsys):
     assert main(["aggregate", str(folder), "--html", str(folder)]) == 2
-    assert capsys.readouterr().err == f"tprimat aggregate: --html {folder}: a folder; name a file in it\n"
+    assert capsys.readouterr().err == f"tprimat aggregate: --html {folder}: a folder, not a file; choose another name\n"
 
 
 def test_a_folder_without_cells_names_the_remedy(tmp_path, capsys):

@@ -276,7 +276,7 @@ def test_a_folder_that_is_called_like_a_file_is_refused(results, folder, command
     (folder / "taken.json").mkdir()
     arguments = [results] if command in ("compare", "enhance", "extract", "analyze") else []
     assert run(command, *arguments, "--output", "taken.json", *(["--model", "llama"] if command == "run" else [])) == 2
-    assert "taken.json: is a folder" in capsys.readouterr().err
+    assert "taken.json: a folder, not a file; choose another name" in capsys.readouterr().err
 
 
 # The page for people

@@ -55,7 +55,9 @@ def command(
     from tensorprimat.reports import aggregate as reports
     from tensorprimat.reports.micro_tables import rows_csv, rows_json
 
-    options.refuse_folders(csv=csv, html=html, plot=plot, roofline=roofline)
+    options.refuse_unwritable(csv=csv, html=html, plot=plot, roofline=roofline)
+    if output is not None:
+        options.refuse_output("--output", output)
     cells, problems = load_rows(folder)
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)

@@ -62,9 +62,10 @@ def command(
     file = options.named_file("--output", output)
     if file is not None and save:
         raise UsageError(f"--output {output}: --save writes several files; name a folder")
-    save_to = options.writable_folder("--output", output) if save else None
+    if save:
+        options.refuse_output("--output", output)
     watch = partial(with_progress, name=lambda finding: one_line(finding.path.name, longest=30))
-    survey = survey_folders(folders or [], stated, save_to=save_to, watch=watch)
+    survey = survey_folders(folders or [], stated, save_to=output if save else None, watch=watch)
     options.say_each(survey.notes)
     if file is not None:
         atomic.write_atomically(file, report.render_survey(survey, file.suffix.lower()))

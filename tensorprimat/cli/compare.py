@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from tensorprimat.cli.options import (
     REPORT_ENDINGS,
     fraction,
     named_file,
+    refuse_output,
     say_each,
     say_files,
     to_file,
@@ -99,6 +101,7 @@ def command(
     from tensorprimat.session.second_process import second_process
 
     stated = facts.statements(typed_facts)
+    refuse_output("--output-dir", output_dir, REPORT_ENDINGS)
     with second_process() as start_call:
         if not no_plot:
             start_call(_load_matplotlib)  # the second process imports it while this one reads results
@@ -188,7 +191,7 @@ def write_each(files: Mapping[str, str | bytes], folder: Path) -> list[str]:
 def folders_here() -> list[Path]:
     """Return the default folders that contain result files. Raises InputError where there is none."""
     found = [folder for folder in _DEFAULT_FOLDERS if any(folder.glob("*.json"))]
-    if not found and not DEFAULT_FOLDER.is_dir():
+    if not found and not os.path.isdir(DEFAULT_FOLDER):
         raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
     return found or [DEFAULT_FOLDER]
 

@@ -42,6 +42,7 @@ def command(
 
     refuse_ranks("a conversion")
     refuse_file("--output", output, "a NeMo checkpoint is a folder")
+    conversion.check_output(output, overwrite=overwrite)
     needed = conversion.needs(model, source)
     download = f"{size(needed.download_bytes)} to download, " if needed.download_bytes else ""
     print(

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.compare import PLACES, documents, folders_here, picture_files, write_each, write_one
-from tensorprimat.cli.options import REPORT_ENDINGS, named_file, say_each, say_files, to_file, writable_folder
+from tensorprimat.cli.options import (
+    REPORT_ENDINGS,
+    named_file,
+    refuse_output,
+    say_each,
+    say_files,
+    to_file,
+    writable_folder,
+)
 from tensorprimat.cli.shared_options import argument, switch, takes, typed_option, with_options
 from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
@@ -68,6 +76,7 @@ def command(
     from tensorprimat.reports.json import render
     from tensorprimat.reports.sections import ENHANCED
 
+    refuse_output("--output-dir", output_dir, REPORT_ENDINGS)
     results = results or folders_here()
     stated = facts.statements(typed)
     chosen = choices(typed, near=results)

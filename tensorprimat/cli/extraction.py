@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.analysis.impossible import impossible
-from tensorprimat.cli.options import named_file
+from tensorprimat.cli.options import named_file, refuse_output
 from tensorprimat.cli.result_file import refuse_several, write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import TensorPrimatError, UsageError
@@ -48,6 +48,9 @@ def extract(
     if format is not None:
         logs.format_named(format)
     chosen = _segment(segment)
+    writes = explain is None and (output is not None or not as_json)
+    if writes:
+        refuse_output("--output", output or DEFAULT_FOLDER)
     paths = expand(named)
     check_sides(stated, [words_of_file(Path(path)) for path in paths])
     if follow:
@@ -73,7 +76,7 @@ def extract(
         return 2 if failed or not results else 0
     for extracted in results:
         _say_summary(extracted)
-    if output is not None or not as_json:
+    if writes:
         _write_all(results, output or DEFAULT_FOLDER, quiet=as_json)
     if as_json:
         documents = [store.to_json(extracted.result) for extracted in results]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tensorprimat.cli import known_values as known
-from tensorprimat.cli.options import named_file, refuse_file, say_each, say_files, writable_folder
+from tensorprimat.cli.options import named_file, refuse_file, refuse_output, say_each, say_files, writable_folder
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
@@ -60,6 +60,7 @@ def command(
     file = named_file("--output-dir", output_dir, (".csv", *_PICTURES))
     if file is None:
         refuse_file("--output-dir", output_dir, "name a .csv, .png or .svg file, or a folder")
+        refuse_output("--output-dir", output_dir)
     loaded, problems = results_of(results or [DEFAULT_FOLDER], model=model)
     say_each(problems)
     all_series, _ = metric_history(loaded, metric=metric)

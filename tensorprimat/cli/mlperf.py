@@ -92,9 +92,10 @@ def command(
         raise UsageError(f"--plot belongs to compare, not to {action}")
     from tensorprimat.analysis.mlperf_choice import EntryChoice, choose_entries
     from tensorprimat.analysis.ratios import checked_confidence
-    from tensorprimat.cli.options import fraction
+    from tensorprimat.cli.options import fraction, refuse_unwritable
     from tensorprimat.core import mlperf_library
 
+    refuse_unwritable(plot=plot)
     level = checked_confidence(fraction("--confidence", confidence))
     found = mlperf_library.load(library)
     choice = EntryChoice(round=round, benchmark=benchmark, gpu=gpu, num_gpus=gpus, submitter=submitter)
@@ -168,6 +169,7 @@ def _write(plot: Path, picture: bytes) -> None:
 
 def _import(names: list[str], round: str | None, output: Path | None) -> int:
     from tensorprimat.cli.live import with_progress
+    from tensorprimat.cli.options import refuse_unwritable
     from tensorprimat.core import mlperf_library
     from tensorprimat.core.atomic import write_atomically
     from tensorprimat.logs.mlperf import round as mlperf_round
@@ -182,6 +184,7 @@ def _import(names: list[str], round: str | None, output: Path | None) -> int:
         name = mlperf_round.round_name(round)
     except ValueError as error:
         raise UsageError(f"--round {round}: {error}") from None
+    refuse_unwritable(output=output)
     found = mlperf_round.find_round_entries(Path(names[0]), name)
     if not found.pairs:
         raise InputError("no result of a language-model benchmark in it", path=names[0])

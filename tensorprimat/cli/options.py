@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import shutil
 import signal
 import sys
@@ -36,11 +35,11 @@ def fraction(flag: str, text: str) -> TypedNumber:
     return TypedNumber(value / 100 if is_percent else value, text.strip())
 
 
-def refuse_folders(**files: Path | None) -> None:
-    """Raise UsageError naming the flag where a file to be written is a folder."""
+def refuse_unwritable(**files: Path | None) -> None:
+    """Raise UsageError naming the flag where a file cannot be written, such as a folder. Writes nothing."""
     for flag, path in files.items():
-        if path is not None and os.path.isdir(path):
-            raise UsageError(f"--{flag.replace('_', '-')} {path}: a folder; name a file in it")
+        if path is not None and (why := atomic.refused_file(path)):
+            raise UsageError(f"--{flag.replace('_', '-')} {path}: {why}; choose another name")
 
 
 def writable_folder(flag: str, folder: Path) -> Path:
@@ -78,12 +77,18 @@ def named_file(flag: str, path: Path, endings: Sequence[str] = FILE_ENDINGS) -> 
     """
     if path.suffix.lower() not in endings:
         return None
-    if os.path.isdir(path):
-        raise UsageError(f"{flag} {path}: is a folder")
-    writable_folder(flag, path.parent)
-    if why := atomic.impossible(path):
+    if why := atomic.refused_file(path):
         raise UsageError(f"{flag} {path}: {why}; choose another name")
     return path
+
+
+def refuse_output(flag: str, path: Path, endings: Sequence[str] = FILE_ENDINGS) -> None:
+    """Raise UsageError naming the flag where the file or folder cannot be written. Writes nothing, makes no folder.
+
+    A command calls it before its work, which may take minutes.
+    """
+    if named_file(flag, path, endings) is None and (why := atomic.refused_folder(path)):
+        raise UsageError(f"{flag} {path}: {why}; choose another folder")
 
 
 def say_each(sentences: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli import micro_options as options
-from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c
+from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c, refuse_output
 from tensorprimat.cli.shared_options import switch, takes
 from tensorprimat.core.quantities import rough_time
 from tensorprimat.core.regular import resolved
@@ -85,6 +85,7 @@ def command(
         passes.check_cell(spec, machine)
     if not dry_run:
         passes.check_cell_packages()
+    refuse_output("--output", output)
     estimates = _estimates(specs, output, may_run=is_cpu or dry_run or in_process)
     if dry_run:
         options.print_table(estimates_table(specs, estimates, machine.gpu_info.total_memory_gb))

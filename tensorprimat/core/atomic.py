@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
 from tensorprimat.core import processes
 
+NO_PERMISSION = "no permission to write"
+LONGEST_STEM_BYTES = 100  # of a temporary file's name: the whole name may have 255 bytes
 WRITTEN_AT_ONCE_BYTES = 2**20  # one write of 20 MB took up to ten times as long as 20 of 1 MB (Linux 6.18, ext4)
 
 
@@ -20,19 +23,24 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], No
     content: the file's content, or a function that writes it where it is too large for memory. A device or a pipe
     (/dev/null) is written to as it is: renaming would put a file in its place.
     """
-    if path.exists() and not path.is_file():
-        with path.open("wb") as device:
-            _fill(device, content)
+    if os.path.exists(path) and not os.path.isfile(path):
+        try:
+            with path.open("wb") as device:
+                _fill(device, content)
+        except OSError as error:
+            error.filename = str(path)  # a device that is full does not say its name
+            raise
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     processes.sweep_once(path.parent)
-    temporary = path.parent / f".{path.name[:100]}.{processes.PREFIX}{processes.owner()}-{os.urandom(4).hex()}.tmp"
+    stem = os.fsencode(path.name)[:LONGEST_STEM_BYTES].decode(errors="ignore")
+    temporary = path.parent / f".{stem}.{processes.PREFIX}{processes.owner()}-{os.urandom(4).hex()}.tmp"
     try:
         with _nameless(path.parent) or temporary.open("xb") as file:
             _fill(file, content)
             file.flush()
             os.fsync(file.fileno())
-            if not temporary.exists():
+            if not os.path.exists(temporary):
                 _give_name(file, temporary)
         os.replace(temporary, path)
     except BaseException as error:  # Ctrl-C too: no half-written file stays behind, and the error goes on
@@ -42,24 +50,63 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], No
         raise
 
 
-def impossible(path: Path) -> str | None:
-    """Return the reason why nothing can have this path, such as a name that is too long; None if something could."""
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-    return None
-
-
 def unwritable(folder: Path) -> str | None:
     """Return the reason why nothing can be written in a folder, or None; create the folder if it does not exist."""
+    if why := refused_folder(folder):
+        return why
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         return error.strerror or str(error)
-    return None if os.access(folder, os.W_OK | os.X_OK) else "no permission to write"
+    return None
+
+
+def refused_folder(folder: Path) -> str | None:
+    """Return the reason why no file can be written in a folder, or None; the folder need not exist, and none is made.
+
+    The reason is a phrase without its subject, unless the obstacle is a folder above this one.
+    """
+    return _obstacle(folder, (folder, *folder.parents))
+
+
+def refused_file(path: Path) -> str | None:
+    """Return the reason why no file can be written at a path, or None; writes nothing, as `refused_folder`."""
+    if os.path.isdir(path):
+        return "a folder, not a file"
+    if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe is written to as it is
+        return None if os.access(path, os.W_OK) else NO_PERMISSION
+    return _obstacle(path, path.parents)
+
+
+def _obstacle(path: Path, places: Sequence[Path]) -> str | None:
+    """Return the reason why the first of the places that exists takes nothing, or has no room for such names.
+
+    places: folders in which the path lies or will lie, the innermost first.
+    """
+    existing = next(place for place in (*places, Path()) if os.path.lexists(place))
+    subject = "" if existing == path else f"{existing} is "
+    if not os.path.isdir(existing):
+        leads_nowhere = os.path.islink(existing) and not os.path.exists(existing)
+        return subject + ("a link that leads nowhere" if leads_nowhere else "a file, not a folder")
+    inside = path.relative_to(existing)
+    if existing == Path() and inside.parts[:1] == ("~",):
+        return "the shell did not replace ~ by the home folder (write $HOME)"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(path)  # a path that is too long as a whole
+        for name in inside.parts:
+            with contextlib.suppress(FileNotFoundError):
+                os.lstat(existing / name)
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except PermissionError:
+        place = "this folder" if existing == Path() else existing
+        return f"{NO_PERMISSION} in {place}" if subject else NO_PERMISSION
+    except OSError as error:
+        return f"cannot be written ({error.strerror or error})"
+    except ValueError as error:  # a null character in the name
+        return f"cannot be written ({error})"
+    return None
 
 
 def _fill(file: IO[bytes], content: str | bytes | Callable[[IO[bytes]], None]) -> None:

@@ -39,6 +39,19 @@ def one_line(text: object, *, longest: int = LONGEST_TEXT) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
+def is_utf8(name: object) -> bool:
+    """Return True if the name of a file can be written to JSON: a name may be any bytes, JSON is UTF-8.
+
+    >>> is_utf8("größe"), is_utf8(b"a\\xff".decode(errors="surrogateescape"))
+    (True, False)
+    """
+    try:
+        str(name).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def middle_cut(text: str, longest: int) -> str:
     """Return a text of at most so many characters: names that differ at one end still differ.
 

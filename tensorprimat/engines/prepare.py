@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensorprimat.core import atomic, catalogue, models, regular, training_memory
+from tensorprimat.core import atomic, catalogue, models, training_memory
 from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
@@ -18,6 +16,7 @@ from tensorprimat.core.memory_estimate import MemoryEstimate
 from tensorprimat.core.quantities import alternatives, counted, shortened_list, size
 from tensorprimat.core.result import VENDORS
 from tensorprimat.core.result_names import DEFAULT_PRESET
+from tensorprimat.core.safe_text import is_utf8
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import methodology
@@ -470,13 +469,8 @@ def describe_memory(needed: MemoryEstimate) -> str:
 
 def check_folder(folder: Path) -> None:
     """Raise UsageError where results could not be written; does not create the folder."""
-    if why := atomic.impossible(folder):
+    why = atomic.refused_folder(folder)
+    if why is None and not is_utf8(folder):
+        why = "the name is not UTF-8, as the files that describe a run are"
+    if why:
         raise UsageError(f"--output {folder}: {why}; choose another folder")
-    existing = next(parent for parent in (folder, *regular.resolved(folder).parents) if os.path.lexists(parent))
-    if not existing.is_dir():
-        raise UsageError(f"--output {folder}: {existing} is a file, not a folder")
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise UsageError(f"--output {folder}: cannot be written ({error.strerror}); choose another folder") from error

@@ -19,6 +19,7 @@ from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.quantities import counted
+from tensorprimat.core.safe_text import is_utf8
 from tensorprimat.engines import clock as clocks
 from tensorprimat.engines import failures
 from tensorprimat.machine.platform import Machine, detect_platform
@@ -41,6 +42,8 @@ def check_cell_packages() -> None:
 def check_cell(spec: CellSpec, machine: Machine) -> None:
     """Raise UsageError naming the flag where the cell cannot run here."""
     spec.check()
+    if not is_utf8(spec.data):
+        raise UsageError(f"--data {spec.data}: the name is not UTF-8, as the files of results are; rename the file")
     on_gpu = spec.device.startswith("cuda")
     if not on_gpu and spec.device != "cpu":
         raise UsageError(f"--device {spec.device}: must be cpu, cuda or cuda:N (cuda is also ROCm's name)")

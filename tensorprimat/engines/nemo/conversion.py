@@ -14,7 +14,7 @@ from tensorprimat.core import models, regular
 from tensorprimat.core.errors import InputError, MissingFileError, RunError, UsageError
 from tensorprimat.core.quantities import size
 from tensorprimat.core.units import GB
-from tensorprimat.engines import failures
+from tensorprimat.engines import failures, prepare
 from tensorprimat.engines.nemo import engine as nemo
 from tensorprimat.machine.host_memory import available_bytes
 
@@ -71,7 +71,7 @@ def needs(model: str, source: str) -> Needs:
 
 
 def _check_model_type(config: Path, model: str) -> None:
-    if not config.exists():
+    if not os.path.exists(config):
         raise MissingFileError("no such file", path=config, remedy="give a Hugging Face checkpoint")
     try:
         model_type = json.loads(regular.text_of_file(config, most_bytes=LARGEST_CONFIG_BYTES)).get("model_type")
@@ -104,9 +104,24 @@ def check_room(needed: Needs, output: Path) -> list[str]:
     return warnings
 
 
+def check_output(output: Path, *, overwrite: bool) -> None:
+    """Raise UsageError where the checkpoint could not get its name: before hours of work, instead of after them."""
+    prepare.check_folder(output)
+    prepare.check_folder(_partial(output))
+    if os.path.islink(output):
+        raise UsageError(f"--output {output}: a link, which a checkpoint cannot replace; name its target")
+    if os.path.exists(output) and not overwrite:
+        raise UsageError(f"--output {output}: exists; give --overwrite or another folder")
+
+
+def _partial(output: Path) -> Path:
+    """Return the folder next to the output in which the conversion writes."""
+    return output.with_name(f".{output.name}.partial")
+
+
 def _free_bytes(path: Path) -> int:
     """Return the free bytes of the disk that holds a path, or would hold it if the path does not exist yet."""
-    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if os.path.exists(folder))
     return shutil.disk_usage(existing).free
 
 
@@ -124,19 +139,18 @@ def convert_checkpoint(model: str, source: str, output: Path, *, overwrite: bool
             "Transformer Engine is not installed, and NeMo's importers support only its layers; "
             "convert in NVIDIA's image"
         )
-    if output.exists() and not overwrite:
-        raise UsageError(f"--output {output}: exists; give --overwrite or another folder")
+    check_output(output, overwrite=overwrite)
     llm = importlib.import_module("nemo.collections.llm")
     broken_weights = importlib.import_module("safetensors").SafetensorError
     nemo_model, nemo_config, _ = KINDS[model]
-    partial = output.with_name(f".{output.name}.partial")
+    partial = _partial(output)
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     where = source if source.startswith(HUB) else f"{HUB}{Path(source).absolute()}"
     try:
         target = getattr(llm, nemo_model)(getattr(llm, nemo_config)())
         llm.import_ckpt(model=target, source=where, output_path=partial)
-        if output.exists():
+        if os.path.exists(output):
             shutil.rmtree(output)
         partial.rename(output)
     except (*_ENDINGS, broken_weights) as error:
