@@ -385,6 +385,15 @@ def test_no_path_is_resolved_by_a_method_that_fails_on_links_in_a_circle(path):
     assert not [call for call in methods if call.attr == "expanduser" and ast.unparse(call.value) != "os.path"]
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_path_is_asked_by_a_method_that_fails_on_names_that_are_too_long(path):
+    """Path.is_file and the like raise OSError for such a name or a closed folder; the functions of os.path do not."""
+    calls = [node for node in nodes(path.read_text()) if isinstance(node, ast.Call)]
+    alone = [call.func for call in calls if not call.args and not call.keywords]
+    methods = [call.attr for call in alone if isinstance(call, ast.Attribute)]
+    assert not {"is_file", "is_dir", "exists", "is_symlink"}.intersection(methods)
+
+
 TEXTS = ("formula", "own_formula", "put_in", "rests_on")
 """Fields with a formula in symbols or in numbers, or with a phrase on an interval."""
 LOOKS_INTO = ("startswith", "endswith", "partition", "rpartition", "split", "removeprefix", "removesuffix", "find")

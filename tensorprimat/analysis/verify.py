@@ -60,12 +60,18 @@ def verify(folder: Path, *, logs: Sequence[Path] = ()) -> list[Finding]:
     logs: further folders for logs of the results, found by name or hash. Raises InputError for one that is no folder.
     """
     for one in (folder, *logs):
-        if not os.path.isdir(one):
-            raise InputError("a file, not a folder" if os.path.exists(one) else "no such folder", path=one)
-    files = _files(folder)
+        if why := regular.refused_listing(one):
+            raise InputError(why, path=one)
+    findings: list[Finding] = []
+
+    def unread(error: OSError) -> None:
+        findings.append(
+            Finding(path=Path(error.filename), state="differs", says=f"cannot be read: {error.strerror or error}")
+        )
+
+    files = _files(folder, unread)
     places = _logs([*files, *_flat(folder.parent), *_flat(Path()), *(file for log in logs for file in _files(log))],
                    has_folders=bool(logs))  # fmt: skip
-    findings: list[Finding] = []
     named: set[Path] = set()
     for path in files:
         if path.suffix == ".json":
@@ -75,9 +81,12 @@ def verify(folder: Path, *, logs: Sequence[Path] = ()) -> list[Finding]:
     return [*findings, *_latest(folder, files)]
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return all files below a folder in the order of their names; links to folders are not followed."""
-    return sorted(Path(root, name) for root, _, names in os.walk(folder) for name in names)
+def _files(folder: Path, unread: Callable[[OSError], None] | None = None) -> list[Path]:
+    """Return all files below a folder in the order of their names; links to folders are not followed.
+
+    unread: called with the error of a folder that cannot be read.
+    """
+    return sorted(Path(root, name) for root, _, names in os.walk(folder, onerror=unread) for name in names)
 
 
 def _flat(folder: Path) -> list[Path]:
@@ -268,7 +277,7 @@ def _auxiliary_file(path: Path, named: set[Path]) -> Iterator[Finding]:
 def _latest(folder: Path, files: Sequence[Path]) -> Iterator[Finding]:
     """Report the latest results of this folder that have no copy in history/."""
     history = folder / store.HISTORY
-    if not history.is_dir():
+    if not os.path.isdir(history):
         return
     copies: dict[int, list[Path]] = {}
     for path in files:

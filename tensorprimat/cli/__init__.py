@@ -70,7 +70,11 @@ Options:
 """
 
 REPORT_TO = "the issues of the TensorPrimat repository"
+LONGEST_ERROR = 10_000  # characters: a path may have 4,096
 RARELY = 200_000  # new objects between two searches for cycles; at 700, the imports alone make Python search for 20 ms
+_PATH = re.compile(r"(?:^|[]|])(?:DIR|FILE|PATH|LOG|SOURCE|RESULT)\b")
+"""Placeholders of paths in --help; the one in brackets of [LOG=]MODEL names a log as its summary does."""
+_OPTION = re.compile(r"(-+)([^-=][^=]*)(=?)(.*)", re.DOTALL)
 _NUMBERS = re.compile(r"valid (integer|number|float)")
 _INTERRUPTED = 130  # typer's exit code for Ctrl-C; older versions let the exception through
 
@@ -108,7 +112,7 @@ def _without_output(program: str, error: OSError) -> None:
     except OSError:
         harmless.abandon(sys.stdout)
     if not isinstance(error, BrokenPipeError):  # the reader of our output has closed it (head, less)
-        print(f"{program}: {of_file_system(error)}", file=sys.stderr)
+        print(f"{program}: {one_line(of_file_system(error), longest=LONGEST_ERROR)}", file=sys.stderr)
 
 
 def _flush_talk() -> None:
@@ -209,6 +213,28 @@ def _without_types(parser: Any) -> Any:
     return parser
 
 
+def _without_a_path(command: Any, arguments: Sequence[str], normalise: Callable[[str], str]) -> str | None:
+    """Return the option or argument that takes a path and has an empty value, or None.
+
+    Path("") is the current folder: a command whose path is an unset variable of the shell would read it or write there.
+    """
+    options = {flag: option for option in command.params for flag in option.opts if option.param_type_name == "option"}
+    awaited: Any = None  # the option whose value the next word is
+    for word in arguments:
+        holder, awaited, value = awaited, None, word
+        if holder is None and (typed := _OPTION.match(word)):
+            dashes, name, equals, value = typed.groups()
+            holder = options.get(f"{dashes}{normalise(name)}")
+            if holder is None:
+                return None  # the parser refuses an unknown option
+            if not equals:
+                awaited = None if getattr(holder, "is_flag", False) else holder
+                continue
+        if value == "" and (holder is None or _PATH.search(holder.metavar or "")):
+            return "an argument" if holder is None else str(holder.opts[0])
+    return None
+
+
 def _complaint(error: Any, arguments: Sequence[str]) -> str:
     """Return the line for an error of the parser; a value that is no number is named as it was typed."""
     message = str(error.format_message()).rstrip(".")
@@ -234,7 +260,7 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
     parse_errors: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     command = importlib.import_module(f"tensorprimat.cli.{name}").command
-    settings = {
+    settings: dict[str, Any] = {
         "help_option_names": ["-h", "--help"],
         "default_map": dict(defaults),
         "token_normalize_func": _options_of(command, name),
@@ -244,6 +270,9 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
     if both := _contradiction(parser, arguments):
         print(f"{program}: {both[0]} and {both[1]} contradict each other; leave one out", file=sys.stderr)
         return 2
+    if empty := _without_a_path(parser, arguments, settings["token_normalize_func"]):
+        print(f"{program}: {empty}: the path is empty; name one (is a variable of the shell unset?)", file=sys.stderr)
+        return 2
     try:
         outcome = parser(args=arguments, prog_name=program, standalone_mode=False)
         if outcome == _INTERRUPTED:
@@ -252,7 +281,7 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
         print(f"{program}: {_complaint(error, arguments)}", file=sys.stderr)
         return 2
     except TensorPrimatError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{program}: {one_line(error, longest=LONGEST_ERROR)}", file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         print(f"{program}: interrupted; finished work is kept", file=sys.stderr)

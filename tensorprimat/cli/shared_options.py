@@ -12,6 +12,9 @@ from tensorprimat.cli.known_values import Completion, Values, offer
 
 Command = TypeVar("Command", bound=Callable[..., int])
 
+READABLE = False
+"""The parser lets a file without read permission pass, because a command reads the other files that are named."""
+
 
 def _completed(offers: Values | None, listed: bool = False) -> Completion | None:
     """Return the completion of a value; None for one that the shell completes as the name of a file."""
@@ -23,7 +26,9 @@ def takes(metavar: str, text: str, *flags: str, offers: Values | None = None, li
 
     offers: returns the values that the shell completes; listed: the option takes several with commas between them.
     """
-    return typer.Option(*flags, metavar=metavar, help=text, autocompletion=_completed(offers, listed), **more)
+    return typer.Option(
+        *flags, metavar=metavar, help=text, autocompletion=_completed(offers, listed), readable=READABLE, **more
+    )
 
 
 def switch(flag: str, text: str, **more: Any) -> Any:
@@ -33,7 +38,7 @@ def switch(flag: str, text: str, **more: Any) -> Any:
 
 def argument(metavar: str, text: str, *, offers: Values | None = None, **more: Any) -> Any:
     """Return an argument, for Annotated. offers: as in `takes`."""
-    return typer.Argument(metavar=metavar, help=text, autocompletion=_completed(offers), **more)
+    return typer.Argument(metavar=metavar, help=text, autocompletion=_completed(offers), readable=READABLE, **more)
 
 
 def typed_option(
@@ -50,7 +55,8 @@ def typed_option(
 ) -> inspect.Parameter:
     """Return an option of a type for `with_options`, the rest as in `takes`."""
     completion = _completed(offers, listed)
-    made = typer.Option(*([flag] if flag else []), metavar=metavar, help=text, autocompletion=completion, **more)
+    flags = [flag] if flag else []
+    made = typer.Option(*flags, metavar=metavar, help=text, autocompletion=completion, readable=READABLE, **more)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
 
 

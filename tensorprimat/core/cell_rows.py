@@ -35,12 +35,13 @@ def load_rows(folder: Path) -> tuple[list[MicroRow], list[str]]:
     A JSON file counts as a cell, or several in a list, if it has `model_size` and `mean_time_ms`. Raises InputError
     where there is none, and for more than LARGEST_FOLDER_BYTES or MOST_ROWS of them.
     """
-    if not os.path.exists(folder):
-        raise InputError("no such folder", path=folder)
+    is_file = os.path.exists(folder) and not os.path.isdir(folder)
+    if not is_file and (why := regular.refused_listing(folder)):
+        raise InputError(why, path=folder)
     size = 0
     rows: list[MicroRow] = []
     problems: list[str] = []
-    for path in sorted(folder.glob("*.json")) if os.path.isdir(folder) else [folder]:
+    for path in [folder] if is_file else sorted(folder.glob("*.json")):
         try:
             content = regular.content(path, most_bytes=LARGEST_CELL_BYTES)
             document = parsed(content, path)

@@ -6,6 +6,7 @@ SI inside (FLOP/s, bytes/s, seconds). "best" is the fastest of several intervals
 from __future__ import annotations
 
 import json
+import os
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -269,7 +270,8 @@ def kept(folders: Iterable[Path]) -> list[Preflight]:
     """
     found = []
     for folder in folders:
-        for path in [*folder.glob("preflight_*.json"), *(folder / PREFLIGHT_FOLDER).glob("preflight_*.json")]:
+        places = [place for place in (folder, folder / PREFLIGHT_FOLDER) if os.path.isdir(place)]
+        for path in [path for place in places for path in place.glob("preflight_*.json")]:
             try:
                 found.append(load(path))
             except InputError:  # no figure needs a preflight, so a broken one is ignored

@@ -81,6 +81,21 @@ def file_state(path: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def refused_listing(path: Path) -> str | None:
+    """Return the reason why a path is no folder whose files can be listed; None for a folder."""
+    try:
+        os.scandir(path).close()
+    except (FileNotFoundError, NotADirectoryError):
+        if os.path.exists(path):
+            return "a file, not a folder"
+        return "a link that leads nowhere" if os.path.islink(path) else "no such folder"
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    except ValueError as error:  # a null character in the name
+        return f"cannot be read: {error}"
+    return None
+
+
 def open_regular(path: Path) -> IO[bytes]:
     """Open a regular file for reading. Raises InputError for everything else, without waiting."""
     try:

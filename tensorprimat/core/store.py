@@ -156,7 +156,7 @@ def _candidates(planned: Result, folder: Path, *, default_engine: str | None) ->
 
 def _held(path: Path) -> Result | None:
     """Return the result that a file contains, or None where there is none or nothing that can be read."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None
     try:
         return load(path)
@@ -173,7 +173,7 @@ def _supersedes(result: Result, held: Result, path: Path, written: Collection[Pa
 
 def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
     """Copy a latest file that history does not contain (put there by hand, or by an older version) into history."""
-    if not latest.is_file():
+    if not os.path.isfile(latest):
         return
     content = latest.read_bytes()
     for known in history.glob(f"{latest.stem}_*.json"):
@@ -181,7 +181,7 @@ def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
             return
     kept = history / f"{latest.stem}_before_{stamp}.json"
     name = _series_named(latest)
-    if name is not None and (latest.parent / name).is_file() and not (history / name).exists():
+    if name is not None and os.path.isfile(latest.parent / name) and not os.path.exists(history / name):
         atomic.write_atomically(
             history / name, regular.content(latest.parent / name, most_bytes=series.LARGEST_SERIES_BYTES)
         )
@@ -367,6 +367,10 @@ def _outcome(file: Path) -> ReadOutcome:
         return error
 
 
+def _holds_json(folder: Path) -> bool:
+    return os.path.isdir(folder) and any(folder.glob("*.json"))
+
+
 def load_all(paths: Iterable[Path], *, read: Read = load_each, strict: bool = False) -> tuple[list[Loaded], list[str]]:
     """Load the results of files and folders, in this order, files of a folder by name.
 
@@ -385,6 +389,8 @@ def load_all(paths: Iterable[Path], *, read: Read = load_each, strict: bool = Fa
                 broken.append(error)
                 problems.append(f"left out: {error}")
             continue
+        if why := regular.refused_listing(path):
+            raise InputError(why, path=path)
         files = sorted(path.glob("*.json"))
         outcomes = list(zip(files, read(files), strict=True))
         found = [Loaded(path=file, result=outcome) for file, outcome in outcomes if isinstance(outcome, Result)]
@@ -393,7 +399,7 @@ def load_all(paths: Iterable[Path], *, read: Read = load_each, strict: bool = Fa
         if not found:
             raise InputError(
                 "no benchmark results in this folder" + (f" ({problems[0]})" if problems else ""), path=path,
-                remedy=f"earlier ones are in {path / HISTORY}" if any((path / HISTORY).glob("*.json"))
+                remedy=f"earlier ones are in {path / HISTORY}" if _holds_json(path / HISTORY)
                 else "run ./benchmark.py or extract_primus_metrics.py first",
             )  # fmt: skip
     if broken and (strict or len(loaded) < 2):

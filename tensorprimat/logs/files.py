@@ -57,6 +57,8 @@ def status(path: Path) -> os.stat_result:
         raise InputError(f"cannot be read: {reason}", path=path) from error
     if not (stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode)):
         raise InputError("is a pipe or a device, not a file", path=path, remedy=f"pipe it in: cat {path} | … -")
+    if stat.S_ISDIR(known.st_mode) and (why := regular.refused_listing(path)):
+        raise InputError(why, path=path)
     return known
 
 

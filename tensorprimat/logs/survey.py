@@ -72,7 +72,7 @@ def _of_folder(folder: Path, root: Path, entered: set[tuple[int, int]]) -> Itera
         return
     entered.add((status.st_dev, status.st_ino))
     inside = [folder / name for name in names_inside if not name.startswith(".")]
-    folders = [path for path in inside if path.is_dir()]
+    folders = [path for path in inside if os.path.isdir(path)]
     yield from _of_files([path for path in inside if path not in set(folders)], root)
     for path in folders:
         if path.name not in PASSED_OVER:
@@ -108,7 +108,7 @@ def _unreadable(path: Path) -> str | None:
             torn = file.read(len(excel.ZIP_MAGIC)) == excel.ZIP_MAGIC and not zipfile.is_zipfile(file)
         return "a damaged workbook or zip archive" if torn else None
     except OSError as error:
-        return "a broken link" if path.is_symlink() else error.strerror or str(error)
+        return "a broken link" if os.path.islink(path) else error.strerror or str(error)
 
 
 def _is_other_data(path: Path) -> bool:

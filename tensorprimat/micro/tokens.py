@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,8 @@ def open_tokens(path: Path, *, vocabulary_size: int, least: int) -> NDArray[np.u
 
     least: number of tokens that it must have. Raises InputError with the reason where the file cannot be used.
     """
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # a pipe would wait for a writer
+        raise InputError("is a pipe or a device, not a token file", path=path, remedy="give another --data")
     try:
         tokens = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:

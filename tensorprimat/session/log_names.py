@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprimat import logs
+from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.logs.text import Log
 
@@ -19,7 +20,7 @@ def expand(named: Sequence[str]) -> list[str]:
     paths: list[str] = []
     for name in named:
         path = Path(name)
-        if os.path.isdir(name):
+        if regular.refused_listing(path) is None:
             found = log_files_of(path)
         elif any(sign in name for sign in "*?[") and not os.path.exists(name):
             found = sorted(glob.glob(name, recursive=True))
@@ -32,7 +33,7 @@ def expand(named: Sequence[str]) -> list[str]:
 
 
 def _empty_folder(folder: Path) -> InputError:
-    inside = sorted(one.name for one in folder.iterdir() if one.is_dir())
+    inside = sorted(one.name for one in folder.iterdir() if os.path.isdir(one))
     if not inside:
         return InputError("holds no file", path=folder)
     named = ", ".join(inside[:3]) + (" …" if len(inside) > 3 else "")
@@ -45,4 +46,4 @@ def log_files_of(folder: Path) -> list[str]:
     """Return the paths to read in a folder: the folder itself if it is one log (TensorBoard), else its files."""
     if logs.detect_format(Log(folder)) is not None:
         return [str(folder)]
-    return sorted(str(inside) for inside in folder.iterdir() if inside.is_file())
+    return sorted(str(inside) for inside in folder.iterdir() if os.path.isfile(inside))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensorprimat import logs
-from tensorprimat.core import store
+from tensorprimat.core import regular, store
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
 from tensorprimat.core.result import Result
@@ -173,6 +173,8 @@ def _holds_result(path: Path) -> bool:
 
 def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded], list[str]]:
     """Return the results of a folder; without any, those of its logs, else those of its subfolders."""
+    if why := regular.refused_listing(folder):
+        raise InputError(why, path=folder)
     try:
         return store.load_all([folder], read=read)
     except InputError as refusal:
@@ -202,7 +204,7 @@ def _of_subfolders(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Lo
     inside = [
         path
         for path in sorted(folder.iterdir())
-        if path.is_dir() and not path.name.startswith(".") and path.name != store.HISTORY
+        if os.path.isdir(path) and not path.name.startswith(".") and path.name != store.HISTORY
     ]
     if not inside:
         return [], []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tensorprimat.core import identity, store
+from tensorprimat.core import identity, regular, store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.moments import seconds_since_1970
 from tensorprimat.core.quantities import listed
@@ -54,10 +54,10 @@ def survey_folders(
 def _places(folders: Sequence[Path]) -> list[Path]:
     for folder in folders:
         if not os.path.exists(folder):
-            raise InputError("no such folder", path=folder)
+            raise InputError(regular.refused_listing(folder) or "no such folder", path=folder)
     if folders:
         return list(folders)
-    known = [Path(name) for name in survey.DEFAULT_FOLDERS if Path(name).is_dir()]
+    known = [Path(name) for name in survey.DEFAULT_FOLDERS if os.path.isdir(name)]
     if not known:
         raise UsageError(f"none of {', '.join(survey.DEFAULT_FOLDERS)} is here; name the folders to search")
     return known

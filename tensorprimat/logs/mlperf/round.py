@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import catalogue, mlperf_rules, settings
+from tensorprimat.core import catalogue, mlperf_rules, regular, settings
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
 from tensorprimat.core.quantities import counted
@@ -62,14 +62,14 @@ def round_name(text: str) -> str:
 
 def find_round_entries(root: Path, round: str) -> Found:
     """Return the entries of a round's folder. Raises InputError for a folder that is not a round."""
-    if not os.path.isdir(root):
-        raise InputError("a file, not the folder of a round" if os.path.exists(root) else "no such folder", path=root)
+    if why := regular.refused_listing(root):
+        raise InputError(why, path=root, remedy="name the folder of a round")
     known = {row.name for row in mlperf_rules.benchmarks()}
     pairs, not_read, empty, results = [], Counter[str](), [], 0
     for folder in sorted(root.glob("*/results/*/*")):
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             continue
-        files = sorted((path for path in folder.glob("result_*.txt") if path.is_file()), key=_order)
+        files = sorted((path for path in folder.glob("result_*.txt") if os.path.isfile(path)), key=_order)
         results += len(files)
         if folder.name not in known:
             if files:
@@ -169,7 +169,7 @@ def _system(pair: SystemBenchmark, notes: list[str]) -> dict[str, Any]:
 
 def _scaling_factor(pair: SystemBenchmark, notes: list[str]) -> float | None:
     path = pair.folder / "scaling.json"
-    if not path.exists():
+    if not os.path.exists(path):
         return 1.0
     stated = json_object(path)
     factor = stated.get("scaling_factor") if isinstance(stated, dict) else None
