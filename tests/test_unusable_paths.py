@@ -155,9 +155,13 @@ def within(seconds: int) -> Iterator[None]:
 
 
 def main_without_rights(words: list[str]) -> int:
-    """Run a command in a thread without root's rights to read and write everything, which a thread has for itself."""
+    """Run a command in a thread without root's rights to read and write everything, which a thread has for itself.
+
+    The thread has one core, so that the command forks no process: a fork of a process with other threads may never end.
+    """
 
     def limited() -> int:
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
         if os.geteuid() == 0:
             header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()  # version 3, this thread
             libc = ctypes.CDLL(None)
