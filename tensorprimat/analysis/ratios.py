@@ -239,7 +239,7 @@ def _without_interval(pair: GroupPair) -> str:
     """Return why a ratio has no interval: too few runs, or a run without the figure."""
     lacking = [group.label for group in pair.groups if run_figures(group, pair.metric or PRIMARY) is None]
     if lacking:
-        return f"not every run of {' and '.join(lacking)} has this figure"
+        return f"not every run of {listed(lacking)} has this figure"
     return "each side needs at least 2 runs, or an assumed variation (--assume-run-cv)"
 
 

@@ -64,7 +64,8 @@ def unwritable(folder: Path) -> str | None:
 def refused_folder(folder: Path) -> str | None:
     """Return the reason why no file can be written in a folder, or None; the folder need not exist, and none is made.
 
-    The reason is a phrase without its subject, unless the obstacle is a folder above this one.
+    The reason is a phrase without its subject, unless the obstacle is a folder above this one. Raises FileNotFoundError
+    for a relative path in a working folder that was deleted.
     """
     return _obstacle(folder, (folder, *folder.parents))
 
@@ -99,6 +100,8 @@ def _obstacle(path: Path, places: Sequence[Path]) -> str | None:
                 os.lstat(existing / name)
         with tempfile.TemporaryFile(dir=existing):
             pass
+    except FileNotFoundError:  # the working folder was deleted, as `of_file_system` reports
+        raise
     except PermissionError:
         place = "this folder" if existing == Path() else existing
         return f"{NO_PERMISSION} in {place}" if subject else NO_PERMISSION

@@ -214,7 +214,7 @@ def table_row(text: str) -> tuple[str, str] | None:
     if time is None:
         return None
     seconds = 86400 * int(time[1] or 0) + 3600 * int(time[2]) + 60 * int(time[3]) + float(time[4])
-    return rows.RUNTIME, f"{seconds:.10g}"
+    return rows.RUNTIME, str(seconds)
 
 
 def of_text(log: Log) -> Content:
