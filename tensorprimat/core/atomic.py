@@ -100,12 +100,12 @@ def _obstacle(path: Path, places: Sequence[Path]) -> str | None:
                 os.lstat(existing / name)
         with tempfile.TemporaryFile(dir=existing):
             pass
-    except FileNotFoundError:  # the working folder was deleted, as `of_file_system` reports
-        raise
     except PermissionError:
         place = "this folder" if existing == Path() else existing
         return f"{NO_PERMISSION} in {place}" if subject else NO_PERMISSION
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and existing == Path():
+            raise  # the working folder was deleted, as `of_file_system` reports
         return f"cannot be written ({error.strerror or error})"
     except ValueError as error:  # a null character in the name
         return f"cannot be written ({error})"
