@@ -176,7 +176,8 @@ def test_a_job_that_meets_its_time_limit_is_reported(too_long):
 def test_a_preflight_has_a_row_for_each_node_and_fails_below_a_share(tmp_path):
     command = [sys.executable, "-m", "tensorprimat", "preflight", "--quick", "--executor", "slurm", "--nodes", "2"]
     place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True}
-    done = subprocess.run([*command, "--fail-below", "1%"], **place, timeout=180, check=False)
+    busy_too = [*command, "--fail-below", "1%", "--keep-noisy"]  # other tests may run on this machine
+    done = subprocess.run(busy_too, **place, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     nodes = done.stdout.partition("Nodes, slowest first")[2]
     names = {line.split("|")[1].strip() for line in nodes.splitlines() if line.startswith("| ")}
