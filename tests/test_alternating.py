@@ -8,7 +8,7 @@ import pytest
 from plausible import result
 from test_run_command import LAPTOP, engine, folder, run  # noqa: F401  # fixtures
 
-from tensorprimat.core import store
+from tensorprimat.core import quantities, store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.summary import summarise
 from tensorprimat.session.budget import Budget, decide_runs, half_width
@@ -132,6 +132,31 @@ def test_appending_counts_as_another_look(machine):
     assert store.load(machine / "output" / "benchmark_cpu_llama.json").provenance.looks == 2
 
 
+def test_a_target_for_appended_runs_counts_the_earlier_runs_and_the_looks_at_them(machine, capsys):
+    wide = ("--target-ci", "0.01%", "--max-runs", "4")
+    assert run(*QUICK, *wide) == 0
+    kept = machine / "output" / "benchmark_cpu_llama.json"
+    earlier = store.load(kept)
+    assert (len(earlier.runs), earlier.provenance.looks) == (4, 2)
+    capsys.readouterr()
+    assert run(*QUICK, *wide, "--append") == 0
+    shown = capsys.readouterr().out
+    both = store.load(kept)
+    assert (len(both.runs), both.provenance.looks) == (8, 6)
+    printed = [line for line in shown.splitlines() if line.startswith("interval ±")]
+    assert [line.split(" after ")[1].split(",")[0] for line in printed] == [
+        f"{4 + added} runs ({added} of them added)" for added in (1, 2, 3)
+    ]
+    assert f"interval ±{quantities.percent(half_width([both], 6))} after 8 runs (4 of them added)" in shown
+
+
+def test_the_checks_of_an_interval_are_in_both_files_if_a_later_run_fails(machine, engine):  # noqa: F811
+    engine("if nth < 11: write(seconds=0.5 + 0.01 * (nth % 3))\nelse: sys.exit('torch engine: out of data')")
+    assert run(*QUICK, *PRECISIONS, "--target-ci", "0.01%") == 1
+    sides = [store.load(machine / "output" / name / "benchmark_cpu_llama.json") for name in "ab"]
+    assert [(len(side.runs), side.provenance.looks) for side in sides] == [(5, 3), (5, 3)]
+
+
 @pytest.mark.parametrize(
     ("flags", "printed"),
     [
@@ -173,15 +198,40 @@ def test_stopping_when_narrow_keeps_the_coverage():
     for _ in range(60):
         levels = 10 * np.exp(0.01 * random.standard_normal(8))
         for runs in range(3, 9):
-            rows = template.steps.take(template.steps.column("run") < runs)
-            times = np.repeat(levels[:runs], 8)
-            one = summarise(template.model_copy(update={"steps": rows.replace(seconds=times)}))
+            one = pooled_runs(template, levels, runs)
             decision = decide_runs(Budget(runs=1, target=0.015, max_runs=8), [one], runs=runs, began=time.monotonic())
             if decision.done:
                 break
         mean = np.log(levels[:runs] / 10).mean()
         held += abs(mean) < half_width([one], decision.looks)
     assert held >= 53
+
+
+def test_stopping_when_narrow_keeps_the_coverage_over_three_sessions_of_appended_runs():
+    random = np.random.default_rng(7)
+    held, trials, template = 0, 120, result(runs=12, steps=8, warmup=0, noise=0, run_noise=0, losses=False)
+    for _ in range(trials):
+        levels = 10 * np.exp(0.01 * random.standard_normal(12))
+        earlier, total = None, 0
+        for target in (0.03, 0.015, 0.012):
+            for runs in range(1, 5):
+                one = pooled_runs(template, levels, total + runs)
+                decision = decide_runs(
+                    Budget(runs=1, target=target, max_runs=4), [one], runs=runs, began=time.monotonic(), earlier=earlier
+                )
+                if decision.done:
+                    break
+            total += runs
+            earlier = one.changed(provenance=one.provenance.changed(looks=decision.looks))
+        mean = np.log(levels[:total] / 10).mean()
+        held += abs(mean) < half_width([earlier], earlier.provenance.looks)
+    assert held >= 0.95 * trials
+
+
+def pooled_runs(template, levels, runs):
+    rows = template.steps.take(template.steps.column("run") < runs)
+    cut = template.model_copy(update={"steps": rows.replace(seconds=np.repeat(levels[:runs], 8))})
+    return summarise(cut.changed(runs=cut.runs[:runs]))
 
 
 def test_a_target_interval_above_100_percent_is_refused():

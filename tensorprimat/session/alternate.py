@@ -123,9 +123,9 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
         decision = decide_runs(budget, results, runs=number, began=began)
         if decision.sentence:
             observer.say(decision.sentence)
+        for side in sides:
+            _save(side, decision)  # also if runs follow: they may fail, and this look at the interval still counts
         if decision.done:
-            for side in sides:
-                _save(side, decision)
             break
     return outcome
 

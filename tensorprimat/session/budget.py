@@ -1,14 +1,15 @@
 """The number of runs of a benchmark: as planned, or until an interval is narrow enough or a budget is spent.
 
 The interval is checked after every run from the third on. By chance the first runs sometimes agree so well that it is
-narrow too early, so each further check uses a higher confidence level (stats.level_of_look).
+narrow too early, so each further check uses a higher confidence level (stats.level_of_look). With `--append`, the
+interval covers the runs of earlier sessions too, and the looks at those are counted before the checks of this session.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorprimat.analysis import stats
 from tensorprimat.analysis.estimates import log_estimate, positive_figure
@@ -59,7 +60,7 @@ class Decision:
 
     done: bool
     looks: int = 1
-    """Number of checks of the interval so far."""
+    """Number of looks at the runs so far, those of earlier sessions included."""
     sentence: str | None = None
     cut: bool = False
     """True if a limit ended the benchmark before its number of runs or its target was reached."""
@@ -85,16 +86,25 @@ def half_width(results: Sequence[Result], look: int) -> float | None:
     return None if log is None else log.half_width(stats.level_of_look(BUDGET_CONFIDENCE, look))
 
 
-def decide_runs(budget: Budget, results: Sequence[Result], *, runs: int, began: float) -> Decision:
+def decide_runs(
+    budget: Budget, results: Sequence[Result], *, runs: int, began: float, earlier: Result | None = None
+) -> Decision:
     """Return the decision after `runs` runs of each configuration: stop, or start another run.
 
-    results: one per configuration, with its runs so far. began: time.monotonic() before the first run.
+    results: one per configuration, with its runs so far. began: time.monotonic() before the first run. earlier: result
+    to which the runs are added (`--append`). The interval covers its runs too, so its looks come before the checks of
+    this session: check k after n looks is look n + k, read at stats.level_of_look(…, n + k). Checks that started at 1
+    again would find a narrow interval too often.
     """
+    looks_before = 0 if earlier is None else earlier.provenance.looks
     if budget.target is None:
-        return _within_minutes(budget, runs, time.monotonic() - began)
-    look = max(1, runs - _FEWEST_RUNS + 1)
-    width = half_width(results, look) if runs >= _FEWEST_RUNS else None
-    reached = "" if width is None else f"interval ±{quantities.percent(width)} after {runs} runs"
+        decision = _within_minutes(budget, runs, time.monotonic() - began)
+        return replace(decision, looks=looks_before + decision.looks)
+    total = runs if earlier is None else len(results[0].runs)
+    look = looks_before + max(1, min(runs, total - _FEWEST_RUNS + 1))
+    width = half_width(results, look) if total >= _FEWEST_RUNS else None
+    counted_runs = f"{total} runs" if total == runs else f"{total} runs ({runs} of them added)"
+    reached = "" if width is None else f"interval ±{quantities.percent(width)} after {counted_runs}"
     goal = quantities.stated_share(budget.target)
     if width is not None and width <= budget.target and runs >= budget.runs:
         return Decision(done=True, looks=look, sentence=f"{reached}: within the target of {goal}")
@@ -104,7 +114,7 @@ def decide_runs(budget: Budget, results: Sequence[Result], *, runs: int, began: 
     elif budget.minutes is not None and time.monotonic() - began >= 60 * budget.minutes:
         spent = f"--budget-minutes {quantities.as_stated(budget.minutes)}"
     if spent:
-        no_interval = f"{quantities.counted(runs, 'run')} without an interval"
+        no_interval = f"{quantities.counted(total, 'run')} without an interval"
         return Decision(
             done=True,
             cut=True,

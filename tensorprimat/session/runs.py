@@ -79,9 +79,8 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer
         observer.say(run_summary.run_line(ending.result, run))
         parts.append(with_noise(ending.result, before, gpus, f"run {run}"))
         result = with_notes(with_command(pool(parts)), spec)
-        decision = decide_runs(budget, [result], runs=run, began=began)
-        looks = decision.looks + (0 if job.earlier is None else job.earlier.provenance.looks)
-        result = decision.noted(with_provenance(result, looks=looks))
+        decision = decide_runs(budget, [result], runs=run, began=began, earlier=job.earlier)
+        result = decision.noted(with_provenance(result, looks=decision.looks))
         outcome = replace(outcome, result=result, path=place.save(result))
         if decision.sentence:
             observer.say(decision.sentence)
