@@ -252,3 +252,54 @@ def test_the_mean_power_of_rows_without_times_is_no_harmonic_mean():
         for number, watts in enumerate(10 * [100.0, 900.0], start=1)
     ]
     assert summarise(result(rows, warmup_steps=0)).power_metrics.avg_power_watts_per_gpu == pytest.approx(500.0)
+
+
+def with_power(known, rows=50, **of_row):
+    """Return power and warnings of a result whose first `known` rows state power, clock and temperature, or the figures of `of_row`."""
+    figures = of_row or {"power_watts_per_gpu": 700.0, "clock_hertz": 1.9e9, "temperature_celsius": 60.0}
+    steps = [Step(index=number, seconds=1.0, **(figures if number <= known else {})) for number in range(1, rows + 1)]
+    found = summarise(result(steps, warmup_steps=0))
+    return found.power_metrics, [warning for warning in found.warnings if warning.startswith("power_metrics: ")]
+
+
+def test_the_power_of_one_row_of_fifty_is_no_figure_of_all_and_the_warning_names_its_share():
+    power, warnings = with_power(1)
+    assert power is None
+    assert warnings == [
+        "power_metrics: power is known for 2 % of the measured time; there is no mean of it and no energy from it, "
+        "because a minority may differ from the rest",
+        "power_metrics: clock is known for 2 % of the measured time; there is no mean of it, because a minority may "
+        "differ from the rest",
+        "power_metrics: temperature is known for 2 % of the measured time; there is no mean of it, because a minority "
+        "may differ from the rest",
+    ]
+
+
+def test_means_of_the_larger_part_stand_with_its_share_but_energy_needs_nearly_all_rows():
+    power, warnings = with_power(30)
+    assert (power.avg_power_watts_per_gpu, power.avg_clock_hertz, power.max_temperature_celsius) == (700.0, 1.9e9, 60.0)
+    assert power.energy_joules_per_gpu is None
+    assert [warning.partition("; ")[2] for warning in warnings] == [
+        "the mean is of that part, and there is no energy from it", "the mean is of that part",
+        "the mean is of that part",
+    ]  # fmt: skip
+    assert all("is known for 60.0 % of the measured time" in warning for warning in warnings)
+    power, warnings = with_power(48)
+    assert (power.energy_joules_per_gpu, warnings) == (700.0 * 50, [])
+
+
+def test_a_share_of_rows_is_one_of_their_time():
+    """One long row of two is most of the time, a short one is not."""
+    rows = [Step(index=1, seconds=9.0, power_watts_per_gpu=500.0), Step(index=2, seconds=1.0)]
+    assert summarise(result(rows, warmup_steps=0)).power_metrics.energy_joules_per_gpu == pytest.approx(5000.0)
+    rows = [Step(index=1, seconds=1.0, power_watts_per_gpu=500.0), Step(index=2, seconds=9.0)]
+    assert summarise(result(rows, warmup_steps=0)).power_metrics is None
+
+
+def test_a_counter_that_some_rows_lack_is_no_energy_and_the_warning_says_what_takes_its_place():
+    power, warnings = with_power(49, energy_joules_per_gpu=700.0)
+    assert power is None
+    part = "power_metrics: 49 of 50 measured rows state their energy; a part is not the sum, so "
+    assert warnings == [f"{part}there is no energy"]
+    power, warnings = with_power(49, energy_joules_per_gpu=700.0, power_watts_per_gpu=600.0)
+    assert (power.energy_joules_per_gpu, warnings) == (600.0 * 50, [f"{part}the energy is power × time"])

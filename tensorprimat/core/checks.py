@@ -8,11 +8,32 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorprimat.core import catalogue, flops, quantities
-from tensorprimat.core.quantities import alternatives, as_stated, count, counted, digits_of, fixed, listed, significant
+from tensorprimat.core.quantities import (
+    alternatives,
+    as_stated,
+    count,
+    counted,
+    digits_of,
+    fixed,
+    listed,
+    percent,
+    significant,
+)
 from tensorprimat.core.result import Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
-from tensorprimat.core.terms import RATES, token_range, usable_rate
+from tensorprimat.core.terms import (
+    COUNTED_ENERGY,
+    LEAST_ADDED_UP,
+    LEAST_KNOWN,
+    LEVELS,
+    POWER,
+    RATES,
+    known_share,
+    power_figures,
+    token_range,
+    usable_rate,
+)
 from tensorprimat.core.units import TERA
 
 DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by when the clock is read, not by more
@@ -33,6 +54,7 @@ def result_warnings(result: Result, selections: Sequence[Selection]) -> tuple[st
         *_losses(result),
         *_selection(result, selections),
         *_uneven_tokens(result, selections),
+        *_sparse_power(result, selections),
         *_outliers(result, selections),
     )
 
@@ -315,6 +337,35 @@ def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[str]
         f"tokens_per_step: varies from {count(fewest)} to {count(most)}; the figure is the mean, tokens/s is all "
         "tokens over all seconds, and the time of a step depends on its tokens"
     ]
+
+
+def _sparse_power(result: Result, selections: Sequence[Selection]) -> list[str]:
+    """Return warnings about power, clock and temperature that only a part of the measured rows states, and energy."""
+    steps = result.steps
+    known = [name for name in (*LEVELS, COUNTED_ENERGY) if steps.has(name)]
+    rows = [selection.rows for selection in selections if len(selection.rows)]
+    if not known or not rows:
+        return []
+    measured, warnings = steps.take(np.concatenate(rows)), []
+    for name in filter(LEVELS.__contains__, known):
+        level, share = LEVELS[name], known_share(measured, name)
+        if share >= LEAST_ADDED_UP:
+            continue
+        stated = f"power_metrics: {level} is known for {percent(share)} of the measured time"
+        if share < LEAST_KNOWN:
+            energy = " and no energy from it" if name == POWER else ""
+            warnings.append(f"{stated}; there is no mean of it{energy}, because a minority may differ from the rest")
+        else:
+            energy = ", and there is no energy from it" if name == POWER else ""
+            warnings.append(f"{stated}; the mean is of that part{energy}")
+    counted_rows = int(np.isfinite(measured.column(COUNTED_ENERGY)).sum())
+    if 0 < counted_rows < len(measured):
+        instead = "the energy is power × time" if COUNTED_ENERGY in power_figures(measured) else "there is no energy"
+        warnings.append(
+            f"power_metrics: {counted_rows} of {len(measured)} measured rows state their energy; a part is not the "
+            f"sum, so {instead}"
+        )
+    return warnings
 
 
 def _segments(selection: Selection) -> str:

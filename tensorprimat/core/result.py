@@ -300,13 +300,15 @@ class MemoryMetrics(RoundedRecord):
 
 
 class PowerMetrics(RoundedRecord):
-    """Power and related figures as measured, never nameplate values."""
+    """Power and related figures as measured, never nameplate values. A mean is over the measured steps that state the
+    value, and is left out if they are less than half of the measured time.
+    """
 
     avg_power_watts_per_gpu: Figure = None
     """Mean power of one GPU over the measured steps."""
     energy_joules_per_gpu: Figure = None
     """Energy of one GPU over the measured steps: from its own counter if every step has a reading, else from sampled
-    power."""
+    power, if that is known for 90 % of the measured time."""
     sampled_energy_joules_per_gpu: Figure = None
     """Energy from sampled power over the same steps, a check of `energy_joules_per_gpu`; None unless that figure comes
     from the counter."""

@@ -22,8 +22,10 @@ RATES = (
     *("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
     "reported_samples_per_second_per_gpu",
 )
-_LEVELS = ("power_watts_per_gpu", "clock_hertz", "temperature_celsius")
-"""Columns that state a level during a row, not work per second."""
+POWER = "power_watts_per_gpu"
+COUNTED_ENERGY = "energy_joules_per_gpu"
+LEVELS = {POWER: "power", "clock_hertz": "clock", "temperature_celsius": "temperature"}
+"""Columns that state a level during a row, not work per second, with their names in messages."""
 FEW_LINES = 5  # are named one by one
 UNEVEN = 0.01  # of the mean: rows whose tokens differ by more are not alike
 
@@ -242,23 +244,54 @@ def memory_figures(steps: Steps, measured: Steps) -> dict[str, Term]:
     return found
 
 
+LEAST_KNOWN = 0.5
+"""Least share of the measured time whose rows state a level (power, clock, temperature) for a mean of it: a mean over a
+minority may be of an idle moment or of a peak."""
+LEAST_ADDED_UP = 0.9
+"""The same for energy from sampled power, which counts the other rows at the mean: if their power differs from it by a
+fifth, the energy is wrong by 2 %."""
+
+
+def known_share(measured: Steps, name: str) -> float:
+    """Return the share of the measured time in rows that state a level; of the steps, unless all rows have times."""
+    covers, seconds = measured.column("covers"), measured.column("seconds")
+    weights = seconds * covers if np.isfinite(seconds).all() else covers.astype(np.float64)
+    whole = float(weights.sum())
+    return float(chosen(weights, _states(measured, name)).sum()) / whole if whole else 0.0
+
+
+def _states(steps: Steps, name: str) -> np.ndarray:
+    """Return True for each row that states a printed rate or a level above 0; shape (rows,)."""
+    values = steps.column(name)
+    return np.isfinite(values) & (values > 0) & (steps.column("covers") > 0)
+
+
+def _level(measured: Steps, name: str) -> Term | None:
+    """Return the mean of a level over the rows that state it; None if they are less than LEAST_KNOWN of the time."""
+    return combined(measured, name) if measured.has(name) and known_share(measured, name) >= LEAST_KNOWN else None
+
+
 def power_figures(measured: Steps) -> dict[str, Term]:
-    """Return mean power and energy of a GPU over the measured rows."""
-    drawn = combined(measured, "power_watts_per_gpu")  # watts × seconds are joules: the same ratio of sums
-    joules, time = _whole(measured, "energy_joules_per_gpu"), time_of(measured)
+    """Return mean power and energy of a GPU over the measured rows, as far as enough rows state them.
+
+    A mean of power, clock or temperature is that over the rows that state it. It needs LEAST_KNOWN of the measured
+    time, energy from sampled power LEAST_ADDED_UP, and a sum of a counter's values every row.
+    """
+    drawn = _level(measured, POWER)  # watts × seconds are joules: the same ratio of sums
+    joules, time = _whole(measured, COUNTED_ENERGY), time_of(measured)
     found = {} if drawn is None else {"avg_power_watts_per_gpu": drawn}
     sampled = None
-    if drawn is not None and time:
+    if drawn is not None and time and known_share(measured, POWER) >= LEAST_ADDED_UP:
         put_in = f"{precise(drawn.value)} W × {precise(time)} s"
         of_power, of_time = ("mean power", drawn.value, "W"), ("seconds of the measured rows", time, "s")
         sampled = _term(drawn.value * time, "mean power × seconds of the measured rows", put_in, of_power, of_time)
     if joules is not None:
-        found["energy_joules_per_gpu"] = _amount(measured, joules, "joules", "J")
+        found[COUNTED_ENERGY] = _amount(measured, joules, "joules", "J")
     if sampled is not None:
-        found["energy_joules_per_gpu" if joules is None else "sampled_energy_joules_per_gpu"] = sampled
-    if (clock := combined(measured, "clock_hertz")) is not None:
+        found[COUNTED_ENERGY if joules is None else "sampled_energy_joules_per_gpu"] = sampled
+    if (clock := _level(measured, "clock_hertz")) is not None:
         found["avg_clock_hertz"] = clock
-    if (mean := combined(measured, "temperature_celsius")) is not None:
+    if (mean := _level(measured, "temperature_celsius")) is not None:
         found["avg_temperature_celsius"] = mean
         hottest, name = float(np.nanmax(measured.column("temperature_celsius"))), "highest mean of a measured step"
         put_in = f"{fixed(hottest, 1)} °C, {_rows_of(measured)}"
@@ -349,12 +382,12 @@ def combined(steps: Steps, name: str) -> Term | None:
     """Return a printed rate over several rows, as total work over total time; None where no row carries it.
 
     With times: rate × time is the work of a row. Without: work / rate is the time of a row (a work-weighted harmonic
-    mean); `work_of` gives the work. The mean of a level (_LEVELS) without times is that over the steps.
+    mean); `work_of` gives the work. The mean of a level (LEVELS) without times is that over the steps.
     """
     if not steps.has(name):
         return None
     rate, covers = steps.column(name), steps.column("covers")
-    usable = np.isfinite(rate) & (rate > 0) & (covers > 0)
+    usable = _states(steps, name)
     if not usable.any():
         return None
     work, unit = work_of(steps, name, usable)
@@ -363,7 +396,7 @@ def combined(steps: Steps, name: str) -> Term | None:
         spent = seconds * covers
         above, below = float((rate * spent).sum()), float(spent.sum())
         how, sums, shown = "time", ("Σ (rate × seconds)", "Σ seconds"), (_times_seconds(unit_of(name)), "s")
-    elif name in _LEVELS:
+    elif name in LEVELS:
         above, below = float((rate * covers).sum()), float(covers.sum())
         how, sums, shown = "steps", ("Σ (value × steps)", "Σ steps"), (f"{unit_of(name)}·steps", "steps")
     else:
