@@ -255,7 +255,7 @@ def test_the_mean_power_of_rows_without_times_is_no_harmonic_mean():
 
 
 def with_power(known, rows=50, **of_row):
-    """Return power and warnings of a result whose first `known` rows state power, clock and temperature, or the figures of `of_row`."""
+    """Return power and its warnings of a result whose first rows state it. of_row: other figures of a row."""
     figures = of_row or {"power_watts_per_gpu": 700.0, "clock_hertz": 1.9e9, "temperature_celsius": 60.0}
     steps = [Step(index=number, seconds=1.0, **(figures if number <= known else {})) for number in range(1, rows + 1)]
     found = summarise(result(steps, warmup_steps=0))

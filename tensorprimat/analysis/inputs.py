@@ -195,7 +195,8 @@ def power_input(result: Result, gpu: Gpu | None) -> Input:
     measured, performance = result.power_metrics, result.performance_metrics
     if measured is not None:
         watts = measured.avg_power_watts_per_gpu
-        if watts is None and measured.energy_joules_per_gpu and performance.measured_time_seconds:
+        of_same_steps = not len(result.steps) or result.steps.has("energy_joules_per_gpu")
+        if watts is None and of_same_steps and measured.energy_joules_per_gpu and performance.measured_time_seconds:
             watts = measured.energy_joules_per_gpu / performance.measured_time_seconds
         if watts:
             watts, of = _of_one_die(watts, gpu)

@@ -158,10 +158,11 @@ def _without_known_runs(result: Result, seen: dict[Hashable, list[Result]], side
 
 
 def _only(result: Result, runs: Sequence[int]) -> Result:
-    """Return some runs of a result, summarised anew."""
+    """Return some runs of a result, summarised anew; power that the file states for all runs is not of some of them."""
     steps = result.steps.take(np.isin(result.steps.column("run"), runs))
     facts = tuple(run for run in result.runs if run.index in runs)
-    return summarise(result.changed(steps=steps, runs=facts))
+    of_all = len(facts) == len(result.runs)
+    return summarise(result.changed(steps=steps, runs=facts, power_metrics=result.power_metrics if of_all else None))
 
 
 def gather(items: Sequence[Loaded], by: str) -> list[Group]:

@@ -26,9 +26,10 @@ from tensorprimat.core.terms import (
     COUNTED_ENERGY,
     LEAST_ADDED_UP,
     LEAST_KNOWN,
-    LEVELS,
-    POWER,
+    LEVEL_NAMES,
+    POWER_COLUMN,
     RATES,
+    ROWS_OF_POWER,
     known_share,
     power_figures,
     token_range,
@@ -55,6 +56,7 @@ def result_warnings(result: Result, selections: Sequence[Selection]) -> tuple[st
         *_selection(result, selections),
         *_uneven_tokens(result, selections),
         *_sparse_power(result, selections),
+        *_stated_power(result),
         *_outliers(result, selections),
     )
 
@@ -342,21 +344,21 @@ def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[str]
 def _sparse_power(result: Result, selections: Sequence[Selection]) -> list[str]:
     """Return warnings about power, clock and temperature that only a part of the measured rows states, and energy."""
     steps = result.steps
-    known = [name for name in (*LEVELS, COUNTED_ENERGY) if steps.has(name)]
+    known = [name for name in (*LEVEL_NAMES, COUNTED_ENERGY) if steps.has(name)]
     rows = [selection.rows for selection in selections if len(selection.rows)]
     if not known or not rows:
         return []
     measured, warnings = steps.take(np.concatenate(rows)), []
-    for name in filter(LEVELS.__contains__, known):
-        level, share = LEVELS[name], known_share(measured, name)
+    for name in filter(LEVEL_NAMES.__contains__, known):
+        level, share = LEVEL_NAMES[name], known_share(measured, name)
         if share >= LEAST_ADDED_UP:
             continue
         stated = f"power_metrics: {level} is known for {percent(share)} of the measured time"
         if share < LEAST_KNOWN:
-            energy = " and no energy from it" if name == POWER else ""
+            energy = " and no energy from it" if name == POWER_COLUMN else ""
             warnings.append(f"{stated}; there is no mean of it{energy}, because a minority may differ from the rest")
         else:
-            energy = ", and there is no energy from it" if name == POWER else ""
+            energy = ", and there is no energy from it" if name == POWER_COLUMN else ""
             warnings.append(f"{stated}; the mean is of that part{energy}")
     counted_rows = int(np.isfinite(measured.column(COUNTED_ENERGY)).sum())
     if 0 < counted_rows < len(measured):
@@ -366,6 +368,24 @@ def _sparse_power(result: Result, selections: Sequence[Selection]) -> list[str]:
             f"sum, so {instead}"
         )
     return warnings
+
+
+def _stated_power(result: Result) -> list[str]:
+    """Return a warning about figures of power that a file states and its steps cannot confirm."""
+    if not len(result.steps) or result.power_metrics is None:
+        return []
+    stated = [
+        name
+        for name, columns in ROWS_OF_POWER.items()
+        if getattr(result.power_metrics, name) is not None and not any(map(result.steps.has, columns))
+    ]
+    if not stated:
+        return []
+    verb, no = ("is", "it") if len(stated) == 1 else ("are", "them")
+    return [
+        f"power_metrics: {listed(stated)} {verb} as the file states {no}; its steps hold no such values, so nothing "
+        "confirms that the same steps were measured"
+    ]
 
 
 def _segments(selection: Selection) -> str:

@@ -19,7 +19,14 @@ from tensorprimat.core import names
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import gigabytes
-from tensorprimat.core.result import SCHEMA_VERSION, GpuInfo, MemoryMetrics, PerformanceMetrics, TrainingConfig
+from tensorprimat.core.result import (
+    SCHEMA_VERSION,
+    GpuInfo,
+    MemoryMetrics,
+    PerformanceMetrics,
+    PowerMetrics,
+    TrainingConfig,
+)
 from tensorprimat.core.spec import MODELS
 from tensorprimat.core.units import GB, GIB
 
@@ -81,7 +88,10 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     warnings: list[str] = []
     sections = {
         name: _section(document, name, path)
-        for name in ("gpu_info", "training_config", "parallelism_config", "performance_metrics", "memory_metrics")
+        for name in (
+            *("gpu_info", "training_config", "parallelism_config", "performance_metrics"),
+            *("memory_metrics", "power_metrics"),
+        )
     }
     platform = _platform(document, sections["gpu_info"])
     engine = _engine(document, sections["gpu_info"], path)
@@ -91,6 +101,7 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     figures = _known(sections["performance_metrics"], PerformanceMetrics, "performance_metrics", warnings)
     from_primus_log = str(document.get("source") or "").startswith("primus")
     memory = _memory(sections["memory_metrics"], columns, from_primus_log, warnings)
+    host = _clean({"host_memory_peak_gb": document.get("host_memory_peak_gb")}, "host memory", warnings)
     config_facts = _known(config, TrainingConfig, "training_config", warnings)
     gpu_facts = _known(sections["gpu_info"], GpuInfo, "gpu_info", warnings)
     assumed = _confirmed_gpus(config_facts, gpu_facts, figures)
@@ -107,6 +118,8 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
         "training_config": config_facts | ({"framework": engine} if engine else {}),
         "performance_metrics": _performance(figures, with_steps="seconds" in columns),
         "memory_metrics": memory or None,
+        "host_memory_peak_gb": host.get("host_memory_peak_gb"),
+        "power_metrics": _known(sections["power_metrics"], PowerMetrics, "power_metrics", warnings) or None,
         "provenance": {
             "engine": LOGS if from_primus_log else engine,
             "timing": "reported" if from_primus_log else _TIMING.get(engine or "", "measured"),

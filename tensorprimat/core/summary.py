@@ -7,6 +7,7 @@ framework printed a rate, the rate is combined by work (harmonically, or by time
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMet
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import Steady, median, warm_up_rows, within_half
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
-from tensorprimat.core.terms import RATES, Term, time_of, usable_rate
+from tensorprimat.core.terms import RATES, ROWS_OF_POWER, Term, time_of, usable_rate
 from tensorprimat.core.warmup import find_warmup
 
 SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on other hardware
@@ -216,12 +217,11 @@ def summarise(result: Result) -> Result:
     steps, selections, measured = measured_of(result)
     known = {run.index: run for run in result.runs}
     found = _terms(result, steps, selections, measured)
-    power = _values(found["power_metrics"])
     of_one = found["performance_metrics"] if len(selections) == 1 else None
     figured = result.changed(
         performance_metrics=_with_means(result, _performance(result, found)),
         memory_metrics=_memory(steps, found["memory_metrics"], result.memory_metrics),
-        power_metrics=PowerMetrics(**power) if power else None,
+        power_metrics=_power(steps, found["power_metrics"], result.power_metrics),
         runs=tuple(
             _run(
                 result,
@@ -306,6 +306,7 @@ def pool(results: Sequence[Result]) -> Result:
             complete=all(result.complete for result in results),
             host_memory_peak_gb=max(peaks, default=None),
             memory_metrics=_pooled_memory(results),
+            power_metrics=_pooled_power(results),
             audit=audit_verdict.pooled([result.audit for result in results]),
             evidence=Evidence(),
             warnings=_unique(tuple(warnings)),
@@ -380,6 +381,36 @@ def _memory(steps: Steps, found: dict[str, Term], stated: MemoryMetrics | None) 
             names = (f"avg_{kind}_gb", f"peak_{kind}_gb")
             figures |= {name: found[name].value if name in found else None for name in names}
     return MemoryMetrics(**figures) if any(value is not None for value in figures.values()) else None
+
+
+def _power(steps: Steps, found: dict[str, Term], stated: PowerMetrics | None) -> PowerMetrics | None:
+    """Return the power figures of the rows; `stated` ones stay where no row has a column that they could come from."""
+    figures = {name: term.value for name, term in found.items()}
+    for name, columns in ROWS_OF_POWER.items():
+        value = getattr(stated, name, None)
+        if value is not None and not any(map(steps.has, columns)):
+            figures[name] = value
+    return PowerMetrics(**figures) if figures else None
+
+
+def _pooled_power(results: Sequence[Result]) -> PowerMetrics | None:
+    """Return power that every file states: means weighted by measured time, sums and the highest of the maxima.
+
+    Values from steps replace it. A figure that one of the files lacks is None: a part is neither the sum nor the mean.
+    Files without a measured time have equal weights, all of them if one has none.
+    """
+    times = [result.performance_metrics.measured_time_seconds or 0.0 for result in results]
+    weights, pooled = times if all(times) else [1.0] * len(results), {}
+    for name in PowerMetrics.model_fields:
+        stated = [getattr(result.power_metrics, name, None) for result in results]
+        known = [value for value in stated if value is not None]
+        if len(known) < len(results):
+            continue
+        if name.startswith("avg_"):
+            pooled[name] = sum(map(operator.mul, known, weights)) / sum(weights)
+        else:
+            pooled[name] = max(known) if name.startswith("max_") else sum(known)
+    return PowerMetrics(**pooled) if pooled else None
 
 
 def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:

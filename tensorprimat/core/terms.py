@@ -22,9 +22,9 @@ RATES = (
     *("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
     "reported_samples_per_second_per_gpu",
 )
-POWER = "power_watts_per_gpu"
+POWER_COLUMN = "power_watts_per_gpu"
 COUNTED_ENERGY = "energy_joules_per_gpu"
-LEVELS = {POWER: "power", "clock_hertz": "clock", "temperature_celsius": "temperature"}
+LEVEL_NAMES = {POWER_COLUMN: "power", "clock_hertz": "clock", "temperature_celsius": "temperature"}
 """Columns that state a level during a row, not work per second, with their names in messages."""
 FEW_LINES = 5  # are named one by one
 UNEVEN = 0.01  # of the mean: rows whose tokens differ by more are not alike
@@ -244,6 +244,16 @@ def memory_figures(steps: Steps, measured: Steps) -> dict[str, Term]:
     return found
 
 
+ROWS_OF_POWER = {
+    "avg_power_watts_per_gpu": (POWER_COLUMN,),
+    "energy_joules_per_gpu": (POWER_COLUMN, COUNTED_ENERGY),
+    "sampled_energy_joules_per_gpu": (POWER_COLUMN, COUNTED_ENERGY),
+    "avg_clock_hertz": ("clock_hertz",),
+    "avg_temperature_celsius": ("temperature_celsius",),
+    "max_temperature_celsius": ("temperature_celsius",),
+    "throttled_seconds": ("throttled_seconds",),
+}
+"""Field of PowerMetrics → the columns of steps from which it is computed."""
 LEAST_KNOWN = 0.5
 """Least share of the measured time whose rows state a level (power, clock, temperature) for a mean of it: a mean over a
 minority may be of an idle moment or of a peak."""
@@ -263,7 +273,8 @@ def known_share(measured: Steps, name: str) -> float:
 def _states(steps: Steps, name: str) -> np.ndarray:
     """Return True for each row that states a printed rate or a level above 0; shape (rows,)."""
     values = steps.column(name)
-    return np.isfinite(values) & (values > 0) & (steps.column("covers") > 0)
+    states: np.ndarray = np.isfinite(values) & (values > 0) & (steps.column("covers") > 0)
+    return states
 
 
 def _level(measured: Steps, name: str) -> Term | None:
@@ -277,11 +288,11 @@ def power_figures(measured: Steps) -> dict[str, Term]:
     A mean of power, clock or temperature is that over the rows that state it. It needs LEAST_KNOWN of the measured
     time, energy from sampled power LEAST_ADDED_UP, and a sum of a counter's values every row.
     """
-    drawn = _level(measured, POWER)  # watts × seconds are joules: the same ratio of sums
+    drawn = _level(measured, POWER_COLUMN)  # watts × seconds are joules: the same ratio of sums
     joules, time = _whole(measured, COUNTED_ENERGY), time_of(measured)
     found = {} if drawn is None else {"avg_power_watts_per_gpu": drawn}
     sampled = None
-    if drawn is not None and time and known_share(measured, POWER) >= LEAST_ADDED_UP:
+    if drawn is not None and time and known_share(measured, POWER_COLUMN) >= LEAST_ADDED_UP:
         put_in = f"{precise(drawn.value)} W × {precise(time)} s"
         of_power, of_time = ("mean power", drawn.value, "W"), ("seconds of the measured rows", time, "s")
         sampled = _term(drawn.value * time, "mean power × seconds of the measured rows", put_in, of_power, of_time)
@@ -382,7 +393,7 @@ def combined(steps: Steps, name: str) -> Term | None:
     """Return a printed rate over several rows, as total work over total time; None where no row carries it.
 
     With times: rate × time is the work of a row. Without: work / rate is the time of a row (a work-weighted harmonic
-    mean); `work_of` gives the work. The mean of a level (LEVELS) without times is that over the steps.
+    mean); `work_of` gives the work. The mean of a level (LEVEL_NAMES) without times is that over the steps.
     """
     if not steps.has(name):
         return None
@@ -396,7 +407,7 @@ def combined(steps: Steps, name: str) -> Term | None:
         spent = seconds * covers
         above, below = float((rate * spent).sum()), float(spent.sum())
         how, sums, shown = "time", ("Σ (rate × seconds)", "Σ seconds"), (_times_seconds(unit_of(name)), "s")
-    elif name in LEVELS:
+    elif name in LEVEL_NAMES:
         above, below = float((rate * covers).sum()), float(covers.sum())
         how, sums, shown = "steps", ("Σ (value × steps)", "Σ steps"), (f"{unit_of(name)}·steps", "steps")
     else:
