@@ -535,3 +535,24 @@ def test_the_name_of_an_interface_is_found_outside_of_its_modules():
     twice = doubles({"tensorprimat.logs.one": "def detect(): ...", "tensorprimat.machine.one": "def detect(): ..."})
     assert twice == {"detect": ["logs.one", "machine.one"]}
     assert doubles({"tensorprimat.logs.one": "def detect(): ...", "tensorprimat.logs.two": "def detect(): ..."}) == {}
+
+
+def lookups_by_name_alone(text):
+    """Yield the lines that look a device up by its name alone, although a record with its memory is at hand."""
+    for node in nodes(text):
+        if isinstance(node, ast.Call) and len(node.args) + len(node.keywords) == 1:
+            called = ast.unparse(node.func).rpartition(".")[2]
+            if called == "find_gpu" and ast.unparse([*node.args, *(one.value for one in node.keywords)][0]).endswith(
+                ".device_name"
+            ):
+                yield node.lineno
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_device_is_looked_up_with_its_memory_which_tells_variants_of_one_name_apart(path):
+    assert list(lookups_by_name_alone(path.read_text())) == []
+
+
+def test_a_lookup_by_name_alone_is_found():
+    assert list(lookups_by_name_alone("catalogue.find_gpu(result.gpu_info.device_name)")) == [1]
+    assert list(lookups_by_name_alone("find_gpu(a.device_name, a.total_memory_gb), find_gpu(written)")) == []

@@ -237,6 +237,12 @@ def test_an_ambiguous_gpu_lists_the_names_that_are_accepted():
     assert all(catalogue.find_gpu(name) for name in ("H100-SXM", "H100-PCIe", "H100-NVL"))
 
 
+def test_only_the_variants_of_the_devices_memory_are_offered():
+    of_80 = device("H100").model_copy(update={"total_memory_gb": 85.0})
+    because = metric("mfu", result(gpu_info=of_80)).because
+    assert because == "H100 may be H100 SXM or H100 PCIe, which differ; give --gpu H100-SXM or --gpu H100-PCIe"
+
+
 @pytest.mark.parametrize(("device_name", "watts"), [("AMD Instinct MI250X", 280.0), ("AMD Instinct MI300X", 560.0)])
 def test_the_power_limit_of_a_board_of_two_dies_is_shared_by_both(device_name, watts):
     gpu_info = device(device_name).model_copy(update={"power_limit_watts": 560.0})

@@ -12,6 +12,7 @@ import pytest
 from tensorprimat.cli import main
 from tensorprimat.core import preflight as records
 from tensorprimat.core.preflight import DeviceCheck, MatrixRate, Preflight, PreflightSpec
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.session import preflight
 
@@ -132,8 +133,8 @@ def test_fail_below_without_a_reference_is_refused_before_anything_is_measured(c
     cluster(1.0)
     assert main(["preflight", "--device", "cpu", "--quick", *executor, "--fail-below", "90%"]) == 2
     assert "--fail-below: there is one device here and no published rate of it" in capsys.readouterr().err
-    assert records.has_reference(1, "NVIDIA H100 80GB HBM3")
-    assert records.has_reference(2, None)
+    assert records.has_reference(1, GpuInfo(device_name="NVIDIA H100 80GB HBM3"))
+    assert records.has_reference(2, GpuInfo())
 
 
 def test_nodes_of_equal_speed_pass_fail_below(cluster, tmp_path, capsys):

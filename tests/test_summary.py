@@ -303,3 +303,13 @@ def test_a_counter_that_some_rows_lack_is_no_energy_and_the_warning_says_what_ta
     assert warnings == [f"{part}there is no energy"]
     power, warnings = with_power(49, energy_joules_per_gpu=700.0, power_watts_per_gpu=600.0)
     assert (power.energy_joules_per_gpu, warnings) == (600.0 * 50, [f"{part}the energy is power × time"])
+
+
+@pytest.mark.parametrize(("memory_gb", "peak"), [(100.5, "835.0"), (None, None)])
+def test_a_reported_mfu_is_compared_with_the_peak_of_the_variant_that_has_the_devices_memory(memory_gb, peak):
+    rows = timed(*[1.0] * 12, reported_mfu=0.9, reported_tflops_per_gpu=400.0)
+    device = GpuInfo(device_name="NVIDIA H100", total_memory_gb=memory_gb)
+    found = summarise(result(rows, precision="bf16").changed(gpu_info=device)).warnings
+    told = [warning for warning in found if warning.startswith("mfu: ")]
+    assert len(told) == (peak is not None)
+    assert all(f"over the dense bf16 peak of {peak} TFLOP/s" in warning for warning in told)

@@ -45,9 +45,8 @@ def impossible_of_sides(sides: Sequence[tuple[str, Result]]) -> tuple[str, ...]:
 
 def _limit(result: Result) -> tuple[float, str] | None:
     """Return the dense peak in TFLOP/s at the precision that ran, or the highest one that the device could have."""
-    ran, device = result.training_config.precision, result.gpu_info.device_name
-    found = catalogue.find_gpu(device, result.gpu_info.total_memory_gb)
-    candidates = [found] if found is not None else list(catalogue.variants(device))
+    ran, found = result.training_config.precision, catalogue.find_gpu_of(result.gpu_info)
+    candidates = [found] if found is not None else list(catalogue.variants_of(result.gpu_info))
     of_precision = [fact for gpu in candidates if ran and (fact := gpu.peak(ran))]
     facts = of_precision or [fact for gpu in candidates for fact in gpu.peak_tflops.values()]
     values = [value for fact in facts if (value := fact.value if fact.value is not None else fact.high)]

@@ -20,7 +20,7 @@ PROCESSOR = "no peak FLOP/s is known for this CPU"
 
 def gpu_of(result: Result) -> Gpu | None:
     """Return the catalogue's entry for the device that ran."""
-    return catalogue.find_gpu(result.gpu_info.device_name, result.gpu_info.total_memory_gb)
+    return catalogue.find_gpu_of(result.gpu_info)
 
 
 def why_no_gpu(result: Result) -> str:
@@ -30,7 +30,7 @@ def why_no_gpu(result: Result) -> str:
         return PROCESSOR
     if not name:
         return "the GPU is unknown; give --gpu"
-    variants = [gpu.name for gpu in catalogue.variants(name)]
+    variants = [gpu.name for gpu in catalogue.variants_of(result.gpu_info)]
     if variants:
         flags = [f"--gpu {one.replace(' ', '-')}" for one in variants]
         return f"{name} may be {alternatives(variants)}, which differ; give {alternatives(flags)}"

@@ -212,8 +212,8 @@ def project(
     if result.platform == "cpu":
         raise InputError("a result of a CPU cannot be projected, because only the scaling of GPUs is known", path=path)
     same_name = catalogue.plain_name(gpu or "") == catalogue.plain_name(device)
-    known = None if gpu is None else catalogue.find_gpu(gpu)
-    if gpu is not None and not same_name and (known is None or known != catalogue.find_gpu(device)):
+    known = None if gpu is None else catalogue.find_gpu(gpu, result.gpu_info.total_memory_gb)
+    if gpu is not None and not same_name and (known is None or known != catalogue.find_gpu_of(result.gpu_info)):
         raise UsageError(f"--gpu {gpu}: the result is of {device}; only this GPU can be projected")
     exponent, validation = exponent_for(found, benchmark, gpus / count)
     middle, low, high = (rounded(rate * factor * count / gpus) or math.nan for factor in exponent.factor(gpus / count))

@@ -19,7 +19,7 @@ from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.mlperf_choice import EntryChoice
 from tensorprimat.analysis.records import Against, Comparison, PublishedComparison, Side
 from tensorprimat.core import catalogue, flops, mlperf_rules, models, names, shapes
-from tensorprimat.core.catalogue import Published, find_gpu
+from tensorprimat.core.catalogue import Published, find_gpu, find_gpu_of
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry, Library, bundled
 from tensorprimat.core.provenance import Provenance
@@ -209,7 +209,7 @@ def _distance(row: Published, sides: Sequence[Side], against: Sequence[Against])
     """Return a sort key: comparable, same GPU, same number of GPUs, level, sequence, distance of the number of GPUs and
     of the batch, precision; then newest and fastest first."""
     results = [side.result for side in sides]
-    known = [find_gpu(result.gpu_info.device_name) for result in results if result.gpu_info.device_name]
+    known = [find_gpu_of(result.gpu_info) for result in results]
     configs = [result.training_config for result in results]
     return (
         all(one.ratio is None for one in against),

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from tensorprimat.core.data_rows import WrongRowError, checked_rows, read_table, record_of, table_in
 from tensorprimat.core.records import first_fault
-from tensorprimat.core.result import ModelShape
+from tensorprimat.core.result import GpuInfo, ModelShape
 from tensorprimat.core.units import GB, GIB
 
 RESERVED = 0.03  # share of the nameplate memory by which a driver may report less (0.1 to 1.5 % were seen)
@@ -236,6 +236,17 @@ def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | N
         return candidates[0] if candidates else None
     agreed = _agreement(candidates)
     return agreed if agreed.peak_tflops else None
+
+
+def find_gpu_of(info: GpuInfo) -> Gpu | None:
+    """Return the catalogue's entry for the device of a machine or result, by its name and its memory."""
+    return find_gpu(info.device_name, info.total_memory_gb)
+
+
+def variants_of(info: GpuInfo) -> tuple[Gpu, ...]:
+    """Return every entry that the device may be: those of its memory, or all of its name if none has this memory."""
+    named, memory = variants(info.device_name), info.total_memory_gb
+    return tuple(gpu for gpu in named if memory is None or memory_fits(gpu, memory)) or named
 
 
 def variants(device_name: str | None) -> tuple[Gpu, ...]:

@@ -234,7 +234,7 @@ def _tflops_by_convention(result: Result) -> dict[str, float]:
 
 def _peak_tflops(result: Result) -> float | None:
     """Return the dense peak of the device at the precision that ran."""
-    device, precision = catalogue.find_gpu(result.gpu_info.device_name), result.training_config.precision
+    device, precision = catalogue.find_gpu_of(result.gpu_info), result.training_config.precision
     peak = device.peak(precision) if device and precision else None
     return peak.value if peak else None
 

@@ -118,7 +118,7 @@ def contradicted_values(config: TrainingConfig, row: Configuration) -> list[str]
 def held(result: Result) -> frozenset[str]:
     """Return the methodologies with a row for a result's model and GPU whose every value the result states."""
     config = result.training_config
-    gpu = catalogue.find_gpu(result.gpu_info.device_name, result.gpu_info.total_memory_gb)
+    gpu = catalogue.find_gpu_of(result.gpu_info)
     return frozenset(
         row.methodology
         for row in methodologies()

@@ -22,6 +22,7 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import percent, stated_share
 from tensorprimat.core.records import Count, Figure, Record, first_fault
+from tensorprimat.core.result import GpuInfo
 
 _LARGEST_BYTES = 2**24  # a record has some kilobytes
 COMPARED = "bf16"
@@ -224,9 +225,9 @@ class Preflight(Record):
         return (self.platform, self.device_name, self.host) == (platform, device_name, host)
 
 
-def has_reference(devices: int, device_name: str | None) -> bool:
+def has_reference(devices: int, device: GpuInfo) -> bool:
     """Return True if `below` can compare: with other devices, or one with the best published product of its kind."""
-    gpu = catalogue.find_gpu(device_name)
+    gpu = catalogue.find_gpu_of(device)
     published = gpu.achievable_tflops.get(COMPARED) if gpu else None
     return devices > 1 or bool(published and published.value)
 

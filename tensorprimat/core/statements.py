@@ -174,7 +174,7 @@ def words_of_file(path: Path) -> set[str]:
 def words_of(result: Result) -> set[str]:
     """Return the names that a user may write for a result as its side, in lower case."""
     device = result.gpu_info.device_name
-    gpu = catalogue.find_gpu(device, result.gpu_info.total_memory_gb)
+    gpu = catalogue.find_gpu_of(result.gpu_info)
     facts = (
         *PLATFORM_WORDS[result.platform],
         device,

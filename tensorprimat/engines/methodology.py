@@ -135,7 +135,7 @@ def label(result: Result, name: str | None) -> Result:
 
 def _rows(name: str, gpu: GpuInfo, **facts: str | None) -> list[Configuration]:
     """Return the configurations of a methodology for a GPU. facts: other arguments of `find_configurations`."""
-    known = catalogue.find_gpu(gpu.device_name, gpu.total_memory_gb)
+    known = catalogue.find_gpu_of(gpu)
     return configurations.find_configurations(name, gpu=known.name if known else None, **facts)  # type: ignore[arg-type]
 
 

@@ -258,7 +258,7 @@ def _default_precision(engine: Engine, machine: Machine) -> str:
         return "bf16"
     if machine.platform == "cpu":
         return "fp32"
-    gpu = catalogue.find_gpu(machine.gpu_info.device_name, machine.gpu_info.total_memory_gb)
+    gpu = catalogue.find_gpu_of(machine.gpu_info)
     return "fp16" if gpu is not None and "bf16" in gpu.lacks else "bf16"
 
 
@@ -365,7 +365,7 @@ def check_window(spec: RunSpec, engine: Engine) -> None:
 
 def check_precision(spec: RunSpec, machine: Machine) -> None:
     """Raise UsageError where the GPU is known to have no matrix units for the precision."""
-    gpu = catalogue.find_gpu(machine.gpu_info.device_name, machine.gpu_info.total_memory_gb)
+    gpu = catalogue.find_gpu_of(machine.gpu_info)
     if gpu is None or spec.precision not in gpu.lacks:
         return
     instead = next(precision for precision in ("bf16", "fp16", "fp32") if precision not in gpu.lacks)

@@ -49,9 +49,7 @@ def best_rate(
     """
     if kept is not None and (measured := kept.matmul_flops_per_second(precision)):
         return measured, f"preflight of {kept.timestamp}"
-    gpu = (
-        None if device == "cpu" else catalogue.find_gpu(machine.gpu_info.device_name, machine.gpu_info.total_memory_gb)
-    )
+    gpu = None if device == "cpu" else catalogue.find_gpu_of(machine.gpu_info)
     fact = (gpu.achievable_tflops.get(precision) or gpu.peak(precision)) if gpu else None
     if fact is not None and fact.value:
         return fact.value * TERA, fact.origin

@@ -64,7 +64,7 @@ def _measured(machine: Machine, device_name: str, *, quick: bool, on_part: OnPar
     if device.type == "cuda":
         torch.cuda.set_device(device)  # otherwise every process of torchrun also uses memory of the first GPU
     here = machine.gpu_info
-    gpu = None if machine.platform == "cpu" else catalogue.find_gpu(here.device_name, here.total_memory_gb)
+    gpu = None if machine.platform == "cpu" else catalogue.find_gpu_of(here)
     on_part("matrix products")
     rates = matrix_rates(device, (QUICK_SIZES if quick else _SIZES)[device.type], gpu)
     on_part("memory")

@@ -14,6 +14,7 @@ from tensorprimat.core import processes, store
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import alternatives, counted
+from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines import launch, launchers
 from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.machine import platform
@@ -76,9 +77,9 @@ def device_of(device: str, machine: Machine) -> str:
     return f"cuda:{number}"
 
 
-def _check_share(least_share: float | None, devices: int, device_name: str | None) -> None:
+def _check_share(least_share: float | None, devices: int, device: GpuInfo) -> None:
     """Raise UsageError for a share if there is neither another device nor a published rate to compare with."""
-    if least_share is not None and not records.has_reference(devices, device_name):
+    if least_share is not None and not records.has_reference(devices, device):
         raise UsageError(
             "--fail-below: there is one device here and no published rate of it to compare with; leave it out, or "
             "measure several devices"
@@ -98,7 +99,7 @@ def run_preflight(
     machine = platform.detect_platform(cpu=device == "cpu")
     chosen = device_of(device, machine)
     here = 1 if chosen == "cpu" else machine.gpu_info.device_count or 1
-    _check_share(least_share, max(here, meeting.started_processes()), machine.gpu_info.device_name)
+    _check_share(least_share, max(here, meeting.started_processes()), machine.gpu_info)
     from tensorprimat.micro import watched
 
     found = watched.measure_watched(machine, chosen, quick=quick, on_part=on_part)
@@ -189,7 +190,7 @@ def run_on_cluster(
     on_line: Callable[[str], None],
 ) -> Outcome:
     """Measure every node in one job and keep the record. Raises RunError where the job fails."""
-    _check_share(least_share, spec.num_gpus * spec.num_nodes, cluster.gpu)
+    _check_share(least_share, spec.num_gpus * spec.num_nodes, GpuInfo(device_name=cluster.gpu))
     folder = place.folder / "cluster" / f"preflight_{store.new_stamp()}"
     with processes.scratch_folder() as scratch:
         spec_file, result_file, stderr_file = (scratch / name for name in ("spec.json", "result.json", "stderr"))

@@ -44,7 +44,7 @@ class RunTime:
 
 def of_run(spec: RunSpec, machine: Machine) -> RunTime | None:
     """Return the estimated time of one run, or None for a device whose peak is not known."""
-    gpu = catalogue.find_gpu(machine.gpu_info.device_name, machine.gpu_info.total_memory_gb)
+    gpu = catalogue.find_gpu_of(machine.gpu_info)
     peak = gpu.peak(spec.precision) if gpu else None
     if gpu is None or peak is None or not peak.value or spec.platform == "cpu":
         return None

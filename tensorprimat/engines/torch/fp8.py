@@ -99,7 +99,7 @@ def check_mxfp8(spec: RunSpec, gpu_info: GpuInfo) -> None:
     """Raise UsageError where the spec's MXFP8 cannot run on this GPU, or with this batch."""
     if spec.fp8_recipe != MXFP8:
         return
-    gpu = catalogue.find_gpu(gpu_info.device_name, gpu_info.total_memory_gb)
+    gpu = catalogue.find_gpu_of(gpu_info)
     if gpu is not None and gpu.name not in MXFP8_GPUS:
         raise UsageError(
             f"--fp8-recipe mxfp8: torchao trains in MXFP8 on {', '.join(MXFP8_GPUS)}, not on {gpu.name}; "
