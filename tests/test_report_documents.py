@@ -205,3 +205,19 @@ def test_hundreds_of_runs_make_documents_that_can_be_read():
     assert len(markdown.render(comparison)) < 100_000
     assert len(html.render(comparison)) < 5_000_000
     assert "The first 200 of 300 runs" in markdown.render(comparison)
+
+
+@pytest.mark.parametrize("half", [1e-3, 1e-6, 1e-9, 1e-13])
+def test_the_ends_of_a_narrow_interval_differ_in_json_and_hold_its_value(half):
+    for value in (1.0, 13425.123456789, 3.2e-5):
+        written = json._estimate(Estimate(value=value, low=value * (1 - half), high=value * (1 + half), rests_on=""))
+        assert written["low"] < written["value"] < written["high"]
+        assert written["high"] - written["low"] == pytest.approx(2 * half * value, rel=0.1 if half > 1e-12 else 0.2)
+
+
+def test_an_interval_of_usual_width_and_one_of_a_single_value_have_six_digits():
+    ends = {"value": 1 / 3, "low": 0.3212345678, "high": 0.3456789123}
+    found = json._estimate(Estimate(**ends, rests_on=""))
+    assert {name: found[name] for name in ends} == {"value": 0.333333, "low": 0.321235, "high": 0.345679}
+    found = json._estimate(Estimate(value=1 / 3, low=1 / 3, high=1 / 3, rests_on=""))
+    assert {found[name] for name in ends} == {0.333333}

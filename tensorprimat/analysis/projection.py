@@ -23,7 +23,7 @@ from tensorprimat.analysis.stats import student
 from tensorprimat.core import catalogue, names
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry
-from tensorprimat.core.quantities import as_stated, confidence_level, percent, rounded
+from tensorprimat.core.quantities import as_stated, confidence_level, percent, rounded_interval
 from tensorprimat.core.result import Result
 
 PROJECTION_CONFIDENCE = 0.90
@@ -216,7 +216,8 @@ def project(
     if gpu is not None and not same_name and (known is None or known != catalogue.find_gpu_of(result.gpu_info)):
         raise UsageError(f"--gpu {gpu}: the result is of {device}; only this GPU can be projected")
     exponent, validation = exponent_for(found, benchmark, gpus / count)
-    middle, low, high = (rounded(rate * factor * count / gpus) or math.nan for factor in exponent.factor(gpus / count))
+    expected, least, most = (rate * count / gpus * factor for factor in exponent.factor(gpus / count))
+    middle, low, high = (end or math.nan for end in rounded_interval(expected, least, most))
     trained = result.model.name
     same_task = trained is not None and names.key(trained) == names.key(benchmark)
     return Projection(

@@ -393,6 +393,26 @@ def rounded(value: float | None, digits: int = 6) -> float | None:
     return None if value is None or not math.isfinite(value) else to_digits(value, digits)
 
 
+def rounded_interval(
+    middle: float | None, low: float | None, high: float | None, digits: int = 6
+) -> tuple[float | None, float | None, float | None]:
+    """Return a figure and the ends of its interval for JSON, with the digits that distinguish them.
+
+    They have `digits` significant digits, or as many more as give half the width of a narrow interval two.
+
+    >>> rounded_interval(1.25, 1.2, 1.3), rounded_interval(None, None, None)
+    ((1.25, 1.2, 1.3), (None, None, None))
+    >>> rounded_interval(13425.12345, 13425.12301, 13425.12389)
+    (13425.12345, 13425.12301, 13425.12389)
+    """
+    if low is not None and high is not None and 0 < high - low < math.inf:
+        largest = max(abs(low), abs(high))
+        digits = max(digits, 2 + math.ceil(math.log10(largest) - math.log10((high - low) / 2)))
+    most = 17  # digits of any float
+    middle, low, high = (rounded(value, min(digits, most)) for value in (middle, low, high))
+    return middle, low, high
+
+
 def size(amount: float) -> str:
     """Return an amount of memory or disk in bytes for a sentence, to three digits.
 

@@ -19,14 +19,14 @@ from tensorprimat.analysis.economics import Return, weigh
 from tensorprimat.analysis.metric import Input, Metric
 from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, PublishedComparison, Ratio, Side
 from tensorprimat.core.explained import Explained, origins
-from tensorprimat.core.quantities import to_digits
+from tensorprimat.core.quantities import rounded_interval, to_digits
 from tensorprimat.core.terms import Term, TermInput
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, formatting, notices
 from tensorprimat.reports.sections import COMPARISON, Report
 
 _SCHEMA_VERSION = 1
-_DIGITS = 6  # significant digits: more than any benchmark repeats
+_DIGITS = 6  # significant digits: more than any benchmark repeats; a narrow interval has more
 _ALIASES = {"tokens_per_dollar": "tokens_per_dollar_hour"}
 """Key of enhanced_metrics.json → its old name, which scripts still read; both are tokens per USD."""
 
@@ -130,7 +130,9 @@ _NOT_OF_JSON = ("mean_of_runs", "family")  # JSON shows the terms of the one; `r
 
 def _estimate(estimate: Estimate) -> dict[str, Any]:
     names = [field.name for field in fields(estimate) if field.name not in _NOT_OF_JSON]
-    return {name: _finite(getattr(estimate, name)) for name in names}
+    ends = rounded_interval(estimate.value, estimate.low, estimate.high, _DIGITS)
+    figures = dict(zip(("value", "low", "high"), ends, strict=True))
+    return {name: _finite(getattr(estimate, name)) for name in names} | figures
 
 
 def _estimate_of(side: Side, estimate: Estimate, field: str) -> dict[str, Any]:

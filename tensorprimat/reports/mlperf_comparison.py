@@ -11,7 +11,17 @@ from tensorprimat.analysis.mlperf_scaling import Scaling, VendorRound
 from tensorprimat.analysis.scaling_laws import FEWEST_COUNTS, Law
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
-from tensorprimat.core.quantities import confidence_level, count, fixed, percent, rate, rounded, significant, times
+from tensorprimat.core.quantities import (
+    confidence_level,
+    count,
+    fixed,
+    percent,
+    rate,
+    rounded,
+    rounded_interval,
+    significant,
+    times,
+)
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports.mlperf import as_document, configured_note, precision_cell, text_table
 
@@ -260,13 +270,13 @@ def law_text(law: Law) -> str:
 
 
 def _document(comparison: TaskComparison, confidence: float) -> dict[str, Any]:
-    low, high = _bounds(comparison.ratio, confidence)
+    ratio, low, high = _with_bounds(math.exp(comparison.ratio.log), comparison.ratio, confidence)
     return {
         "benchmark": comparison.task.benchmark,
         "num_gpus": comparison.task.num_gpus,
         "level": comparison.level.name,
         "sentence": verdict_sentence(comparison, confidence),
-        "ratio": rounded(math.exp(comparison.ratio.log)),
+        "ratio": ratio,
         "low": low,
         "high": high,
         "confidence": confidence,
@@ -278,11 +288,11 @@ def _document(comparison: TaskComparison, confidence: float) -> dict[str, Any]:
 
 
 def _side(side: TaskSide, confidence: float) -> dict[str, Any]:
-    low, high = _bounds(side.estimate, confidence)
+    minutes, low, high = _with_bounds(side.minutes, side.estimate, confidence)
     return {
         "gpu": side.gpu,
         "round": side.round,
-        "minutes": rounded(side.minutes),
+        "minutes": minutes,
         "low": low,
         "high": high,
         "submitters": {name: rounded(weight) for name, weight in side.weights.items()},
@@ -306,15 +316,16 @@ def _submitters(comparison: TaskComparison) -> str:
     return one_line(" → ".join(", ".join(sorted(side.weights)) for side in reversed(comparison.sides)), longest=100)
 
 
-def _bounds(estimate: LogEstimate, confidence: float) -> tuple[float | None, float | None]:
-    if not math.isfinite(estimate.variance):
-        return None, None
-    low, high = estimate.interval(confidence)
-    return rounded(low), rounded(high)
+def _with_bounds(
+    middle: float | None, estimate: LogEstimate, confidence: float
+) -> tuple[float | None, float | None, float | None]:
+    """Return a figure and the ends of its interval; without ends if its variance is unknown."""
+    known = math.isfinite(estimate.variance)
+    return rounded_interval(middle, *(estimate.interval(confidence) if known else (None, None)))
 
 
 def _interval(estimate: LogEstimate, confidence: float, digits: int = 2, *, unit: str = "", lead: str = "") -> str:
-    low, high = _bounds(estimate, confidence)
+    _, low, high = _with_bounds(None, estimate, confidence)
     if low is None or high is None:
         return " (no interval)"
     if unit:
@@ -325,11 +336,12 @@ def _interval(estimate: LogEstimate, confidence: float, digits: int = 2, *, unit
 def _law(law: Law | None) -> dict[str, float | int | str | None] | None:
     if law is None:
         return None
-    parameter = {"exponent": rounded(law.parameter), "half_width": rounded(law.half_width)}
+    value, low, high = rounded_interval(law.parameter, law.low, law.high)
+    parameter = {"exponent": value, "half_width": rounded(law.half_width)}
     if law.kind == "amdahl":
-        parameter = {"serial_share": rounded(law.parameter)}
-    return {"kind": law.kind, "scale": rounded(law.scale), **parameter, "low": rounded(law.low),
-            "high": rounded(law.high), "scatter": rounded(law.scatter), "points": law.points}  # fmt: skip
+        parameter = {"serial_share": value}
+    return {"kind": law.kind, "scale": rounded(law.scale), **parameter, "low": low, "high": high,
+            "scatter": rounded(law.scatter), "points": law.points}  # fmt: skip
 
 
 def _minutes(value: float) -> str:
