@@ -120,6 +120,31 @@ def test_the_fullest_pipeline_stage_is_the_estimate():
     assert parts.activations == pytest.approx(first.activations * (1 + 3 / 20)), "the paper's factor of the schedule"
 
 
+@pytest.mark.parametrize("parts", [1, 5])
+def test_no_stage_holds_more_micro_batches_than_a_step_has(parts):
+    layout = RankLayout(pipeline=4, virtual_pipeline=parts)
+    for micro_batches in (1, 2, 4):
+        assert all(layout.in_flight(micro_batches, stage=stage) <= micro_batches for stage in range(4))
+        assert layout.in_flight(micro_batches) == micro_batches
+    assert layout.in_flight(16) == (4 if parts == 1 else 4 + 3 / 5)
+    few, many = (
+        megatron_memory.of_layout(LLAMA_70B, layout, **{**ONE_SEQUENCE, "micro_batches": number}) for number in (2, 16)
+    )
+    assert few.activations == pytest.approx(many.activations * 2 / layout.in_flight(16))
+
+
+def test_the_last_stage_of_an_interleaved_schedule_holds_the_parts_that_run_before_its_first_backward():
+    """Of 4 stages with 5 parts each, the last has run 4 × 4 parts and runs one more; without parts, one micro-batch."""
+    assert RankLayout(pipeline=4, virtual_pipeline=5).in_flight(16, stage=3) == 17 / 5
+    assert RankLayout(pipeline=4).in_flight(16, stage=3) == 1
+    assert [RankLayout(pipeline=4).in_flight(16, stage=stage) for stage in range(4)] == [4, 3, 2, 1]
+    vocabulary = LLAMA_8B.model_copy(update={"vocab_size": 2_000_000})
+    layout = RankLayout(pipeline=4, virtual_pipeline=4)
+    needed = megatron_memory.of_layout(vocabulary, layout, **ONE_SEQUENCE)
+    kept = megatron_memory.megatron_kept_bytes_per_token(vocabulary, fp8=False)
+    assert needed.activations == pytest.approx(13 / 4 * 8192 * 8 * kept), "the last stage, with the logits"
+
+
 def test_full_recomputation_keeps_one_input_of_each_layer():
     kept, recomputed = NEMO.estimate(spec()), NEMO.estimate(spec(recompute="full"))
     assert recomputed.activations == 32 * 8192 * 4096 * 2

@@ -40,14 +40,17 @@ class RankLayout:
     virtual_pipeline: int = 1
     """Parts of the layers that one pipeline stage holds (interleaved schedule)."""
 
-    def in_flight(self, micro_batches: int) -> float:
-        """Return the micro-batches whose activations the first pipeline stage holds at most.
+    def in_flight(self, micro_batches: int, *, stage: int = 0) -> float:
+        """Return the micro-batches whose activations a pipeline stage (0 is the first) holds at most.
 
-        The interleaved schedule holds 1 + (p − 1)/(p·v) times as many (Korthikanti et al., section 4.2.3).
+        Of p stages, stage s runs p − s − 1 forward passes before it alternates with backward. With v virtual stages it
+        runs 2(p − s − 1) + (v − 1)p passes of a v-th of its layers (Megatron Core, pipeline_parallel/schedules.py). One
+        more is in flight, and never more than all of a step. On the first stage, the interleaved schedule holds
+        1 + (p − 1)/(p·v) times as much (Korthikanti et al., section 4.2.3).
         """
-        if self.virtual_pipeline > 1:
-            return self.pipeline + (self.pipeline - 1) / self.virtual_pipeline
-        return float(min(self.pipeline, micro_batches))
+        parts, later = self.virtual_pipeline, self.pipeline - stage - 1
+        ahead = 2 * later + (parts - 1) * self.pipeline if parts > 1 else later
+        return min(ahead + 1, micro_batches * parts) / parts
 
 
 def megatron_kept_bytes_per_token(shape: ModelShape, *, fp8: bool) -> float:
@@ -113,7 +116,8 @@ def of_layout(
         )
 
     first = stage(held=layout.in_flight(micro_batches), is_last=layout.pipeline == 1)
-    last = stage(held=1.0, is_last=True) if layout.pipeline > 1 else first
+    held_last = layout.in_flight(micro_batches, stage=layout.pipeline - 1)
+    last = stage(held=held_last, is_last=True) if layout.pipeline > 1 else first
     return max(first, last, key=lambda one: one.total)
 
 
