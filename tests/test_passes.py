@@ -296,7 +296,7 @@ def test_measured_steps_are_trials_times_their_steps(requested, trials):
         (["--batch-size", "many"], "--batch-size many: write whole numbers"),
         (["--vocab-size", "1"], "--vocab-size 1: must be at least 2"),
         (["--device", "cuda:9"], "--device cuda:9"),
-        (["--device", "tpu"], "--device tpu: must be cpu, cuda or cuda:N"),
+        (["--device", "tpu"], "--device tpu: must be auto, cpu, cuda or cuda:N"),
         (["--precision", "fp16"], "--precision fp16: not on a CPU"),
         (["--precision", "fp7"], "--precision fp7: must be fp32, tf32, bf16 or fp16"),
         (["--autocast"], "--autocast and --precision fp32 contradict"),

@@ -36,7 +36,7 @@ def descendants() -> list[int]:
     """Return the numbers of all living processes below this one (Linux; elsewhere none are known)."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc") if IS_LINUX else ():
-        if name.isdigit():
+        if name.isdecimal():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     state, parent = file.read().rpartition(b")")[2].split()[:2]

@@ -41,7 +41,7 @@ def rank_of(environment: Mapping[str, str]) -> Rank | None:
             launcher="torchrun", rank=int(environment["RANK"]), world_size=int(environment["WORLD_SIZE"]), nodes=nodes
         )
     tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
-    if tasks == 1 or not environment.get("SLURM_STEP_ID", "").isdigit():  # in a batch script itself, before any srun
+    if tasks == 1 or not environment.get("SLURM_STEP_ID", "").isdecimal():  # in a batch script itself, before any srun
         return None
     return Rank(
         launcher="srun",

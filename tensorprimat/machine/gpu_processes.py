@@ -84,12 +84,12 @@ def _answer(question: Sequence[str]) -> str | None:
 
 def _nvidia(text: str) -> Iterable[tuple[int, float | None]]:
     for pid, used in re.findall(r"^(\d+), *(\S+)", text, re.MULTILINE):
-        yield int(pid), float(used) * MIB if used.isdigit() else None  # "[N/A]" under a driver that does not report it
+        yield int(pid), float(used) * MIB if used.isdecimal() else None  # "[N/A]" if the driver reports none
 
 
 def _rocm(text: str) -> Iterable[tuple[int, float | None]]:
     for pid, used in re.findall(r'"PID(\d+)": *"[^"]*?, *\d+, *(\w+),', text):
-        yield int(pid), float(used) if used.isdigit() else None
+        yield int(pid), float(used) if used.isdecimal() else None
 
 
 def _amd(text: str) -> Iterable[tuple[int, float | None]]:
@@ -97,7 +97,7 @@ def _amd(text: str) -> Iterable[tuple[int, float | None]]:
         processes = gpu.get("process_list")
         for entry in processes if isinstance(processes, list) else ():
             known = entry.get("process_info", entry) if isinstance(entry, dict) else None
-            if isinstance(known, dict) and str(known.get("pid", "")).isdigit():
+            if isinstance(known, dict) and str(known.get("pid", "")).isdecimal():
                 yield int(known["pid"]), _amd_bytes(known)
 
 

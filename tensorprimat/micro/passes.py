@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
-from tensorprimat.core.quantities import counted
 from tensorprimat.core.safe_text import is_utf8
 from tensorprimat.engines import clock as clocks
 from tensorprimat.engines import failures
 from tensorprimat.machine.platform import Machine, detect_platform
+from tensorprimat.machine.torch_device import existing_device
 from tensorprimat.micro import advice, memory
 
 if TYPE_CHECKING:
@@ -44,16 +44,7 @@ def check_cell(spec: CellSpec, machine: Machine) -> None:
     spec.check()
     if not is_utf8(spec.data):
         raise UsageError(f"--data {spec.data}: the name is not UTF-8, as the files of results are; rename the file")
-    on_gpu = spec.device.startswith("cuda")
-    if not on_gpu and spec.device != "cpu":
-        raise UsageError(f"--device {spec.device}: must be cpu, cuda or cuda:N (cuda is also ROCm's name)")
-    if on_gpu and machine.platform == "cpu":
-        why = f" ({machine.warnings[0].partition(': ')[2]})" if machine.warnings else ""
-        raise UsageError(f"--device {spec.device}: torch sees no GPU here{why}; use --device cpu")
-    number = spec.device.partition(":")[2] or "0"
-    gpus = machine.gpu_info.device_count or 0
-    if on_gpu and (not number.isdigit() or int(number) >= gpus):
-        raise UsageError(f"--device {spec.device}: {counted(gpus, 'GPU')} here, numbered from 0")
+    on_gpu = existing_device(spec.device, machine) != "cpu"
     if not on_gpu and spec.precision in ("tf32", "fp16"):
         raise UsageError(f"--precision {spec.precision}: not on a CPU; use fp32 or bf16")
     if spec.attention == "flash":

@@ -13,11 +13,12 @@ from tensorprimat.core import preflight as records
 from tensorprimat.core import processes, store
 from tensorprimat.core.atomic import write_atomically
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.quantities import alternatives, counted
+from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines import launch, launchers
 from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.machine import platform
+from tensorprimat.machine.torch_device import existing_device
 from tensorprimat.micro import meeting
 
 if TYPE_CHECKING:
@@ -62,19 +63,10 @@ class Outcome:
 def device_of(device: str, machine: Machine) -> str:
     """Return torch's name of the device to measure, cpu or cuda:N. Raises UsageError if it does not exist."""
     chosen = ("cpu" if machine.platform == "cpu" else "cuda") if device == "auto" else device
-    if chosen.startswith("cuda") and machine.platform == "cpu":
-        raise UsageError(f"--device {device}: torch sees no GPU here; use --device cpu")
-    if not chosen.startswith("cuda") and chosen != "cpu":
-        raise UsageError(f"--device {device}: must be auto, cpu, cuda or cuda:N")
+    found = existing_device(chosen, machine, flag_value=device, own_number=os.environ.get("LOCAL_RANK", "0"))
     if ":" in chosen and meeting.started_processes() > 1:
         raise UsageError(f"--device {device}: each process that torchrun starts takes a GPU of its own; --device cuda")
-    if chosen == "cpu":
-        return chosen
-    number = chosen.partition(":")[2] or os.environ.get("LOCAL_RANK", "0")
-    gpus = machine.gpu_info.device_count or 0
-    if not number.isdigit() or int(number) >= gpus:
-        raise UsageError(f"--device {device}: {counted(gpus, 'GPU')} here, numbered from 0")
-    return f"cuda:{number}"
+    return found
 
 
 def _check_share(least_share: float | None, devices: int, device: GpuInfo) -> None:

@@ -82,7 +82,7 @@ def machine_of(machine: Machine) -> Machine:
     if machine.platform == "amd":
         return machine
     named = os.environ.get("GPUS_PER_NODE", str(GPUS_PER_NODE))
-    if not named.isdigit() or not int(named):
+    if not named.isdecimal() or not int(named):
         raise UsageError(f"GPUS_PER_NODE={named}: must be a number of GPUs")
     gpu, _ = gpu_model()
     info = GpuInfo(device_name=gpu, device_count=int(named), software_stack="rocm")
