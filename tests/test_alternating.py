@@ -166,7 +166,7 @@ def test_the_checks_of_an_interval_are_in_both_files_if_a_later_run_fails(machin
         ((*PRECISIONS, "--shape", "Qwen3-4B"), "--shape: states a fact about a log, and no log is read here"),
         (("--target-ci", "0"), "must be between 0 and 100 %"),
         (("--target-ci", "150%"), "--target-ci 150%: must be between 0 and 100 %"),
-        (("--budget-minutes", "0"), "must be more than 0"),
+        (("--budget-minutes", "0"), "must be a number above 0"),
         (("--target-ci", "1%", "--max-runs", "2"), "must be at least 3"),
     ],
 )

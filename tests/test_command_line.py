@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
 import pytest
+from typer.utils import get_params_from_function
 
 from tensorprimat.cli import COMMANDS, main
+from tensorprimat.cli.shared_options import number_as_typed
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -33,6 +36,31 @@ def test_help_names_no_type_of_python(command, capsys):
 def test_a_value_that_is_no_number_is_named_as_typed(arguments, says, capsys):
     assert main(arguments) == 2
     assert capsys.readouterr().err.splitlines() == [says]
+
+
+@pytest.mark.parametrize("typed", ["1e999", "-0.50", "nan", "-1_0.0", "-Infinity"])
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        (["run", "--model", "llama", "--engine", "torch", "--dry-run"], "--cooldown"),
+        (["run", "--model", "llama", "--engine", "torch", "--dry-run"], "--budget-minutes"),
+        (["processes"], "--idle"),
+        (["processes"], "--grace"),
+        (["passes", "--device", "cpu"], "--memory-limit"),
+    ],
+)
+def test_a_number_out_of_range_is_named_as_typed(command, flag, typed, capsys):
+    assert main([*command, flag, typed]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tprimat {command[0]}: {flag} {typed}: must be ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_with_a_number_keeps_its_text(name):
+    command = importlib.import_module(f"tensorprimat.cli.{name}").command
+    numbers = [one for one in get_params_from_function(command).values() if "float" in str(one.annotation)]
+    assert [one.name for one in numbers if one.default.parser is not number_as_typed] == []
+    assert bool(numbers) == (name in ("run", "processes", "passes", "sweep"))
 
 
 def test_a_wrong_number_in_an_environment_variable_is_named(monkeypatch, capsys):

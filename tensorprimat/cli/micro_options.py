@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from tensorprimat.cli import known_values as known
-from tensorprimat.cli.shared_options import Command, typed_option, with_options
+from tensorprimat.cli.shared_options import Command, number_as_typed, typed_option, with_options
 
 if TYPE_CHECKING:
     from tensorprimat.core.micro_result import CellSpec, MicroResult
@@ -76,7 +76,14 @@ WORK_OPTIONS = (
     typed_option("data", Path | None, "FILE", _TOKENS, show_default="synthetic"),
     typed_option("seed", int, "N", "Seed of weights and tokens.", default=1234),
     typed_option("device", str, "DEVICE", _DEVICE, default="auto", offers=known.device_names),
-    typed_option("memory_limit", float | None, "GB", "Use no more memory than this.", show_default="all"),
+    typed_option(
+        "memory_limit",
+        float | None,
+        "GB",
+        "Use no more memory than this.",
+        show_default="all",
+        parser=number_as_typed,
+    ),
 )
 CELL_OPTIONS = {one.name: one for one in (*SHAPE_OPTIONS, *WORK_OPTIONS)}
 

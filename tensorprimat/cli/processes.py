@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensorprimat.cli.shared_options import switch, takes
+from tensorprimat.cli.shared_options import switch, takes, takes_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,8 @@ def command(
     ] = None,
     yes: Annotated[bool, switch("--yes", "Do not ask.")] = False,
     dry_run: Annotated[bool, switch("--dry-run", "Print what would be ended; end nothing.")] = False,
-    idle: Annotated[float, takes("S", "Idle seconds (no CPU, file or GPU use) that make a leftover.")] = 30.0,
-    grace: Annotated[float, takes("S", "Seconds between SIGTERM and SIGKILL.")] = 10.0,
+    idle: Annotated[float, takes_number("S", "Idle seconds (no CPU, file or GPU use) that make a leftover.")] = 30.0,
+    grace: Annotated[float, takes_number("S", "Seconds between SIGTERM and SIGKILL.")] = 10.0,
 ) -> int:
     """Show GPU memory by process, and offer to end leftover Python training processes.
 

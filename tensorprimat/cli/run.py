@@ -14,7 +14,7 @@ from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli.options import TO_FILE, fraction
 from tensorprimat.cli.setting_options import IN_AB, setting_values, with_settings
-from tensorprimat.cli.shared_options import switch, takes, with_options
+from tensorprimat.cli.shared_options import switch, takes, takes_number, with_options
 from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
@@ -45,7 +45,7 @@ def command(
     engine: Annotated[str, takes("ENGINE", _ENGINE, offers=known.engines)] = "auto",
     output: Annotated[Path, takes("DIR|FILE", OUTPUT)] = DEFAULT_FOLDER,
     cooldown: Annotated[
-        float | None, takes("S", "Seconds between runs.", show_default="30 on a GPU, 0 on a CPU")
+        float | None, takes_number("S", "Seconds between runs.", show_default="30 on a GPU, 0 on a CPU")
     ] = None,
     shape: Annotated[str | None, takes("SHAPE", f"For a log. {facts.SHAPE_HELP}")] = None,
     model_name: Annotated[
@@ -64,7 +64,7 @@ def command(
     max_runs: Annotated[int, takes("N", "Upper limit on the runs of --target-ci.")] = 30,
     budget_minutes: Annotated[
         float | None,
-        takes(
+        takes_number(
             "MIN",
             "Time limit for all runs: reduces batch, steps and warm-up unless a flag sets them, and starts no run that "
             "would end after it. With --target-ci: time limit of each model, after which no run starts.",

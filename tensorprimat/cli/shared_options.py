@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from tensorprimat.cli.known_values import Completion, Values, offer
+from tensorprimat.core.quantities import TypedNumber
 
 Command = TypeVar("Command", bound=Callable[..., int])
 
@@ -29,6 +30,21 @@ def takes(metavar: str, text: str, *flags: str, offers: Values | None = None, li
     return typer.Option(
         *flags, metavar=metavar, help=text, autocompletion=_completed(offers, listed), readable=READABLE, **more
     )
+
+
+def takes_number(metavar: str, text: str, **more: Any) -> Any:
+    """Return an option with a number, for Annotated. The number keeps its text, so that 1e999 is not refused as inf."""
+    return takes(metavar, text, parser=number_as_typed, **more)
+
+
+def number_as_typed(text: str | float) -> float:
+    """Return a number with the text that was typed; the parser also passes the default, which has none."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return TypedNumber(float(text), text.strip())
+    except ValueError:
+        raise typer.BadParameter("not a valid number") from None  # whose option cli/__init__ names
 
 
 def switch(flag: str, text: str, **more: Any) -> Any:

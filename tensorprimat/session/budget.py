@@ -7,6 +7,7 @@ interval covers the runs of earlier sessions too, and the looks at those are cou
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -49,8 +50,8 @@ class Budget:
             )
         if self.max_runs < _FEWEST_RUNS:
             raise UsageError(f"--max-runs {self.max_runs}: must be at least {_FEWEST_RUNS}")
-        if self.minutes is not None and not self.minutes > 0:
-            raise UsageError(f"--budget-minutes {quantities.as_stated(self.minutes)}: must be more than 0")
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise UsageError(f"--budget-minutes {quantities.as_stated(self.minutes)}: must be a number above 0")
         return self
 
 
