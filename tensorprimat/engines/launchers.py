@@ -1,4 +1,8 @@
-"""Detection of torchrun or srun as the launcher that started this process as one rank of several."""
+"""Detection of the launcher that started this process as one rank of several: torchrun, srun, or another one.
+
+The deepspeed launcher, a PyTorchJob of Kubeflow and scripts around mpirun set RANK and WORLD_SIZE as torchrun does, but
+none of torchrun's own variables. Every module asks here which processes were started.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ INTERACTIVE = ("bash", "interactive")  # job names under which Lightning ignores
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """The position of this process among the ranks that torchrun or srun started."""
+    """The position of this process among the ranks that a launcher started."""
 
     launcher: str
     rank: int
@@ -34,21 +38,82 @@ class Rank:
 
 
 def rank_of(environment: Mapping[str, str]) -> Rank | None:
-    """Return the rank of a process by its environment variables; None if it was started alone."""
+    """Return the rank of a process by its environment variables; None if it was started alone.
+
+    Raises UsageError for a variable of a launcher that is no number.
+    """
     if "TORCHELASTIC_RUN_ID" in environment:
-        nodes = int(environment.get("GROUP_WORLD_SIZE", "1"))
         return Rank(
-            launcher="torchrun", rank=int(environment["RANK"]), world_size=int(environment["WORLD_SIZE"]), nodes=nodes
+            launcher="torchrun",
+            rank=_number(environment, "RANK"),
+            world_size=_number(environment, "WORLD_SIZE"),
+            nodes=_number(environment, "GROUP_WORLD_SIZE", 1),
         )
-    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
+    task, other = _task_of_srun(environment), _rank_of_variables(environment)
+    if task is None or (other is not None and other.world_size != task.world_size):  # tasks that start ranks themselves
+        return other
+    return task
+
+
+def _task_of_srun(environment: Mapping[str, str]) -> Rank | None:
+    tasks = _number(environment, "SLURM_STEP_NUM_TASKS", 1)
     if tasks == 1 or not environment.get("SLURM_STEP_ID", "").isdecimal():  # in a batch script itself, before any srun
         return None
     return Rank(
         launcher="srun",
-        rank=int(environment["SLURM_PROCID"]),
+        rank=_number(environment, "SLURM_PROCID"),
         world_size=tasks,
-        nodes=int(environment.get("SLURM_STEP_NUM_NODES", "1")),
+        nodes=_number(environment, "SLURM_STEP_NUM_NODES", 1),
     )
+
+
+def _rank_of_variables(environment: Mapping[str, str]) -> Rank | None:
+    """Return the rank by RANK and WORLD_SIZE alone; None unless they name several processes.
+
+    The processes of a node are LOCAL_WORLD_SIZE or, of the deepspeed launcher, LOCAL_SIZE. Without both, and without
+    LOCAL_RANK, each node (each pod of a PyTorchJob) has one process. A PyTorchJob whose pods count for several
+    processes (PET_NNODES) has started none of them: torchrun does so in each pod.
+    """
+    if not (environment.get("RANK") and environment.get("WORLD_SIZE")):
+        return None
+    rank, world_size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    known = [name for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE") if environment.get(name)]
+    has_local = bool(known) or "LOCAL_RANK" in environment
+    pods = environment.get("PET_NNODES", "")
+    if world_size == 1 or (pods.isdecimal() and int(pods) != world_size and not has_local):
+        return None
+    alone = world_size if has_local else 1  # LOCAL_RANK without the processes of a node: all are on this one
+    per_node = _number(environment, known[0]) if known else alone
+    nodes, rest = divmod(world_size, max(1, per_node))
+    if rest or rank >= world_size:
+        raise UsageError(
+            f"RANK={rank}, WORLD_SIZE={world_size} and {per_node} processes per node contradict each other; start the "
+            "same number of processes on each node"
+        )
+    return Rank(launcher="the launcher that set RANK and WORLD_SIZE", rank=rank, world_size=world_size, nodes=nodes)
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Return a variable of a launcher as a number. Raises UsageError where it is none."""
+    text = environment.get(name, "")
+    if text.isdecimal():
+        return int(text)
+    if text or default is None:
+        raise UsageError(f"{name}={text}: must be a number, as launchers of several processes set it")
+    return default
+
+
+def started_processes(environment: Mapping[str, str]) -> int:
+    """Return the number of processes that a launcher started together with this one; 1 if it was started alone."""
+    rank = rank_of(environment)
+    return 1 if rank is None else rank.world_size
+
+
+def connected_processes(environment: Mapping[str, str]) -> int:
+    """Return the number of started processes that torch connects by RANK and WORLD_SIZE; 1 for those of srun alone."""
+    rank = rank_of(environment)
+    is_connected = rank is not None and (rank.launcher != "srun" or _rank_of_variables(environment) is not None)
+    return rank.world_size if rank is not None and is_connected else 1
 
 
 def training_rank(environment: Mapping[str, str]) -> Rank | None:
@@ -84,7 +149,7 @@ def settings_of_ranks(settings: RunSettings, place: Rank, *, nodes_flag: str) ->
 
 
 def refuse_ranks(work: str) -> None:
-    """Raise UsageError, naming a flag or the work, in a process that torchrun or srun has started as a rank."""
+    """Raise UsageError, naming a flag or the work, in a process that a launcher has started as a rank."""
     if place := rank_of(os.environ):
         raise rank_refusal(work, place)
 
@@ -95,6 +160,19 @@ def rank_refusal(work: str, place: Rank, because: str = "which starts one traini
 
 
 def set_lightning_tasks(place: Rank) -> None:
-    """Set SLURM_NTASKS_PER_NODE, which `srun -n` leaves unset and without which Lightning refuses to start."""
+    """Set the variables that Lightning needs and the launcher leaves unset.
+
+    They are SLURM_NTASKS_PER_NODE, which `srun -n` does not set; for a launcher that sets RANK and WORLD_SIZE only, the
+    number of the node and of the process on it, without which Lightning would start processes of its own. Raises
+    UsageError where the launcher numbers its processes in another order than node by node, as Lightning does.
+    """
     if place.launcher == "srun":
         os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(place.world_size // place.nodes))
+    elif place.launcher != "torchrun":
+        node, local = divmod(place.rank, place.per_node)
+        for name, number in (("NODE_RANK", node), ("LOCAL_RANK", local)):
+            if os.environ.setdefault(name, str(number)) != str(number):
+                raise UsageError(
+                    f"{name}={os.environ[name]}: rank {place.rank} of {place.per_node} processes per node must have "
+                    f"{number}; number the ranks node by node"
+                )

@@ -7,6 +7,7 @@ bandwidth is the rate at which each link carries bytes, as in NVIDIA's nccl-test
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from tensorprimat.core.preflight import Collective
+from tensorprimat.engines.launchers import connected_processes
 from tensorprimat.micro import matmul
-from tensorprimat.micro.meeting import started_processes
 
 COLLECTIVE_SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**10, 2**16, 2**20, 2**24, 2**26, 2**28, 2**30)}
 COLLECTIVE_REPEATS = 5
@@ -38,7 +39,7 @@ Work = tuple[Callable[[], object], Callable[[], object]]
 @contextlib.contextmanager
 def group(device: torch.device) -> Iterator[tuple[str | None, int]]:
     """Connect the processes that torchrun started. Yield the backend (None for a single process) and their number."""
-    processes = started_processes()
+    processes = connected_processes(os.environ)
     if processes < 2:
         yield None, 1
         return

@@ -13,20 +13,16 @@ from typing import Any
 
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.quantities import stated_seconds
+from tensorprimat.engines.launchers import connected_processes
 
 PATIENCE_SECONDS = 1800.0  # torch's own time limit for connecting
-
-
-def started_processes() -> int:
-    """Return the number of processes that torchrun started together with this one; 1 if it started none."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
 class Meeting:
     """The processes that torchrun started, as one that they all attend; a process that was started alone is its own."""
 
     def __init__(self) -> None:
-        self.processes = started_processes()
+        self.processes = connected_processes(os.environ)
         self.rank = int(os.environ.get("RANK", "0")) if self.processes > 1 else 0
         self._store: Any = None
         if self.processes > 1:

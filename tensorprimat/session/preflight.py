@@ -19,7 +19,6 @@ from tensorprimat.engines import launch, launchers
 from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.machine import platform
 from tensorprimat.machine.torch_device import existing_device
-from tensorprimat.micro import meeting
 
 if TYPE_CHECKING:
     from tensorprimat.core.preflight import Preflight, PreflightSpec
@@ -64,7 +63,7 @@ def device_of(device: str, machine: Machine) -> str:
     """Return torch's name of the device to measure, cpu or cuda:N. Raises UsageError if it does not exist."""
     chosen = ("cpu" if machine.platform == "cpu" else "cuda") if device == "auto" else device
     found = existing_device(chosen, machine, flag_value=device, own_number=os.environ.get("LOCAL_RANK", "0"))
-    if ":" in chosen and meeting.started_processes() > 1:
+    if ":" in chosen and launchers.connected_processes(os.environ) > 1:
         raise UsageError(f"--device {device}: each process that torchrun starts takes a GPU of its own; --device cuda")
     return found
 
@@ -91,7 +90,7 @@ def run_preflight(
     machine = platform.detect_platform(cpu=device == "cpu")
     chosen = device_of(device, machine)
     here = 1 if chosen == "cpu" else machine.gpu_info.device_count or 1
-    _check_share(least_share, max(here, meeting.started_processes()), machine.gpu_info)
+    _check_share(least_share, max(here, launchers.connected_processes(os.environ)), machine.gpu_info)
     from tensorprimat.micro import watched
 
     found = watched.measure_watched(machine, chosen, quick=quick, on_part=on_part)

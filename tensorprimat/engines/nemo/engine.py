@@ -77,13 +77,13 @@ def check(spec: RunSpec, machine: Machine) -> None:
 
 
 def started_by_launcher() -> bool:
-    """Return True if torchrun, srun or another launcher that sets WORLD_SIZE started this process among several.
+    """Return True if a launcher started this process among several.
 
     SLURM_NTASKS alone is no sign of it: Slurm sets it in the batch script too, before any srun. Raises UsageError for a
     Slurm job name with which each task would train alone.
     """
-    rank = launchers.training_rank(os.environ)
-    return (rank is not None and rank.world_size > 1) or os.environ.get("WORLD_SIZE", "1") not in ("", "1")
+    launchers.training_rank(os.environ)
+    return launchers.started_processes(os.environ) > 1
 
 
 def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
