@@ -10,9 +10,10 @@ import plausible
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
+from tensorprimat.core import store
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import console, html, markdown
+from tensorprimat.reports import console, html, markdown, notices
 
 
 def comparison_of(*results):
@@ -29,8 +30,8 @@ def hot_result(seed, *, share=0.12, seen=True):
         **({"clock_hertz": np.full(len(seconds), 1.4e9), "temperature_celsius": np.full(len(seconds), 85.0),
             "power_watts_per_gpu": np.full(len(seconds), 690.0)} if seen else {}),
     )  # fmt: skip
-    printed = (*one.warnings, f"clock: throttled for {100 * share:.0f} % of the measured time by heat")
-    return summarise(one.model_copy(update={"steps": steps})).model_copy(update={"warnings": printed})
+    runs = tuple(run.changed(throttled_by=("heat",)) for run in one.runs)
+    return summarise(one.changed(steps=steps, runs=runs))
 
 
 def test_a_throttled_side_is_named_above_the_headline_in_every_report():
@@ -46,6 +47,17 @@ def test_a_throttled_side_is_named_above_the_headline_in_every_report():
         headline = plain.index("the tokens/s/GPU")
         assert plain.index(sentence) < headline, name
         assert "cool: throttled" not in plain
+
+
+def test_the_reasons_of_all_runs_are_named_whatever_a_warning_says(tmp_path):
+    hot = hot_result(1)
+    reasons = (("heat",), ("a power cap", "heat"))
+    runs = tuple(run.changed(throttled_by=one) for run, one in zip(hot.runs, reasons, strict=True))
+    hot = hot.changed(runs=runs, warnings=(*hot.warnings, "clock: throttled for 12 % of the measured time by mistake"))
+    read = store.load(store.write(hot, tmp_path / "hot.json"))
+    assert notices.throttled(comparison_of(read, plausible.result("mi300x")).sides)[0].endswith(
+        "throttled for 12 % of the measured time by heat and a power cap"
+    )
 
 
 def test_a_clock_that_was_hardly_reduced_is_not_named():

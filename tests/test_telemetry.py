@@ -299,6 +299,7 @@ def test_the_result_has_both_energies_clock_and_throttling():
     assert figures.throttled_seconds == pytest.approx(2.0)
     assert 60 < figures.avg_temperature_celsius < figures.max_temperature_celsius < 70
     assert result.warnings[0] == f"clock: throttled for {200 / time:.0f} % of the measured time by heat"
+    assert [run.throttled_by for run in result.runs] == [("heat",)]
 
 
 def test_a_counter_that_sampled_power_contradicts_is_named():

@@ -360,6 +360,8 @@ class Run(RoundedRecord):
     """False for a run that ended early."""
     pair: str | None = None
     """Name of the pair of runs (benchmark.py --ab) that this run belongs to."""
+    throttled_by: tuple[str, ...] = ()
+    """Reasons for which the driver reduced a GPU's clock during the run."""
     ended_by: str | None = None
     """Reason why an incomplete run ended: interrupted, out of memory, crashed …"""
 

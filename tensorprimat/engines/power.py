@@ -105,7 +105,12 @@ def line(sampler: telemetry.Sampler) -> str | None:
 
 
 def judged(result: Result, sampler: telemetry.Sampler) -> Result:
-    """Return the result with warnings about throttling and about an energy counter that sampled power contradicts."""
+    """Return the result with the reasons for a reduced clock in its runs, and with warnings.
+
+    They are about throttling and about an energy counter that sampled power contradicts.
+    """
+    if sampler.throttled_by:
+        result = result.changed(runs=tuple(run.changed(throttled_by=sampler.throttled_by) for run in result.runs))
     power, time = result.power_metrics, result.performance_metrics.measured_time_seconds
     if power is None or not time:
         return result

@@ -84,8 +84,7 @@ def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
         reduced = power.throttled_seconds or 0.0 if power is not None else 0.0
         if not time or reduced <= LEAST_THROTTLED * time:
             continue
-        messages = (text.partition(" by ")[2] for text in side.result.warnings if text.startswith("clock: throttled"))
-        by = listed(dict.fromkeys(filter(None, messages)))
+        by = listed(dict.fromkeys(reason for run in side.result.runs for reason in run.throttled_by))
         several = f" ({formatting.model_title(side.result.model)})" if len({one.model for one in sides}) > 1 else ""
         sentences.append(
             f"{side.label}{several}: throttled for {percent(reduced / time, 0)} of the measured time"
