@@ -260,10 +260,11 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     counting = flops.convention_named(convention)
     products = 2 * min(counting.weights(shape), models.matrix_parameters(shape) - shape.vocab_size * shape.hidden_size)
     core = counting.attention(shape, length) / 3
+    second = models.every_second_product(shape)  # None only for a kind that `_of_unknown_cost` has refused
     again = {
         "none": 0.0,
         "selective": core,
-        _SECOND_PRODUCT: products * (models.every_second_product(shape) or 0.0),
+        **({} if second is None else {_SECOND_PRODUCT: products * second}),
         "full": products + core,
         "every second layer": (products + core) / 2,
     }[kind]
@@ -274,7 +275,8 @@ def _of_unknown_cost(kind: str, shape: ModelShape) -> str | None:
     """Return the features of a model for which the cost of recomputing parts of it is unknown, or None."""
     if shape.experts or shape.latent_attention or shape.windowed_layers:
         return "experts, latent attention or windows in some layers"
-    return "an attention with biases" if kind == _SECOND_PRODUCT and shape.attention_bias else None
+    of_products = kind == _SECOND_PRODUCT and models.every_second_product(shape) is None
+    return "an attention with biases" if of_products else None
 
 
 def restated_tflops(result: Result, convention: str) -> Metric:
