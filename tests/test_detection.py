@@ -76,8 +76,24 @@ def test_a_format_named_by_flag_is_used_or_refused(tmp_path: Path) -> None:
     assert logs.read(path, format="torchtitan").provenance.format == "torchtitan"
     with pytest.raises(NotALogError, match="nemo"):
         logs.read(path, format="nemo")
-    with pytest.raises(UsageError, match="no such format; known: megatron, nemo"):
-        logs.read(path, format="nonsense")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("nonsense", "; "),
+        ("Megatron", "; did you mean megatron? "),
+        ("megatron-lm", "; did you mean megatron? "),
+        ("nemorl", "; did you mean nemo_rl or nemo? "),
+    ],
+)
+def test_an_unknown_format_is_refused_with_near_names_and_the_flag_that_lists_all(tmp_path, name, near):
+    path = written(tmp_path, lines(MEGATRON))
+    with pytest.raises(UsageError) as refused:
+        logs.read(path, format=name)
+    says = str(refused.value)
+    assert says.startswith(f"--format {name}: no such format{near}tprimat extract --formats lists all ")
+    assert len(says) < 160
 
 
 def test_noise_is_refused_with_what_can_be_read_instead(tmp_path: Path) -> None:

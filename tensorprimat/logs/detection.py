@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.line_kinds import kinds_of, occurs_in
+from tensorprimat.core.quantities import alternatives
 from tensorprimat.logs import files
 from tensorprimat.logs.format import Format
 from tensorprimat.logs.formats import FORMATS
@@ -71,4 +73,9 @@ def format_named(name: str) -> Format:
     for format in FORMATS:
         if format.name == name:
             return format
-    raise UsageError(f"--format {name}: no such format; known: {', '.join(format.name for format in FORMATS)}")
+    names = [format.name for format in FORMATS]
+    near = get_close_matches(name.casefold(), names, n=3, cutoff=0.7)
+    nearest = f"; did you mean {alternatives(near)}?" if near else ";"
+    raise UsageError(
+        f"--format {name}: no such format{nearest} tprimat extract --formats lists all {len(names)} with their rows"
+    )
