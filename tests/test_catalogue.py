@@ -378,12 +378,32 @@ def test_a_wrong_value_of_a_gpu_is_refused_with_its_place(monkeypatch, change, c
         ("published", catalogue.published_tables, lambda d: d["result"][0].update(num_gpus="8"), "num_gpus: Input"),
         ("models", catalogue.published_models, lambda d: d["model"][0].update(num_layers="many"), "num_layers: Input"),
         ("models", catalogue.published_models, lambda d: d["model"][0].update(parameters=None), "parameters: Input"),
+        *(
+            ("methodologies", configurations.methodologies, change, complaint)
+            for change, complaint in (
+                (
+                    lambda d: d["configuration"][0].update(global_batch_size="128"),
+                    "configuration 1 (mistral): global_b",
+                ),
+                (lambda d: d["configuration"][0].update(micro_batch_size=0), "Input should be greater than 0, not 0"),
+                (lambda d: d["configuration"][0].update(gpus="H100 SXM"), "gpus: Input should be a valid tuple"),
+                (lambda d: d["configuration"][0].update(precision="bf61"), "precision: Input should be 'fp32', 'tf32'"),
+                (lambda d: d["configuration"][0].update(micro_batch=1), "micro_batch: no such field"),
+                (lambda d: d["agreed"].update(sequence_length=0.5), "agreed 1: sequence_length: Input should be"),
+                (lambda d: d.pop("agreed"), "agreed 1: tuning_of: is missing"),
+            )
+        ),
+        ("mlperf", mlperf_rules.benchmarks, lambda d: d["benchmark"][0].update(target="3.3"), "(llama31_8b): target"),
+        ("mlperf", mlperf_rules.mlperf_rounds, lambda d: d["round"][0].update(published="2024"), "published: Input"),
+        ("mlperf", mlperf_rules._precisions, lambda d: d["precision"][0].update(systems="all"), "systems: Input"),
     ],
 )
 def test_a_wrong_row_of_another_table_is_refused_with_its_place(monkeypatch, file, read, change, complaint):
+    mlperf_rules._document.cache_clear()
     planted(monkeypatch, file, change)
     with pytest.raises(InputError, match=rf"^tensorprimat/data/{file}\.toml: ") as refused:
         read.__wrapped__()
+    mlperf_rules._document.cache_clear()
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
 

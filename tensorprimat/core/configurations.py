@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from tensorprimat.core import catalogue, data_files, settings
+from pydantic import Field
+
+from tensorprimat.core import catalogue, settings
+from tensorprimat.core.data_rows import checked_rows, read_table, record_of, tupled
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.settings import OF_A_METHODOLOGY
 
+_Size = Annotated[int, Field(gt=0)]
 METHODOLOGY_GPUS = 8  # every configuration of data/methodologies.toml is for one node of 8 GPUs
 
 
@@ -21,16 +25,16 @@ class Configuration:
 
     methodology: str
     model: str
-    platform: str
+    platform: Literal["nvd", "amd", "cpu"]
     gpus: tuple[str, ...]
     """Catalogue names that the row is for; empty for every GPU of the platform."""
-    precision: str
-    tensor_model_parallel_size: int
-    pipeline_model_parallel_size: int
-    context_parallel_size: int
-    micro_batch_size: int
-    global_batch_size: int
-    sequence_length: int
+    precision: settings.Precision
+    tensor_model_parallel_size: _Size
+    pipeline_model_parallel_size: _Size
+    context_parallel_size: _Size
+    micro_batch_size: _Size
+    global_batch_size: _Size
+    sequence_length: _Size
     source: str
     note: str | None = None
     """Remark for every result of the row, for example that no vendor publishes its values."""
@@ -41,23 +45,41 @@ class Configuration:
 @cache
 def methodologies() -> tuple[Configuration, ...]:
     """Return every configuration of every methodology, the default first: the first that fits is the headline."""
-    document = data_files.read_data("methodologies")
-    rows = tuple(Configuration(**{**row, "gpus": tuple(row["gpus"])}) for row in document["configuration"])
-    return (*_agreed(rows, document["agreed"]), *rows)
+    document = read_table("methodologies")
+    rows = tuple(checked_rows(document, "configuration", "methodologies", _configuration))
+    (rule,) = checked_rows({"agreed": [document.get("agreed", {})]}, "agreed", "methodologies", _rule)
+    return (*_agreed(rows, rule), *rows)
 
 
-def _agreed(rows: tuple[Configuration, ...], rule: Mapping[str, Any]) -> Iterator[Configuration]:
+def _configuration(row: Mapping[str, Any]) -> Configuration:
+    return record_of(Configuration, tupled(row, "gpus"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreedRule:
+    """The methodology whose rows `agreed` takes over, and the work that all of them get."""
+
+    tuning_of: str
+    global_batch_size: _Size
+    sequence_length: _Size
+
+
+def _rule(row: Mapping[str, Any]) -> AgreedRule:
+    return record_of(AgreedRule, row)
+
+
+def _agreed(rows: tuple[Configuration, ...], rule: AgreedRule) -> Iterator[Configuration]:
     """Yield the rows of a methodology with one batch and one sequence length on every platform.
 
     FP8 is the headline where every platform has a source for it, else BF16, so that the precisions agree too.
     """
-    tuned = [row for row in rows if row.methodology == rule["tuning_of"]]
+    tuned = [row for row in rows if row.methodology == rule.tuning_of]
     for model in dict.fromkeys(row.model for row in tuned):
         of_model = [row for row in tuned if row.model == model]
         with_fp8 = {row.platform for row in of_model if row.precision == "fp8"}
         headline = "fp8" if with_fp8 == {row.platform for row in of_model} else "bf16"
         for row in sorted(of_model, key=lambda row: row.precision != headline):
-            yield _with_work(row, rule["global_batch_size"], rule["sequence_length"])
+            yield _with_work(row, rule.global_batch_size, rule.sequence_length)
 
 
 def _with_work(row: Configuration, batch: int, length: int) -> Configuration:

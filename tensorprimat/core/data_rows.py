@@ -70,6 +70,11 @@ def _adapters(kind: type) -> Mapping[str, TypeAdapter[Any]]:
     return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
+def tupled(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return a row with the lists of these fields as tuples; what is no list stays, for `record_of` to refuse."""
+    return {**row, **{name: tuple(row[name]) for name in names if isinstance(row.get(name), list)}}
+
+
 def table_in(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a table within a row, empty if there is none. Raises WrongRowError where something else has its name."""
     table = row.get(name, {})

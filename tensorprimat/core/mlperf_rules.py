@@ -7,7 +7,7 @@ from datetime import date
 from functools import cache
 from typing import Any
 
-from tensorprimat.core import data_files
+from tensorprimat.core.data_rows import checked_rows, read_table, record_of, tupled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class MlperfBenchmark:
 @cache
 def benchmarks() -> tuple[MlperfBenchmark, ...]:
     """Return the rules of every language-model benchmark of MLPerf Training."""
-    return tuple(MlperfBenchmark(**row) for row in _document()["benchmark"])
+    return tuple(checked_rows(_document(), "benchmark", "mlperf", lambda row: record_of(MlperfBenchmark, row)))
 
 
 def benchmark_rules(name: str) -> MlperfBenchmark | None:
@@ -43,7 +43,21 @@ def benchmark_rules(name: str) -> MlperfBenchmark | None:
 
 def published_on(round: str) -> date | None:
     """Return the day on which the results of a round such as v5.1 were published, or None for one not in the table."""
-    return next((row["published"] for row in _document()["round"] if row["name"] == round), None)
+    return next((row.published for row in mlperf_rounds() if row.name == round), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlperfRound:
+    """A round of MLPerf Training and the day on which its results were published."""
+
+    name: str
+    published: date
+
+
+@cache
+def mlperf_rounds() -> tuple[MlperfRound, ...]:
+    """Return every round in the table."""
+    return tuple(checked_rows(_document(), "round", "mlperf", lambda row: record_of(MlperfRound, row, extra=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +81,12 @@ def submission_precision(round: str, submitter: str, system: str, benchmark: str
 
 @cache
 def _precisions() -> dict[tuple[str, str, str, str], MlperfPrecision]:
-    rows = [MlperfPrecision(**{**row, "systems": tuple(row["systems"])}) for row in _document()["precision"]]
+    rows = checked_rows(
+        _document(), "precision", "mlperf", lambda row: record_of(MlperfPrecision, tupled(row, "systems"))
+    )
     return {(row.round, row.submitter, system, row.benchmark): row for row in rows for system in row.systems}
 
 
 @cache
 def _document() -> dict[str, Any]:
-    return data_files.read_data("mlperf")
+    return read_table("mlperf")

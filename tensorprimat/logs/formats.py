@@ -32,7 +32,10 @@ LEAST_OPENING = 6  # characters of a setting's text that identify it
 
 def _format(name: str, table: Mapping[str, Any]) -> Format:
     """Return a format of data/formats.toml, whose module has `detect` and `read`, and `runs` if the table says so."""
-    stated: dict[str, Any] = {field: _bytes(value) if field in IN_BYTES else value for field, value in table.items()}
+    stated: dict[str, Any] = {
+        field: _bytes(value) if field in IN_BYTES else tuple(value) if isinstance(value, list) else value
+        for field, value in table.items()
+    }
     module = stated.pop("module", name)
     if stated.pop("holds_runs", False):
         stated["runs"] = _late(module, "runs")
