@@ -19,7 +19,7 @@ from tensorprimat.core.result import Model, Reported, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import console, forest, formatting, html, json, money, notices, sections
+from tensorprimat.reports import console, forest, formatting, html, json, markdown, money, notices, sections
 from tensorprimat.reports.plots import canvas
 
 
@@ -396,3 +396,13 @@ def test_a_loss_that_is_nan_in_one_row_is_not_said_to_be_nan_from_there_on():
         assert losses.failed_to_learn(spoilt).endswith(ending)
         (warning,) = [text for text in spoilt.warnings if text.startswith("loss: ")]
         assert ("on;" in warning) == (rows.stop is None)
+
+
+def test_every_interval_is_named_after_the_confidence_that_it_was_computed_with():
+    sides = [plausible.result(machine, runs=3, seed=seed) for seed, machine in enumerate(("h100", "mi300x"))]
+    comparison = comparison_of(*sides, confidence=0.9)
+    assert "90 % interval" in [column.title for column in sections.analysis(comparison).columns]
+    page = html.render(comparison).replace("\N{NO-BREAK SPACE}", " ")
+    assert page.count("with 90 % intervals") == 2
+    assert "95 %" not in page
+    assert "95 %" not in markdown.render(comparison)

@@ -92,18 +92,19 @@ def panels(
     metric = _common_rate(sides)
     in_one_unit = quantities.seconds_together(side.step_time_seconds.value for side in sides)
     step_time = tuple(_bar(side, looks, side.step_time_seconds, in_one_unit) for side in sides)
-    throughput = tuple(_bar(side, looks, _rate(side, metric), quantities.rate) for side in sides)
+    rates = [_rate(side, metric) for side in sides]
+    throughput = tuple(_bar(side, looks, rate, quantities.rate) for side, rate in zip(sides, rates, strict=True))
     memory, memory_title = _memory(sides, looks)
     kinds = dict.fromkeys(bar.group for bar in memory)
     every = (
         Panel(
             title="Average step time" + (" (lower is better)" if comparable and same_work else ""),
-            unit="seconds" + _intervals_note(step_time),
+            unit="seconds" + _intervals_note([side.step_time_seconds for side in sides]),
             bars=step_time,
         ),
         Panel(
             title="Throughput" + (" (higher is better)" if comparable else ""),
-            unit=formatting.METRIC_TITLES[metric] + _intervals_note(throughput),
+            unit=formatting.METRIC_TITLES[metric] + _intervals_note(rates),
             bars=throughput,
         ),
         Panel(
@@ -120,14 +121,15 @@ def worth_drawing(panel: Panel, sides: Sequence[Side]) -> bool:
     return sum(bar.value is not None for bar in panel.bars) >= min(2, len(sides))
 
 
-def _intervals_note(bars: Sequence[Bar]) -> str:
-    with_interval = [bar for bar in bars if bar.low is not None]
+def _intervals_note(estimates: Sequence[Estimate]) -> str:
+    with_interval = [estimate for estimate in estimates if estimate.low is not None]
     if not with_interval:
         return ""
-    within = [bar for bar in with_interval if bar.within_run]
+    level = quantities.confidence_level(with_interval[0].confidence)
+    within = [estimate for estimate in with_interval if estimate.within_run]
     if len(within) == len(with_interval):
-        return ", with 95 % intervals within one run"
-    return ", with 95 % intervals" + (" (dotted: within one run)" if within else "")
+        return f", with {level} intervals within one run"
+    return f", with {level} intervals" + (" (dotted: within one run)" if within else "")
 
 
 def _common_rate(sides: Sequence[Side]) -> str:

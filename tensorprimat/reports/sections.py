@@ -312,10 +312,11 @@ def _terms_of_runs(side: Side) -> dict[tuple[int, str], tuple[str, ...]]:
 
 def analysis(comparison: Comparison) -> Table:
     """Return the table of the data of the estimates, and of the runs that would make them precise."""
+    level = next((quantities.confidence_level(_main_estimate(side).confidence) for side in comparison.sides), "")
     columns: SideColumns = {
         "Side": lambda side: text_cell(side.label),
         "Interval from": lambda side: text_cell(_main_estimate(side).rests_on),
-        "95 % interval": lambda side: text_cell(_plus_minus(_main_estimate(side))),
+        f"{level} interval": lambda side: text_cell(_plus_minus(_main_estimate(side))),
         "Runs for ±1 %": lambda side: _runs_needed(_main_estimate(side)),
         "CV of step time": lambda side: figure_cell(
             side.result.performance_metrics.cv_step_time,
