@@ -21,6 +21,7 @@ from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
 from tensorprimat.reports import console, forest, formatting, html, json, markdown, money, notices, sections
 from tensorprimat.reports.plots import canvas
+from tensorprimat.reports.plots import comparison as plots
 
 
 def comparison_of(*results, **options):
@@ -406,3 +407,33 @@ def test_every_interval_is_named_after_the_confidence_that_it_was_computed_with(
     assert page.count("with 90 % intervals") == 2
     assert "95 %" not in page
     assert "95 %" not in markdown.render(comparison)
+
+
+def texts_of_enhanced_plot(comparison):
+    """Return the texts of enhanced_plot.svg in one string."""
+    svg = plots.metrics(comparison, ("svg",))["svg"].decode()
+    return " ".join(re.findall(r"<!-- (.*?) -->", svg))
+
+
+def test_no_cost_of_one_model_is_better_than_that_of_another():
+    sides = [plausible.result("h100", runs=3), plausible.result("mi300x", model="qwen", runs=3, seconds=8.0)]
+    comparison = comparison_of(*sides, by="platform")
+    assert not comparison.pairs
+    drawn = texts_of_enhanced_plot(comparison)
+    assert "Time to 1 T tokens" in drawn
+    assert "is better" not in drawn
+
+
+def test_plot_and_page_draw_no_cost_where_a_side_cannot_be_compared_and_say_so():
+    sides = [plausible.result("h100", runs=3, seconds=seconds, seed=round(seconds)) for seconds in (12.8, 11.0, 0.003)]
+    paths = [Path(f"{name}.json") for name in "abc"]
+    loaded = [Loaded(path=path, result=one, side=path.stem) for path, one in zip(paths, sides, strict=True)]
+    comparison = compare(loaded)
+    assert [pair.fairness.level.comparable for pair in comparison.pairs] == [True, False]
+    drawn = texts_of_enhanced_plot(comparison)
+    assert "Not all sides can be compared, so only MFU and model FLOP/s are drawn." in drawn
+    assert "different work" not in drawn
+    for titles in (drawn, html.render(comparison).partition("<script")[0]):
+        assert "Model FLOP/s per GPU" in titles
+        assert "Time to 1 T tokens" not in titles
+        assert "per GPU (higher is better)" not in titles

@@ -12,7 +12,7 @@ from tensorprimat.analysis.economics import unlike_prices
 from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.metrics import STATED
 from tensorprimat.analysis.rates import NORMALISED_BY, common_metric
-from tensorprimat.analysis.records import Estimate, Side
+from tensorprimat.analysis.records import Estimate, Pair, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.core.units import SECONDS_PER_HOUR
@@ -79,6 +79,16 @@ def looks_of(sides: Sequence[Side]) -> dict[str, BarStyle]:
 def titles_of(sides: Sequence[Side]) -> list[str]:
     """Return the titles of the trained models, each once."""
     return list(dict.fromkeys(formatting.model_title(side.result.model) for side in sides))
+
+
+def all_comparable(pairs: Sequence[Pair]) -> bool:
+    """Return True if every pair can be compared; False without pairs."""
+    return bool(pairs) and all(pair.fairness.level.comparable for pair in pairs)
+
+
+def alone(sides: Sequence[Side]) -> bool:
+    """Return True if no two sides trained the same model."""
+    return len({side.model for side in sides}) == len(sides)
 
 
 def panels(
@@ -238,8 +248,8 @@ COST = (
 def metric_panels(sides: Sequence[Side], looks: Mapping[str, BarStyle], *, comparable: bool) -> tuple[Panel, ...]:
     """Return a panel for every metric that two sides have, or the only side.
 
-    comparable: the sides can be compared; otherwise, of several sides, only the panels of EFFICIENCY are drawn, without
-    "higher is better".
+    comparable: the sides can be compared; otherwise no panel says which direction is better, and several sides of one
+    model have only the panels of EFFICIENCY.
     """
     metrics = [side.metrics for side in sides]
     every = (
@@ -248,7 +258,7 @@ def metric_panels(sides: Sequence[Side], looks: Mapping[str, BarStyle], *, compa
             unit=drawn.unit,
             bars=tuple(_metric_bar(drawn, side, looks) for side in sides),
         )
-        for drawn in (*EFFICIENCY, *(COST if comparable or len(sides) == 1 else ()))
+        for drawn in (*EFFICIENCY, *(COST if comparable or alone(sides) else ()))
         if not (drawn.name == "memory_utilization" and of_unlike_kinds(metrics))
     )
     return tuple(panel for panel in every if worth_drawing(panel, sides))

@@ -24,7 +24,7 @@ from tensorprimat.core.quantities import PLOT_DIGITS, PLOT_UNITS, to_digits
 from tensorprimat.core.safe_text import LONGEST_NOTE, LONGEST_TEXT, one_line
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, facts, forest, formatting, money, notices, sections
-from tensorprimat.reports.bars import Bar, BarStyle, Panel, looks_of, metric_panels, panels
+from tensorprimat.reports.bars import Bar, BarStyle, Panel, all_comparable, looks_of, metric_panels, panels
 from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
 
@@ -118,7 +118,7 @@ def _note(value: str) -> Markup:
 def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle]) -> dict[str, Any]:
     """Return the template's data for one model."""
     sides, pairs = of_model.sides, of_model.pairs
-    comparable = any(pair.fairness.verdict != "not_comparable" for pair in pairs)
+    comparable = all_comparable(pairs)
     same_work = all(pair.fairness.level.same_work for pair in pairs)
     return {
         "name": of_model.models[0],

@@ -9,7 +9,16 @@ from typing import Any
 from tensorprimat.analysis.history import Series
 from tensorprimat.analysis.records import Comparison
 from tensorprimat.reports import forest
-from tensorprimat.reports.bars import BarStyle, Panel, looks_of, metric_panels, panels, titles_of
+from tensorprimat.reports.bars import (
+    BarStyle,
+    Panel,
+    all_comparable,
+    alone,
+    looks_of,
+    metric_panels,
+    panels,
+    titles_of,
+)
 from tensorprimat.reports.efficiency import convention_sentence
 from tensorprimat.reports.plots.canvas import (
     LEAST_PANEL_INCHES,
@@ -76,7 +85,7 @@ def drawing_of(comparison: Comparison) -> Drawing:
     """Return the content of a comparison's plot."""
     sides = comparison.sides
     looks = looks_of(sides)
-    comparable = any(pair.fairness.verdict != "not_comparable" for pair in comparison.pairs)
+    comparable = all_comparable(comparison.pairs)
     same_work = all(pair.fairness.level.same_work for pair in comparison.pairs)
     scales = tuple(forest.forests(comparison))
     bars = panels(sides, looks, comparable=comparable, same_work=same_work)
@@ -131,6 +140,9 @@ def _sentences(comparison: Comparison) -> list[str]:
     return sentences
 
 
+_UNLIKE = "Not all sides can be compared, so only MFU and model FLOP/s are drawn."
+
+
 def metrics(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
     """Return enhanced_plot in each format; empty if no metric is known.
 
@@ -138,11 +150,11 @@ def metrics(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> 
     """
     sides = comparison.sides
     looks = looks_of(sides)
-    comparable = all(pair.fairness.verdict != "not_comparable" for pair in comparison.pairs)
+    comparable = all_comparable(comparison.pairs)
     shown = metric_panels(sides, looks, comparable=comparable)
     if not shown:
         return {}
-    unlike = () if comparable else ("The sides did different work: only figures of each side alone are drawn.",)
+    unlike = () if comparable or alone(sides) else (_UNLIKE,)
     drawing = Drawing(
         title=f"Efficiency and cost of training {' · '.join(titles_of(sides))}",
         sentences=(convention_sentence(comparison), *unlike),
