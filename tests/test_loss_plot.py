@@ -31,6 +31,23 @@ def test_a_side_without_losses_is_named():
     assert b"No loss was logged: MI300X" in svg["svg"]
 
 
+def svg_of_sides(*seeds):
+    results = [plausible.result(runs=2, data="real", seed=seed, device_name=f"GPU {seed}") for seed in seeds]
+    named = [
+        Loaded(path=Path(f"{name}.json"), result=one, side=name) for name, one in zip("abcdef", results, strict=False)
+    ]
+    return plots.losses(compare(named), ("svg",))["svg"].decode()
+
+
+def test_of_several_pairs_each_sentence_on_parity_names_its_candidates():
+    svg = svg_of_sides(0, 0, 0, 4)
+    assert "b and c: The losses are equal at all" in svg
+    assert "d: No loss difference detected" in svg
+    assert "more in the report" not in svg
+    assert "<!-- The losses are equal at all" in svg_of_sides(0, 0)
+    assert "… and 2 more in the report" in svg_of_sides(0, 1, 2, 3, 4, 5)
+
+
 def test_without_any_loss_there_is_no_picture():
     assert plots.losses(compare(loaded(plausible.means_only()))) == {}
 

@@ -9,6 +9,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from tensorprimat.analysis.history import Series
 from tensorprimat.analysis.records import Pair, Side
 from tensorprimat.core import quantities
-from tensorprimat.core.quantities import change
+from tensorprimat.core.quantities import change, listed
 from tensorprimat.core.steps import FloatArray
 from tensorprimat.reports import forest, formatting
 from tensorprimat.reports.bars import Bar, BarStyle, Panel
@@ -338,8 +339,17 @@ def loss_panel(axes: Any, sides: Sequence[Side], pairs: Sequence[Pair], looks: d
 
 
 def _parity(sides: Sequence[Side], pairs: Sequence[Pair]) -> list[str]:
-    """Return the parity sentences, and the sides that logged no loss, in lines that fit."""
-    sentences = list(dict.fromkeys(pair.losses.sentence for pair in pairs if pair.losses is not None))[:MOST_SENTENCES]
+    """Return the sentences on parity and the sides without a loss, in lines that fit; several pairs are named."""
+    labels_of: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.losses is not None:
+            labels_of.setdefault(pair.losses.sentence, []).append(pair.candidate.label)
+    sentences = [
+        f"{listed(labels)}: {sentence}" if len(pairs) > 1 else sentence
+        for sentence, labels in islice(labels_of.items(), MOST_SENTENCES)
+    ]
+    more = len(labels_of) - len(sentences)
+    sentences += [f"… and {more} more in the report"] if more else []
     without = [side.label for side in sides if not logged(side)]
     sentences += [f"No loss was logged: {', '.join(without)}"] if without else []
     return [line for sentence in sentences for line in textwrap.wrap(drawable(sentence), LINE_CHARACTERS)]
