@@ -48,6 +48,19 @@ def test_a_steady_machine_shows_no_change():
     assert changes([on_day(day) for day in range(1, 15)]) == [None] * 14
 
 
+def test_a_result_without_the_copy_of_its_first_run_stands_at_its_next_run():
+    whole = on_day(3)
+    later = tuple(
+        run.model_copy(update={"started_at": f"2025-11-0{4 + run.index}T10:00:00+00:00"}) for run in whole.runs
+    )
+    pooled = whole.model_copy(update={"runs": (whole.runs[0], *later[1:])})
+    alone = result("h100", runs=1, seed=3)
+    alone = alone.model_copy(update={"runs": (alone.runs[0].model_copy(update={"started_at": whole.timestamp}),)})
+    (series,), warnings = metric_history(files([alone, pooled, on_day(4)]))
+    assert any("counted once" in warning for warning in warnings)
+    assert [entry.at[:10] for entry in series.entries] == ["2025-11-03", "2025-11-04", "2025-11-05"]
+
+
 def test_a_slowdown_is_shown_where_it_happens_and_only_there():
     found = changes([on_day(day, seconds=12.8 if day < 8 else 13.5) for day in range(1, 15)])
     assert [place for place, change in enumerate(found) if change is not None] == [7]

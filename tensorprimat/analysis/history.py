@@ -58,9 +58,8 @@ def metric_history(loaded: Sequence[Loaded], *, metric: str = METRICS[0]) -> tup
 
     Raises InputError where no result has the metric.
     """
-    moments = {id(item): seconds_since_1970(_moment(item.result)) for item in loaded}
-    ordered = sorted(loaded, key=lambda item: (moments[id(item)] is None, moments[id(item)] or 0.0, item.path))
-    items, warnings = usable_results(ordered)
+    items, warnings = usable_results(_oldest_first(loaded))
+    items = _oldest_first(items)  # a result without its copies of earlier runs begins with a later one
     unmeasured = [item for item in items if positive_figure(item.result, metric) is None]
     warnings += [f"{item.path.name}: left out because it has no {metric}" for item in unmeasured]
     members: dict[tuple[object, ...], list[Loaded]] = {}
@@ -82,6 +81,11 @@ def metric_history(loaded: Sequence[Loaded], *, metric: str = METRICS[0]) -> tup
 def number_left_out(loaded: Sequence[Loaded], all_series: Sequence[Series]) -> int:
     """Return how many results are in no series of `metric_history`."""
     return len(loaded) - sum(len(series.entries) for series in all_series)
+
+
+def _oldest_first(loaded: Sequence[Loaded]) -> list[Loaded]:
+    moments = {id(item): seconds_since_1970(_moment(item.result)) for item in loaded}
+    return sorted(loaded, key=lambda item: (moments[id(item)] is None, moments[id(item)] or 0.0, item.path))
 
 
 def _moment(result: Result) -> str | None:
