@@ -1,6 +1,7 @@
 """`tprimat history`: series per machine and model, and the changes in them."""
 
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.provenance import Source
 from tensorprimat.core.store import Loaded, to_json
+from tensorprimat.reports.plots.comparison import history_plot
 
 
 def on_day(day, **options):
@@ -197,3 +199,15 @@ def test_a_result_without_steps_that_is_read_twice_is_one_benchmark():
     [series], warnings = metric_history([*twice, later], metric="avg_step_time_seconds")
     assert len(series.entries) == 2
     assert warnings == ["b.json: left out, another file holds its runs"]
+
+
+def test_the_plot_names_its_unit_and_interval_and_no_negative_rate():
+    days = [on_day(1, seconds=0.05), on_day(2, runs=2, seconds=0.05, run_noise=0.3)]
+    all_series, _ = metric_history(files(days))
+    svg = history_plot(all_series, ("svg",))["svg"].decode()
+    texts = re.findall(r"<!-- (.*?) -->", svg)
+    assert {"tokens/s/GPU", "with 95 % intervals", "0"} <= set(texts)
+    assert not [text for text in texts if text.startswith("\N{MINUS SIGN}")]
+    assert any("," in text for text in texts)
+    single, _ = metric_history(files([on_day(1, runs=1)]))
+    assert b"intervals" not in history_plot(single, ("svg",))["svg"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tensorprimat.analysis.history import Series
 from tensorprimat.analysis.records import Pair, Side
 from tensorprimat.core import quantities
-from tensorprimat.core.quantities import change, listed
+from tensorprimat.core.quantities import change, confidence_level, listed, spelled_metric
 from tensorprimat.core.steps import FloatArray
 from tensorprimat.reports import forest, formatting
 from tensorprimat.reports.bars import Bar, BarStyle, Panel
@@ -375,6 +375,9 @@ def history_panel(axes: Any, series: Series) -> None:
     every = max(1, len(places) // MOST_DATES)
     axes.set_xticks(places[::every], [(entry.at or "?")[:10] for entry in series.entries][::every])
     axes.set_title(shortened(series.label, 110))
-    axes.set_ylabel(drawable(series.metric.replace("_", " ")))
+    level = next((confidence_level(one.figure.confidence) for one in series.entries if one.figure.low is not None), "")
+    axes.set_ylabel(drawable(spelled_metric(series.metric)) + (f"\nwith {level} intervals" if level else ""))
+    few_ticks(axes.yaxis)
     axes.margins(y=0.25)
+    axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))  # no rate and no time is negative
     axes.grid(axis="y")
