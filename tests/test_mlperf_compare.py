@@ -193,6 +193,11 @@ def test_the_newer_round_of_one_gpu_is_compared_with_the_older_one():
     assert (one.sides[0].round, math.exp(one.ratio.log)) == ("v10.0", pytest.approx(0.9))
 
 
+def test_rounds_over_time_are_listed_from_the_fewest_gpus():
+    entries = [entry("A", "X", 100, gpus=gpus, round=round) for gpus in (512, 16, 8) for round in ("v9.1", "v10.0")]
+    assert [one.task.num_gpus for one in mlperf_scaling.over_rounds(entries)] == [8, 16, 512]
+
+
 def test_runs_that_were_submitted_twice_are_not_a_gain_of_software(capsys):
     assert main(["mlperf", "compare", "H200", "--benchmark", "llama31_405b"]) == 0
     assert "v5.1/Nebius/nebius_h200_n64/llama31_405b shares runs with the other side" in capsys.readouterr().out

@@ -248,11 +248,11 @@ def _law_sentence(one: Scaling) -> str:
         return "No law is fitted to fewer than three numbers of GPUs.\n"
     counts = {point.scored.num_gpus for point in one.points}
     if one.stops_at:
-        end = f"Scaling stops at {one.stops_at} GPUs: all rates there are below the interval predicted from fewer GPUs"
+        end = f"Scaling stops at {count(one.stops_at)} GPUs: all rates there are below the interval predicted from fewer GPUs"
     elif len(counts) <= FEWEST_COUNTS:
         end = "Three numbers of GPUs are too few to tell whether scaling stops"
     else:
-        end = f"No sign that scaling stops up to {max(counts)} GPUs"
+        end = f"No sign that scaling stops up to {count(max(counts))} GPUs"
     return (
         f"{law_text(one.rate)}; points scatter by {percent(one.rate.scatter, 1)} around it. Minutes are proportional "
         f"to GPUs^{fixed(one.minutes.exponent, 3)} (±{fixed(one.minutes.half_width, 3)}). {end}.\n"

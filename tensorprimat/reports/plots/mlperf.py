@@ -201,5 +201,5 @@ def _law(one: Scaling) -> str:
     name = f"{one.gpu} {one.round}"
     if one.rate is None:
         return f"{name}: fewer than three numbers of GPUs, so no law."
-    stops = f"; scaling stops at {one.stops_at} GPUs (dashed)" if one.stops_at else ""
+    stops = f"; scaling stops at {count(one.stops_at)} GPUs (dashed)" if one.stops_at else ""
     return f"{name}: {law_text(one.rate)}, scatter {percent(one.rate.scatter, 1)}{stops}."
