@@ -97,7 +97,7 @@ def test_a_projection_states_that_its_exponents_are_of_another_task(tmp_path, ca
     other = store.write(plausible.result("mi300x", runs=2), tmp_path / "other.json")
     for file, shown in (
         (own, "llama2_70b_lora did (samples"),
-        (other, ", although the result is of another task, llama, with"),
+        (other, ", although its own task is another one (llama), and that its global batch"),
     ):
         assert main(["project", "--from", str(file), "--gpus", "16"]) == 0
         assert shown in capsys.readouterr().out

@@ -231,7 +231,7 @@ def project(
         high=high,
         exponent=exponent,
         validation=validation,
-        other_task=None if same_task else trained or "this",
+        other_task=None if same_task else trained or "unknown",
     )
 
 

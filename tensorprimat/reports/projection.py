@@ -42,13 +42,13 @@ def projection_sentence(found: Projection) -> str:
     expected = f"{count(found.tokens_per_second_per_gpu)} tokens/s/GPU on {counted(found.gpus, 'GPU')}"
     interval = f"{confidence_level(PROJECTION_CONFIDENCE)} interval {count(found.low)} to {count(found.high)}"
     measured = f"{count(found.measured)} on {counted(found.measured_gpus, 'GPU')}"
-    task = f", although the result is of another task, {one_line(found.other_task)}" if found.other_task else ""
+    task = f", although its own task is another one ({one_line(found.other_task)})," if found.other_task else ""
     exponent = found.exponent
     law = f"samples/s grow as GPUs^{fixed(exponent.mean, 3)} ± {fixed(exponent.half_width, 3)}"
     return (
         f"{one_line(found.gpu)}: {expected} ({interval}), projected from the measured {measured}. "
-        f"This assumes that it scales as {exponent.groups} submissions of {found.benchmark} did ({law}){task}, with a "
-        "global batch and a network like theirs; the scatter of the result itself is not included. "
+        f"This assumes that the result scales as {exponent.groups} submissions of {found.benchmark} did ({law}){task} "
+        "and that its global batch and network are like theirs; the scatter of the result itself is not included. "
         f"Check of the projection: {verdict(found.validation)}."
     )
 
