@@ -57,13 +57,17 @@ def _unlike_memory(sides: Sequence[Side]) -> str | None:
     """Return the peaks of sides that have no kind of memory in common, as a sentence below the table."""
     if _memory_in_common(sides):
         return None
-    peaks = [
-        f"{side.label} {quantities.gigabytes(peak)} {title}"
-        for side in sides
-        for kind, title in MEMORY_KINDS.items()
-        if (peak := peak_memory(side, kind)) is not None
-    ]
-    return f"Peak memory of different kinds cannot be compared: {', '.join(peaks)}." if peaks else None
+    sides_of: dict[str, list[str]] = {}
+    for side in sides:
+        peaks = [
+            f"{quantities.gigabytes(peak)} {title}"
+            for kind, title in MEMORY_KINDS.items()
+            if (peak := peak_memory(side, kind)) is not None
+        ]
+        if peaks:
+            sides_of.setdefault(quantities.listed(peaks), []).append(side.label)
+    each = "; ".join(f"{quantities.listed(labels)}: {peaks}" for peaks, labels in sides_of.items())
+    return f"Peak memory of different kinds cannot be compared. {each}." if each else None
 
 
 def _estimate(estimate: Estimate, form: quantities.Form, side: Side, field: str) -> TableCell:
