@@ -437,3 +437,12 @@ def test_plot_and_page_draw_no_cost_where_a_side_cannot_be_compared_and_say_so()
         assert "Model FLOP/s per GPU" in titles
         assert "Time to 1 T tokens" not in titles
         assert "per GPU (higher is better)" not in titles
+
+
+def test_a_group_of_bars_of_one_side_is_named_once():
+    with_memory = [plausible.result("h100", runs=2, seed=seed, device_name=f"GPU {seed}") for seed in (1, 2)]
+    without = plausible.result("cpu", runs=2, seed=3).model_copy(update={"host_memory_peak_gb": None})
+    page = html.render(comparison_of(*with_memory, without, by="gpu"))
+    assert '<p class="group">allocated</p>' in page
+    assert '<p class="group">Xeon' not in page
+    assert "not measured" in page
