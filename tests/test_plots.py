@@ -139,6 +139,18 @@ def test_a_first_step_of_minutes_does_not_flatten_the_rest(draw):
     assert any("off the scale, up to 600.0 s" in text.get_text() for text in axes.texts)
 
 
+@pytest.mark.parametrize("factor", [1.0, 3.0, 20.0, 900.0])
+def test_the_note_on_steps_off_the_scale_covers_no_measured_step(draw, factor):
+    sides = [plausible.result("h100"), plausible.result("mi300x", seconds=12.8 * factor, seed=1)]
+    figure = draw(comparison_of(*sides))
+    axes = step_time_panel(figure)
+    (note,) = [text for text in axes.texts if "off the scale" in text.get_text()]
+    figure.draw_without_rendering()
+    lowest = axes.transData.inverted().transform(note.get_window_extent().corners())[:, 1].min()
+    slowest = max(float(side.steps.column("seconds")[5:].max()) for side in sides)
+    assert slowest < lowest
+
+
 def step_time_panel(figure):
     return next((axes for axes in figure.axes if axes.get_title(loc="left") == "Step time over steps"), None)
 
