@@ -248,7 +248,8 @@ def _law_sentence(one: Scaling) -> str:
         return "No law is fitted to fewer than three numbers of GPUs.\n"
     counts = {point.scored.num_gpus for point in one.points}
     if one.stops_at:
-        end = f"Scaling stops at {count(one.stops_at)} GPUs: all rates there are below the interval predicted from fewer GPUs"
+        at = f"Scaling stops at {count(one.stops_at)} GPUs"
+        end = f"{at}: all rates there are below the interval predicted from fewer GPUs"
     elif len(counts) <= FEWEST_COUNTS:
         end = "Three numbers of GPUs are too few to tell whether scaling stops"
     else:
