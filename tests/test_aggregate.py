@@ -330,6 +330,29 @@ def test_aggregate_writes_the_scaling_plot_as_png(folder, tmp_path):
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_ending_of_a_plot_selects_its_format(folder, tmp_path):
+    assert main(["aggregate", str(folder), "--plot", str(tmp_path / "s.svg"), "--csv", str(tmp_path / "s.csv")]) == 0
+    assert (tmp_path / "s.svg").read_bytes().startswith(b"<?xml")
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "remedy"),
+    [
+        ("--plot", "s.pdf", "must end in .png or .svg"),
+        ("--roofline", "s.jpg", "must end in .png or .svg"),
+        ("--output", "s.html", "use --html"),
+        ("--output", "s.png", "use --plot"),
+    ],
+)
+def test_a_name_that_promises_another_format_is_refused_before_the_work(folder, tmp_path, capsys, flag, name, remedy):
+    assert main(["aggregate", str(folder), flag, str(tmp_path / name)]) == 2
+    printed = capsys.readouterr()
+    assert f"{flag} {tmp_path / name}: " in printed.err
+    assert remedy in printed.err
+    assert printed.out == ""
+    assert not (tmp_path / name).exists()
+
+
 def test_ticks_of_the_scaling_plot_are_numbers_in_millions():
     seen = []
 

@@ -243,7 +243,7 @@ def test_preflight_writes_the_file_that_is_named(folder):
 def test_a_file_that_a_command_does_not_write_is_refused_in_one_line(results, folder, capsys, line):
     assert run(*line.format(results=results).split()) == 2
     printed = capsys.readouterr().err.strip()
-    assert "this command writes no ." in printed
+    assert "this option writes no ." in printed
     assert len(printed.splitlines()) == 1
     assert [path.name for path in folder.iterdir()] == ["benchmark_results"]
 

@@ -25,9 +25,9 @@ def command(
     output: Annotated[Path | None, takes("DIR|FILE", f"Folder for every table as Markdown and CSV{TO_FILE}")] = None,
     csv: Annotated[Path | None, takes("FILE.csv", "Write one row per cell.")] = None,
     html: Annotated[Path | None, takes("FILE.html", "Write all tables as one HTML page.")] = None,
-    plot: Annotated[Path | None, takes("FILE.png", "Plot time against parameters and context.")] = None,
+    plot: Annotated[Path | None, takes("FILE", "Plot time against parameters and context (.png, .svg).")] = None,
     roofline: Annotated[
-        Path | None, takes("FILE.png", "Plot rates against the limits that preflight measured (roofline).")
+        Path | None, takes("FILE", "Plot rates against the limits that preflight measured (.png, .svg).")
     ] = None,
     results: Annotated[list[Path] | None, takes("RESULT", "Also show these training results on the roofline.")] = None,
 ) -> int:
@@ -56,7 +56,12 @@ def command(
     from tensorprimat.reports.micro_tables import rows_csv, rows_json
 
     options.refuse_unwritable(csv=csv, html=html, plot=plot, roofline=roofline)
+    forms_of_plots = {
+        flag: options.picture_form(flag, path) for flag, path in (("--plot", plot), ("--roofline", roofline)) if path
+    }
     if output is not None:
+        options.refuse_file("--output", output, f"use --html {output}", (".html",))
+        options.refuse_file("--output", output, f"use --plot {output}", (".png", ".svg"))
         options.refuse_output("--output", output)
     cells, problems = load_rows(folder)
     for problem in problems:
@@ -73,12 +78,12 @@ def command(
             from tensorprimat.reports.plots import canvas
             from tensorprimat.reports.plots import micro as cell_plots
 
-            files[plot] = canvas.picture(cell_plots.size_scaling_plot(fits))
+            files[plot] = canvas.picture(cell_plots.size_scaling_plot(fits), forms_of_plots["--plot"])
         else:
             print(f"warning: {plot} not written: no cells differ in size or context alone", file=sys.stderr)
     document = reports.render_markdown(tables, heading=heading, plot=plot.name if plot in files and plot else None)
     if roofline is not None:
-        files[roofline] = _roofline(folder, results or ())
+        files[roofline] = _roofline(folder, results or (), forms_of_plots["--roofline"])
     table = rows_csv(cells, aggregate.columns_of(cells))
     if output is not None:
         forms = {".md": document, ".csv": table, ".json": rows_json(cells)}
@@ -100,7 +105,7 @@ def command(
     return 0
 
 
-def _roofline(folder: Path, results: Sequence[Path]) -> bytes:
+def _roofline(folder: Path, results: Sequence[Path], form: str) -> bytes:
     """Draw the cells of a folder and training results under the ceilings of the machine that ran the cells."""
     from tensorprimat.reports.plots import canvas
     from tensorprimat.reports.plots import micro as cell_plots
@@ -108,4 +113,4 @@ def _roofline(folder: Path, results: Sequence[Path]) -> bytes:
 
     roof = roofline_of(folder, results)
     say_each(roof.left_out)
-    return canvas.picture(cell_plots.roofline(roof.ceilings, roof.points, machine=roof.machine), height=6.0)
+    return canvas.picture(cell_plots.roofline(roof.ceilings, roof.points, machine=roof.machine), form, height=6.0)

@@ -132,11 +132,12 @@ def _print(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bo
 
 
 def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_json: bool, plot: Path | None) -> None:
+    from tensorprimat.cli.options import picture_form
     from tensorprimat.reports import mlperf_comparison as report
     from tensorprimat.session.mlperf_comparison import OfTwoGpus, OfVendors, comparison_of
 
     found = comparison_of(names, chosen, confidence, for_plot=plot is not None)
-    form = _form(plot) if plot is not None else "png"
+    form = picture_form("--plot", plot) if plot is not None else "png"
     if isinstance(found, OfVendors):
         print((report.vendor_json if as_json else report.vendor_text)(found.rounds), end="")
     elif isinstance(found, OfTwoGpus):
@@ -151,13 +152,6 @@ def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_
         _write(plot, mlperf_plot.task(found.tasks[0], confidence, (form,))[form])
     else:
         _write(plot, mlperf_plot.strong_scaling_plot(found.scalings, confidence, (form,))[form])
-
-
-def _form(plot: Path) -> str:
-    form = plot.suffix.lower().removeprefix(".")
-    if form not in ("png", "svg"):
-        raise UsageError(f"--plot {plot}: must end in .png or .svg")
-    return form
 
 
 def _write(plot: Path, picture: bytes) -> None:

@@ -64,9 +64,21 @@ TO_FILE = to_file(FILE_ENDINGS)
 
 
 def refuse_file(flag: str, path: Path, instead: str, endings: Sequence[str] = FILE_ENDINGS) -> None:
-    """Raise UsageError if the name has the suffix of a file, but this command writes a folder. instead: advice."""
+    """Raise UsageError if the name has the suffix of a file, but this option takes a folder. instead: advice."""
     if path.suffix.lower() in endings:
-        raise UsageError(f"{flag} {path}: this command writes no {path.suffix.lower()} file; {instead}")
+        raise UsageError(f"{flag} {path}: this option writes no {path.suffix.lower()} file; {instead}")
+
+
+def picture_form(flag: str, path: Path) -> str:
+    """Return the format of a picture by the suffix of its file. Raises UsageError naming the flag for another suffix.
+
+    >>> picture_form("--plot", Path("scaling.SVG"))
+    'svg'
+    """
+    form = path.suffix.lower().removeprefix(".")
+    if form not in ("png", "svg"):
+        raise UsageError(f"{flag} {path}: must end in .png or .svg")
+    return form
 
 
 def named_file(flag: str, path: Path, endings: Sequence[str] = FILE_ENDINGS) -> Path | None:

@@ -72,8 +72,8 @@ def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, byte
     return pictures
 
 
-def picture(draw: Fill, *, height: float = 5.0) -> bytes:
-    """Return a PNG of whatever `draw` puts on a matplotlib Figure, in the style of all plots.
+def picture(draw: Fill, form: str = "png", *, height: float = 5.0) -> bytes:
+    """Return a picture of whatever `draw` puts on a matplotlib Figure, in the style of all plots. form: png or svg.
 
     Raises MissingPackageError where matplotlib is not installed.
     """
@@ -82,7 +82,7 @@ def picture(draw: Fill, *, height: float = 5.0) -> bytes:
         figure.set_size_inches(WIDTH_INCHES, height)
         draw(figure)
 
-    return drawn(fill, ("png",))["png"]
+    return drawn(fill, (form,))[form]
 
 
 def can_draw() -> bool:
