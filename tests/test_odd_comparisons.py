@@ -257,8 +257,8 @@ def test_the_mean_over_models_is_stated_as_percent_faster_or_slower(seconds, wor
     mean = math.prod(ratios) ** (1 / 3)
     sentence = formatting.mean_sentence(comparison)
     percent = 100 * abs(mean - 1)
-    assert sentence.startswith(f"MI300X is {percent:.1f} % {word} than H100 on average over 3 models (95 % CI ")
-    low, high = (float(end) for end in re.search(r"CI ([\d.]+) to ([\d.]+) %", sentence).groups())
+    assert sentence.startswith(f"MI300X is {percent:.1f} % {word} than H100 on average over 3 models (95 % interval ")
+    low, high = (float(end) for end in re.search(r"interval ([\d.]+) to ([\d.]+) %", sentence).groups())
     assert low <= percent <= high
 
 
@@ -446,3 +446,26 @@ def test_a_group_of_bars_of_one_side_is_named_once():
     assert '<p class="group">allocated</p>' in page
     assert '<p class="group">Xeon' not in page
     assert "not measured" in page
+
+
+def test_the_answer_counts_the_sides_that_cannot_be_compared():
+    one, equal = plausible.result("h100", runs=3), plausible.result("h100", runs=3, seed=4, seconds=12.9)
+    fast = plausible.result("h100", runs=3, seed=5, seconds=11.0)
+    other = plausible.result("h100", runs=3, sequence_length=4096)
+    [answer] = forest.answers(compare(named_sides(one, equal, other)))
+    assert answer.startswith(("~ No difference", "b is slower"))
+    assert answer.endswith("; 1 more side cannot be compared")
+    [answer] = forest.answers(compare(named_sides(one, equal, fast, other, other)))
+    assert answer.startswith("Best of 3 sides by the measured ratios: c is faster than a: ")
+    assert answer.endswith("; 2 more sides cannot be compared")
+    [answer] = forest.answers(compare(named_sides(fast, equal, one, other)))
+    assert answer.startswith("Best of 3 sides by the measured ratios is the baseline, a; next: ")
+    assert answer.endswith("; 1 more side cannot be compared")
+    assert "cannot be compared" not in forest.answers(compare(named_sides(one, equal, fast)))[0]
+
+
+def test_a_page_of_several_models_does_not_speak_of_one_side():
+    sides = [plausible.result("h100", runs=3), plausible.result("mi300x", model="qwen", runs=3, seconds=8.0)]
+    page = html.render(comparison_of(*sides, by="platform"))
+    assert "One side of each model: nothing to compare it with yet" in page
+    assert "One side only: nothing to compare it with yet" in html.render(comparison_of(sides[0]))

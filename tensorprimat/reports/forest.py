@@ -181,10 +181,14 @@ def _of_several(pairs: Sequence[Pair]) -> str:
         return f"None of {len(pairs)} sides can be compared with {pairs[0].baseline.label}"
     value, best = max(known, key=lambda item: item[0])
     baselines = {pair.baseline.label for _, pair in known}
+    without = len(pairs) - len(known)
+    rest = f"; {quantities.counted(without, 'more side')} cannot be compared" if without else ""
+    if len(known) == 1:
+        return formatting.headline(best) + rest
     if len(baselines) > 1:  # ratios to unlike sides do not rank their candidates
-        return f"Largest of {len(known)} ratios, each to its own baseline: {formatting.headline(best)}"
+        return f"Largest of {len(known)} ratios, each to its own baseline: {formatting.headline(best)}{rest}"
     sides = len(known) + len(baselines)
     if value <= 1:
         named = f"the baseline, {best.baseline.label}"
-        return f"Best of {sides} sides by the measured ratios is {named}; next: {formatting.headline(best)}"
-    return f"Best of {sides} sides by the measured ratios: {formatting.headline(best)}"
+        return f"Best of {sides} sides by the measured ratios is {named}; next: {formatting.headline(best)}{rest}"
+    return f"Best of {sides} sides by the measured ratios: {formatting.headline(best)}{rest}"

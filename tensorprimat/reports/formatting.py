@@ -237,7 +237,7 @@ def mean_sentence(comparison: Comparison) -> str | None:
     over = f"on average over {len(pairs)} models"
     condition = next((f", {condition_of(pair)}" for pair in pairs if pair.fairness.conditions), "")
     low, high = mean.estimate.low, mean.estimate.high
-    level = f"{confidence_level(mean.estimate.joint or mean.estimate.confidence)} CI"
+    level = confidence(mean.estimate)
     if low is None or high is None:
         sentence = (
             f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"

@@ -244,7 +244,8 @@ def fairness(pair: Pair) -> Table:
 def no_pair_sentence(sides: Sequence[Side]) -> str:
     """Return the sentence for models of which no two sides are compared."""
     if len({side.model for side in sides}) == len(sides):
-        return "One side only: nothing to compare it with yet."
+        only = "One side only" if len(sides) == 1 else "One side of each model"
+        return f"{only}: nothing to compare it with yet."
     return "None of these sides is compared: the baseline that was named is none of them, or all of them."
 
 
