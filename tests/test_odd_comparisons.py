@@ -469,3 +469,15 @@ def test_a_page_of_several_models_does_not_speak_of_one_side():
     page = html.render(comparison_of(*sides, by="platform"))
     assert "One side of each model: nothing to compare it with yet" in page
     assert "One side only: nothing to compare it with yet" in html.render(comparison_of(sides[0]))
+
+
+def test_the_document_names_the_pair_of_every_level_and_every_difference():
+    sides = [plausible.result("h100", runs=3, seed=seed, seconds=12.8 - 0.3 * seed) for seed in range(3)]
+    several = markdown.render(compare(named_sides(*sides)))
+    for name in "bc":
+        assert f"**Llama-3.1-8B, a and {name}: Same work, same configuration: " in several
+        before, _, after = several.partition(f"\n**{name} is faster than a: ")
+        assert after.partition("\n\n")[2].startswith("*Level: identical work and configuration.* Same work")
+        assert before
+    one = markdown.render(compare(named_sides(*sides[:2])))
+    assert "**Llama-3.1-8B: Same work, same configuration: " in one

@@ -33,9 +33,9 @@ def bullets(sentences: Sequence[str]) -> str:
 
 
 _PICTURES = {
-    "comparison_plot.png": "Ratios on one scale, step time, throughput, memory and step times over steps",
+    "comparison_plot.png": "Ratios on one scale, step time, throughput, memory and step times over steps, as far as they are known",
     "comparison_loss.png": "Training loss over steps",
-    "enhanced_plot.png": "MFU, energy, memory, cost and time to train, as bars",
+    "enhanced_plot.png": "MFU, energy, memory, cost and time to train, as bars, as far as they are known",
 }
 """File name → description of the picture, for those who cannot see it."""
 
@@ -66,7 +66,7 @@ def render(comparison: Comparison, report: Report = COMPARISON, *, pictures: Seq
     if comparison.pairs:
         parts.append("## Fairness")
         for pair in comparison.pairs:
-            parts += _fairness(pair)
+            parts += _fairness(pair, several_pairs=several)
     parts += ["## Warnings", bullets(notices.grouped_warnings(comparison)) or "None."]
     parts += _inputs(comparison) if report.of_metrics else []
     parts += _per_model(comparison, facts.provenance)
@@ -77,7 +77,7 @@ def _summary(of_model: Comparison, *, several_pairs: bool) -> list[str]:
     parts = [f"### {safe(sections.model_heading(of_model.sides))}"]
     for pair in of_model.pairs:
         if several_pairs:
-            parts += [*_level(pair), f"**{safe(formatting.headline(pair))}.**"]
+            parts += [f"**{safe(formatting.headline(pair))}.**", *_level(pair)]
         if (
             pair.fairness.verdict == "not_comparable"
             and not pair.fairness.errors
@@ -95,7 +95,7 @@ def _summary(of_model: Comparison, *, several_pairs: bool) -> list[str]:
 
 
 def _level(pair: Pair) -> list[str]:
-    return [f"*{safe(pair.fairness.title)}.* {safe(pair.fairness.sentence)}"]
+    return [f"*Level: {safe(pair.fairness.title)}.* {safe(pair.fairness.sentence)}"]
 
 
 def _per_model(comparison: Comparison, section: Section) -> list[str]:
@@ -123,9 +123,11 @@ def _inputs(comparison: Comparison) -> list[str]:
     return parts
 
 
-def _fairness(pair: Pair) -> list[str]:
+def _fairness(pair: Pair, *, several_pairs: bool) -> list[str]:
     content = sections.fairness(pair)
-    parts = [f"**{safe(formatting.model_title(pair.candidate.result.model))}: {safe(pair.fairness.sentence)}**"]
+    names = f", {pair.baseline.label} and {pair.candidate.label}" if several_pairs else ""
+    title = formatting.model_title(pair.candidate.result.model)
+    parts = [f"**{safe(title + names)}: {safe(pair.fairness.sentence)}**"]
     if content.rows:
         parts.append(table(content))
     if pair.fairness.unknown:
