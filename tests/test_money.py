@@ -1,5 +1,6 @@
 """Tests of the money section: the break-even without any price, and a winner only at comparable prices."""
 
+import re
 from pathlib import Path
 
 import plausible
@@ -11,7 +12,7 @@ from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.cli import price_options
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.store import Loaded
-from tensorprimat.reports import console, html, markdown, money
+from tensorprimat.reports import console, efficiency, html, markdown, money
 
 
 def comparison_of(prices=None, runs=3, **of_mi300x):
@@ -40,6 +41,27 @@ def test_prices_of_one_kind_name_the_cheaper_side():
     )
     (pair,) = comparison_of({"H100": 1.0, "MI300X": 2.0}).pairs
     assert "% more expensive on MI300X (one machine per side" in money.sentences(pair)[1]
+
+
+def test_a_cost_of_several_times_another_is_stated_as_a_ratio():
+    (pair,) = comparison_of({"H100": 0.1, "MI300X": 20.0}).pairs
+    _, costs = money.sentences(pair)
+    assert "the same work costs 172x as much on MI300X (one machine per side" in costs
+
+
+def test_a_small_budget_and_a_small_price_are_not_shown_as_zero():
+    sides = [Loaded(path=Path(f"{name}.json"), result=plausible.result(name, runs=3)) for name in ("h100", "mi300x")]
+    comparison = compare(sides, choices=MetricChoices(prices={"H100": 0.004, "MI300X": 0.004}, budget_tokens=1e6))
+    content = efficiency.budget(comparison)
+    assert content.title == "Training on 1,000,000 tokens"
+    hours, time, energy, cost = (cell.text for cell in content.rows[0][2:])
+    assert float(hours) == pytest.approx(1e6 / 10_240 / 3600, rel=0.01)
+    assert float(time.removesuffix(" s")) == pytest.approx(1e6 / (8 * 10_240), rel=0.01)
+    assert energy.startswith("0.01")
+    assert re.fullmatch(r"\$0\.0001\d?", cost)
+    break_even_price = efficiency.economics(comparison).rows[0][3]
+    assert break_even_price.text == "$0.004/h"
+    assert break_even_price.value == pytest.approx(0.004, rel=0.01)
 
 
 @pytest.mark.parametrize("prices", [{}, {"H100": 9.0}])

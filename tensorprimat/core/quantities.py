@@ -472,12 +472,14 @@ def digits_of(value: float) -> str:
 def long_time(value: float | None) -> str:
     """Return a long time.
 
-    >>> [long_time(v) for v in (1800.0, 90_000.0, 8_640_000.0, 9.5e7)]
-    ['0.50 hours', '25 hours', '100 days', '3.0 years']
+    >>> [long_time(v) for v in (12.25, 1800.0, 90_000.0, 8_640_000.0, 9.5e7)]
+    ['12.250 s', '0.50 hours', '25 hours', '100 days', '3.0 years']
     """
     if value is None:
         return UNMEASURED
     hours = value / SECONDS_PER_HOUR
+    if hours < 0.1:
+        return seconds(value)
     if hours < 10:
         return f"{hours:.2f} hours"
     if hours < 72:
@@ -487,14 +489,17 @@ def long_time(value: float | None) -> str:
 
 
 def money(value: float | None) -> str:
-    """Return USD.
+    """Return USD; below ten cents two digits, so that a price is not zero.
 
-    >>> [money(v) for v in (2.1, 123456.7, -20.0)]
-    ['$2.10', '$123,457', '-$20.00']
+    >>> [money(v) for v in (2.1, 123456.7, -20.0, 0.05, 0.0022219, 0.0)]
+    ['$2.10', '$123,457', '-$20.00', '$0.05', '$0.0022', '$0.00']
     """
     if value is None:
         return UNMEASURED
     sign, amount = "-" if value < 0 else "", abs(value)
+    if 0 < amount < 0.1:
+        decimals = f"{Decimal(f'{amount:.2g}'):f}".partition(".")[2]
+        return f"{sign}$0.{decimals:0<2}"
     return f"{sign}${amount:,.2f}" if amount < 1000 else f"{sign}${amount:,.0f}"
 
 

@@ -13,7 +13,7 @@ from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.flops import CONVENTIONS
-from tensorprimat.core.units import TERA
+from tensorprimat.core.units import GIGA, TERA
 from tensorprimat.reports.facts import runs_added_up
 from tensorprimat.reports.formatting import VERDICT_TITLES
 from tensorprimat.reports.metric_forms import FORMS
@@ -151,8 +151,9 @@ def budget(comparison: Comparison) -> Table:
         "energy": lambda side: _explained_cell(side.metrics["budget_energy_kwh"]),
         "cost": lambda side: _explained_cell(side.metrics["budget_cost_usd"]),
     }
-    title = f"Training on {quantities.significant(comparison.choices.budget_tokens / TERA)} T tokens"
-    return table_of("budget", title, comparison.sides, columns, words=("",))
+    tokens = comparison.choices.budget_tokens
+    amount = f"{quantities.significant(tokens / TERA)} T" if tokens >= GIGA else quantities.rate(tokens)
+    return table_of("budget", f"Training on {amount} tokens", comparison.sides, columns, words=("",))
 
 
 def economics(comparison: Comparison) -> Table:

@@ -30,7 +30,7 @@ FORMS: dict[str, quantities.Form] = {
     "tokens_per_dollar": with_prefix("tokens"),
     "time_to_1t_tokens_seconds": long_time,
     "time_to_15t_tokens_seconds": long_time,
-    "budget_gpu_hours": quantities.count,
+    "budget_gpu_hours": quantities.rate,
     "budget_seconds": long_time,
     "budget_energy_kwh": _with(" kWh"),
     "budget_cost_usd": money,

@@ -8,6 +8,7 @@ from tensorprimat.core import quantities
 from tensorprimat.core.quantities import money
 from tensorprimat.reports import formatting
 
+SEVERAL_TIMES = 3.0  # a ratio of costs from which percent are harder to read than the ratio
 CLOSE = 0.005  # relative; a smaller difference of costs does not show in the printed digits
 
 
@@ -49,8 +50,12 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     if undecided or not settled or abs(cost - 1) < CLOSE:
         share = quantities.times(cost)
         return [f"At {stated} the work costs {share} as much on {candidate.label}{condition}, not confirmed."]
-    cheaper, part = ("cheaper", 1 - cost) if cost < 1 else ("more expensive", cost - 1)
     scope = formatting.in_brackets(pair.ratio.scope if pair.ratio is not None else None)
+    if cost >= SEVERAL_TIMES:
+        return [
+            f"At {stated} the same work costs {quantities.times(cost)} as much on {candidate.label}{condition}{scope}."
+        ]
+    cheaper, part = ("cheaper", 1 - cost) if cost < 1 else ("more expensive", cost - 1)
     return [
         f"At {stated} the same work is {quantities.percent(part)} {cheaper} on {candidate.label}{condition}{scope}."
     ]
