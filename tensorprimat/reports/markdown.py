@@ -33,7 +33,7 @@ def bullets(sentences: Sequence[str]) -> str:
 
 
 _PICTURES = {
-    "comparison_plot.png": "Ratios on one scale, step time, throughput, memory and step times over steps, as far as they are known",
+    "comparison_plot.png": "Ratios, step time, throughput, memory and step times over steps, as far as they are known",
     "comparison_loss.png": "Training loss over steps",
     "enhanced_plot.png": "MFU, energy, memory, cost and time to train, as bars, as far as they are known",
 }
