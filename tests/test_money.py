@@ -43,6 +43,14 @@ def test_prices_of_one_kind_name_the_cheaper_side():
     assert "% more expensive on MI300X (one machine per side" in money.sentences(pair)[1]
 
 
+def test_a_price_that_rests_on_an_assumed_variation_names_it():
+    sides = [Loaded(path=Path(f"{name}.json"), result=plausible.result(name)) for name in ("h100", "mi300x")]
+    choices = MetricChoices(prices={"H100": 2.0, "MI300X": 0.2})
+    (pair,) = compare(sides, choices=choices, assume_run_cv=0.02, assume_host_cv=0.01).pairs
+    for sentence in money.sentences(pair):
+        assert "assumed: single runs vary by 2 %; assumed: machines vary by 1 %)." in sentence
+
+
 def test_a_cost_of_several_times_another_is_stated_as_a_ratio():
     (pair,) = comparison_of({"H100": 0.1, "MI300X": 20.0}).pairs
     _, costs = money.sentences(pair)

@@ -29,7 +29,7 @@ def sentences(pair: Pair) -> list[str]:
     ends = formatting.interval(even, form)
     sure = f"{formatting.confidence(even)} {ends}" if ends else "as measured"
     sentence = f"{candidate} is cheaper as long as its GPU-hour costs less than {form(even.value)} that of {baseline}"
-    limits = formatting.in_brackets(sure, pair.ratio.scope if pair.ratio is not None else None)
+    limits = formatting.in_brackets(sure, *_limits(pair))
     return [f"{sentence}{condition}{limits}.", *_at_prices(pair, even.value, even.low, even.high)]
 
 
@@ -50,7 +50,7 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     if undecided or not settled or abs(cost - 1) < CLOSE:
         share = quantities.times(cost)
         return [f"At {stated} the work costs {share} as much on {candidate.label}{condition}, not confirmed."]
-    scope = formatting.in_brackets(pair.ratio.scope if pair.ratio is not None else None)
+    scope = formatting.in_brackets(*_limits(pair))
     if cost >= SEVERAL_TIMES:
         return [
             f"At {stated} the same work costs {quantities.times(cost)} as much on {candidate.label}{condition}{scope}."
@@ -59,6 +59,11 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     return [
         f"At {stated} the same work is {quantities.percent(part)} {cheaper} on {candidate.label}{condition}{scope}."
     ]
+
+
+def _limits(pair: Pair) -> tuple[str | None, ...]:
+    """Return the assumption and the scope of the ratio that a sentence rests on."""
+    return () if pair.ratio is None else (pair.ratio.assumption, pair.ratio.scope)
 
 
 def _price(side: Side) -> str:
