@@ -128,6 +128,30 @@ def test_a_side_without_steps_is_named_next_to_one_with_steps():
     assert "no step times: H100" in svg
 
 
+def test_a_side_without_steps_is_named_with_its_model_where_models_differ():
+    steps = (plausible.result("h100", model="qwen"), plausible.result("mi300x", model="qwen", seed=1))
+    comparison = comparison_of(plausible.means_only(), *steps)
+    svg = comparison_plot.comparison_plot(comparison, ("svg",))["svg"].decode()
+    assert "no step times: H100 (llama)" in svg
+
+
+@pytest.mark.parametrize("end", [7.2, 9e5, 9.9e6, 1.1e7, 7.2e7, 9e8])
+def test_ticks_of_a_narrow_panel_do_not_touch(end):
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(canvas.STYLE):
+        figure = Figure(figsize=(4.5, 2.0))
+        axes = figure.subplots()
+        axes.set_xlim(0, end)
+        canvas.few_ticks(axes.xaxis)
+        figure.draw_without_rendering()
+    labels = [text for text in axes.get_xticklabels() if 0 <= text.get_position()[0] <= end]
+    spans = [(box.x0, box.x1) for box in (label.get_window_extent() for label in labels)]
+    assert len(spans) > 2
+    assert all(left[1] < right[0] for left, right in itertools.pairwise(spans))
+
+
 def test_a_first_step_of_minutes_does_not_flatten_the_rest(draw):
     result = plausible.result("h100")
     seconds = result.steps.column("seconds").copy()

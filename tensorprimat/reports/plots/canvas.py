@@ -32,6 +32,7 @@ WIDTH_INCHES = 13.0
 LEAST_PANEL_INCHES = 3.1
 LEGEND_COLUMNS = 3
 LINE_CHARACTERS = 165  # of a line below the title
+LONG_TICKS = 1e7  # numbers from which six ticks touch one another
 MOST_POINTS = 3000  # per curve: more than a panel has pixels
 
 STYLE = {
@@ -215,10 +216,10 @@ def write_sentence(axes: Any, sentence: str) -> None:
 
 
 def few_ticks(axis: Any) -> None:
-    """Set at most six ticks, with thousands separators."""
+    """Set at most six ticks, fewer where their numbers are long, with thousands separators."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(nbins=5))
+    axis.set_major_locator(MaxNLocator(nbins=5 if max(map(abs, axis.get_view_interval())) < LONG_TICKS else 3))
     axis.set_major_formatter(_tick)
 
 

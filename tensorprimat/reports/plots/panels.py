@@ -221,7 +221,8 @@ def step_panel(axes: Any, spread: Any, courses: Sequence[Course]) -> None:
     axes.set_title("Step time over steps")
     spread.set_axis_off()
     drawn = [course for course in courses if course.curves]
-    without = [course.look.label for course in courses if not course.curves]
+    several = len({course.title for course in courses}) > 1
+    without = [course.look.label + (f" ({course.title})" if several else "") for course in courses if not course.curves]
     if not drawn:
         write_sentence(axes, "No distribution: the results hold no step times, only means or rates")
         return
