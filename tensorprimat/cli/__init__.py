@@ -85,7 +85,7 @@ def main(
     """Run one command. argv: command and its arguments (default: sys.argv); program: its name in usage lines;
     defaults: values of options by parameter name, of a script that has its own (flags and environment variables win).
 
-    Returns the exit code: 0 done, 1 a run or a gate failed or was interrupted, 2 usage or input, 3 a gate is undecided.
+    Returns the exit code: 0 done, 1 a run, check or gate failed, or Ctrl-C, 2 usage or input, 3 a gate is undecided.
     """
     with harmless.harmless_output(), contextlib.ExitStack() as guard:
         arguments = list(sys.argv[1:] if argv is None else argv)

@@ -62,8 +62,8 @@ def command(
     """Train one model with NVIDIA's NeMo recipe and measure it.
 
     NeMo-Run runs the recipe of nemo.collections.llm, with torchrun for several GPUs, and adds the benchmark callback,
-    which writes DIR/benchmark_cuda_MODEL.json. Every value is set explicitly: by a flag, else by
-    its environment variable, else by the constants at the top of the script, else by the methodology. Under torchrun or
+    which writes DIR/benchmark_cuda_MODEL.json. Every value is set explicitly: by a flag, else by its environment
+    variable, else by the constants at the top of the script, else by the methodology. Under torchrun or
     srun each process trains as one rank, and their number sets the GPUs and nodes.
 
     \b

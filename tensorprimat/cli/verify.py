@@ -35,7 +35,7 @@ def command(
     \b
     Exit codes:
       0  no file differs, is missing or is foreign
-      1  some do or are; each is listed with the reason
+      1  a file differs, is missing or is foreign; each is listed with the reason
       2  a flag is wrong, or DIR is not a folder
     """
     import json as json_module

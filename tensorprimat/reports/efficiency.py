@@ -172,7 +172,7 @@ def economics(comparison: Comparison) -> Table:
 
 
 def _basis(pair: Pair) -> str:
-    """Return the verdict level of a pair and its finding about speed, such as "same work; no difference shown"."""
+    """Return the verdict level of a pair and its finding about speed, such as "same work; faster"."""
     finding = None if pair.ratio is None else VERDICT_TITLES[pair.ratio.verdict]
     return "; ".join(dict.fromkeys(filter(None, (pair.fairness.level.title, finding))))
 

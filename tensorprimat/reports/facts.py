@@ -37,7 +37,7 @@ def source_of(side: Side) -> str:
 
 
 def basis_of(side: Side) -> str:
-    """Return a phrase on the rows that a side's rates come from, with its files; only the files if it has no rows."""
+    """Return a phrase on the rows that a side's rates come from, with its files; only the files without such rows."""
     figures = side.result.performance_metrics
     if figures.basis == "reported_means" or not len(side.result.steps):
         return source_of(side)
@@ -62,7 +62,7 @@ def formula_lines(side: Side, section: str, field: str) -> tuple[str, ...]:
 
 
 def source_of_figure(side: Side, section: str, field: str, of: str) -> str:
-    """Return the files that a figure comes from, after `of` unless it is known not to be computed from steps.
+    """Return the computation and the files of a figure; only the files if it was not computed from steps.
 
     of: the computation, such as "mean over the measured steps".
     """

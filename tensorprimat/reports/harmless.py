@@ -46,7 +46,7 @@ class HarmlessStream:
         return getattr(self.below, name)
 
     def write(self, text: str) -> int:
-        """Write text; returns its length, as streams do."""
+        """Write text and return its length, as streams do."""
         self.write_drawn(clean(text))
         return len(text)
 

@@ -125,7 +125,7 @@ def _ratio(ratio: Ratio | None) -> dict[str, Any] | None:
     }
 
 
-_NOT_OF_JSON = ("mean_of_runs", "family")  # JSON shows the terms of the one; `rests_on` says the other
+_NOT_OF_JSON = ("mean_of_runs", "family")  # the terms show the first, `rests_on` the second
 
 
 def _estimate(estimate: Estimate) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The money section of a comparison: first the break-even price, then costs at the prices given."""
+"""The money section of a comparison: first the break-even price, then costs at known prices."""
 
 from __future__ import annotations
 

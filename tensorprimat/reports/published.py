@@ -71,7 +71,7 @@ def _published_row(row: PublishedComparison) -> tuple[TableCell, ...]:
 
 
 def _of_each(sides: Sequence[Against], describe: Callable[[Fairness], str]) -> str:
-    """Return the sentence of all sides once, or of each side after its label where it differs."""
+    """Return one sentence if it is the same for all sides, else the sentence of each after its label."""
     several = {one.label: describe(one.fairness) for one in sides}
     if len(set(several.values())) == 1:
         return next(iter(several.values()))

@@ -94,7 +94,7 @@ def _terms_of_estimate(estimate: Estimate, side: Side, field: str) -> tuple[str,
 
 
 def _runs(side: Side) -> str:
-    """Return the number of runs and the measured steps of one: a range if the runs measured different numbers."""
+    """Return the number of runs and of measured steps per run: a range if the runs measured different numbers."""
     measured = side.result.performance_metrics.measured_steps
     if not measured:
         return "means only"

@@ -77,7 +77,7 @@ def _curve(steps: Steps, run: int, measured_rows: np.ndarray) -> StepCurve:
 
 
 def thinned(values: FloatArray, limit: int) -> NDArray[np.int64]:
-    """Return positions of about `limit` rows that look like all when drawn: the lowest and highest of each interval.
+    """Return positions of about `limit` rows that draw the same curve: the lowest and the highest of each interval.
 
     An outlier is an extreme of its interval, so none is lost; the first and the last row stay too.
     """

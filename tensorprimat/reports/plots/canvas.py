@@ -63,7 +63,10 @@ Fill = Callable[[Any], None]
 
 
 def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
-    """Return a figure in the style of all plots by file format. Raises MissingPackageError without matplotlib."""
+    """Return the files of a figure by format, in the style of all plots.
+
+    Raises MissingPackageError where matplotlib is not installed.
+    """
     matplotlib = load_matplotlib()
     pictures = {}
     with matplotlib.rc_context(STYLE):

@@ -151,7 +151,7 @@ def _interval(axes: Any, scale: forest.Forest, mark: forest.ForestMark, row: int
 
 
 LOG_SCALE_FROM = 8.0  # ratio of typical step times above which a linear axis hides one
-HEADROOM = 0.18  # of a logarithmic axis above the curves, for the note on step times off the scale
+LOG_HEADROOM = 0.18  # of a logarithmic axis above the curves, for the note on step times off the scale
 OUTLIER = 4.0  # times the typical step: slower steps are marked at the edge instead of flattening the rest
 
 
@@ -280,7 +280,7 @@ def _limits(curves: Sequence[CourseCurve]) -> tuple[float, float, bool]:
     low = min(curve.least for curve in scaled)
     high = min(max(curve.greatest for curve in scaled), OUTLIER * max(typical))
     if max(typical) > LOG_SCALE_FROM * min(typical):
-        return low / 1.3, high * max(1.6, (high / low) ** HEADROOM), True
+        return low / 1.3, high * max(1.6, (high / low) ** LOG_HEADROOM), True
     slack = max(0.12 * (high - low), 0.01 * high)  # at least one percent: noise must not fill the panel
     return max(0.0, low - slack), high + 1.6 * slack, False
 
