@@ -183,16 +183,16 @@ def celsius(value: float | None) -> str:
 def percent(value: float | None, digits: int | None = None) -> str:
     """Return a fraction. digits: decimals, where another figure sets them. Rounding errors of a sum count as zero.
 
-    >>> percent(0.4237), percent(0.00412), percent(0.9, 0), percent(0.98333), percent(2.2e-16)
-    ('42.4 %', '0.41 %', '90 %', '98.3 %', '0 %')
+    >>> percent(0.4237), percent(0.00412), percent(0.9, 0), percent(0.98333), percent(2.2e-16), percent(20.5)
+    ('42.4 %', '0.41 %', '90 %', '98.3 %', '0 %', '2,050.0 %')
     """
     if value is None:
         return UNMEASURED
     if abs(value) < ROUNDING_ERROR:
         value = 0.0
     if digits is not None:
-        return f"{100 * value:.{digits}f} %"
-    return f"{100 * value:.1f} %" if abs(value) >= 0.1 else f"{100 * value:.2g} %"
+        return f"{100 * value:,.{digits}f} %"
+    return f"{100 * value:,.1f} %" if abs(value) >= 0.1 else f"{100 * value:.2g} %"
 
 
 def confidence_level(value: float) -> str:
