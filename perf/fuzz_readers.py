@@ -179,6 +179,7 @@ ROWS: Mapping[str, Sequence[str]] = {
     "metrics": (
         '{{"_step": {0}, "_runtime": 3{0}.5, "train/loss": 2.5, "step_time_ms": 12{0}.5}}',
         "step,epoch,step_time,tokens_per_sec,loss\n{0},0,0.2{0},99.5,2.5",
+        "step;step_time;tokens_per_sec;loss\n{0};0,2{0};15.{0}45;2,5",
         '{{"step": {0}, "loss": 2.5, "tps": 131.5, "num_tokens_per_step": 26{0}, "mem": 4{0}.5}}',
         '10:00:0{0} INFO :: {{"tracker": "json_logger", "event": "log", "step": {0}, "metrics": '
         '{{"throughput/duration": 0.2{0}, "train/loss": 2.5}}}}',

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import copied, envelopes, notebooks, packed
+from tensorprimat.logs import copied, envelopes, notebooks, packed, spreadsheets
 
 BLOCK_BYTES = 2**20  # small enough to stay in a core's cache while it is searched more than once
 LOOK_BYTES = 2**12  # most lines are shorter
@@ -111,8 +111,9 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """Yield whole lines in UTF-8, one block after the other.
 
     The very last line may lack its line end. The part of a line beyond MAX_LINE_BYTES is dropped. Lines inside JSON of
-    a log service or a notebook are taken out of it (`envelopes`, `notebooks`), and marks of copying are removed
-    (`copied`). Raises InputError for packed data that is broken or expands without bound.
+    a log service or a notebook are taken out of it (`envelopes`, `notebooks`), marks of copying are removed (`copied`),
+    and tables of spreadsheets become a plain CSV (`spreadsheets`). Raises InputError for packed data that is broken or
+    expands without bound, and for a table whose numbers may mean two things.
     """
     chunks = _text_chunks(path, size)
     first = next(chunks, b"")
@@ -122,8 +123,10 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
         return notebooks.unwrapped(whole)
     if envelopes.is_enveloped(head):
         return envelopes.unwrapped(whole, MAX_LINE_BYTES)
-    marks = copied.copying_in(head)
-    return copied.unwrapped(whole, marks) if marks else whole
+    if marks := copied.copying_in(head):
+        whole, head = copied.unwrapped(whole, marks), b"".join(copied.unwrapped([head], marks))
+    table = spreadsheets.spreadsheet_in(head)
+    return spreadsheets.converted(whole, table, path) if table else whole
 
 
 def blocks_between(path: Path, start: int, stop: int, size: int = BLOCK_BYTES) -> Iterator[bytes]:
@@ -283,6 +286,7 @@ def _is_transformed(head: bytes) -> bool:
         or envelopes.is_enveloped(head)
         or notebooks.is_notebook(head)
         or copied.copying_in(head) is not None
+        or spreadsheets.spreadsheet_in(head) is not None
     )
 
 

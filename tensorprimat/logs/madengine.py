@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
+from tensorprimat.logs.metric_names import MADENGINE
 from tensorprimat.logs.metrics import csv_cells
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
-_COLUMNS = ("model", "performance", "metric", "gpu_architecture")
-"""Columns that distinguish its table from others."""
 FAILED = "FAILURE"
 _MOST_NAMED = 3  # other models in a warning
 
@@ -38,7 +37,7 @@ _METRICS: tuple[tuple[re.Pattern[str], str, float], ...] = (
 def detect(log: Log) -> int:
     lines = log.head()
     header = _cells(next((text for _, text in lines if text.strip()), ""))
-    if not set(_COLUMNS) <= set(header):
+    if not set(MADENGINE) <= set(header):
         return 0
     return sum(len(_cells(text)) == len(header) for _, text in lines)
 
@@ -75,7 +74,7 @@ def _cells(text: str) -> list[str]:
 def _rows(log: Log) -> Iterator[dict[str, str]]:
     lines = (cells for _, text in log.lines() if (cells := _cells(text)))
     header = next(lines, [])
-    if set(_COLUMNS) <= set(header):
+    if set(MADENGINE) <= set(header):
         yield from (
             dict(zip(header, cells, strict=True)) for cells in lines if len(cells) == len(header) and cells != header
         )

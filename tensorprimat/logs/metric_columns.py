@@ -15,7 +15,16 @@ from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray
 from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import Moment, moment_in
-from tensorprimat.logs.metric_names import CLOCKS, EVALUATION_PREFIXES, OTHERWISE, RUNS, STEPS, TOTALS, field_of
+from tensorprimat.logs.metric_names import (
+    CLOCKS,
+    EVALUATION_PREFIXES,
+    OTHERWISE,
+    RUNS,
+    STEPS,
+    TOTALS,
+    field_of,
+    is_known,
+)
 from tensorprimat.logs.metric_steps import SO_FAR, Merged, RowClock
 
 EXACT_CLOCK = 1e-3  # seconds; W&B's clocks have microseconds, but a call takes a millisecond
@@ -31,11 +40,6 @@ MetricRow = Mapping[str, Any]
 @cache
 def _is_of_evaluation(name: str) -> bool:
     return name.startswith(EVALUATION_PREFIXES)
-
-
-@cache
-def _is_known(name: str) -> bool:
-    return name in STEPS or name in CLOCKS or name in OTHERWISE or field_of(name) is not None
 
 
 def _number(value: object) -> float | None:
@@ -85,7 +89,7 @@ class MetricColumns:
         """True if the clock is the training's own, not that of calls of a logger."""
         self.runs = set[str]()
         """Names of runs, where a column contains them."""
-        self._numbers = {name: _Numbers() for name in names if _is_known(name) and name not in CLOCKS}
+        self._numbers = {name: _Numbers() for name in names if is_known(name) and name not in CLOCKS}
         self._clocks = dict[str, _Clock]()
         self._evaluated = array("q")
 
@@ -102,7 +106,7 @@ class MetricColumns:
                 self.totals[TOTALS[name.removeprefix("train/")]] = mean
             if name in RUNS and printed is not None:
                 self.runs.add(str(printed))
-            if not _is_known(name):
+            if not is_known(name):
                 continue
             if name in CLOCKS and (moment := _moment(name, printed)):
                 self._clocks.setdefault(name, _Clock()).add(place, moment)
@@ -114,10 +118,10 @@ class MetricColumns:
     def add_numbers(self, lines: Sequence[int], names: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
         """Add rows of a CSV by column. Return False, and add none, if a known column contains anything but numbers."""
         found = [
-            (name, column, _numbers(column) if _is_known(name) else None)
+            (name, column, _numbers(column) if is_known(name) else None)
             for name, column in zip(names, cells, strict=True)
         ]
-        if any(numbers is None and _is_known(name) for name, _, numbers in found):
+        if any(numbers is None and is_known(name) for name, _, numbers in found):
             return False
         first = len(self.lines)
         self.lines.extend(lines)
@@ -300,7 +304,7 @@ def of_scalars(scalars: Scalars, *, is_dated: bool = False) -> MetricColumns:
     columns._clocks["_timestamp"] = _Clock(every_row, scalars.times)
     values, numbers = np.array(scalars.values), np.array(scalars.tag_numbers)
     for tag, number in scalars.tags.items():
-        if not (_is_known(tag) or _is_of_evaluation(tag) or tag.removeprefix("train/") in TOTALS):
+        if not (is_known(tag) or _is_of_evaluation(tag) or tag.removeprefix("train/") in TOTALS):
             continue
         rows = np.flatnonzero(numbers == number)
         if _is_of_evaluation(tag):

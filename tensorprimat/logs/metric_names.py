@@ -5,11 +5,14 @@ A name is looked up as it is, then without the prefix of its section.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 
 from tensorprimat.core import data_files
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.units import GIB
+from tensorprimat.logs import fields
 
 _SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/", "performance/")
 
@@ -52,7 +55,11 @@ TOTALS: Mapping[str, str] = {
     "train_tokens_per_second": "tokens_per_second",
 }
 """Means over a whole run that the Hugging Face Trainer logs once → field of Reported."""
-
+WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
+MADENGINE = ("model", "performance", "metric", "gpu_architecture")
+"""Columns that distinguish madengine's perf.csv from other tables."""
+OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
+"""Name of a column in an export of W&B's plots: run and metric."""
 
 ARGUMENTS = {
     **dict.fromkeys(("seq_length", "max_seq_length", "sequence_length"), "sequence_length"),
@@ -74,6 +81,33 @@ LIGHTNING = ("train/time", "train|time", "train_step_timing in s")
 def is_lightnings(names: Collection[str]) -> bool:
     """Return True for the columns of a metrics.csv of Lightning or NeMo."""
     return "step" in names and any(name in names for name in LIGHTNING)
+
+
+def names_a_table(names: Iterable[str]) -> bool:
+    """Return True for the names of a table of metrics: the number of a step, and what measures or times it."""
+    plain = [without_run(name) for name in names]
+    if not any(name in STEPS for name in plain):
+        return False
+    found = [field[0] for name in plain if (field := field_of(name))]
+    is_wandbs = any(name in WANDB_MARKS for name in plain)
+    return any(field in fields.MEASURES for field in found) or (is_wandbs and "loss" in found)
+
+
+def are_of_table(names: Collection[str]) -> bool:
+    """Return True for the columns of any CSV that a reader knows."""
+    return names_a_table(names) or is_lightnings(names) or set(MADENGINE) <= set(names)
+
+
+def without_run(name: str) -> str:
+    """Return a column's name without the run that W&B's plots put before it."""
+    match = OF_RUN.match(name)
+    return match["name"] if match else name
+
+
+@cache
+def is_known(name: str) -> bool:
+    """Return True for the name of a number that is read from a table of metrics."""
+    return name in STEPS or name in CLOCKS or name in OTHERWISE or field_of(name) is not None
 
 
 def field_of(name: str) -> tuple[str, float] | None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import csv
 import json
-import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice, pairwise
 from typing import Any, Literal
 
@@ -38,12 +37,19 @@ from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.run import MAY_COUNT_OTHERS
 from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow
-from tensorprimat.logs.metric_names import STEPS, UNITLESS_TIMES, field_of, is_lightnings
+from tensorprimat.logs.metric_names import (
+    OF_RUN,
+    STEPS,
+    UNITLESS_TIMES,
+    WANDB_MARKS,
+    is_lightnings,
+    names_a_table,
+    without_run,
+)
 from tensorprimat.logs.metric_steps import Merged
 from tensorprimat.logs.text import Log, lines_of
 
 _LONGEST_ROW = 2**20  # characters: a history may contain the configuration in a cell
-WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
 DOCUMENT_MARKS = {"[": tuple(f'"{name}"' for name in STEPS), "{": ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')}
 """First character of a JSON document → names of which a table has one."""
@@ -58,20 +64,18 @@ OF_UNKNOWN_SCOPE = frozenset(
 """Names of rates that any training loop may use, for one GPU or for all."""
 NANOTRONS = "time_per_iteration_ms"  # its tokens_per_sec counts all GPUs
 
-_OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
-
 
 def detect(log: Log) -> int:
     shape, _, first = _opening(log)
     if shape == "document":
         marks = DOCUMENT_MARKS[first.lstrip("\ufeff \t")[:1]]
         may_be = any(mark in text for _, text in log.head() for mark in marks)
-        return sum(_names_a_table(row) or _is_summary(row) for _, row in _document(log)) if may_be else 0
+        return sum(names_a_table(row) or _is_summary(row) for _, row in _document(log)) if may_be else 0
     if shape == "lines":
         found = (_object(text) for _, text in islice(log.head(), 200_000))
-        return sum(1 for row in found if row is not None and (_names_a_table(row) or _is_summary(row)))
+        return sum(1 for row in found if row is not None and (names_a_table(row) or _is_summary(row)))
     names = csv_cells(first)
-    return rows_in_head(log) if _names_a_table(names) and not is_lightnings(names) else 0
+    return rows_in_head(log) if names_a_table(names) and not is_lightnings(names) else 0
 
 
 def header_of(log: Log) -> list[str]:
@@ -90,7 +94,7 @@ def read(log: Log) -> Reading:
     reading = Reading(source="Table of metrics")
     shape, line, text = _opening(log)
     if shape == "csv":
-        if any(_plain(name) in WANDB_MARKS for name in csv_cells(text)):
+        if any(without_run(name) in WANDB_MARKS for name in csv_cells(text)):
             reading.source = "Weights & Biases"
         if is_lightnings(csv_cells(text)):
             reading.source = "Lightning"
@@ -208,7 +212,7 @@ def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricC
 
     A stretch of plain rows is read column by column, in a quarter of the time; one with quotes or prefixes row by row.
     """
-    columns = MetricColumns([_plain(name) for name in header])
+    columns = MetricColumns([without_run(name) for name in header])
     for number, block in log.numbered_blocks():
         rows = [(line, text) for line, text in lines_of(number, block) if line > head]
         heads = [place for place, (_, text) in enumerate(rows) if _is_head(text)]
@@ -221,9 +225,9 @@ def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricC
 
 
 def _add_rows(columns: MetricColumns, header: list[str], rows: list[tuple[int, str]], log: Log) -> None:
-    runs = {match["run"] for name in header if (match := _OF_RUN.match(name)) and not name.endswith(("__MIN", "__MAX"))}
+    runs = {match["run"] for name in header if (match := OF_RUN.match(name)) and not name.endswith(("__MIN", "__MAX"))}
     _refuse_several(log, runs)
-    names = [_plain(name) for name in header]
+    names = [without_run(name) for name in header]
     plain = [(line, text) for line, text in rows if text.count(",") == len(names) - 1 and '"' not in text]
     cells = ",".join(text for _, text in plain).split(",")
     by_column = [cells[place :: len(names)] for place in range(len(names))]
@@ -234,7 +238,7 @@ def _add_rows(columns: MetricColumns, header: list[str], rows: list[tuple[int, s
 
 
 def _is_head(text: str) -> bool:
-    return ("tep" in text or "iteration" in text) and (_names_a_table(names := csv_cells(text)) or is_lightnings(names))
+    return ("tep" in text or "iteration" in text) and (names_a_table(names := csv_cells(text)) or is_lightnings(names))
 
 
 def csv_cells(text: str) -> list[str]:
@@ -248,23 +252,8 @@ def csv_cells(text: str) -> list[str]:
         return []
 
 
-def _names_a_table(names: Iterable[str]) -> bool:
-    plain = [_plain(name) for name in names]
-    if not any(name in STEPS for name in plain):
-        return False
-    found = [field[0] for name in plain if (field := field_of(name))]
-    is_wandbs = any(name in WANDB_MARKS for name in plain)
-    return any(field in fields.MEASURES for field in found) or (is_wandbs and "loss" in found)
-
-
 def _is_summary(row: MetricRow) -> bool:
     return "_wandb" in row or ("_runtime" in row and "_step" in row)
-
-
-def _plain(name: str) -> str:
-    """Return a column's name without the run that W&B's plots put before it."""
-    match = _OF_RUN.match(name)
-    return match["name"] if match else name
 
 
 def _object(text: str) -> MetricRow | None:
@@ -289,7 +278,7 @@ def _document(log: Log) -> list[tuple[int | None, MetricRow]]:
         return []
     entries = document if isinstance(document, list) else _golden_rows(document) or [document]
     rows = [row for row in entries if isinstance(row, dict)]
-    return [(None, row) for row in rows] if any(_names_a_table(row) or _is_summary(row) for row in rows) else []
+    return [(None, row) for row in rows] if any(names_a_table(row) or _is_summary(row) for row in rows) else []
 
 
 def _golden_rows(document: Any) -> list[MetricRow]:
