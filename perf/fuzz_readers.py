@@ -195,6 +195,8 @@ ROWS: Mapping[str, Sequence[str]] = {
     ),
     "timestamps": (
         "2026-01-05 08:0{0}:00,123 INFO step {0}/99 loss 2.{0} lr 1e-05",
+        "0{0}/11/2026, 11:5{0}:00 PM step {0}/99 loss 2.{0}",
+        "1{0}.11.2026 08:0{0}:00 step {0}/99 loss 2.{0}",
         "I0116 07:3{0}:24.123456 9 a.py:9] global_step={0} train loss: 2.5{0}\nrunning validation",
     ),
 }

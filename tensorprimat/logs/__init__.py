@@ -109,7 +109,8 @@ def _read_as(
 ) -> list[Result]:
     """Read a log with one format. Raises NotALogError if it finds no time or rate, and ContradictionError."""
     with regular.reading(log.name, f"the reader of {format.name}"):
-        results = assemble.join(log, format, [*warnings, *folds], facts, **choice)
+        known = [*warnings, *folds, *_unclear_dates(log, of_any_program=format.last_resort or format.name == "metrics")]
+        results = assemble.join(log, format, known, facts, **choice)
     informative = [result for result in results if assemble.has_content(result)]
     if not informative:
         raise _refusal(log, (format,), results[0])
@@ -201,6 +202,17 @@ def _folds(log: Log) -> list[str]:
     ]
 
 
+def _unclear_dates(log: Log, *, of_any_program: bool) -> list[str]:
+    """Return a warning about dates that may have the day or the month first.
+
+    of_any_program: no framework is known to print them with the month first.
+    """
+    if log.is_folder or log.is_binary:
+        return []
+    unclear = files.date_orders(log.path).unclear(with_slashes=of_any_program)
+    return [unclear] if unclear else []
+
+
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| {0,8}[\d.]{1,12}[kMG]?/[\d.]{1,12}[kMG]? \[\d|\bProgress on:\S")  # tqdm's
 _BREAKDOWN = re.compile(r"\btime \(ms\) \| (?:fwd|bwd|step|optimizer_)\w*: ")  # DeepSpeed's wall_clock_breakdown
 _RL_OF_TORCHTITAN = re.compile(r"\bTrain \| Step: {1,4}\d{1,9}  .{0,400}(?:\b(?:loss|rollout_reward|timing)/)")
@@ -257,6 +269,8 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         )
     if any(map(_BAR.search, tail)):
         ended = f" (a progress bar does not state whether it counts optimizer steps){ended}"
+    if dates := _unclear_dates(log, of_any_program=False):
+        return NotALogError(f"no step times found{ended}; {dates[0].removeprefix('dates: ')}", path=log.name)
     remedy = (
         f"`tprimat extract --formats` shows the rows of the {len(formats)} known formats; other steps are read from a "
         f"CSV with the columns {listed(_CSV_COLUMNS)}, or from rows like {_ANY_ROW!r}"

@@ -34,6 +34,14 @@ _STAMPS = (
     re.compile(
         r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
     ),
+    re.compile(  # 25 Nov 2026 12:00:07, and that of web servers: 25/Nov/2026:12:00:07
+        rf"(?<!\d)(?P<day>\d\d)[ /-](?P<month>{'|'.join(MONTHS)})[ /-](?P<year>\d{{4}})[ :T](?P<time>\d\d:\d\d:\d\d)"
+        r"(?:[.,](?P<fraction>\d{1,9}))?"
+    ),
+    re.compile(  # ctime: Wed Nov 25 12:00:07 2026
+        rf"(?P<month>{'|'.join(MONTHS)}) (?P<day>[ \d]\d) (?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{{1,9}}))? "
+        r"(?P<year>[12]\d{3})(?!\d)"
+    ),
     re.compile(  # Meta Lingua: 26-01-05 08:00:00.509680 - 0:00:20 - step: 1
         r"(?<![\d-])(?P<year>\d\d)-(?P<month>\d\d)-(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{6}) - "
     ),

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import copied, envelopes, notebooks, packed, spreadsheets
+from tensorprimat.logs import copied, envelopes, notebooks, numeric_dates, packed, spreadsheets
 
 BLOCK_BYTES = 2**20  # small enough to stay in a core's cache while it is searched more than once
 LOOK_BYTES = 2**12  # most lines are shorter
@@ -112,21 +113,41 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
 
     The very last line may lack its line end. The part of a line beyond MAX_LINE_BYTES is dropped. Lines inside JSON of
     a log service or a notebook are taken out of it (`envelopes`, `notebooks`), marks of copying are removed (`copied`),
-    and tables of spreadsheets become a plain CSV (`spreadsheets`). Raises InputError for packed data that is broken or
-    expands without bound, and for a table whose numbers may mean two things.
+    dates get the year first (`numeric_dates`), and tables of spreadsheets become a plain CSV (`spreadsheets`). Raises
+    InputError for packed data that is broken or expands without bound, and for a table with numbers of two meanings.
     """
+    head, is_wrapped, whole = _unwrapped(path, size)
+    if numeric_dates.are_in(head):
+        whole = numeric_dates.with_years_first(whole, date_orders(path).orders)
+    table = None if is_wrapped else spreadsheets.spreadsheet_in(head)
+    return spreadsheets.as_plain_csv(whole, table, path) if table else whole
+
+
+def _unwrapped(path: Path, size: int) -> tuple[bytes, bool, Iterator[bytes]]:
+    """Return the head of a text, True if its lines are inside JSON, and its lines without anything around them."""
     chunks = _text_chunks(path, size)
     first = next(chunks, b"")
     whole = _whole_lines(chain((first,), chunks))
     head = first[:SNIFF_BYTES]
     if notebooks.is_notebook(head):
-        return notebooks.unwrapped(whole)
+        return head, True, notebooks.unwrapped(whole)
     if envelopes.is_enveloped(head):
-        return envelopes.unwrapped(whole, MAX_LINE_BYTES)
+        return head, True, envelopes.unwrapped(whole, MAX_LINE_BYTES)
     if marks := copied.copying_in(head):
-        whole, head = copied.unwrapped(whole, marks), b"".join(copied.unwrapped([head], marks))
-    table = spreadsheets.spreadsheet_in(head)
-    return spreadsheets.converted(whole, table, path) if table else whole
+        return b"".join(copied.unwrapped([head], marks)), False, copied.unwrapped(whole, marks)
+    return head, False, whole
+
+
+def date_orders(path: Path) -> numeric_dates.DateOrders:
+    """Return the orders of day and month in the dates of a text; empty if its head has no such date."""
+    known = status(path)
+    return _date_orders(path, (known.st_ino, known.st_size, known.st_mtime_ns))
+
+
+@lru_cache(16)
+def _date_orders(path: Path, _state: tuple[int, ...]) -> numeric_dates.DateOrders:
+    head, _, whole = _unwrapped(path, BLOCK_BYTES)
+    return numeric_dates.orders_in(whole if numeric_dates.are_in(head) else ())
 
 
 def blocks_between(path: Path, start: int, stop: int, size: int = BLOCK_BYTES) -> Iterator[bytes]:
@@ -287,6 +308,7 @@ def _is_transformed(head: bytes) -> bool:
         or notebooks.is_notebook(head)
         or copied.copying_in(head) is not None
         or spreadsheets.spreadsheet_in(head) is not None
+        or numeric_dates.are_in(head)
     )
 
 

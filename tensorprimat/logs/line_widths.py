@@ -21,10 +21,12 @@ MOST_KINDS_AT_ONE_WIDTH = 3  # rows and, by chance, one or two other kinds of li
 LEAST_FOLDED = 3  # lines broken in a number at one width: fewer may be chance
 FOLDED_SHARE = 0.5  # of the longest lines that end in a number
 _NUMBER_ENDS = re.compile(r"\d[.,]?$")
-_STAMP = r"\d{4}-\d\d-\d\d|20\d{6}(?!\d)|\d\d?[:/]\d\d|1\d{9}(?:\d{3}){0,3}(?!\d)"  # date, time of day, Unix time
+_STAMP = (  # date, time of day, Unix time
+    r"\d{4}-\d\d-\d\d|20\d{6}(?!\d)|\d\d?[:/]\d\d|\d\d[ /-][A-Z][a-z]{2}\b|1\d{9}(?:\d{3}){0,3}(?!\d)"
+)
 _PREFIX = r"\d{1,5}: |\d{1,3}(?:\.\d{1,3}){3}(?!\d)"  # rank of srun --label, address of pdsh
 _NUMBER_GOES_ON = re.compile(rf"[.,]?(?!{_STAMP}|{_PREFIX})\d")
-_ROW_OF_TABLE = re.compile(r"[\d\s.,;+\-eE]*$")  # numbers alone: rows of a CSV are often equally long
+_ROW_OF_TABLE = re.compile(r"[\d\s.,;+\-eE:/TZ]*$")  # numbers and dates alone: rows of a CSV are often equally long
 
 
 def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
@@ -107,7 +109,11 @@ def fold_width(lines: Sequence[str]) -> int | None:
     24
     >>> fold_width(["01/05/2026 10:00:00 iteration 5 loss: 1.5"] * 9) is None
     True
+    >>> fold_width(["25 Nov 2026 10:00:00 iteration 5 loss: 1.5"] * 9) is None
+    True
     >>> fold_width(["1750000002000 50.5 1"] * 9) is None
+    True
+    >>> fold_width(["101,2026-11-25 10:00:00,8.25,101"] * 9) is None
     True
     >>> fold_width(["0: step 101 | loss 2.5 | time 1.25"] * 9) is None
     True

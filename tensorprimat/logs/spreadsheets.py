@@ -163,7 +163,7 @@ def _mark_in(cell: str) -> str | None:
     return _EITHER if are_thousands and not has_blanks and not match["exponent"] else last
 
 
-def converted(blocks: Iterable[bytes], table: Spreadsheet, path: Path) -> Iterator[bytes]:
+def as_plain_csv(blocks: Iterable[bytes], table: Spreadsheet, path: Path) -> Iterator[bytes]:
     """Yield blocks of whole lines as those of a plain CSV. Raises InputError where the meaning of a number is unknown.
 
     path: for messages.
