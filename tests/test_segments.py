@@ -22,7 +22,7 @@ from tensorprimat.core import store, terms
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
 from tensorprimat.core.summary import measured_of
-from tensorprimat.logs import segments
+from tensorprimat.logs import files, segments
 from tensorprimat.session.explain import explain
 
 LONG = Job()
@@ -376,3 +376,40 @@ def test_a_log_that_begins_thousands_of_trainings_is_refused_in_one_line(tmp_pat
     )
     with pytest.raises(InputError, match=r"begins 5,001 trainings, and at most 5,000 of one file are read"):
         logs.read(log)
+
+
+ITERATION = (
+    " [2026-01-16 07:10:00] iteration {0:8d}/    9999 | consumed samples: {0:9d} | elapsed time per iteration (ms): "
+    "{1:.1f} | learning rate: 1.0E-05 | global batch size:   128 | lm loss: 1.0E+00 | loss scale: 1.0 | "
+    "number of nan iterations:   0 |\n"
+)
+
+
+@pytest.mark.parametrize("ahead", [0, 4000])
+def test_rows_of_two_jobs_that_alternate_are_refused(tmp_path, ahead):
+    log = tmp_path / "train.log"
+    pairs = ((ITERATION.format(n, 1500 + n % 7), ITERATION.format(n + ahead, 2500 + n % 5)) for n in range(1, 200))
+    log.write_text("".join(row for pair in pairs for row in pair))
+    with pytest.raises(InputError, match=r"trainings, none of which has more than 2 rows, too few to measure one"):
+        logs.read(log)
+
+
+def test_a_training_after_many_crashes_is_measured(tmp_path):
+    log = tmp_path / "train.log"
+    crashes = "".join(ITERATION.format(step, 1000 + 10 * number + step) for number in range(60) for step in (1, 2))
+    log.write_text(crashes + "".join(ITERATION.format(n, 500) for n in range(1, 40)))
+    assert logs.read(log).performance_metrics.avg_step_time_seconds == pytest.approx(0.5)
+
+
+def test_the_kind_of_a_file_is_found_once_for_all_its_trainings(tmp_path, monkeypatch):
+    """Each training is read by itself; where each of them looked at the head of the file, 8,000 rows took a minute."""
+    looks = []
+    monkeypatch.setattr(files.copied, "copying_in", lambda head: looks.append(len(head)))
+    seen = []
+    for trainings in (10, 40):
+        log = tmp_path / f"{trainings}.log"
+        log.write_text("".join(ITERATION.format(n, 500 + job) for job in range(trainings) for n in range(1, 6)))
+        looks.clear()
+        assert len(logs.read(log).provenance.segments) == trainings
+        seen.append(len(looks))
+    assert seen[0] == seen[1]

@@ -94,6 +94,17 @@ _EVENTS = re.compile(rb"[\s\S]{2}\0{6}[\s\S]{4,64}?brain\.Event:")
 
 def is_binary(path: Path) -> bool:
     """Return True for an event file, a run file of W&B, and a file with more control characters than a log has."""
+    return _is_binary(path, _state_of(path))
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    """Return numbers that change with the content of a file: a log of thousands of parts is judged once."""
+    known = status(path)
+    return known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns
+
+
+@lru_cache(16)
+def _is_binary(path: Path, _state: tuple[int, ...]) -> bool:
     zeros = 0
     for chunk in _text_chunks(path, SNIFF_BYTES):
         if not zeros and (_EVENTS.match(chunk) or chunk.startswith(WANDB_OPENING)):
@@ -140,8 +151,7 @@ def _unwrapped(path: Path, size: int) -> tuple[bytes, bool, Iterator[bytes]]:
 
 def date_orders(path: Path) -> numeric_dates.DateOrders:
     """Return the orders of day and month in the dates of a text; empty if its head has no such date."""
-    known = status(path)
-    return _date_orders(path, (known.st_ino, known.st_size, known.st_mtime_ns))
+    return _date_orders(path, _state_of(path))
 
 
 @lru_cache(16)
@@ -192,8 +202,7 @@ def _unpacked_spans(path: Path, spans: Sequence[tuple[int, int]], size: int) -> 
 
 def has_its_own_bytes(path: Path) -> bool:
     """Return True if byte n of the text is byte n of the file."""
-    head = first_bytes(path)
-    return not _is_transformed(head) and not head.startswith(codecs.BOM_UTF8)
+    return is_plain(path) and not first_bytes(path, len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8)
 
 
 def _chunks_between(file: IO[bytes], start: int, stop: int, size: int) -> Iterator[bytes]:
@@ -243,6 +252,11 @@ def line_starts(path: Path, places: Sequence[int]) -> list[int]:
 
 def is_plain(path: Path) -> bool:
     """Return True if the text is the file's bytes without any conversion."""
+    return _is_plain(path, _state_of(path))
+
+
+@lru_cache(16)
+def _is_plain(path: Path, _state: tuple[int, ...]) -> bool:
     return not _is_transformed(first_bytes(path))
 
 
@@ -272,8 +286,8 @@ def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def tail(path: Path, size: int) -> bytes:
     """Return about the last `size` bytes of the text, in UTF-8; of a plain file only these are read."""
-    with open_log(path) as file:
-        if not _is_transformed(file.read(SNIFF_BYTES)):
+    if is_plain(path):
+        with open_log(path) as file:
             file.seek(max(0, path.stat().st_size - size))
             return file.read()
     kept = b""

@@ -30,6 +30,9 @@ from tensorprimat.logs.text import Log, Part
 
 _MOST_NAMED = 5  # segments in a warning
 MOST_SEGMENTS = 5_000  # each is read separately; no job restarts so often
+FEWEST_MIXED = 50  # beginnings of trainings, of which none has more than MOST_MIXED_ROWS rows
+MOST_MIXED_ROWS = 3
+_MIXED = "rows of several jobs or ranks may be mixed in it; give a file with the lines of one of them"
 HEADER_BYTES = 64 * 2**20  # settings precede the first row, within this much text if at all
 
 
@@ -84,6 +87,7 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
             return whole
         whole.warnings.append(replays.replay_note(again))
         cuts = _cuts_after_replays(again, _cuts(log, format, whole), whole)
+    _refuse_mixed(log, cuts, whole.steps)
     found = list(_read_each(log, format, cuts)) if cuts else []
     if cuts and cuts[-1].reason == OTHER_RANK and (not found or found[-1].began_by != OTHER_RANK):
         found = list(_read_each(log, format, cuts[:-1])) if cuts[1:] else []
@@ -131,7 +135,21 @@ def _refuse_many(log: Log, cuts: int) -> None:
         raise InputError(
             f"begins {count(cuts + 1)} trainings, and at most {count(MOST_SEGMENTS)} of one file are read",
             path=log.name,
-            remedy="rows of several jobs or ranks may be mixed in it; give a file with the lines of one of them",
+            remedy=_MIXED,
+        )
+
+
+def _refuse_mixed(log: Log, cuts: Sequence[Cut], steps: Steps) -> None:
+    """Raise InputError where trainings begin every few rows, as where the rows of two jobs alternate."""
+    if len(cuts) < FEWEST_MIXED:
+        return
+    rows = np.histogram(steps.column("line"), [0, *sorted(cut.line for cut in cuts), 2**62])[0]
+    if rows.max() <= MOST_MIXED_ROWS:
+        raise InputError(
+            f"begins {count(len(cuts) + 1)} trainings, none of which has more than {count(rows.max())} rows, too few "
+            "to measure one",
+            path=log.name,
+            remedy=_MIXED,
         )
 
 
@@ -308,8 +326,8 @@ def _origin(headers: Sequence[tuple[Segment, tuple[Part, ...]]], cut: Cut) -> tu
     """Return the training whose settings a segment continues with, and the lines that state them."""
     if not headers:
         return None, ()
-    known = [found for found in headers if cut.goes_on is None or found[0].first_line <= cut.goes_on]
-    return known[-1] if known else headers[-1]
+    before = (found for found in reversed(headers) if cut.goes_on is None or found[0].first_line <= cut.goes_on)
+    return next(before, headers[-1])
 
 
 def _continues_after(one: Segment, other: Segment) -> bool:
