@@ -19,7 +19,7 @@ from tensorprimat.logs import fields
 from tensorprimat.logs.fields import CLOCK_RESOLUTION
 from tensorprimat.logs.huggingface.content import Content
 from tensorprimat.logs.huggingface.rows import RUNTIME, SAMPLES_RATE, half_digit_of_trainer, position_of
-from tensorprimat.logs.huggingface.steps import steps_of_a_row
+from tensorprimat.logs.huggingface.steps import numbers_of_rows
 from tensorprimat.logs.progress import ClockReading, resumed_before
 
 COUNT_RESOLUTION = 0.01  # relative rounding of train_steps_per_second; with a coarser one, steps cannot be counted
@@ -202,9 +202,9 @@ def trainer_evidence(content: Content, span: Span, total: float | None) -> Evide
     if numbered != sorted(numbered) or readings != sorted(readings):
         return Evidence()  # rows of several processes, of which the summary times the last
     first, last = clocked[0].clock or (0.0, 0.0), clocked[-1].clock or (0.0, 0.0)
-    interval = steps_of_a_row(content.rows, total, final_epoch(content)) if not numbered else 0
+    counted = numbers_of_rows(content.rows, total, final_epoch(content))
     before = span.start if numbered else 0
-    places = [(row.step or n * interval) - before for n, row in enumerate(content.rows, start=1)]
+    places = [(row.step or number) - before for number, row in zip(counted, content.rows, strict=True)]
     timed = [place for place, row in zip(places, content.rows, strict=True) if row.clock is not None]
     timed_rows = [place for place, row in enumerate(content.rows) if row.clock is not None]
     inside = content.rows[timed_rows[0] + 1 : timed_rows[-1] + 1]  # others are start-up, or after the last row

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields
 from tensorprimat.logs.huggingface.rows import Row
+
+_FEWEST_ROWS = 3  # that show the distance between rows after the first
+_FIRST_OF_TWO = 0.75  # between 1, a first row as far from the start as others from each other, and 1/2: step 1 of 2
 
 
 @dataclass(kw_only=True, slots=True)
@@ -37,12 +41,12 @@ def steps_of_rows(
     if not found:
         return Steps({})
     numbered = all(row.step is not None for row in found)
-    interval = 1 if numbered else logging_steps or steps_of_a_row(found, total, final_epoch)
-    index = [row.step if numbered and row.step is not None else n * interval for n, row in enumerate(found, start=1)]
+    counted = numbers_of_rows(found, total, final_epoch, logging_steps)
+    index = [row.step if numbered and row.step is not None else n for n, row in zip(counted, found, strict=True)]
     processes = _processes(found, index)
     intervals = _intervals(found, index, processes)
     if not numbered:
-        intervals[0].steps = interval
+        intervals[0].steps = index[0]
     steps = map(step_of, found, index, intervals, processes)
     return fields.merged((None, step) for step in steps)
 
@@ -66,13 +70,48 @@ def _processes(found: list[Row], index: list[int]) -> list[int]:
     return processes
 
 
-def steps_of_a_row(found: list[Row], total: float | None, final: float | None) -> int:
-    """Return the number of steps between rows without numbers, from the run's steps and the rows' share of epochs."""
-    if not total:
-        return 1
+def numbers_of_rows(
+    found: list[Row], total: float | None, final: float | None, logging_steps: int | None = None
+) -> list[int]:
+    """Return the steps of rows without numbers, which are equally far apart; with logging_first_step the first is 1.
+
+    total: steps of the run, and final: its epochs, of which the last row shows the share that the rows cover.
+    """
+    rows = len(found)
     last = found[-1].epoch
     share = last / final if last and final and last <= final else 1.0
-    return max(1, round(total * share / len(found)))
+
+    def interval(count: int) -> int:
+        if logging_steps or not total or not count:
+            return logging_steps or 1
+        return max(1, min(round(total * share / count), int(total / count)))
+
+    if _is_first_step_logged(found, total if share == 1 else None, interval):
+        return [1, *(n * interval(rows - 1) for n in range(1, rows))]
+    return [n * interval(rows) for n in range(1, rows + 1)]
+
+
+def _is_first_step_logged(found: list[Row], total: float | None, interval: Callable[[int], int]) -> bool:
+    """Return True if the first row is that of step 1, and each other one that of several steps.
+
+    Its epoch shows it: a share of the epochs between two rows. Where epochs are printed too coarsely, the number of the
+    rows shows it, if no equal distance between them fits the steps of the run. total: None if unknown.
+    """
+    rows, epochs = len(found), [row.epoch or 0.0 for row in found]  # 0.0 is kept as None
+    if rows < _FEWEST_ROWS or interval(rows - 1) == 1:
+        return False
+    if all(epochs[1:]):
+        gap = (epochs[-1] - epochs[1]) / (rows - 2)
+        rounding = 0.5 * 10.0 ** -max(len(repr(epoch).partition(".")[2]) for epoch in epochs)
+        if gap > 0 and abs(epochs[0] / gap - _FIRST_OF_TWO) > rounding / gap:
+            return epochs[0] / gap < _FIRST_OF_TWO
+    if not total:
+        return False
+    every = interval(rows)
+    if every * rows <= total < every * (rows + 1):
+        return False
+    every = interval(rows - 1)
+    return every * (rows - 1) <= total < every * rows
 
 
 def _intervals(found: list[Row], index: list[int], processes: list[int]) -> list[_Interval]:
