@@ -171,6 +171,20 @@ ROWS: Mapping[str, Sequence[str]] = {
         '"ups": "2.1", "wpb": "65536", "bsz": "128", "num_updates": "{0}00", "lr": "2.8e-05", "wall": "10{0}"}}\n'
         "2026-01-05 08:00:00 | INFO | fairseq_cli.train | training on {0} devices (GPUs/TPUs)",
     ),
+    "fms_fsdp": (
+        "step: {0}00\nloss: 2.5\nLR: 0.0003\ntokens seen: 4{0}0000\ngradient norm: 0.5\nreserved memory: 7{0}0000000\n"
+        "current step time: 4.5{0}\ncurrent token per gpu per sec: 728{0}",
+        "step: {0}0\nloss: 2.5\nallocated memory: 4{0}.50 GiB\ncurrent step time: 0.5{0}\nCheckpoint saved in out",
+    ),
+    "neuronx": (
+        "step {0} step_time 24{0}.819584608078s throughput 4.018679872757218 seq/s step loss 13.4{0} grad norm None",
+        "LOG Mon Jan  5 08:00:0{0} 2026 - (0, {0}) step_loss : 10.4{0}00 learning_rate : 1.00e-05 throughput : 12{0}.25"
+        " seq/s grad-norm : 2.1",
+    ),
+    "aws": (
+        "0: 2026-01-05 08:00:0{0} I [train.py:103] Batch {0} Loss: 7.06632, Speed: 9.4{0} samples/sec, lr: 0.000010",
+        "Batch {0} Loss: 7.1, Speed: 9.4{0} samples/sec, Tokens/s: 771{0}, TFLOPS/GPU: 28.6, MFU: 0.029, lr: 0.000010",
+    ),
     "mlx": (
         "Iter {0}: Train loss 2.5{0}, Learning Rate 1.0e-05, It/sec 2.0, Tokens/sec 8192.0, Trained Tokens 40{0}, "
         "Peak mem 12.3 GB",

@@ -117,9 +117,34 @@ def fairseq(n: int, seconds: float = 2.0, every: int = 1) -> str:
     )
 
 
+def fms_fsdp(n: int, seconds: float = 2.0, gpus: int = 8) -> str:
+    """Return the block of one step of 64 sequences of 2,048 tokens."""
+    rate = int(64 * 2048 / gpus / seconds)
+    return (
+        f"step: {n}\nloss: 9.1234\nLR: 0.0003\ntokens seen: {n * 64 * 2048}\ngradient norm: 1.25\n"
+        f"reserved memory: 60129542144\nallocated memory: 51539607552\ncurrent step time: {seconds!r}\n"
+        f"overall step time: {seconds!r}\ncurrent token per gpu per sec: {rate}\noverall token per gpu per sec: "
+        f"{rate}\noverall token per day: {rate * gpus * 86400}"
+    )
+
+
+def neuronx(n: int, seconds: float = 2.0) -> str:
+    return (
+        f"step {n} step_time {seconds + 1e-12:.12f}s throughput 4.018679872757218 seq/s step loss 9.1234 "
+        "grad norm 1.9743479490280151"
+    )
+
+
+def aws(n: int, seconds: float = 2.0) -> str:
+    return (
+        f"0: 2026-01-05 08:00:{n:02} I [train.py:103] Batch {n} Loss: 9.1234, Speed: {64 / seconds:.2f} samples/sec, "
+        "Model TFLOPS/GPU: 28.64, lr: 0.000049, gradnorm: 1.2500"
+    )
+
+
 FRAMEWORKS = (
     *(automodel, nanotron, lingua, picotron, internevo, paddle, mindformers),
-    *(composer, torchtune, verl, nemo_rl, mlx, fairseq),
+    *(composer, torchtune, verl, nemo_rl, mlx, fairseq, fms_fsdp, neuronx, aws),
 )
 ROWS: dict[str, Callable[[int], str]] = {row.__name__: row for row in FRAMEWORKS}
 

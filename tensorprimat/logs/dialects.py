@@ -65,6 +65,8 @@ class Dialect:
     """Numbers end in K, M, B, T, P (thousands, millions …); G means B."""
     interruptions: tuple[tuple[str, Literal["validation", "checkpoint"]], ...] = ()
     """Text that names other work in the time of a row: on the row, or on a line since the row before."""
+    interrupts_next: bool = False
+    """True if such a line below a block names work in the time of the next one."""
     parts: tuple[str, ...] = ()
     """Texts before the seconds of the parts of a step; a row whose time is their sum contains no other work."""
     clock: str = ""

@@ -186,6 +186,7 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
     first = re.compile(dialect.row)
     new_epoch = re.compile(dialect.new_epoch) if dialect.new_epoch else None
     row: _Row | None = None
+    interrupted_by = ""
     steps_before = last_index = 0
     needed = (*fields.MEASURES, *_TOTALS) if dialect.windowed else fields.MEASURES
     for line, text in lines:
@@ -193,8 +194,11 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
             if row and row.is_measured(needed):
                 yield row
             row = _opened(line, match, steps_before, seen)
+            row.interrupted_by, interrupted_by = interrupted_by, ""
             last_index = row.index
             _take(text[match.start() :], dialect, row, seen)
+        elif dialect.interrupts_next and (other := _interruption(text, dialect)):
+            interrupted_by = other
         elif new_epoch and (opened := new_epoch.search(text)):
             steps_before = last_index
             seen.is_of_epoch = opened.groupdict().get("epochs") != "1"
