@@ -48,6 +48,28 @@ def test_an_iteration_of_nanogpt_that_evaluated_or_saved_is_marked(read_text: An
     assert result.performance_metrics.max_step_time_seconds == pytest.approx(0.143)
 
 
+@pytest.mark.parametrize("between", [" BPC", " BPC, lr 3e-4", ", lr 3e-4, norm 1.5", ""])
+def test_a_loss_of_nanogpt_with_a_unit_is_not_read_and_its_time_is(read_text: Any, between: str) -> None:
+    rows = [f"iter {n}: loss 2.3942{between}, time 143.27ms, mfu 7.10%" for n in range(0, 60, 10)]
+    result = read_text(log(*rows))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.14327)
+    assert [step.loss for step in result.steps] == [None if "BPC" in between else 2.3942] * 6
+
+
+def test_llama2_c_gives_the_time_of_one_iteration_which_may_hold_an_evaluation(read_text: Any) -> None:
+    def row(n: int, ms: float = 455.43, mfu: str = "12.34") -> str:
+        return f"{n} | loss {9 - n / 100:.4f} | lr 3.000000e-04 | {ms:.2f}ms | mfu {mfu}%"
+
+    rows = [row(0, 9000.0, "-100.00"), row(1), row(2), row(3, mfu=" 0.09"), row(5), row(6, 5000.0), row(7)]
+    rows.insert(5, "step 6: train loss 8.9, val loss 8.9")
+    result = read_text(log("tokens per iteration will be: 131,072", *rows))
+    assert (result.source, result.provenance.format) == ("llama2.c", "nanogpt")
+    assert [step.interrupted_by for step in result.steps] == [*[""] * 5, "validation", ""]
+    assert result.performance_metrics.tokens_per_second == pytest.approx(131_072 / 0.45543)
+    assert (result.steps[1].loss, result.steps[1].learning_rate) == (8.99, 3e-4)
+    assert "reported_mfu" not in result.steps.seen
+
+
 def test_build_nanogpt_counts_all_gpus_and_marks_other_work_inside_a_step(read_text: Any) -> None:
     def row(n: int) -> str:
         return f"step {n:5d} | loss: 6.103515 | lr 3.0000e-04 | norm: 0.5000 | dt: 338.52ms | tok/sec: 1548765.25"

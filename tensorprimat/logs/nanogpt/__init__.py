@@ -1,1 +1,1 @@
-"""The nanoGPT family: nanoGPT, build-nanogpt, nanochat, modded-nanogpt, parameter-golf and llm.c."""
+"""The nanoGPT family: nanoGPT, build-nanogpt, nanochat, modded-nanogpt, parameter-golf, llm.c and llama2.c."""

@@ -1,4 +1,4 @@
-"""The nanoGPT family: nanoGPT, build-nanogpt, nanochat, modded-nanogpt, parameter-golf and llm.c (C and Python).
+"""The nanoGPT family: nanoGPT, build-nanogpt, nanochat, modded-nanogpt, parameter-golf, llm.c and llama2.c.
 
 What the numbers mean, from the training scripts themselves:
 - nanoGPT, `iter 5: loss …, time 1431.27ms, mfu …%`: the time of that one iteration, whatever the log interval. It
@@ -15,6 +15,7 @@ What the numbers mean, from the training scripts themselves:
   of all steps so far over train_time, over ALL GPUs.
 - llm.c, `step 5/18865 | loss … | 354.65 ms | 58.1% bf16 MFU | 1478276 tok/s`: time of the step; tok/s is a running
   mean and is not read.
+- llama2.c, `5 | loss … | lr … | 455.43ms | mfu …%`: the time of that one iteration, as nanoGPT's.
 The records of modded-nanogpt begin with thousands of lines of source that mention all of these words, but contain no
 number where a row has one.
 """

@@ -45,7 +45,19 @@ ROW_SPELLINGS = (
     Spelling(
         project="nanoGPT",
         mark=", time ",
-        pattern=re.compile(rf"\biter (?P<step>\d{{1,15}}): loss (?P<loss>{NUMBER}), time (?P<time>{NUMBER})ms"),
+        pattern=re.compile(
+            rf"\biter (?P<step>\d{{1,15}}): (?:train )?loss (?:(?P<loss>{NUMBER})|{NUMBER} [A-Za-z]{{1,12}})"
+            rf"(?:, [^,|]{{1,40}}){{0,4}}?, time (?P<time>{NUMBER})ms"  # a loss with a unit is not in nats
+        ),
+        holds_evaluation=True,
+    ),
+    Spelling(
+        project="llama2.c",
+        mark="ms | mfu ",
+        pattern=re.compile(
+            rf"(?:^|\s)(?P<step>\d{{1,15}}) \| loss (?P<loss>{NUMBER})(?: \| [^|]{{1,40}}){{0,4}}?"
+            rf" \| lr (?P<lr>{NUMBER}) \| (?P<time>{NUMBER})ms \| mfu +{NUMBER}%"
+        ),
         holds_evaluation=True,
     ),
     Spelling(
