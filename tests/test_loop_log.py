@@ -32,6 +32,10 @@ TIMES = [
     "Iteration {n}, Loss {l:.4f}, Iter Time (s): {s:.3f}, LR 1e-4",
     "step: {n} - loss: {l:.4f} - {s:.3f} s/step",
     '{{"step": {n}}} loss: {l:.4f}, step_time_ms: {ms}, done',
+    "step {n} step_time {s:.12f}s loss {l:.4f} grad norm 1.2",
+    "step {n} loss {l:.4f} dt {ms}ms mfu 40.1%",
+    "train/step: {n} train/loss: {l:.4f} step_time: {s:.3f}s,",
+    "step {n} │ train_loss {l:.4f} │ step time {ms} ms │",
 ]
 
 
@@ -54,6 +58,10 @@ RATES = {
     "step {n} | loss {l:.4f} | tokens/sec/gpu: {r:.1f}": 8.0,
     "step {n} | loss {l:.4f} | tgs {r:.1f} | mfu 0.4": 8.0,
     "step {n} | loss {l:.4f} | throughput (tokens/s): {r:.1f}": 1.0,
+    "{{'step': {n}, 'loss': {l:.4f}, 'tok/s': {r:.1f}}}": 1.0,
+    "step {n}/30 loss {l:.4f} lr 1e-4 time {s:.3f}s tok/s {r:.1f}": 1.0,
+    "step {n} loss {l:.4f} tok/s {r:.1f} mfu 40.1%": 1.0,
+    "step {n} │ ce_loss {l:.4f} │ {r:.1f} tok/s │ {ms} ms": 1.0,
 }
 
 
@@ -66,6 +74,40 @@ def test_a_rate_of_tokens_is_found_by_its_name(tmp_path: Path, pattern: str) -> 
     assert result.performance_metrics.tokens_per_second == pytest.approx(RATES[pattern] * 65405, rel=0.001)
     names_its_scope = "global" in pattern or "gpu" in pattern or "tgs" in pattern
     assert names_its_scope != any("do not say whether their rate counts all GPUs" in one for one in result.warnings)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "samples"),
+    [
+        ("step {n} | loss {l:.4f} | samples/s {k:.2f}", 1.0),
+        ("step {n} | loss {l:.4f} | {k:.2f} sequences/sec |", 1.0),
+        ("step {n} | loss {l:.4f} | seq/s/gpu: {k:.2f}", 8.0),
+    ],
+)
+def test_a_rate_of_samples_is_found_by_its_name(read_text: ReadText, pattern: str, samples: float) -> None:
+    result = read_text(rows(pattern), num_gpus=8, sequence_length=100)
+    performance = result.performance_metrics
+    assert performance.samples_per_second == pytest.approx(samples * 65.405, rel=0.001)
+    assert performance.tokens_per_second == pytest.approx(samples * 6540.5, rel=0.001)
+    doubts = [one for one in result.warnings if "do not say whether their rate counts all GPUs" in one]
+    assert [one.partition(":")[0] for one in doubts] == ["samples_per_second"] * ("gpu" not in pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "seconds"),
+    [
+        ("step: {n}, loss: {l:.4f}, steps/s: 1.996", 1 / 1.996),
+        ("step {n} | loss {l:.4f} | 1.996 iter/s |", 1 / 1.996),
+        ("step {n} | loss {l:.4f} | 2.0 steps/s | tok/s {r:.1f} |", None),  # known to 2.5 % only
+        ("step {n}: loss {l:.4f}  10%|#     | 3/30 [00:01<00:13, 1.996steps/s, tok/s={r:.1f}]", None),  # a running mean
+    ],
+)
+def test_a_rate_of_steps_gives_their_time_where_it_is_known_well(
+    read_text: ReadText, pattern: str, seconds: float | None
+) -> None:
+    assert read_text(rows(pattern)).performance_metrics.avg_step_time_seconds == (
+        None if seconds is None else pytest.approx(seconds)
+    )
 
 
 @pytest.mark.parametrize(

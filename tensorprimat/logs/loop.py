@@ -40,9 +40,13 @@ _SCALES = {"ms": 1e-3, "msec": 1e-3, "k": 1e3, "m": 1e6}
 """Unit or suffix of a number → its factor; all others are seconds or nothing."""
 _UNIT = r"(?:ms|msec|s|secs?|seconds)"
 _PER = r"[ _]?(?:/|per[ _])[ _]?"
-_TOKENS = rf"(?:tok(?:en)?s?{_PER}(?:s|sec|second)(?P<gpu>{_PER}(?:gpu|device))?|(?:tps|tgs)(?P<tps_gpu>{_PER}gpu)?)"
-_VALUE = r"(?P<value>(?:\d{1,3}(?:,\d{3}){1,4}|\d{1,12})(?:\.\d{1,9})?)(?![.,]?\d)\s?"
-_LABELLED = r"(?P<closed>[)\]]?\s?[:=])?\s{0,8}"  # without a colon, only a delimiter before the name makes it certain
+_SECOND = rf"{_PER}(?:s|sec|second)(?P<gpu>{_PER}(?:gpu|device))?"
+_TOKENS = rf"(?:tok(?:en)?s?{_SECOND}|(?:tps|tgs)(?P<tps_gpu>{_PER}gpu)?)"
+_SAMPLES = rf"(?:sample|sequence|seq|example)s?{_SECOND}"
+_STEPS_RATE = rf"(?:step|iter(?:ation)?|update)s?{_PER}(?:s|sec|second)"
+_VALUE = r"(?P<value>(?:\d{1,3}(?:,\d{3}){1,4}|\d{1,12})(?:\.\d{1,20})?)(?![.,]?\d)\s?"
+# Without a colon, only a delimiter or a known number before the name makes it certain.
+_LABELLED = r"(?P<closed>['\"]?[)\]]?\s?[:=])?\s{0,8}['\"]?"
 _BEGINS, _ENDS = r"(?<![\w/.,])", r"(?![\w/%])"
 _TIMES = (
     re.compile(
@@ -53,11 +57,22 @@ _TIMES = (
     re.compile(rf"{_BEGINS}{_STEP}_(?P<unit>{_UNIT}){_LABELLED}{_VALUE}{_ENDS}"),
 )
 _TIME_BEFORE_UNIT = re.compile(rf"{_BEGINS}{_VALUE}(?P<unit>{_UNIT})/(?:step|iter(?:ation)?){_ENDS}")
-_RATE = re.compile(
-    rf"{_BEGINS}(?:(?P<scope>(?:global|total)[ _]?)|(?P<one_gpu>(?:per[ _-])?(?:gpu|device)[ _]))?"
-    rf"{_TOKENS}{_LABELLED}{_VALUE}(?P<after>[km])?{_ENDS}"
+
+
+def _rates_of(unit: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return the expressions of a rate behind its name and of one before its unit."""
+    scope = r"(?:(?P<scope>(?:global|total)[ _]?)|(?P<one_gpu>(?:per[ _-])?(?:gpu|device)[ _]))?"
+    return (
+        re.compile(rf"{_BEGINS}{scope}{unit}{_LABELLED}{_VALUE}(?P<after>[km])?{_ENDS}"),
+        re.compile(rf"{_BEGINS}{_VALUE}(?P<after>[km])?\s?{unit}{_ENDS}"),
+    )
+
+
+_RATES = {"tokens": _rates_of(_TOKENS), "samples": _rates_of(_SAMPLES)}
+_OF_STEPS = (
+    re.compile(rf"{_BEGINS}{_STEPS_RATE}{_LABELLED}{_VALUE}{_ENDS}"),
+    re.compile(rf"{_BEGINS}{_VALUE}{_STEPS_RATE}{_ENDS}"),
 )
-_RATE_BEFORE_UNIT = re.compile(rf"{_BEGINS}{_VALUE}(?P<after>[km])?\s?{_TOKENS}{_ENDS}")
 _OTHER_THAN_A_STEP = re.compile(
     r"(?<![a-z])(?:fwd|forward|bwd|backward|optim?|optimizer|data|(?:data)?load(?:er|ing)?|comm|sync"
     r"|eval(?:uation)?|val|valid(?:ation)?|test|prefill|decode|gen|generation|rollout|inference"
@@ -65,8 +80,11 @@ _OTHER_THAN_A_STEP = re.compile(
 )
 """Words before the name of a time or a rate that make it the number of a part of a step, or of several steps."""
 _LONGEST_WORD = 16
-_DELIMITERS = ("", *"|,;([{)]}")
+_DELIMITERS = ("", *"|,;([{)]}│┃·•")
+_NUMBER_WITH_UNIT = re.compile(r"\d\s?(?:ms|msec|s|secs?|seconds|min|%|[kmgt]i?b?)$")
 LEAST_DIGITS = 3  # of a number at the end of a line
+MOST_ROUNDING = 0.005  # of a rate of steps, relative to it
+_BAR = "%|"
 SAME_TIME = 0.2  # relative difference between the time that a row prints and the time since the row before, at most
 
 
@@ -75,6 +93,8 @@ class _Number(NamedTuple):
 
     place: slice
     scale: float
+    is_rate: bool = False
+    """True if the number counts steps per second."""
 
 
 class _Places(NamedTuple):
@@ -110,7 +130,8 @@ def read(log: Log) -> Reading:
     if not rows:
         return reading
     if not all(row.of_all for row in rows):
-        reading.warnings.append(work.OF_ALL)
+        of_samples = all(row.step.reported_tokens_per_second is None for row in rows)
+        reading.warnings.append(work.OF_ALL.replace("tokens", "samples") if of_samples else work.OF_ALL)
     steps = fields.merged((None, row.step) for row in rows)
     reading.steps, warned = _times_of_one_step(steps, is_named=all(row.is_of_step for row in rows))
     reading.warnings += warned
@@ -146,7 +167,7 @@ def _row(line: int, text: str, known: SameShapes[_Places]) -> _Row | None:
     moment = written_at(text)
     step = Step(
         index=int(text[number].replace(",", "")),
-        seconds=places.seconds and fields.printed_seconds(text[places.seconds.place], places.seconds.scale),
+        seconds=places.seconds and _printed(text[places.seconds.place], places.seconds),
         loss=fields.number(text[loss]),
         learning_rate=fields.positive(text[rate]) if rate else None,
         ended_at=moment.seconds if moment is not None and moment.has_year else None,
@@ -158,24 +179,38 @@ def _row(line: int, text: str, known: SameShapes[_Places]) -> _Row | None:
     return _Row(step.changed(**rates), text[last] if last else None, places.of_all, places.is_of_step)
 
 
+def _printed(text: str, number: _Number) -> float | None:
+    """Return the time of a step; None for a rate of steps that is rounded too coarsely."""
+    if not number.is_rate:
+        return fields.printed_seconds(text, number.scale)
+    rate = fields.positive(text)
+    return 1 / rate if rate and fields.half_digit(text) <= MOST_ROUNDING * rate else None
+
+
 def _places(text: str) -> _Places | None:
     lowered = in_small_letters(text)
     if (of_step := step_and_loss(lowered)) is None:
         return None
-    (seconds, is_of_step), (rates, of_all) = _seconds(lowered), _rates(lowered)
+    taken = frozenset(place.stop for place in of_step if place is not None)
+    (seconds, is_of_step), (rates, of_all) = _seconds(lowered, taken), _rates(lowered, taken)
     if seconds is None and not rates:
         return None
     return _Places(of_step=of_step, seconds=seconds, rates=rates, of_all=of_all, is_of_step=is_of_step)
 
 
-def _seconds(text: str) -> tuple[_Number | None, bool]:
+def _seconds(text: str, taken: frozenset[int]) -> tuple[_Number | None, bool]:
     """Return the time that a row states with its unit, and False if its name does not say that it is of one step."""
     for pattern in (*_TIMES, _TIME_BEFORE_UNIT):
         for match in pattern.finditer(text):
-            unit = match["unit"] or match.groupdict().get("after")
-            if unit and _is_certain(match, text):
+            after = match.groupdict().get("after")
+            unit = match["unit"] or after
+            if unit and _is_certain(match, text, taken, has_unit=bool(after)):
                 number = _Number(slice(*match.span("value")), _SCALES.get(unit, 1.0))
                 return number, not match[0].startswith("dt")
+    for pattern in _OF_STEPS if _BAR not in text else ():  # a bar's rate is a running mean
+        for match in pattern.finditer(text):
+            if _is_certain(match, text, taken):
+                return _Number(slice(*match.span("value")), 1.0, is_rate=True), True
     return None, True
 
 
@@ -206,34 +241,44 @@ def _times_of_one_step(steps: Steps, *, is_named: bool) -> tuple[Steps, list[str
     ]
 
 
-def _rates(text: str) -> tuple[dict[str, _Number], bool]:
-    """Return the rates of tokens that a row states, by column; and False if one may be of all GPUs or of one."""
+def _rates(text: str, taken: frozenset[int]) -> tuple[dict[str, _Number], bool]:
+    """Return the rates that a row states, by column; and False if one may be of all GPUs or of one."""
     found: dict[str, _Number] = {}
     is_named = False
-    for pattern in (_RATE, _RATE_BEFORE_UNIT):
-        for match in pattern.finditer(text):
-            of_all = match.groupdict().get("scope")
-            of_gpu = match["gpu"] or match["tps_gpu"] or match.groupdict().get("one_gpu") or "tgs" in match[0]
-            name = "reported_tokens_per_second" + "_per_gpu" * bool(of_gpu)
-            if _is_certain(match, text) and (of_all or name not in found):
-                found[name] = _Number(slice(*match.span("value")), _SCALES.get(match["after"] or "", 1.0))
-                is_named = is_named or bool(of_all or of_gpu)
-        if found:
-            break
+    for what, patterns in _RATES.items():
+        of_this: dict[str, _Number] = {}
+        for pattern in patterns:
+            for match in pattern.finditer(text):
+                groups = match.groupdict()
+                of_all = groups.get("scope")
+                of_gpu = match["gpu"] or groups.get("tps_gpu") or groups.get("one_gpu") or "tgs" in match[0]
+                name = f"reported_{what}_per_second" + "_per_gpu" * bool(of_gpu)
+                if _is_certain(match, text, taken) and (of_all or name not in of_this):
+                    of_this[name] = _Number(slice(*match.span("value")), _SCALES.get(match["after"] or "", 1.0))
+                    is_named = is_named or bool(of_all or of_gpu)
+            if of_this:
+                break
+        found |= of_this
     return found, is_named or not found
 
 
-def _is_certain(match: re.Match[str], text: str) -> bool:
+def _is_certain(match: re.Match[str], text: str, taken: frozenset[int], *, has_unit: bool = False) -> bool:
     """Return True if a number belongs to its name: between them is a colon, or a delimiter is on the other side.
 
-    Of `5 tok/s 7` neither number is certainly the rate. A short number at the end of a line may lack digits. The word
-    before a name may say that the number is not that of one whole step.
+    Of `5 tok/s 7` neither number is certainly the rate, unless 5 is known to be another one: the loss, or a number with
+    a unit of its own. A short number at the end of a line may lack digits. The word before a name may say that the
+    number is not that of one whole step.
+
+    taken: positions behind the numbers that are known. has_unit: a name is before the number and its unit behind it.
     """
     if _OTHER_THAN_A_STEP.search(text[max(0, match.start() - _LONGEST_WORD) : match.start()]):
         return False
     if match.end("value") == len(text.rstrip()) and sum(map(str.isdigit, match["value"])) < LEAST_DIGITS:
         return False
-    if match.groupdict().get("closed"):
+    if has_unit or match.groupdict().get("closed"):
         return True
     before, after = text[: match.start()].rstrip(), text[match.end() :].lstrip()
-    return before[-1:] in _DELIMITERS if "closed" in match.groupdict() else after[:1] in _DELIMITERS
+    if "closed" not in match.groupdict():
+        return after[:1] in _DELIMITERS
+    is_other = len(before) in taken or _NUMBER_WITH_UNIT.search(before[-_LONGEST_WORD:]) is not None
+    return is_other or before[-1:] in _DELIMITERS

@@ -36,10 +36,13 @@ _LEAST_ROWS = 3
 
 _WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?![\w.%]|[,:]\d)"  # a letter behind it is a unit: `optimizer step 12ms`
 _STEP = re.compile(
-    r"(?<![\w/])(?P<kind>(?:global|train(?:ing)?|opt(?:imizer)?|micro)[_ -]?)?(?P<unit>step|iter(?:ation)?|update)s?"
+    r"(?:(?<![\w/])|(?<=\btrain/))(?P<kind>(?:global|train(?:ing)?|opt(?:imizer)?|micro)[_ -]?)?"
+    r"(?P<unit>step|iter(?:ation)?|update)s?"
     rf"['\"]?\]?\s?[:=#\[(]?\s{{0,8}}(?P<step>{_WHOLE})(?:\s?(?:/|of)\s?(?P<last>{_WHOLE}))?"
 )  # all patterns are for lines in small letters: four times as fast as a search that ignores case
-_LOSS = re.compile(rf"\bloss['\"]?\s?[:=(]?\s{{0,8}}(?P<loss>{fields.NUMBER})(?![\w.])")
+_LOSS = re.compile(
+    rf"\b(?:(?:train(?:ing)?|ce|lm|total|avg|mean)[_-])?loss['\"]?\s?[:=(]?\s{{0,8}}(?P<loss>{fields.NUMBER})(?![\w.])"
+)
 _RATE = re.compile(rf"\b(?:lr|learning[_ ]rate)['\"]?\s?[:=(]?\s{{0,8}}(?P<rate>{fields.NUMBER})(?![\w.])")
 _OTHER = re.compile(
     r"\b(?!\w{1,60}:\d{1,6}:\w{1,60}\])"  # a logger's place in the code, [ezpz/test_dist:170:__main__]

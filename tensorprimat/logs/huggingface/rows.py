@@ -18,6 +18,8 @@ FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step", "num_updates")
 TUNE_RATE, OF_TRAINER = "tokens_per_second_per_gpu", ("learning_rate", "epoch")
 """Rate of torchtune's rows. axolotl added one of that name to the Trainer's rows from August to December 2025: the
 tokens of a mean step over the time of the last one (core/trainers/base.py), which is not read."""
+RATES_OF_LOOPS = ("tok/s", "tok/sec", "tokens/s", "tokens/sec", "tok_per_sec", "tokens_per_sec", "tokens_per_second")
+"""Rates that a training loop of one's own prints in a dictionary, and the Trainer does not."""
 POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step", "train/global_step")
 TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens", "num_tokens")
 TRAINED_TOKENS = "tokens/trainable"
@@ -62,7 +64,8 @@ class Row:
 
 
 def is_row(row: Mapping[str, Any]) -> bool:
-    foreign = any(name in row for name in FOREIGN) or (TUNE_RATE in row and not all(name in row for name in OF_TRAINER))
+    is_of_trainer = all(name in row for name in OF_TRAINER)
+    foreign = any(name in row for name in (FOREIGN if is_of_trainer else (*FOREIGN, TUNE_RATE, *RATES_OF_LOOPS)))
     return LOSS in row and any(name in row for name in _COMPANIONS) and not foreign
 
 
