@@ -277,6 +277,36 @@ def test_blocks_that_count_tokens_as_epochs_are_rows_too(tmp_path):
     assert [(step.covers, step.seconds) for step in result.steps] == [(10, 0.5)] * 4
 
 
+def habana_bert(per_block: int = 335, evaluated: int = 150_080) -> Journal:
+    """Return a run whose 20 blocks count steps as epochs; evaluations of the first 17 reach the target afterwards."""
+    journal = Journal(submission_benchmark="bert", global_batch_size=448, max_sequence_length=512)
+    journal.say("run_start")
+    start = journal.now
+    for block in range(20):
+        journal.say("block_start", block + 1, first_epoch_num=block * per_block, epoch_count=per_block)
+        journal.say("block_stop", block + 1, 51.5 + block % 2, first_epoch_num=(block + 1) * per_block)
+    for block in range(1, 18):
+        journal.now = start + 52 * block
+        journal.say("eval_accuracy", 0.72, epoch_num=block * evaluated, epoch_count=block)
+    journal.say("run_stop", 0.72, epoch_num=17 * evaluated, epoch_count=17, status="success")
+    return journal
+
+
+def test_blocks_that_count_steps_as_epochs_are_told_from_tokens_by_the_samples_of_the_evaluations(tmp_path):
+    result = habana_bert().read(tmp_path / "run.txt")
+    assert result.performance_metrics.measured_steps == 17 * 335
+    assert result.performance_metrics.samples_per_second == pytest.approx(448 * 335 / 52, rel=0.002)
+    assert not any(warning.startswith("audit") for warning in result.warnings)
+
+
+@pytest.mark.parametrize(("per_block", "evaluated"), [(335, 150_000), (1, 150_080)])
+def test_blocks_that_count_less_than_the_tokens_of_a_step_in_an_unknown_unit_are_not_read(
+    tmp_path, per_block, evaluated
+):
+    with pytest.raises(NotALogError):
+        habana_bert(per_block, evaluated).read(tmp_path / "run.txt")
+
+
 def test_every_row_counts_after_run_start_because_warm_up_is_over_there(tmp_path):
     journal = Journal(global_batch_size=8)
     journal.say("run_start")

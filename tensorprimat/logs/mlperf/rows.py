@@ -5,7 +5,8 @@
 - AMD's Primus writes no rows at all: the time between block_start and block_stop is a row of `samples_count` samples.
   Some of its versions write a throughput from one block_stop to the next, evaluation included; a block's own marks
   time it then.
-- gpt3 of 2024 counts tokens under the name of epochs (`epoch_count`), and bert samples (`epoch_num`). bert's one block
+- gpt3 of 2024 counts tokens under the name of epochs (`epoch_count`), and bert samples (`epoch_num`). Habana's bert
+  counts steps so at block_start and samples at its evaluations, which follow the last block. NVIDIA's one block
   contains a throughput for each evaluation, which counts the evaluation before it; after run_stop follows their mean.
 """
 
@@ -38,6 +39,8 @@ def rows_of_run(run: MlperfEvents, number: int) -> Iterator[Step]:
     shown = (_by_their_blocks(run) if _rates_include_evaluation(run) else run.rows) or list(_block_rows(run))
     if run.stopped is not None:  # the rest of an epoch, or a mean of all rows, may follow it
         shown = [row for row in shown if row.line < run.stop_line] or shown
+        if not run.rows:  # blocks that ran on while evaluations of earlier checkpoints reached the target
+            shown = [row for row in shown if row.time <= (run.stopped or math.inf)] or shown
     step_by_step = [row for row in shown if not row.of_block]  # rows that measure: no two cover the same steps
     rows = step_by_step or [row for row in shown if row.step_seconds is not None] or shown
     partial = partial_rows(run)
@@ -224,14 +227,15 @@ def marks_evidence(runs: Sequence[MlperfEvents], steps: Sequence[Step]) -> Evide
             continue
         counted = [step for step in steps if step.run == number and step.covers]
         own = sum(step.covers * (_own_seconds(step) or math.nan) for step in counted)
-        stops = [block.stopped for block in run.blocks if block.stopped is not None]
-        closed = bool(stops) and len(stops) == len(run.blocks)
+        blocks = [block for block in run.blocks if block.started < run.stopped]
+        closed = bool(blocks) and all(block.stopped is not None for block in blocks)
         spent = [("evaluation", run.evaluated_seconds(run.started, run.stopped))]
         if closed and own < math.inf:
-            inside = sum(_training_seconds(run, block) for block in run.blocks)
-            spent.append(("start-up", run.blocks[0].started - run.started))
+            ended = (replace(block, stopped=min(block.stopped or math.inf, run.stopped)) for block in blocks)
+            inside = sum(_training_seconds(run, block) for block in ended)
+            spent.append(("start-up", blocks[0].started - run.started))
             spent.append(("training without logged rows", _plausible(inside - own, inside)))
-            outside = run.stopped - run.blocks[0].started - inside - spent[0][1]
+            outside = run.stopped - blocks[0].started - inside - spent[0][1]
             spent.append(("time between and after blocks", outside))
         clocks.append(
             LogClock(

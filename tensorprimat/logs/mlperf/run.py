@@ -105,8 +105,18 @@ class MlperfEvents:
             if before is not None and 0 < start < before < last["samples_count"]:
                 start = before
             return _positive(last["samples_count"] - start)
-        tokens = first.get("epoch_count")
-        return _positive(tokens / self.length) if tokens and self.length else None
+        counted = first.get("epoch_count")
+        if counted and self.batch and self.length and counted < self.batch * self.length:  # no token count of a step
+            return self.batch * counted if self._counts_steps_as_epochs() else None
+        return _positive(counted / self.length) if counted and self.length else None
+
+    def _counts_steps_as_epochs(self) -> bool:
+        """Return True if the blocks count steps as `epoch_count`: the last mark counts the samples of that many."""
+        if self.stopped is None or not self.batch:
+            return False
+        done = [block for block in self.blocks if block.stopped is not None and block.stopped <= self.stopped]
+        steps = sum(block.first.get("epoch_count", 0.0) for block in done)
+        return any(steps and self.counts.get(key, {}).get("epoch_num") == steps * self.batch for key in COUNTING)
 
     def trained_at(self, counts: dict[str, float]) -> float | None:
         """Return the samples trained so far by the numbers of a mark; gpt3 counts tokens under the name of epochs."""
