@@ -532,3 +532,28 @@ def test_a_first_step_with_more_tokens_than_numbers_hold_is_not_measured(read_te
     rows = [automodel(n) for n in range(1, 8)]
     result = read_text(as_lines([{**rows[0], "num_tokens_per_step": 10**30}, *rows[1:]]), num_gpus=8)
     assert (result.performance_metrics.tokens_per_second_per_gpu, result.audit) == (16384.0, None)
+
+
+def rounded_to_seconds(count: int = 40) -> list[int]:
+    """Return the whole seconds that a clock shows for steps of 1.6 s, with some of 0.4 s in between."""
+    ends = np.cumsum([0.0, 8.0, *([1.6, 1.6, 0.4] * count)])
+    return np.diff(np.floor(ends)).astype(int).tolist()
+
+
+def test_steps_of_no_whole_second_count_with_the_steps_after_them(read_text: Any) -> None:
+    times = rounded_to_seconds()
+    assert 0 in times[1:]
+    rows = [{"step": n, "step_time_ms": 1000 * s, "loss": 3 - n / 100} for n, s in enumerate(times, 1)]
+    result = read_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.2, rel=0.01)
+    assert result.performance_metrics.measured_steps >= len(times) - 3
+    assert sum("rounded to whole seconds" in warning for warning in result.warnings) == 1
+    assert any(f"{times[1:].count(0)} steps of 0 s count with the steps after them" in one for one in result.warnings)
+
+
+def test_a_time_of_zero_between_finer_times_is_none(read_text: Any) -> None:
+    rows = [{"step": n, "step_time_s": 0 if n == 9 else 0.5 + n / 1e4, "loss": 3 - n / 100} for n in range(1, 31)]
+    result = read_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5015, rel=0.001)
+    assert result.performance_metrics.measured_steps == 28
+    assert not any("whole seconds" in warning for warning in result.warnings)

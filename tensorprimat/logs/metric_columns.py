@@ -212,7 +212,7 @@ class MetricColumns:
             scaled = values * field[1]
             usable = np.ones(len(rows), np.bool_) if kind in MAY_BE_NAN else (values > 0) & (values < math.inf)
             if kind == "seconds":
-                usable &= scaled < LONGEST_STEP_SECONDS
+                usable = (values >= 0) & (scaled < LONGEST_STEP_SECONDS)  # 0: see `metric_steps.in_whole_seconds`
             if kind.startswith("memory_"):
                 usable &= scaled >= MIB  # less is a size in another unit than bytes
             present[rows[usable]], dense[rows[usable]] = True, scaled[usable]

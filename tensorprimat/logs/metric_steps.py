@@ -9,6 +9,7 @@ import numpy as np
 
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import ByStep, Elapsed
+from tensorprimat.core.quantities import counted, percent
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, LONGEST_STEP_SECONDS, FloatArray, Steps
 from tensorprimat.logs import fields, work
@@ -22,6 +23,7 @@ HOOKS = "hooks"
 _NO_COLUMNS = (*TOTAL_TOKENS, _OTHER_WORK, SO_FAR, HOOKS)
 FEWEST_WAITS = 3  # that show how long a wait usually is
 _SLOW_START = 1.5  # times the median step: less is no sign of a new process
+_FEWEST_WHOLE = 2  # different whole step times by which they are taken for rounded
 MOST_OF_A_STEP = 3.0  # ratio of a step's time to the time between rows, which distinguishes milliseconds from seconds
 
 
@@ -183,3 +185,33 @@ class Merged(NamedTuple):
                 learning_rate=rate if rate == rate else None,
                 interrupted_by="validation" if interrupted else "",
             )
+
+
+def in_whole_seconds(steps: Steps) -> tuple[Steps, list[str]]:
+    """Return the steps with times above 0, and a warning if they were rounded to whole seconds.
+
+    A step of 0 s counts with the next one that has a time: left out, it would make the mean too long. In a table of
+    finer times, 0 is no time.
+    """
+    seconds, covers, segment = (steps.column(name) for name in ("seconds", "covers", "segment"))
+    timed = np.flatnonzero(np.isfinite(seconds))
+    none = seconds == 0
+    rest = seconds[timed[1:]]
+    is_whole = len(np.unique(rest)) >= _FEWEST_WHOLE and bool((rest == np.floor(rest)).all())
+    off = 0.5 / float(rest.mean()) if is_whole and rest.any() else 0.0
+    if off <= fields.CLOCK_RESOLUTION:
+        return (steps.replace(seconds=np.where(none, np.nan, seconds)), []) if none.any() else (steps, [])
+    covers, owed, last = covers.copy(), 0, -1
+    for place in timed.tolist():
+        owed = owed if segment[place] == last else 0
+        last = int(segment[place])
+        if none[place]:
+            owed, covers[place] = owed + int(covers[place]), 0
+        else:
+            covers[place], owed = covers[place] + owed, 0
+    each = np.where(none, np.nan, seconds * steps.column("covers") / np.maximum(covers, 1))
+    joined = f"; {counted(int(none.sum()), 'step')} of 0 s count with the steps after them" if none.any() else ""
+    return steps.replace(seconds=each, covers=covers), [
+        f"step_time: rounded to whole seconds, so the time of one step may be {percent(off)} off, and the spread is "
+        f"that of the rounding{joined}"
+    ]

@@ -46,7 +46,7 @@ from tensorprimat.logs.metric_names import (
     names_a_table,
     without_run,
 )
-from tensorprimat.logs.metric_steps import Merged
+from tensorprimat.logs.metric_steps import Merged, in_whole_seconds
 from tensorprimat.logs.text import Log, lines_of
 
 _LONGEST_ROW = 2**20  # characters: a history may contain the configuration in a cell
@@ -144,7 +144,9 @@ def read_columns(
     in_milliseconds = unitless and found.milliseconds()
     if in_milliseconds:
         steps = steps.replace(seconds=steps.column("seconds") / 1000)
+    steps, whole = in_whole_seconds(steps) if steps.has("seconds") else (steps, [])
     if any(map(steps.has, fields.MEASURES)):
+        reading.warnings += whole
         elapsed = found.elapsed()
         if elapsed is None and found.has_clock:
             reading.warnings.append(
@@ -345,7 +347,7 @@ def _summary(row: MetricRow, reading: Reading) -> Reading:
         "reported_samples_per_second": "samples_per_second",
     }
     for kind, target in names.items():
-        if (value := columns.last(kind)) is not None:
+        if value := columns.last(kind):
             reading.reported[target] = value
     reading.warnings.append(
         "steps: a summary holds only the last logged row, so its rates are those of one moment, not means; read the "
