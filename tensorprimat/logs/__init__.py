@@ -180,7 +180,11 @@ def _chosen(log: Log, name: str | None) -> Iterator[tuple[Format, list[str]]]:
     found = [(detection.format, detection.rows), *detection.others] if detection else []
     for format, rows in found:
         if rows == found[0][1]:
-            doubted = [other for other in found if other[0] is not format and not other[0].last_resort]
+            doubted = [
+                other
+                for other in found
+                if other[0] is not format and not other[0].last_resort and format.name not in other[0].yields_to
+            ]
             rivals = ", ".join(f"{other.name} ({count})" for other, count in doubted)
             warning = (
                 f"format: read as {format.name} ({rows} rows in the part examined); rows also fit {rivals}; "
