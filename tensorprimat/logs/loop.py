@@ -83,7 +83,6 @@ _LONGEST_WORD = 16
 _DELIMITERS = ("", *"|,;([{)]}│┃·•")
 _NUMBER_WITH_UNIT = re.compile(r"\d\s?(?:ms|msec|s|secs?|seconds|min|%|[kmgt]i?b?)$")
 LEAST_DIGITS = 3  # of a number at the end of a line
-MOST_ROUNDING = 0.005  # of a rate of steps, relative to it
 _BAR = "%|"
 SAME_TIME = 0.2  # relative difference between the time that a row prints and the time since the row before, at most
 
@@ -184,7 +183,7 @@ def _printed(text: str, number: _Number) -> float | None:
     if not number.is_rate:
         return fields.printed_seconds(text, number.scale)
     rate = fields.positive(text)
-    return 1 / rate if rate and fields.half_digit(text) <= MOST_ROUNDING * rate else None
+    return 1 / rate if rate and fields.half_digit(text) <= fields.CLOCK_RESOLUTION * rate else None
 
 
 def _places(text: str) -> _Places | None:
