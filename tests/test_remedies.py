@@ -96,6 +96,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "micro/preflight_rank.py": ("preflight",),
     "engines": ("run",),
     "logs": LOGS,
+    "machine/torch_device.py": (*CELLS, "preflight"),
     "machine": ("run",),
     **{f"cli/{command}.py": (command,) for command in COMMANDS},
 }
