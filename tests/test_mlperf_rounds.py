@@ -14,6 +14,7 @@ from tensorprimat.cli import main
 from tensorprimat.core import catalogue, mlperf_library
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs.mlperf import round as mlperf_round
+from tensorprimat.logs.mlperf.system import LONGEST_FACT
 
 ROUNDS = Path(os.environ.get("MLPERF_ROUNDS", Path(__file__).parents[2] / "shared" / "mlperf"))
 """Holds v4.1, v5.0 and v5.1, each a checkout of mlcommons/training_results_vX.Y."""
@@ -283,3 +284,18 @@ def test_a_log_of_v6_0_states_precision_parallelism_and_samples(tmp_path, benchm
 def test_a_device_is_known_by_the_name_in_its_brackets_if_that_is_one(device, gpu):
     found = catalogue.find_gpu(device)
     assert (found.name if found else None) == gpu
+
+
+def test_a_long_description_of_software_is_kept_whole_or_shown_as_cut(tmp_path):
+    stack = "megatron-190213a1, TransformerEngine-385d10eb, " * 2
+    system = SYSTEM | {"framework": f"{stack} nemo", "other_software_stack": 9 * stack}
+    entry = scored(write(tmp_path, TEN, system=system)).entry
+    assert entry.framework == f"{stack}nemo"
+    assert (len(entry.software["stack"]), entry.software["stack"][-1]) == (LONGEST_FACT, "…")
+
+
+def test_no_description_of_software_in_the_package_is_cut():
+    texts = {
+        text for one in mlperf_library.bundled().entries for text in (one.framework or "", *one.software.values())
+    }
+    assert not {text for text in texts if len(text) in (80, LONGEST_FACT)}

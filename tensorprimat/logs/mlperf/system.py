@@ -19,12 +19,13 @@ from typing import Any
 from tensorprimat.core import devices, regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import counted, listed
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
 
 _LARGEST_BYTES = 2**20  # a description has a few kilobytes
-LONGEST_FACT = 80  # characters
+LONGEST_FACT = 200  # characters; software stacks of published rounds have up to 111
 COPY_SIZES = (1, 2, 4, 8, 16, 32, 64)  # possible GPUs per model copy, where the log states none
 FOLDERS_ABOVE = 5  # result_0.txt, or power/result_0/node_0.txt, below results/SYSTEM/BENCHMARK
 
@@ -131,8 +132,10 @@ def described(name: str, stated: Mapping[str, Any]) -> System:
 
 
 def fact(value: object) -> str | None:
-    """Return a text fact on one line; None for an empty one and for N/A."""
-    return " ".join(value.split())[:LONGEST_FACT] or None if isinstance(value, str) and "N/A" not in value else None
+    """Return a text fact on one line, cut with … after LONGEST_FACT; None for an empty one and for N/A."""
+    if not isinstance(value, str) or "N/A" in value:
+        return None
+    return one_line(" ".join(value.split()), longest=LONGEST_FACT) or None
 
 
 def _take_platform(reading: Reading, settings: Mapping[str, Any]) -> None:
