@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -24,6 +25,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests train at once: threads of one would wait for the others
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a background job: children would ignore Ctrl-C too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+with contextlib.suppress(ImportError):  # absent where only the wheel is tested
+    from hypothesis import settings
+
+    settings.register_profile("any speed", deadline=None)  # another program may have both cores for a second
+    settings.load_profile("any speed")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MEMORY = Path("/dev/shm")
 FREE_BYTES = 2 * 2**30  # a run of the suite needs a few percent of it at a time
