@@ -295,7 +295,5 @@ def test_a_long_description_of_software_is_kept_whole_or_shown_as_cut(tmp_path):
 
 
 def test_no_description_of_software_in_the_package_is_cut():
-    texts = {
-        text for one in mlperf_library.bundled().entries for text in (one.framework or "", *one.software.values())
-    }
+    texts = {text for one in mlperf_library.bundled().entries for text in (one.framework or "", *one.software.values())}
     assert not {text for text in texts if len(text) in (80, LONGEST_FACT)}
