@@ -134,3 +134,9 @@ def test_seeds_of_all_runs_are_compared():
     assert identity.BY_KEY["seed"].read(seeded(*range(7, 12))) == "7, 8, 9 and 2 more"
     (seeds,) = [d for d in differences_between((seeded(1, 2), seeded(1, 3))) if d.field == "seed"]
     assert seeds.values == ("1, 2", "1, 3")
+    for fewer, more in (
+        (seeded(1, 2), seeded(1, 2, 3)),
+        (seeded(1), seeded(1, 2)),
+        (changed(result(), seed=1), seeded(1, 2)),
+    ):
+        assert not [d for d in differences_between((fewer, more)) if d.field == "seed"], "further runs have others"

@@ -26,7 +26,7 @@ from tensorprimat.analysis.rates import RATE_FLAGS, TIME_TO_TRAIN, metric_for
 from tensorprimat.analysis.records import Difference, Fairness, must_match
 from tensorprimat.core import configurations, flops, settings, shapes
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.identity import BY_KEY, FIELDS, Field
+from tensorprimat.core.identity import BY_KEY, FIELDS, Field, values_of_runs
 from tensorprimat.core.quantities import as_stated, shortened_list
 from tensorprimat.core.result import Model, ModelShape, Result
 
@@ -101,11 +101,24 @@ def differences_between(results: Sequence[Result]) -> tuple[Difference, ...]:
     """Return the fields that differ. One that only some results state is listed too, unless its weight is context."""
     differences = []
     for field in FIELDS:
-        values = tuple(_read(field, result) for result in results)
+        values = _values(field, results)
         stated = {value for value in values if value is not None}
         if len(stated) > 1 or (stated and None in values and field.weight != "context"):
             differences.append(Difference(field=field.key, label=field.label, values=values, weight=field.weight))
     return tuple(differences)
+
+
+def _values(field: Field, results: Sequence[Result]) -> tuple[str | None, ...]:
+    """Return a field's value in each result.
+
+    Seeds are equal if all seeds of the result with the fewest are among those of each other: further runs have others.
+    """
+    if not field.identifies:
+        seeds = [values_of_runs(result, field.key) for result in results]
+        fewest = min(seeds, key=len)
+        if fewest and all(fewest <= others for others in seeds):
+            return (_read(field, results[seeds.index(fewest)]),) * len(results)
+    return tuple(_read(field, result) for result in results)
 
 
 def _read(field: Field, result: Result) -> str | None:
@@ -263,7 +276,7 @@ def _all_stated_and_equal(pair: Sequence[Result]) -> bool:
     for field in FIELDS:
         if field.weight == "context" or field.key in ("model", "preset", "methodology", "peft", "packing"):
             continue
-        values = [_read(field, result) for result in pair]
+        values = _values(field, pair)
         if None in values and (any(values) or any(field.applies(result) for result in pair)):
             return False
         if values[0] != values[1]:

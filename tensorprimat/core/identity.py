@@ -58,6 +58,12 @@ def _text(value: Any) -> str | None:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
+def values_of_runs(result: Result, name: str) -> set[Any]:
+    """Return the values of a setting of runs, such as "seed": those of the runs if they differ, else the result's."""
+    own = {getattr(run, name) for run in result.runs} - {None}
+    return own if len(own) > 1 else {getattr(result.training_config, name)} - {None}
+
+
 def _reader(setting: Setting) -> Reader:
     """Return a reader of a setting; words are read in lower case, and other spellings of one value as that value.
 
@@ -67,7 +73,7 @@ def _reader(setting: Setting) -> Reader:
 
     def read(result: Result) -> str | None:
         value = getattr(result.training_config, setting.name)
-        own = sorted({getattr(run, setting.name) for run in result.runs} - {None}) if of_runs else []
+        own = sorted(values_of_runs(result, setting.name)) if of_runs else []
         if len(own) > 1:
             return shortened_list(list(map(str, own)), _MOST_VALUES)
         if value is None or value == "":
