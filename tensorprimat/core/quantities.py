@@ -206,17 +206,18 @@ def confidence_level(value: float) -> str:
 
 
 def change(share: float | None, digits: int = 1, *, unit: str = " %") -> str:
-    """Return a change as a share of the earlier value, with its sign.
+    """Return a change as a share of the earlier value, with its sign unless it rounds to zero.
 
     unit: "" for the first of two numbers that share the unit of the second.
 
-    >>> change(0.0123), change(-0.5), change(None), change(0.0123, unit=""), change(2.5e9)
-    ('+1.2 %', '−50.0 %', '–', '+1.2', '+2.5e+11 %')
+    >>> change(0.0123), change(-0.5), change(None), change(0.0123, unit=""), change(2.5e9), change(-1e-9)
+    ('+1.2 %', '−50.0 %', '–', '+1.2', '+2.5e+11 %', '0.0 %')
     """
     if share is None:
         return UNMEASURED
     form = f"+.{digits}f" if abs(share) < 1e6 else "+.3g"
-    return f"{100 * share:{form}}{unit}".replace("-", "\N{MINUS SIGN}")
+    text = f"{100 * share:{form}}"
+    return (text if float(text) else text[1:]).replace("-", "\N{MINUS SIGN}") + unit
 
 
 def times(value: float | None, digits: int | None = None) -> str:

@@ -16,7 +16,8 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _HARMLESS = re.compile(r"[ -~]*")
 _MARKDOWN_MARKS = re.compile(r"([\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_]))")  # an underscore inside a word marks nothing
-_MARKDOWN_BLOCK = re.compile(r"^(\d*)([.)](?=\s|$)|(?<!\d)[#+\-=])")  # heading, list or rule where text opens a line
+_MARKDOWN_BLOCK = re.compile(r"^(\d*)([.)](?=\s|$)|(?<!\d)(?:[#=]|\+(?=\s|$)|-(?=[-\s]|$)))")
+"""The beginning of a heading, list or rule where the text opens a line; +2 % and -2 % are none."""
 _MARKDOWN_REFERENCE = re.compile(r"(@|(?<!&)#)(?=\w)")  # GitHub links @names and #numbers
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "|", "%")  # a cell that a spreadsheet takes for a formula or a command
 
@@ -76,6 +77,8 @@ def markdown(text: object, *, longest: int = LONGEST_TEXT) -> str:
 
     >>> markdown("<b>|x|</b> *y* [a](b)")
     '&lt;b&gt;\\\\|x\\\\|&lt;/b&gt; \\\\*y\\\\* \\\\[a\\\\](b)'
+    >>> markdown("+2.0 %"), markdown("- item"), markdown("---")
+    ('+2.0 %', '\\\\- item', '\\\\---')
     """
     line = one_line(text, longest=longest)
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
