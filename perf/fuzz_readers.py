@@ -185,6 +185,11 @@ ROWS: Mapping[str, Sequence[str]] = {
         "0: 2026-01-05 08:00:0{0} I [train.py:103] Batch {0} Loss: 7.06632, Speed: 9.4{0} samples/sec, lr: 0.000010",
         "Batch {0} Loss: 7.1, Speed: 9.4{0} samples/sec, Tokens/s: 771{0}, TFLOPS/GPU: 28.6, MFU: 0.029, lr: 0.000010",
     ),
+    "t5x": (
+        "I0105 08:00:0{0}.250000 139812 logging_writer.py:48] [{0}0] collection=train accuracy=0.25, "
+        "loss_per_all_target_tokens=9.{0}, timing/seconds=20.{0}, timing/steps_per_second=0.4{0}, "
+        "timing/target_tokens_per_second=64000.{0}, timing/target_tokens_per_second_per_core=8000.0",
+    ),
     "mlx": (
         "Iter {0}: Train loss 2.5{0}, Learning Rate 1.0e-05, It/sec 2.0, Tokens/sec 8192.0, Trained Tokens 40{0}, "
         "Peak mem 12.3 GB",

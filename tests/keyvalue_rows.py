@@ -142,9 +142,23 @@ def aws(n: int, seconds: float = 2.0) -> str:
     )
 
 
+def t5x(n: int, seconds: float = 2.048) -> str:
+    """Return a row of ten steps of T5X."""
+    clock = 20 * n
+    return (
+        f"I0105 {8 + clock // 3600:02}:{clock // 60 % 60:02}:{clock % 60:02}.250000 139812 logging_writer.py:48] "
+        f"[{n}] collection=train accuracy=0.25, cross_ent_loss={300 - n}, cross_ent_loss_per_all_target_tokens="
+        f"9.1234, learning_rate=0.01, learning_rate/current=0.01, loss={320 - n}, "
+        f"loss_per_all_target_tokens=9.5, timing/seconds={10 * seconds:.6g}, timing/seqs=320.0, "
+        f"timing/seqs_per_second={32 / seconds:.6g}, timing/seqs_per_second_per_core={4 / seconds:.6g}, "
+        f"timing/steps_per_second={1 / seconds:.6g}, timing/target_tokens_per_second={32 * 4096 / seconds:.6g}, "
+        f"timing/target_tokens_per_second_per_core={4 * 4096 / seconds:.6g}, weight_rms=25.0"
+    )
+
+
 FRAMEWORKS = (
     *(automodel, nanotron, lingua, picotron, internevo, paddle, mindformers),
-    *(composer, torchtune, verl, nemo_rl, mlx, fairseq, fms_fsdp, neuronx, aws),
+    *(composer, torchtune, verl, nemo_rl, mlx, fairseq, fms_fsdp, neuronx, aws, t5x),
 )
 ROWS: dict[str, Callable[[int], str]] = {row.__name__: row for row in FRAMEWORKS}
 

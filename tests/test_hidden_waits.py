@@ -161,18 +161,20 @@ OF_DIALECTS = {
     "fms_fsdp": 2.0,
     "neuronx": 2.0,
     "aws": 2.0,
+    "t5x": 20.48,
 }
 OF_DIALECTS |= {"mindformers": 1.75, "automodel": 1.0, "picotron": 524.29 / 499.32}
 OF_DIALECTS |= {name: 64 * 2048 / 8 / rate for name, rate in (("lingua", 18400), ("internevo", 4096.25))}
 OF_DIALECTS |= {"torchtune": 64 * 2048 / 8 / 16384.5}
 """Row of keyvalue_rows → the time of its steps with FACTS, in seconds."""
-OWN_DATES = ("nanotron", "paddle", "mindformers", "automodel", "lingua", "internevo", "fairseq", "aws")
+OWN_DATES = ("nanotron", "paddle", "mindformers", "automodel", "lingua", "internevo", "fairseq", "aws", "t5x")
 
 
 def redated(text: str, now: datetime) -> str:
     """Return a row with another moment in its own date."""
     text = re.sub(r"2026-01-05(.)\d\d:\d\d:\d\d", lambda found: f"{now:%Y-%m-%d}{found[1]}{now:%H:%M:%S}", text)
     text = re.sub(r"01/16/2026 \d\d:\d\d:\d\d", f"{now:%m/%d/%Y %H:%M:%S}", text)
+    text = re.sub(r"I0105 \d\d:\d\d:\d\d\.\d{6}", f"I{now:%m%d %H:%M:%S.%f}", text)
     return re.sub(r"(?<!\d)26-01-05 \d\d:\d\d:\d\d\.\d{6}", f"{now:%y-%m-%d %H:%M:%S.%f}", text)
 
 

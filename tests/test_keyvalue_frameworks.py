@@ -1,4 +1,4 @@
-"""Console rows of Lingua, picotron, InternEvo, PaddleNLP, MindSpore Transformers and fairseq."""
+"""Console rows of Lingua, picotron, InternEvo, PaddleNLP, MindSpore Transformers, fairseq and T5X."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from keyvalue_rows import fairseq, lingua, log, mindformers, paddle
+from keyvalue_rows import fairseq, lingua, log, mindformers, paddle, t5x
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.units import GIB
@@ -224,3 +224,32 @@ def test_the_running_means_of_older_versions_of_fairseq_are_not_read(read_text: 
     row = "| epoch 010  {} / 8223 loss=1.27 (1.50), wps=962, wpb=908, bsz=32, lr=0.001, clip=100%, gnorm=2.1427\n"
     with pytest.raises(InputError, match="no step times found"):
         read_text("".join(row.format(n) for n in range(1000, 9000, 1000)))
+
+
+def test_the_figures_of_t5x_agree_with_one_another(read_text: Any) -> None:
+    start = "I0105 08:00:00.000000 139812 train.py:99] Initialize/restore complete (9.50 seconds).\n"
+    rows = [t5x(n).replace(f"] [{n}] ", f"] [{10 * n}] ") + "\n" for n in range(1, 21)]
+    result = read_text(start + "".join(rows))
+    performance, steps = result.performance_metrics, result.steps
+    assert (result.source, result.training_config.num_gpus) == ("T5X", 8)
+    assert steps.column("index").tolist() == list(range(10, 210, 10))
+    assert set(steps.column("covers").tolist()) == {10}
+    assert performance.avg_step_time_seconds == pytest.approx(2.048)
+    assert performance.tokens_per_second == pytest.approx(32 * 4096 / 2.048)
+    assert performance.tokens_per_second_per_gpu == pytest.approx(performance.tokens_per_second / 8)
+    assert steps.column("reported_samples_per_second") == pytest.approx([32 / 2.048] * 20)
+    assert steps.column("loss") == pytest.approx([9.1234] * 20)
+    assert any("T5X counts target tokens" in warning for warning in result.warnings)
+
+
+def test_rows_of_t5x_that_end_with_a_rate_are_read(read_text: Any) -> None:
+    for last in ("timing/steps_per_second", "timing/target_tokens_per_second_per_core"):
+        rows = [re.sub(rf"({last}=[\d.]+),.*", r"\1", t5x(n)) for n in range(1, 21)]
+        steps = read_text("\n".join(rows) + "\n").steps
+        assert steps.column("seconds") == pytest.approx([2.048] * 20)
+        assert steps.has("reported_tokens_per_second_per_gpu") == last.endswith("core")
+
+
+def test_rows_of_t5xs_evaluation_are_not_steps(read_text: Any) -> None:
+    evaluation = t5x(5).replace("collection=train", "collection=training_eval/c4")
+    assert len(read_text(log("t5x") + evaluation + "\n").steps) == 20
