@@ -251,5 +251,5 @@ def test_rows_of_t5x_that_end_with_a_rate_are_read(read_text: Any) -> None:
 
 
 def test_rows_of_t5xs_evaluation_are_not_steps(read_text: Any) -> None:
-    evaluation = t5x(5).replace("collection=train", "collection=training_eval/c4")
+    evaluation = t5x(21, 0.5).replace("collection=train ", "collection=training_eval/c4 ")
     assert len(read_text(log("t5x") + evaluation + "\n").steps) == 20
