@@ -111,6 +111,7 @@ def test_dark_and_light_follow_the_system_and_the_reader(visit):
     page = visit("two", color_scheme="dark")
     paper = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(paper)
+    assert page.evaluate("localStorage.length") == 0, "a page that nobody touched may not replace a choice"
     picture(page, "two_1000_dark")
     page.get_by_role("button", name="Light").click()
     light = page.evaluate(paper)

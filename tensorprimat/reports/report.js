@@ -9,11 +9,15 @@ function remembered() {
   try { return localStorage.getItem(THEME_KEY) || "auto"; } catch { return "auto"; } // storage may be forbidden to files
 }
 
-function choose(theme) {
+function show(theme) {
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
   for (const button of document.querySelectorAll("[data-theme-choice]"))
     button.setAttribute("aria-pressed", String(button.dataset.themeChoice === theme));
+}
+
+function choose(theme) {
+  show(theme);
   try { localStorage.setItem(THEME_KEY, theme); } catch { /* not remembered, that is all */ }
 }
 
@@ -23,7 +27,7 @@ function startTheme() {
   document.querySelector("[data-print]").addEventListener("click", () => window.print());
   document.querySelector(".tools").hidden = false;
   const theme = remembered();
-  choose(["light", "dark"].includes(theme) ? theme : "auto");
+  show(["light", "dark"].includes(theme) ? theme : "auto"); // not stored: another open report may store a choice now
 }
 
 // Tables --------------------------------------------------------------------------------------------------------------
