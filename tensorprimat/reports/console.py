@@ -357,7 +357,7 @@ def _several(pairs: Sequence[Pair], width: int, *, drawn: bool) -> list[Renderab
             parts.append(paragraph(f"{whose}: {sentence}", width=width, indent=INDENT))
         if any(pair.fairness.verdict != "not_comparable" for pair in of_baseline):
             content = sections.verdicts(of_baseline)
-            shown = fitting(without_columns(content, "Model", "Baseline", "Fairness"), width=width - INDENT)
+            shown = fitting(without_columns(content, "Model", "Baseline", "Level"), width=width - INDENT)
             parts += [] if drawn else [Text(), Padding(shown, (0, 0, 0, INDENT))]
             if note := sections.family_note(of_baseline) if drawn else content.note:
                 parts.append(paragraph(note, "dim", width=width, indent=INDENT))

@@ -169,9 +169,9 @@ def verdicts(pairs: Sequence[Pair]) -> Table:
         "Ratio": _ratio,
         "Interval": _interval,
         "Verdict": lambda pair: text_cell(formatting.verdict_text(pair)),
-        "Fairness": lambda pair: text_cell(pair.fairness.title),
+        "Level": lambda pair: text_cell(pair.fairness.title),
     }
-    words = ("Model", "Candidate", "Baseline", "Verdict", "Fairness")
+    words = ("Model", "Candidate", "Baseline", "Verdict", "Level")
     note = " ".join(filter(None, (_ratio_note(pairs), family_note(pairs))))
     return table_of("verdicts", "Verdicts", ranked(pairs), columns, words=words, note=note)
 
