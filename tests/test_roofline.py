@@ -40,6 +40,18 @@ def test_a_result_is_compared_with_the_preflight_of_its_own_machine():
     assert source == ["preflight of node1, 2026-01-02T03:04:05+00:00"]
 
 
+def test_a_training_faster_than_the_best_matrix_product_has_a_remark():
+    slow = made(matmul=tuple(row.model_copy(update={"best_flops_per_second": 3e14}) for row in made().matmul))
+    usual, above = (
+        calculate_metrics(trained(), MetricChoices(preflights=[one]))["achievable_fraction"] for one in (made(), slow)
+    )
+    assert (usual.remark, above.value) == (None, pytest.approx(usual.value * 7 / 3))
+    assert above.remark == (
+        "above 100 %: no training is faster than the best matrix product; check the work of the training, and the "
+        "product (preflight of node1, 2026-01-02T03:04:05+00:00)"
+    )
+
+
 def test_another_machines_preflight_is_not_used_for_a_result():
     found = calculate_metrics(trained(), MetricChoices(preflights=[made(host="node2")]))
     assert all("preflight" not in (one.source or "") for one in found["achievable_fraction"].inputs)

@@ -119,12 +119,16 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
         if stated := _stated(result):
             remark += f"; {STATED}: {stated}"
         mfu = replace(mfu, remark=remark)
+    share = derive("achievable_fraction", (tflops.as_input(), best), lambda rate, best: rate / best)
+    if share.value is not None and share.value > 1:
+        above = "above 100 %: no training is faster than the best matrix product"
+        share = replace(share, remark=f"{above}; check the work of the training, and the product ({best.source})")
     return [
         per_token,
         tflops,
         mfu,
         _hfu(result, mfu, convention),
-        derive("achievable_fraction", (tflops.as_input(), best), lambda rate, best: rate / best),
+        share,
         restated_tflops(result, convention),
     ]
 
