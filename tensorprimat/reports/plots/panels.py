@@ -370,9 +370,9 @@ def history_panel(axes: Any, series: Series) -> None:
     for place, entry in zip(places, series.entries, strict=True):
         if entry.change is not None:
             axes.axvline(place - 0.5, color=COLOURS[1], linestyle="--", linewidth=1.0)
-            axes.text(
-                place - 0.45, 0.97, change(entry.change), color=COLOURS[1], fontsize=8, va="top",
-                transform=axes.get_xaxis_transform(),
+            axes.annotate(
+                change(entry.change), (place - 0.5, 0.97), xycoords=axes.get_xaxis_transform(), xytext=(4, 0),
+                textcoords="offset points", color=COLOURS[1], fontsize=8, va="top",
             )  # fmt: skip
     every = max(1, len(places) // MOST_DATES)
     axes.set_xticks(places[::every], [(entry.at or "?")[:10] for entry in series.entries][::every])
