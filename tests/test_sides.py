@@ -159,6 +159,13 @@ def test_files_of_equal_settings_and_clearly_different_speed_are_two_sides_of_on
     assert labels(document) == ["H100 [first]", "H100 [second]"]
 
 
+def test_sides_are_not_called_after_the_seeds_of_further_runs(tmp_path, compare):
+    for name, runs, seconds in (("slow", 2, 12.8), ("fast", 3, 9.5)):
+        (tmp_path / f"{name}.json").write_text(store.to_json(result("h100", runs=runs, seconds=seconds)))
+    _, document, _ = compare(tmp_path)
+    assert labels(document) == ["H100 [fast]", "H100 [slow]"]
+
+
 def test_runs_of_one_named_side_pool_although_only_some_state_a_setting(tmp_path, compare):
     folder = tmp_path / "results"
     folder.mkdir()

@@ -26,7 +26,7 @@ from tensorprimat.analysis.rates import RATE_FLAGS, TIME_TO_TRAIN, metric_for
 from tensorprimat.analysis.records import Difference, Fairness, must_match
 from tensorprimat.core import configurations, flops, settings, shapes
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.identity import BY_KEY, FIELDS, Field, values_of_runs
+from tensorprimat.core.identity import BY_KEY, FIELDS, Field, seeds_agree
 from tensorprimat.core.quantities import as_stated, shortened_list
 from tensorprimat.core.result import Model, ModelShape, Result
 
@@ -109,15 +109,9 @@ def differences_between(results: Sequence[Result]) -> tuple[Difference, ...]:
 
 
 def _values(field: Field, results: Sequence[Result]) -> tuple[str | None, ...]:
-    """Return a field's value in each result.
-
-    Seeds are equal if all seeds of the result with the fewest are among those of each other: further runs have others.
-    """
-    if not field.identifies:
-        seeds = [values_of_runs(result, field.key) for result in results]
-        fewest = min(seeds, key=len)
-        if fewest and all(fewest <= others for others in seeds):
-            return (_read(field, results[seeds.index(fewest)]),) * len(results)
+    """Return a field's value in each result; equal ones for seeds that agree."""
+    if field.key == "seed" and seeds_agree(results):
+        return (_read(field, results[0]),) * len(results)
     return tuple(_read(field, result) for result in results)
 
 

@@ -18,6 +18,7 @@ from tensorprimat.core.identity import (
     differing_fields,
     other_speed,
     paces,
+    seeds_agree,
     share_a_log,
     signature,
     stated_by_some,
@@ -348,6 +349,8 @@ def _distinguishing_labels(result: Result, alike: Sequence[Result]) -> str:
     """Return at most three labels, the device first, of fields that not all share, in the fairness table's order."""
     parts = [device_label(result)] if len({device_label(other) for other in alike}) > 1 else []
     for field in FIELDS:
-        if field.key not in ("shape", "versions", "precision") and len({field.read(other) for other in alike}) > 1:
+        if field.key in ("shape", "versions", "precision") or (field.key == "seed" and seeds_agree(alike)):
+            continue
+        if len({field.read(other) for other in alike}) > 1:
             parts.append(f"{_SHORT.get(field.key, field.label)} {field.read(result) or 'not stated'}")
     return ", ".join(parts[:3])

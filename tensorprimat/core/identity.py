@@ -58,10 +58,17 @@ def _text(value: Any) -> str | None:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def values_of_runs(result: Result, name: str) -> set[Any]:
+def _values_of_runs(result: Result, name: str) -> set[Any]:
     """Return the values of a setting of runs, such as "seed": those of the runs if they differ, else the result's."""
     own = {getattr(run, name) for run in result.runs} - {None}
     return own if len(own) > 1 else {getattr(result.training_config, name)} - {None}
+
+
+def seeds_agree(results: Sequence[Result]) -> bool:
+    """Return True if the seeds of the result with the fewest are among those of all others: further runs have more."""
+    seeds = [_values_of_runs(result, "seed") for result in results]
+    fewest = min(seeds, key=len)
+    return bool(fewest) and all(fewest <= others for others in seeds)
 
 
 def _reader(setting: Setting) -> Reader:
@@ -73,7 +80,7 @@ def _reader(setting: Setting) -> Reader:
 
     def read(result: Result) -> str | None:
         value = getattr(result.training_config, setting.name)
-        own = sorted(values_of_runs(result, setting.name)) if of_runs else []
+        own = sorted(_values_of_runs(result, setting.name)) if of_runs else []
         if len(own) > 1:
             return shortened_list(list(map(str, own)), _MOST_VALUES)
         if value is None or value == "":
