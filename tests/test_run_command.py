@@ -251,7 +251,7 @@ def test_a_dry_run_writes_and_starts_nothing(folder, capsys):
         (["--runs", "0"], "--runs 0: must be at least 1"),
         (["--steps", "0"], "--steps 0: must be at least 1"),
         (["--steps", "many"], "--steps many: must be a whole number"),
-        (["--cooldown", "-1"], "--cooldown -1: must be 0 or more seconds"),
+        (["--cooldown", "-1"], "--cooldown -1: must be a finite number of seconds, 0 or more"),
         (["--cooldown", "nan"], "--cooldown nan"),
         (["--micro-batch-size", "0"], "--micro-batch-size 0: must be at least 1"),
         (["--global-batch-size", "-8"], "--global-batch-size -8: must be at least 1"),

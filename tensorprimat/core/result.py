@@ -300,7 +300,7 @@ class MemoryMetrics(RoundedRecord):
 
 
 class PowerMetrics(RoundedRecord):
-    """Power and related figures as measured, never nameplate values. A mean needs half of the measured time."""
+    """Power and related figures as measured, never nameplate values. A mean needs values for half of the time."""
 
     avg_power_watts_per_gpu: Figure = None
     """Mean power of one GPU over the measured steps."""

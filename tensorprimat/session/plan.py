@@ -131,7 +131,7 @@ def check_request(request: Request) -> None:
     request.budget.checked()
     pause = request.cooldown_seconds
     if pause is not None and not (math.isfinite(pause) and pause >= 0):
-        raise UsageError(f"--cooldown {as_stated(pause)}: must be 0 or more seconds")
+        raise UsageError(f"--cooldown {as_stated(pause)}: must be a finite number of seconds, 0 or more")
     settings = request.settings
     settings.check()
     prepare.check_folder(request.output)
