@@ -17,6 +17,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -24,7 +25,7 @@ os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic would s
 
 from tensorprimat.cli import completion, earlier
 from tensorprimat.core import regular
-from tensorprimat.core.errors import TensorPrimatError, of_file_system
+from tensorprimat.core.errors import TensorPrimatError, UsageError, of_file_system
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import harmless
@@ -72,9 +73,8 @@ Options:
 REPORT_TO = "the issues of the TensorPrimat repository"
 LONGEST_ERROR = 10_000  # characters: a path may have 4,096
 RARELY = 200_000  # new objects between two searches for cycles; at 700, the imports alone make Python search for 20 ms
-_PATH = re.compile(r"(?:^|[]|])(?:DIR|FILE|PATH|LOG|SOURCE|RESULT)\b")
+_PATH = re.compile(r"(?:^|[]|])(?:DIR|FILE|FOLDER|PATH|LOG|SOURCE|RESULT|CONFIG)\b")
 """Placeholders of paths in --help; the one in brackets of [LOG=]MODEL names a log as its summary does."""
-_OPTION = re.compile(r"(-+)([^-=][^=]*)(=?)(.*)", re.DOTALL)
 _NUMBERS = re.compile(r"valid (integer|number|float)")
 _INTERRUPTED = 130  # typer's exit code for Ctrl-C; older versions let the exception through
 
@@ -213,26 +213,21 @@ def _without_types(parser: Any) -> Any:
     return parser
 
 
-def _without_a_path(command: Any, arguments: Sequence[str], normalise: Callable[[str], str]) -> str | None:
-    """Return the option or argument that takes a path and has an empty value, or None.
+def _refuse_empty_paths(parser: Any) -> None:
+    """Let the parser raise UsageError for an empty path.
 
     Path("") is the current folder: a command whose path is an unset variable of the shell would read it or write there.
     """
-    options = {flag: option for option in command.params for flag in option.opts if option.param_type_name == "option"}
-    awaited: Any = None  # the option whose value the next word is
-    for word in arguments:
-        holder, awaited, value = awaited, None, word
-        if holder is None and (typed := _OPTION.match(word)):
-            dashes, name, equals, value = typed.groups()
-            holder = options.get(f"{dashes}{normalise(name)}")
-            if holder is None:
-                return None  # the parser refuses an unknown option
-            if not equals:
-                awaited = None if getattr(holder, "is_flag", False) else holder
-                continue
-        if value == "" and (holder is None or _PATH.search(holder.metavar or "")):
-            return "an argument" if holder is None else str(holder.opts[0])
-    return None
+    for parameter in parser.params:
+        if _PATH.search(parameter.metavar or ""):
+            parameter.process_value = partial(_process_path, parameter, parameter.process_value)
+
+
+def _process_path(parameter: Any, process: Callable[..., Any], context: Any, value: Any) -> Any:
+    if value == "" or (isinstance(value, list | tuple) and "" in value):
+        holder = "an argument" if parameter.param_type_name == "argument" else parameter.opts[0]
+        raise UsageError(f"{holder}: the path is empty; name one (is a variable of the shell unset?)")
+    return process(context, value)
 
 
 def _complaint(error: Any, arguments: Sequence[str]) -> str:
@@ -260,7 +255,7 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
     parse_errors: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     command = importlib.import_module(f"tensorprimat.cli.{name}").command
-    settings: dict[str, Any] = {
+    settings = {
         "help_option_names": ["-h", "--help"],
         "default_map": dict(defaults),
         "token_normalize_func": _options_of(command, name),
@@ -270,9 +265,7 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
     if both := _contradiction(parser, arguments):
         print(f"{program}: {both[0]} and {both[1]} contradict each other; leave one out", file=sys.stderr)
         return 2
-    if empty := _without_a_path(parser, arguments, settings["token_normalize_func"]):
-        print(f"{program}: {empty}: the path is empty; name one (is a variable of the shell unset?)", file=sys.stderr)
-        return 2
+    _refuse_empty_paths(parser)
     try:
         outcome = parser(args=arguments, prog_name=program, standalone_mode=False)
         if outcome == _INTERRUPTED:
