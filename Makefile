@@ -32,7 +32,6 @@ test-ladder: $(READY)  ## every part of test-gpu on the CPU, with tiny models; a
 test-faults: $(READY)  ## damaged inputs, kills and fuzzed readers: a sample in a few minutes, FULL=1 for all (docs/project/reliability.md)
 	$(PY) perf/faults.py $(if $(FULL),--full)
 	TENSORPRIMAT_TEST_EXAMPLES=4 $(PY) -m pytest -n 2 -m "fuzz or hypothesis"
-	TPRIMAT_TRIED_VALUES=400 $(PY) -m pytest -n 2 tests/test_json_of_other_types.py
 
 test-browser: $(READY)  ## drive the HTML report in a real Chromium (part of `make test` where there is one)
 	$(PY) -m pytest -m browser tests/test_browser.py

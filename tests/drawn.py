@@ -6,14 +6,13 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-FACTOR = "TENSORPRIMAT_TEST_EXAMPLES"
-"""Environment variable with the factor on the number of examples (`make test-faults` sets it)."""
+FACTOR = int(os.environ.get("TENSORPRIMAT_TEST_EXAMPLES", "1"))
+"""Factor on the number of examples of a test (`make test-faults` sets the variable)."""
 
 
 def examples(number: int) -> settings:
     """Return the settings of a property test that draws `number` examples, or a multiple of it."""
     return settings(
-        max_examples=number * int(os.environ.get(FACTOR, "1")),
-        deadline=None,
+        max_examples=number * FACTOR,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     )

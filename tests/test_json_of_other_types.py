@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import cycle, islice, product
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +36,6 @@ OTHERS = (
     *([], [None], [[8]], {}, {"a": None}),
 )
 """Values of every type, and numbers beyond every range."""
-MOST_TRIED = int(os.environ.get("TPRIMAT_TRIED_VALUES", "0"))
-"""Replaced values of one format, of up to some thousands; 0 tries every value at one place of each kind (`tried`)."""
-MOST_OF_EACH_KIND = 500
 Place = tuple[str | int, ...]
 
 
@@ -194,24 +189,21 @@ def test_a_value_of_another_type_is_read_or_refused_and_fails_no_reader(tmp_path
     path.parent.mkdir(exist_ok=True)
     if written.log is not None:
         log.write_text(written.log)
-    for place, other in tried(written.documents, name):
+    for place, other in tried(written.documents):
         write(path, written.file(replaced(list(written.documents), place, other)))
         assert not isinstance(error_of(log, written.format), InternalError), (place, other)
 
 
-def tried(documents: Sequence[Any], name: str) -> list[tuple[Place, Any]]:
+def tried(documents: Sequence[Any]) -> list[tuple[Place, Any]]:
     """Return (place, value to put there) of the documents: every value at one place of each kind, and something at
     every place.
 
-    The same code reads all places of a kind. At most MOST_OF_EACH_KIND are returned, or MOST_TRIED of all combinations.
+    The same code reads all places of a kind.
     """
-    found, most = list(product(dict.fromkeys(places(list(documents))), OTHERS)), MOST_TRIED
-    if not most:
-        alike: dict[Place, list[Place]] = {}
-        for place in dict.fromkeys(places(list(documents))):
-            alike.setdefault(kind_of_place(documents, place), []).append(place)
-        found, most = [pair for group in alike.values() for pair in spread(group)], MOST_OF_EACH_KIND
-    return random.Random(name).sample(found, min(most, len(found)))
+    alike: dict[Place, list[Place]] = {}
+    for place in dict.fromkeys(places(list(documents))):
+        alike.setdefault(kind_of_place(documents, place), []).append(place)
+    return [pair for group in alike.values() for pair in spread(group)]
 
 
 def spread(alike: Sequence[Place]) -> Iterator[tuple[Place, Any]]:
@@ -268,7 +260,7 @@ OWN = {
 def test_a_value_of_another_type_in_a_file_of_this_program_is_read_or_refused(tmp_path: Path, name: str) -> None:
     read, documents, file = OWN[name]
     path = tmp_path / "a.json"
-    for place, other in tried(documents, name):
+    for place, other in tried(documents):
         write(path, file(replaced(documents, place, other)))
         with suppress(InputError):
             read(path)
