@@ -369,10 +369,10 @@ def test_a_run_without_the_figure_is_the_reason_for_no_interval_where_each_side_
     cut = summarise(whole.model_copy(update={"steps": whole.steps.take(kept)}))
     other = plausible.result("mi300x", runs=2, seconds=12.0)
     (pair,) = comparison_of(cut, other).pairs
-    assert pair.ratio.estimate.no_interval_because == "not every run of H100 has this figure"
+    assert pair.ratio.estimate.no_interval_because == "H100: not every run has this figure"
     limits = gate.Limits(slowdown=0.03)
     report = gate.gate(named_sides(cut), named_sides(other), limits, StatedScatter(run_cv=None, confidence=0.95))
-    assert report.checks[0].sentence.startswith("not every run of the baseline has this figure; leave such runs out")
+    assert report.checks[0].sentence.startswith("baseline: not every run has this figure; leave such runs out")
 
 
 def test_step_times_of_two_batches_are_not_said_to_need_the_same_number_of_gpus():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from tensorprimat.analysis.rates import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
-from tensorprimat.core.quantities import count, counted, precise, spelled_metric
+from tensorprimat.core.quantities import count, counted, listed, precise, spelled_metric
 from tensorprimat.core.result import Result, Run
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import median
@@ -72,6 +72,12 @@ def run_figures(group: Group, metric: str) -> list[float] | None:
             return None
         figures.append(value)
     return figures
+
+
+def without_figure(groups: Sequence[Group], metric: str) -> str | None:
+    """Return a phrase that names the groups of which a run lacks the figure; None if there is none."""
+    labels = [group.label for group in groups if run_figures(group, metric) is None]
+    return f"{listed(labels)}: not every run has this figure" if labels else None
 
 
 def _of_run(run: Run, metric: str) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tensorprimat.analysis import losses, stats
-from tensorprimat.analysis.estimates import run_figures
+from tensorprimat.analysis.estimates import without_figure
 from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
 from tensorprimat.analysis.rates import RATE_FLAGS
@@ -191,8 +191,8 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
         sentence, further = "each side needs at least 2 runs", _more_runs(pair, abs(least), assumed)
         if pair.metric is None:
             sentence = "no rate in common"
-        elif without := [one for one in pair.groups if run_figures(one, pair.metric) is None]:
-            sentence, further = f"not every run of the {without[0].label} has this figure", "leave such runs out"
+        elif without := without_figure(pair.groups, pair.metric):
+            sentence, further = without, "leave such runs out"
         elif any(group.result.provenance.engine == PUBLISHED for group in pair.groups):
             sentence, further = "a published figure has no runs", "state their variation with --assume-run-cv PERCENT"
         return Check(

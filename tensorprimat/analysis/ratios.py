@@ -16,6 +16,7 @@ from tensorprimat.analysis.estimates import (
     run_figures,
     scatter,
     settled,
+    without_figure,
 )
 from tensorprimat.analysis.fairness import judge
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
@@ -237,10 +238,8 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
 
 def _without_interval(pair: GroupPair) -> str:
     """Return why a ratio has no interval: too few runs, or a run without the figure."""
-    lacking = [group.label for group in pair.groups if run_figures(group, pair.metric or PRIMARY) is None]
-    if lacking:
-        return f"not every run of {listed(lacking)} has this figure"
-    return "each side needs at least 2 runs, or an assumed variation (--assume-run-cv)"
+    few = "each side needs at least 2 runs, or an assumed variation (--assume-run-cv)"
+    return without_figure(pair.groups, pair.metric or PRIMARY) or few
 
 
 def _factors(pair: GroupPair) -> TaskFactors | None:
@@ -328,6 +327,7 @@ def mean_ratio(
     if not comparable:
         return None
     metric = comparable[0].metric or PRIMARY
+    scopes = next(filter(None, (scope(pair, assumed) for pair in comparable)), None)
     over = f"geometric mean over {len(comparable)} models"
     mean = mean_log(pairs)
     if mean is None:
@@ -337,12 +337,7 @@ def mean_ratio(
             rests_on=over,
             no_interval_because="not every model has 2 runs on each side",
         )
-        return Ratio(
-            metric=metric,
-            estimate=estimate,
-            verdict="too_few_runs",
-            scope=next(filter(None, (scope(pair, assumed) for pair in comparable)), None),
-        )
+        return Ratio(metric=metric, estimate=estimate, verdict="too_few_runs", scope=scopes)
     read_at = assumed.confidence if level is None else level
     low, high = mean.interval(read_at)
     unsettled = any(_verdict(pair, read_at) == "unsettled" for pair in comparable)
@@ -353,7 +348,7 @@ def mean_ratio(
         ),
         verdict="unsettled" if unsettled else _direction(low, high),
         assumption=_assumption(comparable, assumed),
-        scope=next(filter(None, (scope(pair, assumed) for pair in comparable)), None),
+        scope=scopes,
     )
 
 
