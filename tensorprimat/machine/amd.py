@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat.core.units import MEGA
-from tensorprimat.machine.device import Device, DeviceReading, Process
+from tensorprimat.machine.device import HEAT, Device, DeviceReading, Process
 
 MICRO = 1e-6
 
@@ -25,10 +25,10 @@ ABSENT = (2**16 - 1, 2**32 - 1, 2**64 - 1)
 # amdsmi_get_violation_status of AMD SMI reads the same counts twice and waits a tenth of a second in between.
 _THROTTLING = {
     "ppt_residency_acc": "the power cap",
-    "socket_thm_residency_acc": "heat",
-    "hbm_thm_residency_acc": "heat (memory)",
-    "vr_thm_residency_acc": "heat (voltage regulators)",
-    "prochot_residency_acc": "heat (hardware)",
+    "socket_thm_residency_acc": HEAT,
+    "hbm_thm_residency_acc": f"{HEAT} (memory)",
+    "vr_thm_residency_acc": f"{HEAT} (voltage regulators)",
+    "prochot_residency_acc": f"{HEAT} (hardware)",
 }
 
 

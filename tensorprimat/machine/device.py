@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+HEAT = "heat"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
@@ -27,7 +29,8 @@ class DeviceReading:
     max_clock_hertz: float | None = None
     temperature_celsius: float | None = None
     throttled_by: tuple[str, ...] = ()
-    """Reasons for a reduced clock, as text; empty if the clock is not reduced, or if the device reports no reason."""
+    """Reasons for a reduced clock, as text; those of a temperature begin with HEAT. Empty if the clock is not reduced,
+    or if the device reports no reason."""
     processes: tuple[Process, ...] = ()
 
 

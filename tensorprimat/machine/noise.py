@@ -16,7 +16,7 @@ import psutil
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.quantities import fixed, gigahertz, listed, percent, watts
 from tensorprimat.machine import telemetry
-from tensorprimat.machine.device import Device
+from tensorprimat.machine.device import HEAT, Device
 
 LOOK_SECONDS = 0.3  # a share of CPU time over less time is inexact: it has only a few scheduler ticks
 BUSY_SHARE = 0.25  # share of the cores; if others use more, a step slows by more than the scatter of runs
@@ -132,7 +132,8 @@ def clocks(now: NoiseReading, when: str) -> list[str]:
     warnings = []
     for gpu in now.gpus:
         if why := listed(gpu.throttled_by):
-            advice = "; --cooldown 60 lets it cool between runs" if "heat" in why else ""
+            is_hot = any(reason.startswith(HEAT) for reason in gpu.throttled_by)
+            advice = "; --cooldown 60 lets it cool between runs" if is_hot else ""
             warnings.append(
                 f"noise: {when} the clock of GPU {gpu.number} is reduced by {why}; the figures are those of the lower "
                 f"clock{advice}"

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from tensorprimat.core.units import MEGA
-from tensorprimat.machine.device import Device, DeviceReading, Process
+from tensorprimat.machine.device import HEAT, Device, DeviceReading, Process
 
 # nvml.h, nvmlClocksEventReasons: bits of limits that reduce the clock. Idle (0x1) and application clocks (0x2) are
 # intended and not among them.
 _THROTTLING = {
     0x4: "the power cap",
     0x8: "a hardware slowdown",
-    0x20: "heat",
-    0x40: "heat (hardware)",
+    0x20: HEAT,
+    0x40: f"{HEAT} (hardware)",
     0x80: "the power brake",
 }
 
