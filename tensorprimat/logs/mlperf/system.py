@@ -133,9 +133,7 @@ def described(name: str, stated: Mapping[str, Any]) -> System:
 
 def fact(value: object) -> str | None:
     """Return a text fact on one line, cut with … after LONGEST_FACT; None for an empty one and for N/A."""
-    if not isinstance(value, str) or "N/A" in value:
-        return None
-    return one_line(" ".join(value.split()), longest=LONGEST_FACT) or None
+    return one_line(value, longest=LONGEST_FACT) or None if isinstance(value, str) and "N/A" not in value else None
 
 
 def _take_platform(reading: Reading, settings: Mapping[str, Any]) -> None:
