@@ -1,5 +1,6 @@
 """The torch engine: the right models, a loss that is right and falls, and every way it can start and end."""
 
+import contextlib
 import json
 import math
 import os
@@ -16,6 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("lightning")
 pytest.importorskip("transformers")
 
+import lightning.pytorch
 import torch
 from architectures import completed
 from torch.nn import functional
@@ -305,6 +307,21 @@ def test_precision_and_recompute_take_effect_and_are_recorded(tmp_path, changes,
     assert (config.compute_dtype, config.parameter_dtype, config.optimizer_dtype) == recorded
     assert config.recompute == changes.get("recompute", "none")
     assert config.attention_backend == changes.get("attention_backend", "sdpa")
+
+
+@pytest.mark.parametrize("ending", ["done", "failed"])
+def test_a_training_ends_without_copying_weights_or_optimizer_state_to_the_host(monkeypatch, tmp_path, ending):
+    copied = []
+    module, strategy = lightning.pytorch.LightningModule, lightning.pytorch.strategies.strategy
+    monkeypatch.setattr(module, "cpu", lambda _: copied.append("weights"))
+    monkeypatch.setattr(strategy, "_optimizers_to_device", lambda found, _: copied.extend(one for one in found if one.state))
+    if ending == "failed":
+        steps_left = [2, 1, 0]
+        monkeypatch.setattr(torch.optim.AdamW, "zero_grad", lambda *_, **__: 1 / steps_left.pop(0))
+    with contextlib.suppress(ZeroDivisionError):
+        torch_engine.train(spec_of(), tmp_path / "result.json")
+    assert store.load(tmp_path / "result.json").complete == (ending == "done")
+    assert copied == []
 
 
 TRAIN_AND_KEEP = """

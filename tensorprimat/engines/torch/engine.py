@@ -218,16 +218,18 @@ def _quieten() -> None:
 
 
 def _strategy(spec: RunSpec) -> Any:
-    from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    from tensorprimat.engines.torch.strategies import OneDevice, Replicas
 
     backend = "gloo" if spec.platform == "cpu" else None  # Lightning's own choice on a GPU: nccl, which is RCCL on ROCm
     kind = strategy_of(spec)
     if kind == "ddp":
-        return DDPStrategy(process_group_backend=backend, gradient_as_bucket_view=True)
+        return Replicas(process_group_backend=backend, gradient_as_bucket_view=True)
     if kind == "fsdp":
         replicas = spec.data_parallel_size
         return ModelParallelStrategy(data_parallel_size=replicas, tensor_parallel_size=1, process_group_backend=backend)
-    return "auto"
+    return OneDevice("cpu" if spec.platform == "cpu" else "cuda:0")
 
 
 def _environment(spec: RunSpec) -> list[Any]:

@@ -91,6 +91,10 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
     def configure_optimizers(self) -> OptimizerLRScheduler:
         return adamw(self, learning_rate=self.learning_rate, fused=self._has_fused_adamw)
 
+    def cpu(self) -> TrainingModule:
+        """Return the module as it is: Lightning would move it to the host after training, where nothing reads it."""
+        return self
+
     def on_fit_start(self) -> None:
         assert self.network is not None
         self.network.restore_rotary()
