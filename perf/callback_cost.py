@@ -3,6 +3,7 @@
 
     python perf/callback_cost.py
     python perf/callback_cost.py --steps 100000
+    python perf/callback_cost.py --device cpu    # on a machine with a GPU: without its events and memory figures
 
 The model is one small matrix, so that what remains of a step is Lightning's own loop. The callback is taken out of the
 trainer and put back every few steps; the cost is the median difference between neighbouring turns, so that whatever
@@ -65,6 +66,8 @@ class Small(LightningModule):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20_000)
+    on_gpu = torch.cuda.is_available()
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if on_gpu else "cpu", help="%(default)s")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -73,9 +76,9 @@ def main() -> int:
         callback = BenchmarkCallback(output_dir=folder, model_name="small", print_every=0)
         module = Small(callback)
         Trainer(
-            accelerator="cpu", max_steps=arguments.steps, callbacks=[callback], logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False,
+            accelerator="gpu" if arguments.device == "cuda" else "cpu", devices=1, max_steps=arguments.steps,
+            callbacks=[callback], logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         ).fit(module, DataLoader(torch.randn(arguments.steps, 8), batch_size=None))  # fmt: skip
     turns = np.diff(module.ended)[2:] / TURN * 1e6  # µs per step; the first pair warms up
     pairs = turns[: len(turns) // 2 * 2].reshape(-1, 2)  # with, without

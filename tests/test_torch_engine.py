@@ -314,7 +314,7 @@ def test_a_training_ends_without_copying_weights_or_optimizer_state_to_the_host(
     copied = []
     module, strategy = lightning.pytorch.LightningModule, lightning.pytorch.strategies.strategy
     monkeypatch.setattr(module, "cpu", lambda _: copied.append("weights"))
-    monkeypatch.setattr(strategy, "_optimizers_to_device", lambda found, _: copied.extend(one for one in found if one.state))
+    monkeypatch.setattr(strategy, "_optimizers_to_device", lambda found, _: copied.extend(o for o in found if o.state))
     if ending == "failed":
         steps_left = [2, 1, 0]
         monkeypatch.setattr(torch.optim.AdamW, "zero_grad", lambda *_, **__: 1 / steps_left.pop(0))

@@ -132,7 +132,7 @@ def _listed(console: Any, idle: float | None) -> list[Holder]:
     if not found:
         console.print("No process uses a GPU.")
         return []
-    table = Table("PID", "User", "GPU memory", "Since", "", "Command", box=None, pad_edge=False)
+    table = Table("PID", "User", "GPU memory", "Since", "State", "Command", box=None, pad_edge=False)
     for holder in found:
         used = "unknown" if holder.memory_bytes is None else size(holder.memory_bytes)
         since = "" if holder.started_at is None else f"{holder.started_at:%m-%d %H:%M}"

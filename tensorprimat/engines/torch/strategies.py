@@ -12,7 +12,7 @@ from lightning.pytorch.strategies.strategy import Strategy
 
 
 class _EndsInPlace(Strategy):
-    """A strategy without a copy of the optimizer state at its end; `TrainingModule.cpu` prevents that of the weights."""
+    """A strategy that ends without a copy of the optimizer state; `TrainingModule.cpu` prevents that of the weights."""
 
     def teardown(self) -> None:
         self.optimizers = []
