@@ -6,6 +6,7 @@ import importlib
 import re
 
 import pytest
+import typer.main
 from typer.utils import get_params_from_function
 
 from tensorprimat.cli import COMMANDS, main
@@ -67,3 +68,11 @@ def test_a_wrong_number_in_an_environment_variable_is_named(monkeypatch, capsys)
     monkeypatch.setenv("TPRIMAT_STEPS", "many")
     assert main(["pretrain"]) == 2
     assert capsys.readouterr().err.splitlines() == ["tprimat pretrain: TPRIMAT_STEPS=many: must be a whole number"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_typed_by_its_name_in_any_version_of_typer(monkeypatch, name, capsys):
+    as_placeholder = "get_default_option_flag_name"  # of typer 0.27: --ENGINE, for `--engine ENGINE`
+    monkeypatch.setattr(typer.main, as_placeholder, lambda name, *_: name.upper(), raising=False)
+    assert main([name, "--help"]) == 0
+    assert not re.search(r"--[A-Z]", capsys.readouterr().out)

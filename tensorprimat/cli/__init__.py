@@ -75,7 +75,7 @@ LONGEST_ERROR = 10_000  # characters: a path may have 4,096
 RARELY = 200_000  # new objects between two searches for cycles; at 700, the imports alone make Python search for 20 ms
 _PATH = re.compile(r"(?:^|[]|])(?:DIR|FILE|FOLDER|PATH|LOG|SOURCE|RESULT|CONFIG)\b")
 """Placeholders of paths in --help; the one in brackets of [LOG=]MODEL names a log as its summary does."""
-_NUMBERS = re.compile(r"valid (integer|number|float)")
+_NUMBERS = re.compile(r"valid (int(?:eger)?|number|float)\b")
 _INTERRUPTED = 130  # typer's exit code for Ctrl-C; older versions let the exception through
 
 
@@ -251,10 +251,12 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
     """Parse and run one command; everything a user can cause becomes one line on stderr and an exit code."""
     import typer
 
+    from tensorprimat.cli.shared_options import with_flags_by_name
+
     # The parser's error: click's own class, or typer's copy of it (typer ≥ 0.27 includes click).
     parse_errors: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    command = importlib.import_module(f"tensorprimat.cli.{name}").command
+    command = with_flags_by_name(importlib.import_module(f"tensorprimat.cli.{name}").command)
     settings = {
         "help_option_names": ["-h", "--help"],
         "default_map": dict(defaults),

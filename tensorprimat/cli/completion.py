@@ -20,12 +20,14 @@ def run_completion(arguments: list[str], commands: Mapping[str, str]) -> int:
     """Install or print completion, or print the completions that a shell requests. Returns the exit code."""
     import typer
 
+    from tensorprimat.cli.shared_options import with_flags_by_name
+
     app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
     typed = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()
     for name, help_text in commands.items():
         being_completed = name in typed[1:2]  # only this command's options are needed
         command = importlib.import_module(f"tensorprimat.cli.{name}").command if being_completed else lambda: None
-        app.command(name, help=help_text)(command)
+        app.command(name, help=help_text)(with_flags_by_name(command))
     try:
         return int(app(args=arguments, prog_name=PROGRAM, standalone_mode=False) or 0)
     except SystemExit as end:

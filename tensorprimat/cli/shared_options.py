@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.models import OptionInfo
 
 from tensorprimat.cli.known_values import Completion, Values, offer
 from tensorprimat.core.quantities import TypedNumber
@@ -92,3 +93,17 @@ def with_options(parameters: Sequence[inspect.Parameter], *, after: str | None) 
         return command
 
     return decorate
+
+
+def with_flags_by_name(command: Command) -> Command:
+    """Give each option that takes a value and states no flag the flag of its parameter's name; return the command.
+
+    typer 0.27 would derive it from the placeholder where both are the same word: `--ENGINE` for `--engine ENGINE`.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    for parameter in signature.parameters.values():
+        for option in getattr(parameter.annotation, "__metadata__", ()):
+            if isinstance(option, OptionInfo) and option.metavar and not option.param_decls:
+                option.param_decls = (f"--{parameter.name.replace('_', '-')}",)
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    return command
