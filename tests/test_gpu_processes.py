@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import fake_primus
 import psutil
@@ -105,6 +106,7 @@ def fake_nvidia_smi(monkeypatch, folder, *pids, use="GPU-1, 0"):
     )
     fake_primus.program(folder, "nvidia-smi", script)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(gpu_processes, "RELEASE_SECONDS", 0.1)  # this program lists a process after its end too
 
 
 def fake_smi(monkeypatch, folder, **programs):
@@ -126,8 +128,32 @@ def test_a_leftover_is_listed_with_its_memory_and_ended_on_request(device, start
     assert (code, f"would end {pid}" in printed, "1.07 GB" in printed) == (0, True, True)
     assert lives(pid)
     code, printed = processes(capsys, "--yes", "--idle", "0.3")
-    assert code == 0
+    assert (code, "has ended; the driver still lists its memory" in printed) == (0, True)
     assert not lives(pid)
+
+
+def test_the_list_after_the_end_waits_until_the_driver_has_freed_the_memory(
+    device, started, tmp_path, monkeypatch, capsys
+):
+    pid = orphan(device, started)
+    fake_nvidia_smi(monkeypatch, tmp_path / "bin", pid)
+    monkeypatch.setattr(gpu_processes, "RELEASE_SECONDS", 20.0)
+    answers, answer = [], gpu_processes.memory_by_process
+
+    def released_later():
+        answers.append(answer())
+        return answers[-1] if len(answers) < 4 else ({}, ["nvidia-smi"])
+
+    monkeypatch.setattr(gpu_processes, "memory_by_process", released_later)
+    code, printed = processes(capsys, "--yes", "--idle", "0.3")
+    assert (code, printed.rstrip().endswith("Afterwards:\nNo process uses a GPU.")) == (0, True)
+    assert len(answers) == 4
+
+
+def test_one_tick_of_cpu_time_does_not_make_an_idle_process_busy():
+    before = leftovers._Use(cpu_seconds=6.79, bytes_moved=7, on_disk=False)
+    assert leftovers._activity(before, replace(before, cpu_seconds=6.80), seconds=4.0) is None
+    assert "used 0.02 s of CPU" in leftovers._activity(before, replace(before, cpu_seconds=6.81), seconds=4.0)
 
 
 def test_without_a_terminal_and_without_yes_nothing_is_ended(device, started, tmp_path, monkeypatch, capsys):

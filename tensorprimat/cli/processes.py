@@ -11,7 +11,7 @@ import typer
 from tensorprimat.cli.shared_options import switch, takes, takes_number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from tensorprimat.machine.gpu_processes import Holder
 
@@ -77,8 +77,9 @@ def command(
     if asks and not typer.confirm(f"End {numbers}?"):
         return 0
     left = _end(console, chosen, named=pid or [], asks=asks, idle=idle, grace=grace)
+    running = [holder.pid for holder in left]
     console.print("\nAfterwards:")
-    _listed(console, None)
+    _listed(console, None, ended=[holder.pid for holder in chosen if holder.pid not in running])
     return 1 if left else 0
 
 
@@ -109,18 +110,18 @@ def _end(
     return [*after.kept, *unkillable]
 
 
-def _listed(console: Any, idle: float | None) -> list[Holder]:
+def _listed(console: Any, idle: float | None, *, ended: Collection[int] = ()) -> list[Holder]:
     """Return the processes on GPUs and show them; those that may be leftovers are watched first.
 
-    idle: seconds to watch; None: do not look for leftovers.
+    idle: seconds to watch; None: do not look for leftovers. ended: processes that this command has ended.
     """
     from rich.table import Table
 
     from tensorprimat.core.quantities import size, stated_seconds
     from tensorprimat.machine import gpu_processes
 
-    memory, answered = gpu_processes.memory_by_process()
-    found = gpu_processes.holders(memory)
+    memory, answered = gpu_processes.released(ended)
+    found = gpu_processes.holders(memory, ended=ended)
     if idle is not None and any(holder.keeps is None for holder in found):
         console.print(f"Watching the processes for {stated_seconds(idle)} ...")
         found = gpu_processes.watched(found, seconds=idle)

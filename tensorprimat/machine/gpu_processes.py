@@ -30,6 +30,10 @@ DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd")
 _PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
 KILLED_SECONDS = 10.0  # a large process ends only after the driver has freed its memory
 _POLL_SECONDS = 0.05
+RELEASE_SECONDS = 5.0  # an H200's driver listed a process for a moment after its end
+_RELEASE_POLL_SECONDS = 0.25
+_ELSEWHERE = "not in this PID namespace: in a container, or on the host"
+_STILL_LISTED = "has ended; the driver still lists its memory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +187,24 @@ _USE_QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[str,
 )
 
 
-def holders(memory: Mapping[int, float | None]) -> list[Holder]:
+def released(ended: Collection[int]) -> tuple[dict[int, float | None], list[str]]:
+    """Return `memory_by_process` once the vendors' programs list none of the processes that have ended.
+
+    A driver needs a moment to free the memory of a process; after RELEASE_SECONDS, the last answer is returned.
+    """
+    until = time.monotonic() + RELEASE_SECONDS
+    while True:
+        memory, answered = memory_by_process()
+        if time.monotonic() > until or not any(pid in memory for pid in ended):
+            return memory, answered
+        time.sleep(_RELEASE_POLL_SECONDS)
+
+
+def holders(memory: Mapping[int, float | None], *, ended: Collection[int] = ()) -> list[Holder]:
     """Return every process that has a GPU open or that a vendor's program lists, sorted by number.
 
-    This process and its parents are left out. memory: as `memory_by_process` returns it.
+    This process and its parents are left out. memory: as `memory_by_process` returns it. ended: processes that this
+    command has ended.
     """
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = []
@@ -199,7 +217,7 @@ def holders(memory: Mapping[int, float | None]) -> list[Holder]:
                 found.append(_holder(process, held, memory.get(process.pid)))
     known = {holder.pid for holder in found} | spared
     elsewhere = [
-        Holder(pid=pid, memory_bytes=used, keeps="not in this PID namespace: in a container, or on the host")
+        Holder(pid=pid, memory_bytes=used, keeps=_STILL_LISTED if pid in ended else _ELSEWHERE)
         for pid, used in memory.items()
         if pid not in known
     ]

@@ -31,6 +31,7 @@ JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_J
 JOB_CGROUP = re.compile(r"slurm|/job_?\d|pbs|lsf|condor|flux-|oar/|\.service$|/run-[^/]*\.scope$", re.IGNORECASE)
 """Control groups of batch systems and of services that systemd still runs."""
 IDLE_SHARE = 0.001  # share of one core's time: a watchdog thread that wakes ten times a second uses less
+_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")  # an idle CUDA process uses one tick in half a minute
 _SAMPLE_SECONDS = 1.0  # interval of GPU readings; vendors average the utilization over about as long
 
 GpuUse = Callable[[], Mapping[str, float | None]]
@@ -188,7 +189,7 @@ def _activity(before: _Use | str, after: _Use | str, seconds: float) -> str | No
     if isinstance(before, str) or isinstance(after, str):
         return before if isinstance(before, str) else str(after)
     cpu = after.cpu_seconds - before.cpu_seconds
-    if cpu > IDLE_SHARE * seconds or cpu < 0:  # negative: one of its processes has ended
+    if cpu > max(IDLE_SHARE * seconds, 1.5 * _TICK_SECONDS) or cpu < 0:  # negative: one of its processes has ended
         return f"is at work: used {fixed(max(cpu, 0.0), 2)} s of CPU in {stated_seconds(seconds)}"
     if after.bytes_moved != before.bytes_moved or after.on_disk or before.on_disk:
         return f"is at work: read or wrote in {stated_seconds(seconds)}"
