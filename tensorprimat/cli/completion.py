@@ -26,8 +26,8 @@ def run_completion(arguments: list[str], commands: Mapping[str, str]) -> int:
     typed = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()
     for name, help_text in commands.items():
         being_completed = name in typed[1:2]  # only this command's options are needed
-        command = importlib.import_module(f"tensorprimat.cli.{name}").command if being_completed else lambda: None
-        app.command(name, help=help_text)(with_flags_by_name(command))
+        module = importlib.import_module(f"tensorprimat.cli.{name}") if being_completed else None
+        app.command(name, help=help_text)(with_flags_by_name(module.command) if module else lambda: None)
     try:
         return int(app(args=arguments, prog_name=PROGRAM, standalone_mode=False) or 0)
     except SystemExit as end:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.strategy import Strategy
+from torch.optim import Optimizer
 
 
 class _EndsInPlace(Strategy):
     """A strategy that ends without a copy of the optimizer state; `TrainingModule.cpu` prevents that of the weights."""
 
     def teardown(self) -> None:
-        self.optimizers = []
+        self.optimizers: list[Optimizer] = []
         super().teardown()
 
 
