@@ -56,7 +56,7 @@ def test_the_reasons_of_all_runs_are_named_whatever_a_warning_says(tmp_path):
     hot = hot.changed(runs=runs, warnings=(*hot.warnings, "clock: throttled for 12 % of the measured time by mistake"))
     read = store.load(store.write(hot, tmp_path / "hot.json"))
     assert notices.throttled(comparison_of(read, plausible.result("mi300x")).sides)[0].endswith(
-        "throttled for 12 % of the measured time by heat and a power cap"
+        "throttled for 12 % of the measured time by heat and a power cap (1.40 GHz on average)"
     )
 
 

@@ -298,7 +298,8 @@ def test_the_result_has_both_energies_clock_and_throttling():
     assert 1.5e9 < figures.avg_clock_hertz < 1.98e9
     assert figures.throttled_seconds == pytest.approx(2.0)
     assert 60 < figures.avg_temperature_celsius < figures.max_temperature_celsius < 70
-    assert result.warnings[0] == f"clock: throttled for {200 / time:.0f} % of the measured time by heat"
+    mean = f"{figures.avg_clock_hertz / 1e9:.2f} GHz on average"
+    assert result.warnings[0] == f"clock: throttled for {200 / time:.0f} % of the measured time by heat ({mean})"
     assert [run.throttled_by for run in result.runs] == [("heat",)]
 
 

@@ -19,7 +19,7 @@ from tensorprimat.core.quantities import (
     percent,
     significant,
 )
-from tensorprimat.core.result import Result
+from tensorprimat.core.result import PowerMetrics, Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
 from tensorprimat.core.terms import (
@@ -44,6 +44,17 @@ LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure th
 
 EARLIER_WARNING = re.compile(r"steps: (?:run \d+: )?\d+ unexplained (?:outliers?|slow rows?) kept in\b")
 """A warning of these checks in result files from before 2026-11-25; the checks now print other words."""
+
+
+def throttling(power: PowerMetrics | None, seconds: float | None, causes: str) -> str | None:
+    """Return a sentence without subject on a clock reduced for more than LEAST_THROTTLED of the measured seconds, else
+    None. causes: the reasons that the driver gave, such as "heat"; may be empty."""
+    reduced = None if power is None else power.throttled_seconds
+    if power is None or not seconds or not reduced or reduced <= LEAST_THROTTLED * seconds:
+        return None
+    by = f" by {causes}" if causes else ""
+    mean = f" ({quantities.gigahertz(power.avg_clock_hertz)} on average)" if power.avg_clock_hertz else ""
+    return f"throttled for {percent(reduced / seconds, 0)} of the measured time{by}{mean}"
 
 
 def result_warnings(result: Result, selections: Sequence[Selection]) -> tuple[str, ...]:

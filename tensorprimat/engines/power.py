@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.checks import LEAST_THROTTLED
+from tensorprimat.core.checks import throttling
 from tensorprimat.core.quantities import celsius, fixed, joules, listed, percent, stated_seconds
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
@@ -115,10 +115,8 @@ def judged(result: Result, sampler: telemetry.Sampler) -> Result:
     if power is None or not time:
         return result
     warnings = []
-    if power.throttled_seconds and power.throttled_seconds > LEAST_THROTTLED * time:
-        why = listed(sampler.throttled_by) or "a limit that the driver does not name"
-        share = percent(power.throttled_seconds / time, 0)
-        warnings.append(f"clock: throttled for {share} of the measured time by {why}")
+    if sentence := throttling(power, time, listed(sampler.throttled_by) or "a limit that the driver does not name"):
+        warnings.append(f"clock: {sentence}")
     counted, sampled = power.energy_joules_per_gpu, power.sampled_energy_joules_per_gpu
     if counted and sampled and abs(counted - sampled) > ENERGY_TOLERANCE * sampled:
         warnings.append(

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from tensorprimat.analysis.records import Comparison, Side
-from tensorprimat.core.checks import LEAST_THROTTLED
-from tensorprimat.core.quantities import listed, percent
+from tensorprimat.core.checks import throttling
+from tensorprimat.core.quantities import listed
 from tensorprimat.reports import formatting
 
 _MOST_WARNINGS = 200  # of a report
@@ -77,19 +77,14 @@ def before_headline(sides: Sequence[Side]) -> tuple[str, ...]:
 
 
 def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return a sentence for each side whose clock was reduced for more than LEAST_THROTTLED of the measured time."""
+    """Return a sentence for each side whose clock was reduced for a noticeable share of the measured time."""
     sentences = []
     for side in sides:
-        power, time = side.result.power_metrics, side.result.performance_metrics.measured_time_seconds
-        reduced = power.throttled_seconds or 0.0 if power is not None else 0.0
-        if not time or reduced <= LEAST_THROTTLED * time:
-            continue
+        seconds = side.result.performance_metrics.measured_time_seconds
         by = listed(dict.fromkeys(reason for run in side.result.runs for reason in run.throttled_by))
         several = f" ({formatting.model_title(side.result.model)})" if len({one.model for one in sides}) > 1 else ""
-        sentences.append(
-            f"{side.label}{several}: throttled for {percent(reduced / time, 0)} of the measured time"
-            + (f" by {by}" if by else "")
-        )
+        if sentence := throttling(side.result.power_metrics, seconds, by):
+            sentences.append(f"{side.label}{several}: {sentence}")
     return tuple(sentences)
 
 
