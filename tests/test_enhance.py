@@ -353,3 +353,12 @@ def test_a_figure_that_cannot_be_true_is_an_error_above_all_others(tmp_path, cap
     if command == "enhance":
         report = (tmp_path / "o" / "enhanced_report.md").read_text()
         assert report.index("Error: ") < report.index("## Llama")
+
+
+def test_named_arguments_are_the_sides_as_in_compare(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path / "old", "nvd", "NVIDIA H100", 5.0, stamp="1")
+    saved(tmp_path / "new", "nvd", "NVIDIA H100", 4.0, stamp="2")
+    assert main(["enhance", "before=old", "after=new", "--no-plot", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [result["label"] for result in results] == ["before", "after"]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
 BUDGET = "Tokens to train on, such as 1e12, for cost, time and energy."
+_RESULTS = "Results, logs, or folders of them; NAME=PATH names a side, the first is the baseline."
 OF_METRICS = (
     typed_option("price", list[str] | None, "[GPU=]USD", prices.PRICE),
     typed_option("flops", str, "CONVENTION", _FLOPS, default="megatron"),
@@ -41,9 +42,7 @@ OF_METRICS = (
 @facts.with_fact_options(after="output_dir")
 @with_options(OF_METRICS, after="results")
 def command(
-    results: Annotated[
-        list[Path] | None, argument("RESULT", "Result files, or folders of them.", show_default=PLACES)
-    ] = None,
+    results: Annotated[list[str] | None, argument("[NAME=]PATH", _RESULTS, show_default=PLACES)] = None,
     output_dir: Annotated[Path, takes("DIR|FILE", f"Folder for enhanced_*{to_file(REPORT_ENDINGS)}")] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
     explain: Annotated[bool, switch("--explain", "Show formula and inputs of every figure.")] = False,
@@ -52,7 +51,8 @@ def command(
 ) -> int:
     """Compare efficiency and cost of benchmark results: MFU, memory, energy, cost and time to train.
 
-    Writes the report of `tprimat compare` with further sections on derived metrics; results are grouped by platform.
+    Writes the report of `tprimat compare` with further sections on derived metrics. Results are grouped by platform; if
+    an argument has a name, each argument is a side, as in `tprimat compare`.
     Every figure states its basis: MFU its FLOPs convention and dense peak, power its origin (measured or nameplate), a
     price its provider and date. A figure that cannot be known (unknown GPU, precision or model shape) is empty, with
     the reason. Prices change: set yours with --price.
@@ -72,15 +72,15 @@ def command(
     """
     from tensorprimat.analysis.compare import compare
     from tensorprimat.core.statements import laid_over
-    from tensorprimat.core.store import load_all
     from tensorprimat.reports.json import render
     from tensorprimat.reports.sections import ENHANCED
+    from tensorprimat.session import sides
 
     refuse_output("--output-dir", output_dir, REPORT_ENDINGS)
-    results = results or folders_here()
+    arguments = sides.parse_argument(results or [str(folder) for folder in folders_here()])
     stated = facts.statements(typed)
-    chosen = choices(typed, near=results)
-    loaded, problems = load_all(results)
+    chosen = choices(typed, near=[one.path for one in arguments])
+    loaded, problems = sides.load_sides(arguments, by_argument=any(one.name is not None for one in arguments))
     say_each(problems)
     comparison = compare(laid_over(loaded, stated), choices=chosen)
     files: list[str] = []
