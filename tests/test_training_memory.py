@@ -200,6 +200,24 @@ def test_a_micro_batch_needs_the_estimated_activations_and_workspace(monkeypatch
     assert estimated == pytest.approx(counted.peak_bytes, rel=0.1)
 
 
+@pytest.mark.parametrize("layers", [2, 8])
+@pytest.mark.parametrize("recompute", ["none", "every second layer", "full"])
+def test_the_only_micro_batch_of_a_step_frees_activations_before_it_stores_gradients(monkeypatch, recompute, layers):
+    monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", cross_entropy.LOGITS_PER_CHUNK["cuda"])
+    preset = without_window("llama", num_layers=layers)
+    monkeypatch.setattr(training_memory, "model_of", lambda _: preset)
+    with FakeTensorMode():
+        network = network_of(monkeypatch, preset, length=8192, recompute=recompute)
+        tokens = torch.zeros((1, 8193), dtype=torch.long)
+        there = (tokens, *network.parameters(), *network.buffers())
+        with autograd_memory.PeakOfStorages(*there) as counted:
+            network(tokens).backward()
+    needed = training_memory.estimate(spec(recompute=recompute, global_batch_size=1))
+    estimated = needed.total - needed.weights - needed.optimizer - CONTEXT_BYTES
+    assert 0.99 * counted.peak_bytes < estimated < 1.3 * counted.peak_bytes
+    assert needed.in_turn > 0.1 * needed.total
+
+
 def test_an_eight_billion_model_needs_more_than_one_h100_and_recomputation_makes_it_fit():
     assert training_memory.estimate(spec()).total / GB == pytest.approx(113, rel=0.03)
     assert training_memory.estimate(spec(recompute="full")).total / GB == pytest.approx(72, rel=0.05)

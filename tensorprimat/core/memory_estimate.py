@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 CONTEXT_BYTES = 1.0e9  # CUDA context, cuBLAS and NCCL buffers: 0.5 to 1.5 GB on the cards that people report
 
@@ -18,11 +18,13 @@ class MemoryEstimate:
     """Bytes that autograd keeps when backward begins."""
     workspace: float
     """The loss, one layer's gradients, gathered weights, and the driver's own memory."""
+    in_turn: float = 0.0
+    """Bytes that gradients use after activations and workspace have left them, counted twice above."""
 
     @property
     def total(self) -> float:
-        """Return the sum of all parts, in bytes."""
-        return float(sum(getattr(self, part.name) for part in fields(self)))
+        """Return the bytes that are in use at once: the sum of all parts without what is used in turn."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.workspace - self.in_turn
 
 
 def smaller_micro_batches(size: int) -> list[int]:

@@ -79,7 +79,7 @@ def _scores(shape: ModelShape, width: int, whole: int) -> int:
 
 
 def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
-    """Return the peak memory of the torch engine on one device, when backward of the first micro-batch begins."""
+    """Return the peak memory of the torch engine on one device, in backward of a micro-batch."""
     model = model_of(spec)
     shape, parameters = model.memory_shape, model.parameters
     width = NUMBER_BYTES["bf16" if spec.precision == "fp8" else spec.precision]  # only products are in FP8
@@ -114,12 +114,18 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
     loss = embedding * width * (2 if autocast else 1) + min(LOSS_ROWS_BYTES, tokens * shape.vocab_size * 8.0)
     at_once = 2 / shape.num_layers if spec.reshard else 1.0  # of the layers: two where one is gathered ahead, or all
     gathered = (2 * embedding + at_once * layer_weights) * (4 if autocast else width) if shards > 1 else 0.0
+    gradients = parameters * stored / shards
+    begins, ends = activations + max(loss, recomputed), gradients + recomputed
+    # With one micro-batch per step, no gradient exists before backward, which frees the activations of each layer and
+    # then stores its gradients. The buckets of DDP exist all the time.
+    is_alone = spec.gradient_accumulation_steps == 1 and strategy_of(spec) != "ddp"
     return MemoryEstimate(
         weights=parameters * stored / shards,
-        gradients=parameters * stored / shards,
+        gradients=gradients,
         optimizer=2 * parameters * stored / shards,
         activations=activations + casts,
         workspace=max(loss, recomputed) + gathered + CONTEXT_BYTES,
+        in_turn=begins + gradients - max(begins, ends) if is_alone else 0.0,
     )
 
 

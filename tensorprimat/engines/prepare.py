@@ -464,6 +464,7 @@ def describe_memory(needed: MemoryEstimate) -> str:
     return (
         f"weights, gradients and optimizer {size(state)}, activations {size(needed.activations)}, "
         f"workspace {size(needed.workspace)}"
+        + (f", less {size(needed.in_turn)} that activations and gradients use in turn" if needed.in_turn else "")
     )
 
 
