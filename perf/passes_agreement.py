@@ -65,7 +65,7 @@ def compare(spec: CellSpec) -> tuple[list[float], list[float]]:
     ours: list[float] = []
     theirs: list[float] = []
     both = [
-        lambda: ours.append(passes.trial(workload, clock, spec.num_steps)[0]),
+        lambda: ours.append(passes.trial(workload, clock, spec.num_steps).step_ms),
         lambda: theirs.append(timer.timeit(spec.num_steps).mean * 1e3),
     ]
     with passes.without_collection():

@@ -26,7 +26,7 @@ def cell(number, size, context, *, forward_only, precision="bf16", **more):
     }
     split = {
         "forward_time_ms": mean / 3, "backward_time_ms": mean / 2, "backward_std_ms": mean / 60,
-        "backward_cv_percent": 3.5 + number / 10, "optimizer_time_ms": mean / 7,
+        "backward_cv_percent": 3.5 + number / 10, "optimizer_time_ms": mean / 7, "launch_time_ms": mean / 8,
         "backward_forward_ratio": 1.5 + number / 100,
     }  # fmt: skip
     rates = {"tokens_per_second": 4000.0 * number + context, "flops_per_second": (3.0 + number) * 1e12,

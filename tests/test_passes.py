@@ -106,9 +106,9 @@ def test_the_parts_of_a_step_add_up_to_the_step(monkeypatch):
     workload.network.register_forward_pre_hook(works(0.010))
     next(workload.network.parameters()).register_hook(works(0.020))
     workload._optimizer.register_step_pre_hook(works(0.005))
-    milliseconds, parts = passes.trial(workload, clocks.choose_clock("cpu", sync=False), steps=3)
-    assert parts == pytest.approx({"forward": 10, "backward": 20, "optimizer": 5})
-    assert milliseconds == pytest.approx(35)
+    times = passes.trial(workload, clocks.choose_clock("cpu", sync=False), steps=3)
+    assert times.parts_ms == pytest.approx({"forward": 10, "backward": 20, "optimizer": 5})
+    assert times.step_ms == pytest.approx(35)
 
 
 def test_every_part_has_a_deviation_over_the_trials_and_a_single_trial_has_none():

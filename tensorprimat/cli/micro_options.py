@@ -128,8 +128,8 @@ def requested_cells(typed: Mapping[str, Any], **own: Any) -> list[CellSpec]:
 
 
 _LEFT_OUT_FIRST = (
-    "Median, ms", "Parameters", "Model TFLOP/s", "Optimizer, ms", "Forward, ms", "Backward, ms", "Backward / forward",
-    "CV, %", "Peak memory", "Catalogue peak, TFLOP/s", "Typical, TFLOP/s",
+    "Launch, ms", "Median, ms", "Parameters", "Model TFLOP/s", "Optimizer, ms", "Forward, ms", "Backward, ms",
+    "Backward / forward", "CV, %", "Peak memory", "Catalogue peak, TFLOP/s", "Typical, TFLOP/s",
 )  # fmt: skip
 """Columns that a narrow terminal does without, one after another until the table fits; files have them."""
 
@@ -167,12 +167,13 @@ def print_message(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def say_warnings(cells: Sequence[MicroResult]) -> None:
-    """Print the advice on the measured cells."""
+def say_warnings(cells: Sequence[MicroResult], *, subject: str = "") -> None:
+    """Print the advice on the measured cells. subject: beginning of the sentences that are printed."""
     from tensorprimat.reports.micro_tables import cell_warnings
 
     for sentence in cell_warnings(cells):
-        print_message(f"note: {sentence}")
+        if sentence.startswith(subject):
+            print_message(f"note: {sentence}")
 
 
 def output_place(output: Path) -> tuple[Path, Path | None]:

@@ -58,7 +58,7 @@ def command(
     from tensorprimat.core import micro_result as cell_files
     from tensorprimat.core.errors import UsageError
     from tensorprimat.machine.platform import detect_platform
-    from tensorprimat.micro import grid, isolated, passes, warmup
+    from tensorprimat.micro import advice, grid, isolated, passes, warmup
     from tensorprimat.reports.micro_tables import cells_table
 
     specs = options.requested_cells(
@@ -88,6 +88,7 @@ def command(
             sentences = warmup.conclusion(cells)
             options.print_table(cells_table(cells, title="Warm-up"))
             print("\n" + " ".join(sentences))
+            options.say_warnings(cells, subject=advice.HOST)  # advice on warm-up steps would contradict the study
             written = options.write_tables(cells, folder, "warmup", heading="Warm-up study", text=sentences, file=file)
             written += _plot(cells, folder / "warmup.png")
             options.print_message(f"Files: {', '.join(map(str, written))}")

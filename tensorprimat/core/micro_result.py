@@ -213,6 +213,12 @@ class MicroResult(CellSpec, RoundedRecord):
     forward_cv_percent: Figure = None
     backward_cv_percent: Figure = None
     optimizer_cv_percent: Figure = None
+    launch_time_ms: Figure = None
+    """Mean milliseconds in which the host queues the kernels of a step, including its waits while the queue is full.
+
+    None on a CPU, where it means nothing, and for train with fp16 autocast, whose gradient scaler makes the host wait
+    for the device within the step.
+    """
     backward_forward_ratio: Figure = None
     tokens_per_second: Figure = None
     flops_per_second: Figure = None

@@ -9,16 +9,22 @@ from collections.abc import Sequence
 
 from tensorprimat.core import catalogue
 from tensorprimat.core.micro_result import MicroResult
-from tensorprimat.core.quantities import count, fixed, of_data_sheet, percent, significant
+from tensorprimat.core.quantities import alternatives, count, fixed, of_data_sheet, percent, rate, significant
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.platform import Machine
 
+HOST = "host: "  # beginning of the advice on a host that sets the pace
 SCATTER_PERCENT = 10.0  # CV of the trials; above it, the mean of a few trials is unreliable
 WANTED_PERCENT = 2.0  # standard error of the mean that the advice aims at
 MOST_TRIALS = 200  # largest number that is advised: more do not help on a machine that is always busy
 STILL_WARMING = 1.25  # ratio of the first trial to the median of the later ones, from which on the warm-up is too short
 HALF_EMPTY = 0.5  # share of the device's memory up to which a larger batch is advised
 SPILLING = 3.0  # ratio of a cell's time to the time that its FLOPs take at the best rate of the compared cells
+# Share of a step that the GPU has left when the host has queued the last kernel of a trial. If the GPU is slower than
+# the host, kernels pile up until CUDA's queue is full, at about 1,024 launches: a third of the 2,929 of a step of 36
+# layers, and more than this share unless a step has 40,000. The share of one step, not of the trial, because a full
+# queue is a small part of a trial of many steps.
+LEAST_BACKLOG = 0.025
 FULL = 0.9  # share of the device's memory from which on memory may spill
 
 
@@ -44,9 +50,12 @@ class Watch:
         return tuple(dict.fromkeys(found))
 
 
-def advise(cell: MicroResult, seen: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the advice on one cell. seen: the warnings of `Watch`, which are appended."""
-    return (*_scatter(cell), *_precision(cell), *_memory(cell), *_loss(cell), *seen)
+def advise(cell: MicroResult, seen: Sequence[str] = (), launch_times_ms: Sequence[float] = ()) -> tuple[str, ...]:
+    """Return the advice on one cell.
+
+    seen: the warnings of `Watch`, which are appended. launch_times_ms: launch time of a step, trial by trial, or none.
+    """
+    return (*_scatter(cell), *_launch(cell, launch_times_ms), *_precision(cell), *_memory(cell), *_loss(cell), *seen)
 
 
 def _scatter(cell: MicroResult) -> list[str]:
@@ -72,6 +81,23 @@ def _first_explains(cv_percent: float, first: float, later: Sequence[float]) -> 
     if not later or first <= STILL_WARMING * statistics.median(later):
         return False
     return len(later) < 2 or 100 * statistics.stdev(later) / statistics.fmean(later) < cv_percent / 2
+
+
+def _launch(cell: MicroResult, launch_times_ms: Sequence[float]) -> list[str]:
+    """Return advice for a GPU that had almost nothing left to do when the host had queued the last kernel."""
+    if not launch_times_ms:
+        return []
+    of_trials = zip(launch_times_ms, cell.trial_times_ms, strict=True)
+    backlogs = [cell.num_steps * (1 - launch / whole) for launch, whole in of_trials]  # in steps
+    if statistics.median(backlogs) > LEAST_BACKLOG:
+        return []
+    launch, step = statistics.median(launch_times_ms), statistics.median(cell.trial_times_ms)
+    more_work = ["a larger --batch-size", "a larger --context-length", *([] if cell.compile else ["--compile"])]
+    return [
+        f"{HOST}launching the kernels takes {rate(launch)} ms of the {rate(step)} ms of a step (medians), so the GPU "
+        "probably waited for the host, and time and rates say little about the GPU; "
+        f"{alternatives(more_work)} gives it more work per launch"
+    ]
 
 
 def _precision(cell: MicroResult) -> list[str]:

@@ -11,9 +11,10 @@ import contextlib
 import gc
 import importlib.util
 import os
+import statistics
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
@@ -79,14 +80,14 @@ def measure_cell(spec: CellSpec) -> MicroResult:
         except (RuntimeError, MemoryError, OSError, ImportError, ValueError) as error:
             short = failures.is_out_of_memory(error)
             reason = f"{OUT_OF_MEMORY}: {spec.title}" if short else failures.end_reason(error)
-            kept = times if not short else Times()  # after lack of memory, the trials before it do not count
-            cell = with_figures(_cell(spec, machine, kept), kept.parts)
+            times = times if not short else Times()  # after lack of memory, the trials before it do not count
+            cell = with_figures(_cell(spec, machine, times), times.parts)
             cell = cell.changed(status="oom" if short else "failed", reason=reason)
         peak = memory.peak_gb(kind) if peak_known else None
     cell = cell.changed(
         peak_memory_gb=peak, memory_kind=None if peak is None else "allocated" if kind == "cuda" else "resident"
     )
-    return cell.changed(warnings=advice.advise(cell, watch.end()))
+    return cell.changed(warnings=advice.advise(cell, watch.end(), times.launches))
 
 
 class Times:
@@ -95,6 +96,7 @@ class Times:
     def __init__(self) -> None:
         self.warmups: list[float] = []
         self.trials: list[float] = []
+        self.launches: list[float] = []
         self.parts: dict[str, list[float]] = {}
         self.loss: str | None = None
         self.fused_norm: bool | None = None
@@ -109,16 +111,27 @@ def _run(spec: CellSpec, times: Times) -> None:
     clock = clocks.choose_clock(workload.device.type, sync=False)
     with without_collection():
         for _ in range(spec.num_warmups):
-            times.warmups.append(trial(workload, clock, 1)[0])
+            times.warmups.append(trial(workload, clock, 1).step_ms)
         for _ in range(spec.num_trials):
-            milliseconds, parts = trial(workload, clock, spec.num_steps)
-            times.trials.append(milliseconds)
-            for part, value in parts.items():
+            measured = trial(workload, clock, spec.num_steps)
+            times.trials.append(measured.step_ms)
+            if workload.queues_whole_steps:
+                times.launches.append(measured.launch_ms)
+            for part, value in measured.parts_ms.items():
                 times.parts[part].append(value)
 
 
-def trial(workload: Workload, clock: clocks.Clock, steps: int) -> tuple[float, dict[str, float]]:
-    """Run steps; return the milliseconds of one step and of each of its parts, as means over the steps."""
+class TrialTimes(NamedTuple):
+    """Milliseconds of one step of a trial, as means over its steps."""
+
+    step_ms: float
+    launch_ms: float
+    """Time in which the host queued the step."""
+    parts_ms: dict[str, float]
+
+
+def trial(workload: Workload, clock: clocks.Clock, steps: int) -> TrialTimes:
+    """Run steps and return their times."""
     marks: list[list[Any]] = []
     clock.synchronise()
     start = time.perf_counter()
@@ -126,13 +139,14 @@ def trial(workload: Workload, clock: clocks.Clock, steps: int) -> tuple[float, d
         of_step: list[Any] = []
         workload.step(lambda: of_step.append(clock.mark()))  # noqa: B023  called within this turn of the loop
         marks.append(of_step)
+    queued = time.perf_counter() - start
     clock.synchronise()
     seconds = time.perf_counter() - start
     parts = {
         name: sum(clock.seconds(of_step[place], of_step[place + 1]) for of_step in marks) * 1e3 / steps
         for place, name in enumerate(workload.parts)
     }
-    return seconds * 1e3 / steps, parts
+    return TrialTimes(step_ms=seconds * 1e3 / steps, launch_ms=queued * 1e3 / steps, parts_ms=parts)
 
 
 @contextlib.contextmanager
@@ -174,6 +188,7 @@ def _cell(spec: CellSpec, machine: Machine, times: Times) -> MicroResult:
         **{name: getattr(spec, name) for name in CellSpec.model_fields},
         trial_times_ms=tuple(times.trials),
         warmup_times_ms=tuple(times.warmups),
+        launch_time_ms=statistics.fmean(times.launches) if times.launches else None,
         **machine.facts_of_a_measurement(),
         loss=times.loss,
         fused_norm=times.fused_norm,

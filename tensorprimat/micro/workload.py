@@ -112,6 +112,15 @@ class Workload:
         return every[: {"forward": 1, "forward-backward": 2, "train": 3}[self.spec.pass_name]]
 
     @property
+    def queues_whole_steps(self) -> bool:
+        """Return True if the host queues a step without waiting for results of the device.
+
+        A CPU has no queue; a gradient scaler waits before the optimizer step to learn if a gradient overflowed.
+        """
+        waits = self._optimizer is not None and self._scaler.is_enabled()
+        return self.device.type == "cuda" and not waits
+
+    @property
     def loss(self) -> str:
         """Return a description of the loss computation."""
         if not _in_pieces(self.spec.tokens, self.spec.vocab):

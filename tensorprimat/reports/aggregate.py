@@ -52,6 +52,7 @@ TITLES = {
     "backward_std_ms": "Backward std, ms",
     "backward_cv_percent": "Backward CV, %",
     "optimizer_time_ms": "Optimizer, ms",
+    "launch_time_ms": "Launch, ms",
     "backward_forward_ratio": "Backward / forward",
     "tokens_per_second": "Tokens/s",
     "flops_per_second": "Model TFLOP/s",

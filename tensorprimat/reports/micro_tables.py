@@ -104,6 +104,7 @@ _FIELDS = (
     MicroColumn("Backward, ms", _part("backward")),
     MicroColumn("Backward CV, %", lambda cell: cell.backward_cv_percent, one_decimal),
     MicroColumn("Optimizer, ms", _part("optimizer")),
+    MicroColumn("Launch, ms", lambda cell: cell.launch_time_ms, milliseconds),
     MicroColumn("Backward / forward", lambda cell: cell.backward_forward_ratio, two_decimals),
     MicroColumn("Tokens/s", lambda cell: cell.tokens_per_second, quantities.rate),
     MicroColumn("Model TFLOP/s", lambda cell: cell.flops_per_second, lambda value: quantities.rate(value / TERA)),
