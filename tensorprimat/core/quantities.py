@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 
-from tensorprimat.core.units import GB, GIGA, SECONDS_PER_HOUR
+from tensorprimat.core.units import DAYS_PER_YEAR, GB, GIGA, SECONDS_PER_HOUR
 
 UNMEASURED = "–"
 NOT_MEASURED = "not measured"  # where there is room for words
@@ -474,7 +474,7 @@ def long_time(value: float | None) -> str:
     """Return a long time.
 
     >>> [long_time(v) for v in (12.25, 1800.0, 90_000.0, 8_640_000.0, 9.5e7)]
-    ['12.250 s', '0.50 hours', '25 hours', '100 days', '3.0 years']
+    ['12.250 s', '0.50 hours', '25 hours', '100 days', '3.01 years']
     """
     if value is None:
         return UNMEASURED
@@ -486,7 +486,8 @@ def long_time(value: float | None) -> str:
     if hours < 72:
         return f"{hours:.0f} hours"
     days = hours / 24
-    return f"{days:,.0f} days" if days < 1000 else f"{days / 365.25:,.1f} years"
+    years = days / DAYS_PER_YEAR
+    return f"{days:.0f} days" if years < 1 else f"{years:,.{2 if years < 10 else 1}f} years"
 
 
 def money(value: float | None) -> str:
