@@ -102,6 +102,45 @@ def test_a_nemo_without_the_collection_is_reported_before_other_missing_packages
     assert printed == "NeMo 3.0.0 has no llm collection; NeMo 3 names Megatron-Bridge as its successor"
 
 
+@pytest.fixture
+def nemo_whose_llm_is(tmp_path, monkeypatch):
+    """Function that installs a NeMo and a NeMo-Run, whose module nemo.collections.llm is the program that it gets."""
+    if importlib.util.find_spec("nemo") is not None:
+        pytest.skip("NeMo is installed here")
+    packages = ("nemo", "nemo.collections", "nemo.collections.llm", "nemo_run")
+
+    def install(program):
+        for package in packages:
+            folder = tmp_path / package.replace(".", "/")
+            folder.mkdir()
+            (folder / "__init__.py").write_text(program if package == "nemo.collections.llm" else "")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    yield install
+    for package in packages:
+        sys.modules.pop(package, None)
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("[][0]", "IndexError: list index out of range"),
+        ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("raise RuntimeError('no driver\\n\\tand more')", "RuntimeError: no driver"),
+    ],
+)
+def test_any_error_while_nemo_is_imported_is_the_reason_in_one_line(nemo_whose_llm_is, program, reason):
+    nemo_whose_llm_is(program)
+    assert nemo.unavailable() == f"NeMo's llm collection cannot be imported ({reason}); see requirements-nemo.txt"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_a_user_can_stop_the_import_of_nemo(nemo_whose_llm_is, stop):
+    nemo_whose_llm_is(f"raise {stop.__name__}")
+    with pytest.raises(stop):
+        nemo.unavailable()
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -19,6 +19,7 @@ from typing import Any
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import failures, launchers
 from tensorprimat.engines.cluster import executors
@@ -43,8 +44,9 @@ def unavailable() -> str | None:
         return "NeMo is installed without NeMo-Run; pip install nemo_run"
     try:
         llm = importlib.import_module("nemo.collections.llm")
-    except ImportError as error:
-        return f"NeMo's llm collection cannot be imported ({error}); see requirements-nemo.txt"
+    except Exception as error:  # noqa: BLE001  megatron-core builds an extension: without a GPU, IndexError
+        because = one_line(failures.end_reason(error))
+        return f"NeMo's llm collection cannot be imported ({because}); see requirements-nemo.txt"
     lacking = [name for name in nemo_recipe.NEMO_RECIPES.values() if not hasattr(llm, name)]
     if lacking:
         return (
