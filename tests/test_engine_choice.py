@@ -6,13 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from tensorprimat.cli import main
 from tensorprimat.core.data_files import tomllib
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import prepare, registry
 from tensorprimat.engines.choice import choose_engines, looks_for_logs
-from tensorprimat.engines.cluster import executors
+from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.engines.modules import MODULES, memory_model
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.registry import ENGINES, log_scripts
@@ -53,6 +54,12 @@ def test_the_torch_engine_trains_everywhere_on_request(platform):
     [
         ((), "nemo", "the NeMo engine trains on this GPU"),
         (
+            ("transformer_engine",),
+            "bridge",
+            "the Megatron-Bridge engine trains on this GPU; not installed here: the NeMo engine (no "
+            "transformer_engine)",
+        ),
+        (
             ("nemo",),
             "bridge",
             "the Megatron-Bridge engine trains on this GPU; not installed here: the NeMo engine (no "
@@ -71,6 +78,7 @@ def test_cuda_trains_with_nemo_then_bridge_then_torch_and_states_the_reason(monk
     plan = choose_engines("auto", platform="nvd", models=MODELS, with_log=())
     assert {chosen.name for chosen in plan.engines.values()} == {engine}
     assert plan.because == because
+    assert registry.default_engine("nvd") == engine, "its results have no engine in their names"
 
 
 H100, H200, B200 = ("NVIDIA H100 80GB HBM3", 85.0), ("NVIDIA H200", 150.8), ("NVIDIA B200", 191.5)
@@ -87,7 +95,8 @@ def plan_on(monkeypatch):
     """Function that returns the plan of --engine auto on a machine where packages are installed."""
 
     def plan(machine, *packages, models=("llama",), **flags):
-        monkeypatch.setattr(registry, "importable", lambda name: name.startswith((*packages, "torch")))
+        here = (*packages, "torch", "transformer_engine")
+        monkeypatch.setattr(registry, "importable", lambda name: name.startswith(here))
         obstacle = obstacle_of(settings(**flags), machine)
         return choose_engines("auto", platform="nvd", models=models, with_log=(), obstacle=obstacle)
 
@@ -250,6 +259,64 @@ def test_an_engine_that_lacks_its_packages_names_them_and_the_remedy(monkeypatch
         UsageError, match="the torch engine needs lightning, transformers, not installed here; pip install"
     ):
         prepare.check_engine(ENGINES["torch"])
+
+
+@pytest.fixture
+def without_transformer_engine(monkeypatch):
+    monkeypatch.setattr(registry, "importable", lambda name: name != "transformer_engine")
+    monkeypatch.setattr(executors, "importable", lambda _: True)
+    monkeypatch.setattr(executors.shutil, "which", lambda name: name)
+    monkeypatch.setattr(submit, "executor_script", lambda *_, **__: "")  # it runs NeMo-Run
+
+
+def test_no_package_of_a_gpu_is_imported_to_find_it(tmp_path, monkeypatch):
+    (tmp_path / "transformer_engine").mkdir()
+    (tmp_path / "transformer_engine" / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "transformer_engine" not in ENGINES["nemo"].missing_packages("nvd")
+
+
+@pytest.mark.parametrize("platform", ["nvd", "amd"])
+@pytest.mark.usefixtures("without_transformer_engine")
+def test_nemo_without_transformer_engine_is_refused_on_a_gpu(tmp_path, monkeypatch, capsys, platform):
+    gpu_info = EIGHT_GPUS.gpu_info
+    machine = Machine(platform=platform, gpu_info=gpu_info, host="here")
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda **_: machine)
+    assert main(["run", "--engine", "nemo", "--model", "llama", "--output", str(tmp_path)], program="tprimat") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "tprimat: the nemo engine needs transformer_engine, not installed here; use NVIDIA's NeMo image, which has all "
+        "that NeMo needs on a GPU, or benchmark.py --engine torch"
+    )
+    prepare.check_engine(ENGINES["nemo"], "cpu")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--gpu", "H100", "--num-gpus", "8"),
+        ("--executor", "slurm", "--gpu", "H100", "--num-gpus", "8"),
+        ("--executor", "slurm", "--container-image", "image:1", "--engine", "nemo"),
+        ("--executor", "local"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.usefixtures("without_transformer_engine")
+def test_packages_for_a_gpu_are_not_asked_for_where_another_machine_or_an_executor_trains(
+    tmp_path, monkeypatch, capsys, flags
+):
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda **_: gpus(H100, 8))
+    monkeypatch.chdir(tmp_path)
+    code = main(["run", "--model", "llama", "--dry-run", *flags])
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    assert "the NeMo engine" in shown.out
+
+
+@pytest.mark.usefixtures("without_transformer_engine")
+def test_the_engine_without_a_name_in_its_files_is_the_one_that_auto_chooses_there():
+    for cluster, engine in ((executors.Cluster(), "bridge"), (executors.Cluster(executor="slurm"), "nemo")):
+        assert executors.cluster_default_engine(cluster, "nvd") == engine
 
 
 @pytest.mark.parametrize("name", ["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"])

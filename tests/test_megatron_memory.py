@@ -269,7 +269,7 @@ def test_default_runs_fit_their_node(engine, model, gpu):
 def test_the_dry_run_prints_the_estimate(monkeypatch, capsys, tmp_path, engine):
     monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda **_: H100)
     monkeypatch.setattr("tensorprimat.engines.registry.importable", lambda _: True)
-    monkeypatch.setattr(prepare, "check_engine", lambda _: None)
+    monkeypatch.setattr(prepare, "check_engine", lambda *_: None)
     command = ["run", "--model", "llama", "--engine", engine, "--dry-run", "--output", str(tmp_path)]
     assert main(command) == 0, capsys.readouterr().err
     assert "GB on each GPU: weights, gradients and optimizer" in capsys.readouterr().out

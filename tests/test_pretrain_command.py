@@ -134,6 +134,30 @@ def test_any_error_while_nemo_is_imported_is_the_reason_in_one_line(nemo_whose_l
     assert nemo.unavailable() == f"NeMo's llm collection cannot be imported ({reason}); see requirements-nemo.txt"
 
 
+@pytest.mark.parametrize("platform", ["nvd", "amd"])
+def test_nemo_without_transformer_engine_cannot_train_on_a_gpu_and_is_not_imported(nemo_whose_llm_is, platform):
+    nemo_whose_llm_is("raise RuntimeError('imported')")
+    spec = prepare.spec_of("llama", RunSettings(steps=2, warmup_steps=1, seed=1), engine=ENGINES["nemo"], machine=H100)
+    with pytest.raises(UsageError) as refused:
+        nemo.train(spec.changed(platform=platform))
+    assert str(refused.value) == (
+        "NeMo needs transformer_engine on a GPU, not installed here; NVIDIA's NeMo image has it; try benchmark.py "
+        "--engine torch"
+    )
+    assert "transformer_engine" not in nemo.unavailable()
+
+
+def test_pretrain_without_transformer_engine_is_refused_in_one_line_on_a_gpu_only(trained, monkeypatch, capsys):
+    monkeypatch.setattr("tensorprimat.engines.registry.importable", lambda name: name != "transformer_engine")
+    assert main(["pretrain", "--dry-run"], program="pretrain_llama.py") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("pretrain_llama.py: the nemo engine needs transformer_engine, not installed here; use ")
+    assert not trained
+    monkeypatch.setattr("tensorprimat.machine.platform.detect_platform", lambda: LAPTOP)
+    assert main(["pretrain"], program="pretrain_llama.py") == 0
+    assert len(trained) == 1
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 def test_a_user_can_stop_the_import_of_nemo(nemo_whose_llm_is, stop):
     nemo_whose_llm_is(f"raise {stop.__name__}")

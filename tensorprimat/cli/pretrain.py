@@ -93,8 +93,8 @@ def command(
     engine = ENGINES["nemo"]
     refuse_file("--output", output, "name a folder, or give the file to benchmark.py --engine nemo --output")
     prepare.check_folder(output)
-    prepare.check_engine(engine)
     machine = detect_platform()
+    prepare.check_engine(engine, machine.platform)
     settings = RunSettings(
         seed=nemo.NEMO_SEED,
         **setting_values(chosen),

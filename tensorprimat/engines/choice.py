@@ -31,14 +31,20 @@ None if it can."""
 
 
 def in_order(
-    models: Sequence[str], obstacle: Obstacle, *, order: Sequence[str] = NVIDIA_ORDER, where: str = " on this GPU"
+    models: Sequence[str],
+    obstacle: Obstacle,
+    *,
+    order: Sequence[str] = NVIDIA_ORDER,
+    where: str = " on this GPU",
+    platform: Platform | None = None,
 ) -> Plan:
     """Return for each model the first engine that is installed and has no obstacle, else the last one of the order.
 
     `Plan.because` names the engine that trains, and the reason against each engine before it in the order. where: the
-    end of its first phrase, such as "the NeMo engine trains on this GPU".
+    end of its first phrase, such as "the NeMo engine trains on this GPU". platform: platform of this machine if the
+    training runs on it; None if it runs elsewhere.
     """
-    lacking = {name: missing for name in order[:-1] if (missing := ENGINES[name].missing_packages())}
+    lacking = {name: missing for name in order[:-1] if (missing := ENGINES[name].missing_packages(platform))}
     candidates = [ENGINES[name] for name in order if name not in lacking]
     engines: dict[str, Engine] = {}
     obstacles: dict[str, list[str]] = {}
@@ -99,7 +105,7 @@ def choose_engines(
             return _reading(engine, models, with_log, f"{engine.logs}, as requested")
         return _training(engine, models, f"{engine.title}, as requested")
     if platform == "nvd":
-        return in_order(models, obstacle)
+        return in_order(models, obstacle, platform=platform)
     if platform == "amd":
         because = "on ROCm, Primus logs are read; use --engine torch to train here instead"
         return _reading(ENGINES[default_engine(platform)], models, with_log, because)

@@ -14,7 +14,7 @@ from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.memory_estimate import MemoryEstimate
 from tensorprimat.core.quantities import alternatives, counted, shortened_list, size
-from tensorprimat.core.result import VENDORS
+from tensorprimat.core.result import VENDORS, Platform
 from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.safe_text import is_utf8
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
@@ -288,10 +288,15 @@ def least_memory_bytes(spec: RunSpec) -> float:
     return model_of(spec).parameters * LEAST_BYTES_PER_PARAMETER / devices
 
 
-def check_engine(engine: Engine) -> None:
-    """Raise UsageError where the engine cannot be imported, or has a package that is too old."""
-    if missing := engine.missing_packages():
-        raise UsageError(f"the {engine.name} engine needs {', '.join(missing)}, not installed here; {engine.install}")
+def check_engine(engine: Engine, platform: Platform | None = None) -> None:
+    """Raise UsageError where the engine cannot be imported, or has a package that is too old.
+
+    platform: platform of this machine if the training runs on it; None if it runs elsewhere.
+    """
+    if missing := engine.missing_packages(platform):
+        raise UsageError(
+            f"the {engine.name} engine needs {', '.join(missing)}, not installed here; {engine.advice_without(missing)}"
+        )
     if outdated := engine.outdated_packages():
         raise UsageError(f"the {engine.name} engine needs {', '.join(outdated)}; {engine.install}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tensorprimat.core.errors import UsageError
@@ -31,6 +31,8 @@ class Engine:
     """Platform of the vendor that publishes the engine; `auto` prefers it there. None for the project's own."""
     packages: tuple[str, ...] = ()
     """Import names of the packages that it needs to start."""
+    gpu_packages: tuple[str, ...] = ()
+    """Import names of the packages that it also needs to train on a GPU."""
     oldest: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Package → oldest version with which the training does what the result states."""
     own_training: bool = False
@@ -53,15 +55,25 @@ class Engine:
     """Behaviour of Megatron Core in it, with parallel sizes and memory; None for an engine without Megatron Core."""
     install: str = ""
     """Advice for a Python without its packages: how to install them, or another engine to use."""
+    gpu_install: str = ""
+    """The same for a machine with a GPU whose Python lacks one of gpu_packages."""
 
     @property
     def tensor_parallel(self) -> bool:
         """Return True if the engine can split a model over GPUs (--tensor-parallel-size and the other such flags)."""
         return self.megatron is not None
 
-    def missing_packages(self) -> tuple[str, ...]:
-        """Return the engine's packages that this Python lacks; imports only the parents of a dotted name."""
-        return tuple(name for name in self.packages if not importable(name))
+    def missing_packages(self, platform: Platform | None = None) -> tuple[str, ...]:
+        """Return the engine's packages that this Python lacks; imports only the parents of a dotted name.
+
+        platform: platform of this machine if the engine would train on it; None leaves gpu_packages out.
+        """
+        needed = self.packages if platform in (None, "cpu") else (*self.packages, *self.gpu_packages)
+        return tuple(name for name in needed if not importable(name))
+
+    def advice_without(self, missing: Collection[str]) -> str:
+        """Return the advice for a Python without some of the engine's packages."""
+        return self.gpu_install if any(name in self.gpu_packages for name in missing) else self.install
 
     def outdated_packages(self) -> tuple[str, ...]:
         """Return a phrase for each package that is too old for the engine, without importing any."""
@@ -98,8 +110,11 @@ ENGINES = {
             megatron=MegatronCore(exchanges_heads=True, steps_with_bf16_gradients=True),
             title="the NeMo engine",
             packages=("nemo.collections.llm", "nemo_run"),
+            gpu_packages=("transformer_engine",),  # for fused RoPE, cross-entropy and the precision-aware optimizer
             install="install NeMo 2 (make nemo-env, or NVIDIA's image); with NeMo 3 use benchmark.py --engine bridge, "
             "without NeMo --engine torch",
+            gpu_install="use NVIDIA's NeMo image, which has all that NeMo needs on a GPU, or benchmark.py "
+            "--engine torch",
         ),
         Engine(
             name="bridge",
@@ -141,13 +156,15 @@ NVIDIA_ORDER = (*VENDOR_ENGINES["nvd"], OWN)
 """Engines that `auto` tries on an NVIDIA GPU, NVIDIA's own first; its newer images contain Megatron-Bridge only."""
 
 
-def default_engine(platform: Platform) -> str:
+def default_engine(platform: Platform, *, here: bool = True) -> str:
     """Return the engine whose results have no engine in their file name.
 
     On an NVIDIA GPU it is the first installed one of NVIDIA_ORDER, on an AMD GPU Primus, on a CPU the project's own.
+    here: the training runs on this machine; False with an executor.
     """
     if platform == "nvd":
-        return next(name for name in NVIDIA_ORDER if name == OWN or not ENGINES[name].missing_packages())
+        trains_on = platform if here else None
+        return next(name for name in NVIDIA_ORDER if name == OWN or not ENGINES[name].missing_packages(trains_on))
     return VENDOR_ENGINES["amd"][0] if platform == "amd" else OWN
 
 

@@ -42,7 +42,7 @@ def spec_of_rank(request: Request, place: Rank, machine: Machine) -> RunSpec:
             raise launchers.rank_refusal(flag, place)
     settings = launchers.settings_of_ranks(request.settings, place, nodes_flag="--nodes")
     engine = ENGINES[OWN]
-    prepare.check_engine(engine)
+    prepare.check_engine(engine, machine.platform)
     spec = prepare.spec_of(request.model, settings, engine=engine, machine=machine)
     spec = spec.changed(output_dir=str(request.output)).check()
     prepare.check_spec(engine, spec, machine)

@@ -234,7 +234,7 @@ def cluster_default_engine(cluster: Cluster, platform: Platform) -> str:
     `plan_engines` accepts there, so that the file name does not depend on the packages of this machine.
     """
     if platform != "nvd" or not cluster.own_packages:
-        return registry.default_engine(platform)
+        return registry.default_engine(platform, here=not cluster.executor)
     return TRAINS_THERE[0] if cluster.container_image is not None else OWN
 
 

@@ -2,8 +2,9 @@
 
     python -m tensorprimat.engines.nemo.engine --spec spec.json --result result.json
 
-Needs NeMo 2.1 to 2.7 (nemo.collections.llm; in 3.0 Megatron-Bridge replaces it). For several GPUs NeMo-Run's local
-executor starts the ranks with torchrun; a process that torchrun or srun started trains as one rank.
+Needs NeMo 2.1 to 2.7 (nemo.collections.llm; in 3.0 Megatron-Bridge replaces it), on a GPU with Transformer Engine. For
+several GPUs NeMo-Run's local executor starts the ranks with torchrun; a process that torchrun or srun started trains as
+one rank.
 Exit codes: 0 done, 1 the training failed, 2 NeMo cannot run here.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
+from tensorprimat.core.result import Platform
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import failures, launchers
@@ -33,8 +35,8 @@ from tensorprimat.machine.platform import Machine, detect_platform
 NEMO_SEED = 1234  # the default of nemo.lightning's init_parallel_ranks, which no recipe can change
 
 
-def unavailable() -> str | None:
-    """Return why NeMo cannot be used here, as a sentence; None if it can."""
+def unavailable(platform: Platform = "cpu") -> str | None:
+    """Return why NeMo cannot be used here, as a sentence; None if it can. platform: platform of the training."""
     if importlib.util.find_spec("nemo") is None:
         return "NeMo is not installed"
     if not importable("nemo.collections.llm"):
@@ -42,15 +44,17 @@ def unavailable() -> str | None:
         return f"NeMo {version} has no llm collection; NeMo 3 names Megatron-Bridge as its successor"
     if importlib.util.find_spec("nemo_run") is None:
         return "NeMo is installed without NeMo-Run; pip install nemo_run"
+    if lacking := ENGINES["nemo"].missing_packages(platform):
+        return f"NeMo needs {', '.join(lacking)} on a GPU, not installed here; NVIDIA's NeMo image has it"
     try:
         llm = importlib.import_module("nemo.collections.llm")
     except Exception as error:  # noqa: BLE001  megatron-core builds an extension: without a GPU, IndexError
         because = one_line(failures.end_reason(error))
         return f"NeMo's llm collection cannot be imported ({because}); see requirements-nemo.txt"
-    lacking = [name for name in nemo_recipe.NEMO_RECIPES.values() if not hasattr(llm, name)]
-    if lacking:
+    unknown = [name for name in nemo_recipe.NEMO_RECIPES.values() if not hasattr(llm, name)]
+    if unknown:
         return (
-            f"this NeMo lacks the recipe {lacking[0]}; its optional packages are incomplete, see requirements-nemo.txt"
+            f"this NeMo lacks the recipe {unknown[0]}; its optional packages are incomplete, see requirements-nemo.txt"
         )
     return None
 
@@ -90,7 +94,7 @@ def started_by_launcher() -> bool:
 
 def train(spec: RunSpec, *, result_file: Path | None = None) -> None:
     """Build the recipe and train. Raises UsageError where NeMo cannot run, RunError where the training fails."""
-    if reason := unavailable():
+    if reason := unavailable(spec.platform):
         raise UsageError(f"{reason}; try benchmark.py --engine torch")
     recipe = nemo_recipe.build_recipe(
         spec.check(), result_file=None if result_file is None else str(result_file), device_name=_device_name(spec)
