@@ -4,11 +4,15 @@ import gzip
 import json
 import os
 import re
+import signal
+import time
 
 import fake_primus
 import pytest
 
 from tensorprimat.cli import main
+from tensorprimat.core import store
+from tensorprimat.core.errors import RunError
 from tensorprimat.engines import profiling
 from tensorprimat.engines.registry import ENGINES
 
@@ -119,15 +123,106 @@ def test_only_an_engine_that_trains_can_be_profiled():
     profiling.check_profiler("torch", ENGINES["nemo"])
 
 
-def test_a_lightning_profiler_writes_the_steps_after_the_warm_up(tmp_path):
+SLOW_SECONDS = 1.0
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Return a function that trains with a profiler, of which stop and export each take a second longer.
+
+    Batch number N runs the operation aten::OPERATIONS[N]. raising: error in that batch.
+    """
     torch_profile = pytest.importorskip("tensorprimat.engines.torch.profile")
-    profiler = torch_profile.StepProfiler(stem=str(tmp_path / "p"), first_step=1)
-    for batch in range(5):
-        for action in ("other", torch_profile.STEP_ACTION):
-            profiler.start(action)
-            torch_profile.torch.ones(4).exp() if batch else torch_profile.torch.ones(4).tanh()
-            profiler.stop(action)
-    table = (tmp_path / "p.txt").read_text()
-    assert "aten::exp" in table
-    assert "aten::tanh" not in table
-    assert json.loads(gzip.decompress((tmp_path / "p.trace.json.gz").read_bytes()))["traceEvents"]
+    from tensorprimat.core.spec import RunSpec
+    from tensorprimat.engines.torch import engine as torch_engine
+    from tensorprimat.engines.torch import module as torch_module
+
+    def slower(real):
+        def slowly(*arguments):
+            time.sleep(SLOW_SECONDS)
+            return real(*arguments)
+
+        return slowly
+
+    for name in ("stop", "export_chrome_trace"):
+        monkeypatch.setattr(torch_profile.profile, name, slower(getattr(torch_profile.profile, name)))
+
+    def train(steps=6, raising=None):
+        class Marks(torch_module.TrainingModule):
+            def training_step(self, batch, batch_idx):
+                if raising is not None and batch_idx == raising[0]:
+                    raise raising[1]
+                getattr(torch_profile.torch.ones(4), OPERATIONS[batch_idx])()
+                return super().training_step(batch, batch_idx)
+
+        monkeypatch.setattr(torch_module, "TrainingModule", Marks)
+        spec = RunSpec(
+            model="llama", preset="tiny", engine="torch", steps=steps, warmup_steps=2, micro_batch_size=1,
+            global_batch_size=1, sequence_length=32, precision="fp32", num_gpus=1,
+            options={profiling.STEM: str(tmp_path / "new" / "p")},
+        )  # fmt: skip
+        torch_engine.train(spec, tmp_path / "result.json")
+
+    handler = signal.getsignal(signal.SIGINT)
+    yield train
+    signal.signal(signal.SIGINT, handler)  # Lightning ignores it after Ctrl-C
+
+
+OPERATIONS = ("tanh", "sinh", "asinh", "erf", "atan", "acosh", "digamma", "erfinv", "lgamma")
+
+
+def profiled(folder):
+    """Return the operations of OPERATIONS in the trace, in order."""
+    assert "Self CPU" in (folder / "new" / "p.txt").read_text()
+    trace = json.loads(gzip.decompress((folder / "new" / "p.trace.json.gz").read_bytes()))["traceEvents"]
+    names = {event.get("name") for event in trace}
+    return [name for name in OPERATIONS if f"aten::{name}" in names]
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's and transformers' own
+def test_the_step_that_contains_the_writing_of_the_profile_is_not_measured(train, tmp_path, capfd):
+    train()
+    assert profiled(tmp_path) == ["asinh", "erf", "atan"]
+    result = store.load(tmp_path / "result.json")
+    assert [step.interrupted_by for step in result.steps] == ["", "", "", "", "", "profile", "", ""]
+    assert result.steps[5].seconds >= 2 * SLOW_SECONDS
+    assert max(step.seconds for step in result.steps if step.index > 1 and step.index != 6) < SLOW_SECONDS
+    figures = result.performance_metrics
+    assert (figures.measured_steps + figures.warmup_steps_dropped, figures.excluded_steps) == (7, 1)
+    assert figures.avg_step_time_seconds < SLOW_SECONDS / 2
+    assert "steps: 1 left out because they include the writing of a profile" in result.warnings
+    assert not [warning for warning in result.warnings if warning.startswith("timer")]
+    assert re.search(r"8 steps in .* s, profile \d+\.\d+ s", capfd.readouterr().out)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("steps", "operations"), [(3, ["asinh", "erf", "atan"]), (2, ["asinh", "erf"])])
+def test_a_profile_of_the_last_steps_is_written_after_them(train, tmp_path, steps, operations):
+    train(steps=steps)
+    assert profiled(tmp_path) == operations
+    result = store.load(tmp_path / "result.json")
+    assert not any(step.interrupted_by for step in result.steps)
+    assert max(result.steps.column("seconds")[1:]) < SLOW_SECONDS
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(RuntimeError("too bad"), "training failed: RuntimeError: too bad"), (KeyboardInterrupt(), "interrupted")],
+)
+@pytest.mark.parametrize(("batch", "operations"), [(6, ["asinh", "erf", "atan"]), (3, ["asinh"])])
+def test_a_profile_is_written_if_the_training_fails_or_is_interrupted(
+    train, tmp_path, batch, operations, error, reason
+):
+    with pytest.raises(RunError, match=reason):
+        train(raising=(batch, error))
+    assert profiled(tmp_path) == operations
+    assert not store.load(tmp_path / "result.json").complete
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_profile_that_cannot_be_written_does_not_hide_the_error_of_the_training(train, tmp_path, capfd):
+    (tmp_path / "new").write_text("not a folder")
+    with pytest.raises(RunError, match="training failed: RuntimeError: too bad"):
+        train(raising=(3, RuntimeError("too bad")))
+    assert "The profile cannot be written: " in capfd.readouterr().err

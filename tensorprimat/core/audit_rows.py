@@ -19,8 +19,8 @@ from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
 
 WARNED = 0.03  # of the headline: a larger contradiction is a warning
 PAUSE_SHARE = 0.05  # of a row's own time: a smaller excess is noise of printing
-START_UP, EVALUATION, CHECKPOINT = "start-up", "evaluation", "checkpoint"
-NAMES = {"validation": EVALUATION, "checkpoint": CHECKPOINT}
+START_UP, EVALUATION, CHECKPOINT, PROFILING = "start-up", "evaluation", "checkpoint", "profile"
+NAMES = {"validation": EVALUATION, "checkpoint": CHECKPOINT, "profile": PROFILING}
 """Interruption of a row → its name in a sentence."""
 OF_RATES = (
     ("reported_samples_per_second", "samples", False),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from tensorprimat.core.audit import AFTER_LAST_ROW, AuditFinding
-from tensorprimat.core.audit_rows import CHECKPOINT, EVALUATION, START_UP, WARNED
+from tensorprimat.core.audit_rows import CHECKPOINT, EVALUATION, PROFILING, START_UP, WARNED
 from tensorprimat.core.clocks import DATES
 from tensorprimat.core.provenance import Audit
 from tensorprimat.core.quantities import count, fixed, listed, percent, short_seconds
@@ -24,6 +24,7 @@ _FASTER: Mapping[str, str] = {
     START_UP: "first rows",
     EVALUATION: "rows with an evaluation",
     CHECKPOINT: "rows with a checkpoint",
+    PROFILING: "rows with a profile",
     AFTER_LAST_ROW: "steps after the last row",
 }
 """Reason → name of its rows, for the case that they took less time than at the measured pace."""

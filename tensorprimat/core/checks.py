@@ -22,6 +22,7 @@ from tensorprimat.core.quantities import (
 from tensorprimat.core.result import PowerMetrics, Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
+from tensorprimat.core.steps import INTERRUPTIONS
 from tensorprimat.core.terms import (
     COUNTED_ENERGY,
     LEAST_ADDED_UP,
@@ -304,12 +305,12 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[str]:
             )
         if selection.excluded_steps:
             warnings.append(
-                f"steps: {where}{selection.excluded_steps} left out because they include a validation or checkpoint"
+                f"steps: {where}{selection.excluded_steps} left out because they include {_other_work(result)}"
             )
         if len(selection.rows) and (result.steps.column("interrupted_by")[selection.rows] != 0).all():
             warnings.append(
-                f"steps: {where}every measured row includes a validation or checkpoint, so the rate is lower than that "
-                "of training alone"
+                f"steps: {where}every measured row includes {_other_work(result)}, so the rate is lower than that of "
+                "training alone"
             )
         if not len(selection.rows):
             warnings += [f"steps: {where}{why}" for why in _unmeasured(result, selection)]
@@ -317,6 +318,15 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[str]:
             rows = "1 measured row" if len(selection.rows) == 1 else f"{len(selection.rows)} measured rows"
             warnings.append(f"steps: {where}only {rows}, too few for an interval of this run alone")
     return warnings
+
+
+def _other_work(result: Result) -> str:
+    """Return the work inside the interrupted rows, as a phrase."""
+    found = result.steps.column("interrupted_by")
+    kinds = {kind for code, kind in enumerate(INTERRUPTIONS) if kind and (found == code).any()}
+    if "profile" not in kinds:
+        return "a validation or checkpoint"
+    return "the writing of a profile" if len(kinds) == 1 else "a validation, checkpoint or the writing of a profile"
 
 
 def _unmeasured(result: Result, selection: Selection) -> list[str]:

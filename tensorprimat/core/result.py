@@ -243,7 +243,7 @@ class PerformanceMetrics(RoundedRecord):
     warmup_steps_dropped: Count = None
     """Optimizer steps left out at the start, over all runs."""
     excluded_steps: Count = None
-    """Steps left out because they contain a validation or a checkpoint."""
+    """Steps left out because they contain a validation, a checkpoint or the writing of a profile."""
     avg_step_time_seconds: Figure = None
     """Measured time over measured steps."""
     median_step_time_seconds: Figure = None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 PICKED_AT_ONCE = 2**17  # rows; of a larger selection a column is copied only when it is used
 FEW_ROWS = 1000  # making a set of them takes less time than importing numpy.ma
-INTERRUPTIONS = ("", "validation", "checkpoint")  # other work inside a step's interval; coded by position
+INTERRUPTIONS = ("", "validation", "checkpoint", "profile")  # other work inside a step's interval; coded by position
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,8 @@ class Step:
     throttled_seconds: float | None = None
     """Seconds of one optimizer step in which the clock of a GPU was reduced (power cap, heat)."""
     interrupted_by: str = ""
-    """Other work inside the interval ("validation", "checkpoint"): such a row is measured only if all have some."""
+    """Other work inside the interval ("validation", "checkpoint", "profile" for the writing of one): such a row is
+    measured only if all have some."""
     skipped: bool = False
     """True if the optimizer skipped its update (overflow); the work was done, so the time counts."""
     run: int = 0

@@ -122,7 +122,7 @@ def performance_figures(
         ),
         "excluded_steps": _counted_steps(
             excluded,
-            "the rows after warm-up with a validation or a checkpoint inside",
+            "the rows after warm-up with other work inside (validation, checkpoint or profile)",
             f"{counted(excluded, 'step')}; interrupted: {_rows(steps, steps.column('interrupted_by') != 0)}",
         ),
         **_totals(steps),

@@ -233,7 +233,10 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
 
     @contextmanager
     def interruption(self, kind: str) -> Iterator[None]:
-        """Mark the current step as interrupted by other work ("validation", "checkpoint"): it is not measured."""
+        """Mark the current step as interrupted by other work ("validation", "checkpoint", "profile").
+
+        Such a step is not measured.
+        """
         self._interrupt(kind)
         try:
             yield

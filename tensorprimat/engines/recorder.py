@@ -42,7 +42,7 @@ class _StepEnd:
 
 @dataclass(slots=True)
 class _Interruption:
-    """A validation or a checkpoint, from its first mark to its last."""
+    """A validation, a checkpoint or the writing of a profile, from its first mark to its last."""
 
     kind: str
     start: StepMark
@@ -73,7 +73,7 @@ class Recorder:
         """Those of them after the warm-up, for the running mean on the console."""
         self._warmup_steps = max(1, warmup_steps or 0)
         self.interruption_seconds: dict[str, float] = {}
-        """Seconds spent in each kind of interruption (validation, checkpoint); set by `finish`."""
+        """Seconds spent in each kind of interruption (validation, checkpoint, profile); set by `finish`."""
         self._power_at = power_at
         self._rows = StepsBuilder()
         self._indices: list[int] = []
@@ -109,7 +109,7 @@ class Recorder:
         self._interrupted_by = ""
 
     def interruption_starts(self, kind: str) -> None:
-        """Begin a validation or a checkpoint: the step that it falls into is marked and not measured."""
+        """Begin other work (one of INTERRUPTIONS): the step that it falls into is marked and not measured."""
         self._interrupted_by = self._interrupted_by or kind
         self._interruptions.append(_Interruption(kind, self.clock.mark()))
 

@@ -50,6 +50,7 @@ def test_this_tools_recipe_in_fp8_survives_serialisation_with_the_callback(model
     from tensorprimat.core.spec import RunSpec
     from tensorprimat.engines.callback import BenchmarkCallback
     from tensorprimat.engines.nemo import recipe as nemo_recipe
+    from tensorprimat.engines.torch.profile import StepProfiler
 
     spec = RunSpec(
         model=model, preset="full", engine="nemo", steps=20, warmup_steps=5, micro_batch_size=1, global_batch_size=128,
@@ -66,7 +67,8 @@ def test_this_tools_recipe_in_fp8_survives_serialisation_with_the_callback(model
     assert recipe.trainer.strategy.tensor_model_parallel_size == 4
     assert recipe.trainer.strategy.sequence_parallel is True
     assert recipe.trainer.strategy.context_parallel_size == 1
-    assert any(callback.__fn_or_cls__ is BenchmarkCallback for callback in recipe.trainer.callbacks)
+    kinds = [callback.__fn_or_cls__ for callback in recipe.trainer.callbacks]
+    assert kinds[-2:] == [BenchmarkCallback, StepProfiler], "the profiler writes after the end of a step"
 
 
 @pytest.mark.parametrize(("precision", "scales"), [("bf16", None), ("fp8", "delayed"), ("fp16", None)])
@@ -223,10 +225,14 @@ nemo.execute(tiny.shrink(nemo_recipe.build_recipe(spec, result_file={folder!r} +
 
 
 def test_the_torch_profiler_records_steps_of_a_nemo_training(shim, tmp_path):
+    from tensorprimat.core import store
+
     shown = python(shim, "-c", PROFILED.format(folder=str(tmp_path)))
     assert shown.returncode == 0, shown.stderr[-2000:]
     assert "aten::" in (tmp_path / "profile.txt").read_text()
     assert (tmp_path / "profile.trace.json.gz").stat().st_size > 0
+    steps = store.load(tmp_path / "result.json").steps
+    assert [step.interrupted_by for step in steps] == ["", "", "", "", "profile"]
 
 
 LIVE = """

@@ -45,10 +45,9 @@ def build_recipe(spec: RunSpec, *, result_file: str | None = None, device_name: 
         recipe.model.config.recompute_granularity = "full"
         recipe.model.config.recompute_method = "uniform"
         recipe.model.config.recompute_num_layers = 1
-    if profiling.STEM in spec.options:
-        recipe.trainer.profiler = _profiler(run, spec)
     nemo_performance.apply(recipe, spec, device_name)
-    recipe.trainer.callbacks = [*recipe.trainer.callbacks, callback(run, spec, result_file, device_name)]
+    ours = callback(run, spec, result_file, device_name)
+    recipe.trainer.callbacks = [*recipe.trainer.callbacks, ours, *_profilers(run, spec)]
     return recipe
 
 
@@ -82,10 +81,13 @@ def callback(run: Any, spec: RunSpec, result_file: str | None, device_name: str 
     )
 
 
-def _profiler(run: Any, spec: RunSpec) -> Any:
+def _profilers(run: Any, spec: RunSpec) -> list[Any]:
+    """Return a profiler of the first steps after the warm-up, as a `run.Config`, if the spec requests one."""
+    if profiling.STEM not in spec.options:
+        return []
     from tensorprimat.engines.torch.profile import StepProfiler
 
-    return run.Config(StepProfiler, stem=spec.options[profiling.STEM], first_step=spec.warmup_steps)
+    return [run.Config(StepProfiler, stem=spec.options[profiling.STEM], first_step=spec.warmup_steps)]
 
 
 def _set_parallelism(recipe: Any, spec: RunSpec) -> None:

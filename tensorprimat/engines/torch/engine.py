@@ -144,7 +144,7 @@ def train(spec: RunSpec, result_file: Path) -> None:
     if spec.platform == "cpu" and spec.num_gpus > 1:  # one process keeps torch's default, or OMP_NUM_THREADS
         torch.set_num_threads(max(1, usable_cores() // spec.num_gpus))
     module = TrainingModule(spec)
-    trainer = trainer_of(spec, [callback_of(spec, module, result_file)])
+    trainer = trainer_of(spec, [callback_of(spec, module, result_file), *_profilers(spec)])
     if _is_srun_task(spec) and "TORCHELASTIC_RUN_ID" not in os.environ and trainer.world_size > 1:
         rendezvous.check_srun()
     _fit(trainer, module, spec)
@@ -181,7 +181,6 @@ def trainer_of(spec: RunSpec, callbacks: list[Any]) -> Any:
         precision=lightning_precision(spec),
         max_steps=spec.max_steps,
         callbacks=callbacks,
-        profiler=_profiler(spec),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -192,13 +191,13 @@ def trainer_of(spec: RunSpec, callbacks: list[Any]) -> Any:
     )
 
 
-def _profiler(spec: RunSpec) -> Any:
-    """Return a profiler of the first steps after the warm-up if the spec requests one, else None."""
+def _profilers(spec: RunSpec) -> list[Any]:
+    """Return a profiler of the first steps after the warm-up if the spec requests one."""
     if profiling.STEM not in spec.options:
-        return None
+        return []
     from tensorprimat.engines.torch.profile import StepProfiler
 
-    return StepProfiler(spec.options[profiling.STEM], first_step=spec.warmup_steps)
+    return [StepProfiler(spec.options[profiling.STEM], first_step=spec.warmup_steps)]
 
 
 def _prepare_process(spec: RunSpec) -> None:

@@ -1,25 +1,32 @@
 """PyTorch's profiler for a few steps of a training: it writes a Chrome trace, and a table of the time by operation.
 
-It is a Lightning profiler for the torch engine and NeMo, in both of which one training batch is one optimizer step.
+It is a Lightning callback for the torch engine and NeMo, in both of which one training batch is one optimizer step.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
+from typing import Any
 
 import torch
-from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.callbacks import Callback
 from torch.profiler import ProfilerActivity, profile
+
+from tensorprimat.engines.callback import BenchmarkCallback
+from tensorprimat.engines.failures import end_reason
 
 _STEPS = 3  # a trace of more steps is too large for the viewers, and the steps are alike
 TOP_ROWS = 25
-STEP_ACTION = "run_training_batch"  # Lightning's name for one iteration of its training loop
 
 
-class StepProfiler(Profiler):
+class StepProfiler(Callback):  # type: ignore[misc]  # Lightning is not there for the type checker
     """A profiler of _STEPS training batches from first_step on, on rank 0; it writes the profile right after them.
 
-    Its arguments are plain values, so that a NeMo recipe can be serialised with it.
+    Collecting the events and writing them takes seconds, during which the training waits. The BenchmarkCallback marks
+    the step that contains them; it has to precede this callback, so that this is the step after the profiled ones.
+    The arguments are plain values, so that a NeMo recipe can be serialised with it.
     """
 
     def __init__(self, stem: str, first_step: int) -> None:
@@ -27,26 +34,34 @@ class StepProfiler(Profiler):
 
         stem: output path without suffix. first_step: number of training batches before the profiled ones.
         """
-        super().__init__()
         self._stem, self._first = Path(stem), first_step
         self._batches = 0
         self._running: profile | None = None
 
-    def start(self, action_name: str) -> None:
-        if action_name == STEP_ACTION and self._batches == self._first and _is_first_rank():
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self._batches == self._first and trainer.is_global_zero:
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
             self._running = profile(activities=activities)
             self._running.start()
 
-    def stop(self, action_name: str) -> None:
-        if action_name == STEP_ACTION:
-            self._batches += 1
-            if self._batches >= self._first + _STEPS:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._batches += 1
+        if self._batches == self._first + _STEPS and self._running is not None:
+            with contextlib.ExitStack() as stack:
+                for callback in trainer.callbacks:
+                    if isinstance(callback, BenchmarkCallback):
+                        stack.enter_context(callback.interruption("profile"))
                 self._write()
 
-    def teardown(self, stage: str | None) -> None:
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._write()
-        super().teardown(stage)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Write the steps so far. An error is only printed, because the user needs the training's own."""
+        try:
+            self._write()
+        except (RuntimeError, OSError) as error:  # the device may be lost
+            print(f"The profile cannot be written: {end_reason(error)}", file=sys.stderr, flush=True)
 
     def _write(self) -> None:
         """Stop and write trace and table, if a profile is running."""
@@ -61,7 +76,3 @@ class StepProfiler(Profiler):
         order = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
         table = running.key_averages().table(sort_by=order, row_limit=TOP_ROWS)
         self._stem.with_name(f"{self._stem.name}.txt").write_text(table, encoding="utf-8")
-
-
-def _is_first_rank() -> bool:
-    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
