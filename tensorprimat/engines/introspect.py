@@ -177,7 +177,9 @@ def peft(module: Any) -> str:
 def _strategy_name(strategy: Any, world: int) -> str | None:
     if world == 1:
         return None
-    name = type(strategy).__name__.removesuffix("Strategy").lower()
+    names = [kind.__name__ for kind in type(strategy).__mro__]
+    named = next((name for name in names if name.endswith("Strategy")), names[0])  # a subclass may have any name
+    name = named.removesuffix("Strategy").lower()
     return {"modelparallel": "fsdp"}.get(name, name)
 
 
