@@ -23,6 +23,8 @@ class Job:
     resumed: bool = False
     banner: bool = True
     hour: int = 8
+    loss: float = 9.0
+    """Before the first step; it falls by 0.01 a step."""
     wait: float = 0.0
     """Seconds between two steps that no row counts; the dates do."""
 
@@ -77,7 +79,7 @@ def megatron(job: Job) -> list[str]:
             f" [{now:%Y-%m-%d %H:%M:%S}] iteration {number:8d}/ 5000 | consumed samples: {number * job.batch:12d} | "
             f"elapsed time per iteration (ms): {seconds * 1000:.1f} | "
             f"throughput per GPU (TFLOP/s/GPU): {job.tflops(seconds):.1f} | "
-            f"learning rate: 1.0E-04 | global batch size: {job.batch:5d} | lm loss: {9 - number / 100:.6E} | "
+            f"learning rate: 1.0E-04 | global batch size: {job.batch:5d} | lm loss: {job.loss - number / 100:.6E} | "
             "loss scale: 1.0 | grad norm: 1.0 | number of skipped iterations:   0 | number of nan iterations:   0 |"
         )
     return lines
@@ -127,7 +129,7 @@ def torchtitan(job: Job) -> list[str]:
         tps = job.batch * job.length / job.gpus / seconds
         lines.append(
             say(
-                f"step: {number:2}  loss: {9 - number / 100:.5f}  grad_norm:  1.2500  memory: 38.50GiB(48.67%)  "
+                f"step: {number:2}  loss: {job.loss - number / 100:.5f}  grad_norm:  1.2500  memory: 38.50GiB(48.67%)  "
                 f"tps: {tps:,.0f}  tflops: 400.13  mfu: 42.50%",
                 now,
             )
@@ -139,7 +141,7 @@ def nemo(job: Job) -> list[str]:
     return job.log(
         lambda number, seconds, _: (
             f"Training epoch 0, iteration {number}/999 | lr: 3e-07 | global_batch_size: {job.batch} | "
-            f"global_step: {number} | reduced_train_loss: {9 - number / 100:.4g} | "
+            f"global_step: {number} | reduced_train_loss: {job.loss - number / 100:.4g} | "
             f"train_step_timing in s: {seconds:.4g} | consumed_samples: {number * job.batch}"
         ),
         banner=[
@@ -156,7 +158,8 @@ def maxtext(job: Job) -> list[str]:
     return job.log(
         lambda number, seconds, _: (
             f"completed step: {number}, seconds: {seconds:.3f}, TFLOP/s/device: 400.0, "
-            f"Tokens/s/device: {tokens / seconds / job.gpus:.3f}, total_weights: {tokens}, loss: {9 - number / 100:.3f}"
+            f"Tokens/s/device: {tokens / seconds / job.gpus:.3f}, total_weights: {tokens}, "
+            f"loss: {job.loss - number / 100:.3f}"
         ),
         banner=[
             f"Config param per_device_batch_size: {job.batch / job.gpus}",
@@ -175,7 +178,7 @@ def litgpt(job: Job) -> list[str]:
         "Seed set to 42",
         *job.log(
             lambda number, seconds, _: (
-                f"Epoch 1 | iter {number} step {number} | loss train: {9 - number / 100:.3f}, val: n/a | "
+                f"Epoch 1 | iter {number} step {number} | loss train: {job.loss - number / 100:.3f}, val: n/a | "
                 f"iter time: {seconds * 1000:.2f} ms (step) remaining time: 0:12:01"
             ),
             banner=[
@@ -199,7 +202,7 @@ def xtuner(job: Job) -> list[str]:
         lambda number, seconds, clock: (
             f"[XTuner][RANK 0][{clock}][INFO] Epoch 1 Step {number}/100 data_time: 0.0000 lr: 6.0e-05 "
             f"time: {seconds:.4f} text_tokens: {tokens / job.gpus} reduced_consumed_tokens: {number * tokens} "
-            f"reduced_llm_loss: {9 - number / 100:.8f} grad_norm: 1.5 tgs: {tokens / job.gpus / seconds:.1f} "
+            f"reduced_llm_loss: {job.loss - number / 100:.8f} grad_norm: 1.5 tgs: {tokens / job.gpus / seconds:.1f} "
             f"est_global_batch_tokens: {tokens} "
         ),
         banner=["[FSDP Sharding]:   0%|          | 0/3 [00:00<?, ?it/s]"],
@@ -211,7 +214,7 @@ def nanochat(job: Job) -> list[str]:
     tokens = job.batch * job.length
     return job.log(
         lambda number, seconds, _: (
-            f"step {number:05d}/16704 (0.03%) | loss: {9 - number / 100:.6f} | grad norm: 0.1 | lrm: 1.00 | "
+            f"step {number:05d}/16704 (0.03%) | loss: {job.loss - number / 100:.6f} | grad norm: 0.1 | lrm: 1.00 | "
             f"dt: {seconds * 1000:.2f}ms | tok/sec: {tokens / seconds:,.0f} | "
             f"mfu: {job.tflops(seconds) / 9.89:.2f} | total time: 1.0m"
         ),
@@ -230,7 +233,7 @@ def modded_nanogpt(job: Job) -> list[str]:
     for number, seconds, _ in job.steps():
         clock += seconds * 1000
         lines.append(
-            f"step:{number}/6200 train_loss:{9 - number / 100:.4f} train_time:{clock:.0f}ms step_avg:2000.00ms"
+            f"step:{number}/6200 train_loss:{job.loss - number / 100:.4f} train_time:{clock:.0f}ms step_avg:2000.00ms"
         )
     return [*lines, "peak memory allocated: 31010 MiB reserved: 31450 MiB"]
 
@@ -251,7 +254,7 @@ def huggingface(job: Job) -> list[str]:
     for number, seconds, _ in job.steps():
         clock += seconds
         tokens += job.batch * job.length
-        row = {"loss": 9 - number / 100, "grad_norm": 0.75, "learning_rate": 2e-05, "epoch": 0.5}
+        row = {"loss": job.loss - number / 100, "grad_norm": 0.75, "learning_rate": 2e-05, "epoch": 0.5}
         row |= {"num_input_tokens_seen": tokens, "step": number, "train_runtime": f"{clock:.4f}"}
         lines.append(str(row))
     done = job.last - job.first + 1
@@ -272,7 +275,7 @@ def olmo(job: Job) -> list[str]:
     return job.log(
         lambda number, seconds, now: (
             f"{now:%Y-%m-%d %H:%M:%S}.009\tnode-3:0\tolmo.train:979\tINFO\t[step={number}/15000,epoch=0]\n"
-            f"    train/CrossEntropyLoss={9 - number / 100:.3f}\n"
+            f"    train/CrossEntropyLoss={job.loss - number / 100:.3f}\n"
             f"    throughput/total_tokens={number * job.batch * job.length:,}\n"
             f"    throughput/device/tokens_per_second={job.batch * job.length / job.gpus / seconds:,.1f}"
         ),
@@ -315,7 +318,7 @@ def lightning(job: Job) -> list[str]:
     lines, clock = ["epoch,step,train/time,train_loss"], 0.0
     for number, seconds, _ in job.steps():
         clock += seconds
-        lines.append(f"0,{number},{clock:.6f},{9 - number / 100:.4f}")
+        lines.append(f"0,{number},{clock:.6f},{job.loss - number / 100:.4f}")
     return lines
 
 

@@ -12,7 +12,7 @@ def automodel(job: Job) -> list[str]:
     tokens = job.batch * job.length
     return job.log(
         lambda number, seconds, now: (
-            f"{now:%Y-%m-%d %H:%M:%S} | INFO | root | step {number} | epoch 0 | loss {9 - number / 100:.4f} | "
+            f"{now:%Y-%m-%d %H:%M:%S} | INFO | root | step {number} | epoch 0 | loss {job.loss - number / 100:.4f} | "
             f"grad_norm 1.2 | lr 1.00e-05 | mem 40.20 GiB | tps {tokens / seconds:.2f}"
             f"({tokens / seconds / job.gpus:.2f}/gpu) | num_label_tokens {tokens}"
         ),
@@ -31,7 +31,7 @@ def nanotron(job: Job) -> list[str]:
             f"{now:%m/%d/%Y %H:%M:%S} [INFO|DP=0|PP=0|TP=0]: iteration: {number} / 500 | consumed_tokens: "
             f"{number * tokens / 1e6:.3g}M | time_per_iteration_ms: {seconds:.4g}K | tokens_per_sec: "
             f"{tokens / seconds / 1e3:.4g}K | tokens_per_sec_per_gpu: {tokens / seconds / job.gpus / 1e3:.4g}K | "
-            f"global_batch_size: {tokens / 1e3:.4g}K | lm_loss: {9 - number / 100:.3g} | lr: 0.0003 | "
+            f"global_batch_size: {tokens / 1e3:.4g}K | lm_loss: {job.loss - number / 100:.3g} | lr: 0.0003 | "
             f"model_tflops_per_gpu: {job.tflops(seconds):.4g} | grad_norm: 1.1"
         ),
         banner=[
@@ -52,7 +52,7 @@ def composer(job: Job) -> list[str]:
         lines += [
             f"[batch={number}/500]:",
             f"\t Train time/token: {number * tokens}",
-            f"\t Train loss/train/total: {9 - number / 100:.4f}",
+            f"\t Train loss/train/total: {job.loss - number / 100:.4f}",
             f"\t Train throughput/batches_per_sec: {1 / seconds:.4f}",
             f"\t Train throughput/tokens_per_sec: {tokens / seconds:.4f}",
             f"\t Train throughput/device/tokens_per_sec: {tokens / seconds / job.gpus:.4f}",
@@ -64,7 +64,7 @@ def composer(job: Job) -> list[str]:
 def torchtune(job: Job) -> list[str]:
     return job.log(
         lambda number, seconds, _: (
-            f"Step {number} | loss:{9 - number / 100:.4f} lr:2e-05 tokens_per_second_per_gpu:"
+            f"Step {number} | loss:{job.loss - number / 100:.4f} lr:2e-05 tokens_per_second_per_gpu:"
             f"{job.tokens_per_gpu * job.seconds / seconds:.4f} peak_memory_alloc:20.25 grad_norm:1.5 "
         ),
         banner=["max_steps_per_epoch: 500", "gradient_accumulation_steps: 1"],
@@ -75,7 +75,7 @@ def verl(job: Job) -> list[str]:
     tokens = job.batch * job.length
     return job.log(
         lambda number, seconds, _: (
-            f"(TaskRunner pid=71) step:{number} - actor/pg_loss:{9 - number / 100:.3f} - perf/time_per_step:"
+            f"(TaskRunner pid=71) step:{number} - actor/pg_loss:{job.loss - number / 100:.3f} - perf/time_per_step:"
             f"{seconds:.4f} - perf/total_num_tokens:{tokens} - perf/throughput:{tokens / seconds / job.gpus:.4f}"
         )
     )
@@ -86,7 +86,7 @@ def nemo_rl(job: Job) -> list[str]:
     return job.log(
         lambda number, seconds, _: (
             f"========== Step {number}/500 ==========\n"
-            f"  • Loss: {9 - number / 100:.4f}\n"
+            f"  • Loss: {job.loss - number / 100:.4f}\n"
             f"  • Total step time: {seconds:.3f}s\n"
             f"    - E2E (Tokens/sec/gpu): {tokens / seconds / job.gpus:.2f}\n"
             f"    - E2E (Tokens/sec): {tokens / seconds:.2f}"
@@ -96,7 +96,9 @@ def nemo_rl(job: Job) -> list[str]:
 
 def metrics_table(job: Job) -> list[str]:
     return job.log(
-        lambda number, seconds, _: f"{number},{number * job.batch * job.length},{seconds:.5f},{9 - number / 100:.4f}",
+        lambda number, seconds, _: (
+            f"{number},{number * job.batch * job.length},{seconds:.5f},{job.loss - number / 100:.4f}"
+        ),
         banner=["step,total_tokens,step_time,train/loss"],
     )
 
@@ -108,7 +110,7 @@ def metrics_rows(job: Job) -> list[str]:
             {
                 "_step": number,
                 "_timestamp": now.timestamp(),
-                "train/loss": 9 - number / 100,
+                "train/loss": job.loss - number / 100,
                 "tokens_per_sec": round(tokens / seconds, 2),
                 "num_tokens_per_step": tokens,
             }
@@ -119,7 +121,8 @@ def metrics_rows(job: Job) -> list[str]:
 
 def timestamps(job: Job) -> list[str]:
     return [
-        f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d} INFO step {n}/999 loss {9 - n / 100:.4f} lr 1e-05"
+        f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d} INFO step {n}/999 "
+        f"loss {job.loss - n / 100:.4f} lr 1e-05"
         for n, _, now in job.steps()
     ]
 
@@ -127,8 +130,8 @@ def timestamps(job: Job) -> list[str]:
 def loop(job: Job) -> list[str]:
     return job.log(
         lambda number, seconds, _: (
-            f"step {number:5d}/500 | loss {9 - number / 100:.4f} | lr 1.00e-04 | step time {seconds * 1000:.1f} ms | "
-            f"tok/s {job.batch * job.length / seconds:,.0f}"
+            f"step {number:5d}/500 | loss {job.loss - number / 100:.4f} | lr 1.00e-04 | "
+            f"step time {seconds * 1000:.1f} ms | tok/s {job.batch * job.length / seconds:,.0f}"
         )
     )
 

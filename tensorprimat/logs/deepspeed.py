@@ -141,7 +141,8 @@ def read(log: Log) -> Reading:
     parts = [config.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps", "num_gpus")]
     if "global_batch_size" not in config and all(parts):
         config["global_batch_size"] = parts[0] * parts[1] * parts[2]  # type: ignore[operator]  # DeepSpeed's definition
-    reading.steps = merged((None, step) for step in _steps(content, config.get("global_batch_size")))
+    found = ((None, step) for step in _steps(content, config.get("global_batch_size")))
+    reading.steps = merged(found, reading.warnings)
     if content.timer and not content.chat and not content.pipeline and config.get("global_batch_size"):
         reading.timer = "reported_samples_per_second"
     if (batch := config.get("global_batch_size")) and (clock := _clock(content, batch)):

@@ -14,6 +14,7 @@ import numpy as np
 
 from tensorprimat.core.steps import FLOAT_COLUMNS, LONGEST_STEP_SECONDS, Step, Steps, StepsBuilder
 from tensorprimat.core.terms import RATES
+from tensorprimat.logs.repeats import Repeats
 
 NUMBER = (
     r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d{1,3})?(?![.,]?\d)(?![eE][-+]?\d)|nan\b|NaN\b|inf\b)"
@@ -146,7 +147,7 @@ def iso(stamp: float | None) -> str | None:
     return moment.replace(tzinfo=None).isoformat(timespec="seconds")
 
 
-def merged(rows: Iterable[tuple[int | None, Step]]) -> Steps:
+def merged(rows: Iterable[tuple[int | None, Step]], warnings: list[str] | None = None) -> Steps:
     """Return each optimizer step once, with the number of its stretch between restarts, in the order of first
     appearance.
 
@@ -154,19 +155,21 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> Steps:
     printed counts, memory peaks are the largest over ranks, and values that the first row lacks (the loss, on all but
     the last pipeline stage) come from the rank that has them. A rank whose step number goes back has restarted, unless
     it repeats earlier lines word for word (Ray, tee); so has a rank that repeats a number with a very different time.
+    warnings: a list that takes a warning about rows which may be those of two jobs (`repeats`).
 
     >>> row = lambda index, seconds=1.0, loss=None: Step(index=index, seconds=seconds, loss=loss)
     >>> rows = [(0, row(1)), (3, row(1, loss=9.5)), (0, row(2)), (0, row(1)), (0, row(1, 1.25))]
     >>> [(step.index, step.seconds, step.loss, step.segment) for step in merged(rows)]
     [(1, 1.0, 9.5, 0), (2, 1.0, None, 0), (1, 1.25, None, 1)]
     """
-    kept, stretches, again = StepsBuilder(), [_Printed()], dict[int, int]()
+    kept, stretches, again, repeats = StepsBuilder(), [_Printed()], dict[int, int](), Repeats()
     rows = iter(rows)
     first_rank: int | None = -1
     for rank, step in rows:  # most logs are the rows of one process; only another one needs hashes
         if rank != first_rank:
             if len(kept):
-                return _merged_ranks(chain([(rank, step)], rows), kept, stretches, {first_rank: again})
+                _merge_ranks(chain([(rank, step)], rows), kept, stretches, {first_rank: again}, repeats)
+                break
             first_rank = rank
         index, step_number = step.index, stretches[-1]
         if step_number.numbers and index <= step_number.numbers[-1]:
@@ -176,21 +179,25 @@ def merged(rows: Iterable[tuple[int | None, Step]]) -> Steps:
             if index < step_number.numbers[-1] or (place is not None and _has_other_time(kept[place], step)):
                 stretches.append(step_number := _Printed(step_number.segment + 1))
             elif place is not None:
+                repeats.add(kept[place], step)
                 kept.change(place, **_new_of(kept[place], step))
                 again[place] = content
                 continue
         step_number.numbers.append(index)
         step_number.values.append(len(kept))
         kept.append(step.changed(segment=step.segment + step_number.segment) if step_number.segment else step)
+    if warnings is not None:
+        warnings.extend(repeats.warnings())
     return kept.build()
 
 
-def _merged_ranks(
+def _merge_ranks(
     rows: Iterable[tuple[int | None, Step]],
     kept: StepsBuilder,
     places: list[_Printed],
     again: Mapping[int | None, Mapping[int, int]],
-) -> Steps:
+    repeats: Repeats,
+) -> None:
     """Continue `merged` with rows of several ranks. places: position of each step in `kept`, by stretch.
 
     again: rank that printed all rows so far → position in `kept` → hash of the row that it printed there last.
@@ -209,6 +216,8 @@ def _merged_ranks(
             before = places[printed.segment].value(index)
             if index < printed.numbers[-1] or (before is not None and _has_other_time(kept[before], step)):
                 printed = ranks[rank] = _Printed(printed.segment + 1)
+            elif before is not None:
+                repeats.add(kept[before], step)
         printed.add(index, content)
         if printed.segment == len(places):
             places.append(_Printed(printed.segment))
@@ -218,15 +227,14 @@ def _merged_ranks(
             continue
         places[printed.segment].add(index, len(kept))
         kept.append(step.changed(segment=step.segment + printed.segment) if printed.segment else step)
-    return kept.build()
 
 
-def merged_columns(steps: Steps) -> Steps:
+def merged_columns(steps: Steps, warnings: list[str] | None = None) -> Steps:
     """Return rows of one process as `merged` does."""
     index = steps.column("index")
     if (np.diff(index) > 0).all():
         return steps
-    return merged((None, row) for row in steps)
+    return merged(((None, row) for row in steps), warnings)
 
 
 def growth_of(total: np.ndarray, steps: Steps) -> np.ndarray:

@@ -110,7 +110,8 @@ def read(log: Log, dialect: Dialect) -> Reading:
     found = list(_rows(log, dialect, seen))
     if not found and seen.drawings:
         return _of_bar(dialect, seen)
-    steps = fields.merged((None, _step(row)) for row in found)
+    repeated: list[str] = []
+    steps = fields.merged(((None, _step(row)) for row in found), repeated)
     steps = fields.with_intervals(steps) if dialect.averaged else steps
     steps, rounded = _fine_enough(steps, dialect)
     totals, samples, done = ({row.line: row.values.get(name) for row in found} for name in _TOTALS)
@@ -146,7 +147,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
         seen.facts["label_tokens_per_step"] = int(labelled)
     if divisor is not None:
         seen.facts["gpus_that_rates_imply"] = divisor
-    seen.warnings = [*dialect.notes, *rounded, *divided, *overlapping, *seen.notes, *uneven]
+    seen.warnings = [*dialect.notes, *rounded, *divided, *overlapping, *seen.notes, *uneven, *repeated]
     return seen
 
 

@@ -104,7 +104,8 @@ def read(log: Log) -> Reading:
             settings["padded"] = "yes"
         if text.startswith(RESUMES):
             settings["resumed"] = "yes"
-    reading = Reading(steps=merged((None, step) for step in _steps(rows)), source="LitGPT log")
+    reading = Reading(source="LitGPT log")
+    reading.steps = merged(((None, step) for step in _steps(rows)), reading.warnings)
     _configure(reading, settings)
     reading.model |= trained.counted_model(counts)
     reading.training_config |= trained.config_of(counts)

@@ -131,7 +131,7 @@ def read(log: Log) -> Reading:
     if not all(row.of_all for row in rows):
         of_samples = all(row.step.reported_tokens_per_second is None for row in rows)
         reading.warnings.append(work.OF_ALL.replace("tokens", "samples") if of_samples else work.OF_ALL)
-    steps = fields.merged((None, row.step) for row in rows)
+    steps = fields.merged(((None, row.step) for row in rows), reading.warnings)
     reading.steps, warned = _times_of_one_step(steps, is_named=all(row.is_of_step for row in rows))
     reading.warnings += warned
     reading.steps, uneven = work.weighted(reading.steps, None, None, None, varies=False)

@@ -103,8 +103,9 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     seen = _Seen()
-    printed = fields.merged(_rows(log, seen))
-    seen.steps, seen.warnings = steps, _ = without_waits(printed, seen.drained)
+    steps = fields.merged(_rows(log, seen), seen.warnings)
+    seen.steps, left_out = steps, _ = without_waits(steps, seen.drained)
+    seen.warnings += left_out
     seen.training_config = _configuration(seen)
     if name := seen.settings.get("model_name"):
         seen.model["name"] = name

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray
+from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray, Step
 from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import Moment, moment_in
@@ -26,12 +26,15 @@ from tensorprimat.logs.metric_names import (
     is_known,
 )
 from tensorprimat.logs.metric_steps import SO_FAR, Merged, RowClock
+from tensorprimat.logs.repeats import Repeats
 
 EXACT_CLOCK = 1e-3  # seconds; W&B's clocks have microseconds, but a call takes a millisecond
 _UNITS_SINCE_1970 = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """Least number of a moment → its unit: as seconds, such a number would be a year beyond 5000."""
 EMPTY = frozenset(("", "NaN", "None"))
 """Cells of a CSV that contain nothing."""
+_COMPARED = ("loss", SO_FAR, *fields.MEASURES)
+"""Fields whose values two rows about one step share, if they are of one job."""
 MAY_BE_NAN = ("loss", "gradient_norm", "learning_rate")
 
 MetricRow = Mapping[str, Any]
@@ -148,16 +151,20 @@ class MetricColumns:
                 kept.values.frombytes(values.tobytes())
         return True
 
-    def merged(self) -> Merged:
-        """Return the training steps; rows that follow each other with one number (calls of a logger) are one
-        step with the first value of each metric.
-        """
-        length = len(self.lines)
-        index = np.full(length, -1, np.int64)
+    def _index(self) -> np.ndarray:
+        """Return the number of the step of every row, -1 where it has none; (rows,)."""
+        index = np.full(len(self.lines), -1, np.int64)
         for name in reversed([name for name in STEPS if name in self._numbers]):
             rows, values = self._of(name)
             whole = (values >= 0) & (values < fields.LARGEST_STEP) & (values == np.floor(values))
             index[rows[whole]] = values[whole].astype(np.int64)
+        return index
+
+    def merged(self) -> Merged:
+        """Return the training steps; rows that follow each other with one number (calls of a logger) are one
+        step with the first value of each metric.
+        """
+        length, index = len(self.lines), self._index()
         kinds = dict.fromkeys(field[0] for name in self._numbers if (field := self._field_of(name)))
         found = {kind: self._values(kind) for kind in kinds}
         has_any = np.zeros(length, np.bool_)
@@ -186,6 +193,25 @@ class MetricColumns:
             clock=self._clock(opening),
             is_dated=self.is_dated,
         )
+
+    def repeats(self) -> list[str]:
+        """Return a warning if rows that follow each other with one number contradict each other in a metric."""
+        index, found = self._index(), Repeats()
+        for name in self._numbers:
+            field = self._field_of(name)
+            if field is None or field[0] not in _COMPARED:
+                continue
+            kind = "seconds" if field[0] == SO_FAR else field[0]
+            rows, values = self._of(name)
+            again = np.flatnonzero((np.diff(index[rows]) == 0) & (index[rows[1:]] >= 0))
+            for place in again[values[again] != values[again + 1]].tolist():
+                one, other = (self._step_of(kind, int(rows[n]), index, float(values[n])) for n in (place, place + 1))
+                found.add(one, other)
+        return list(found.warnings())
+
+    def _step_of(self, kind: str, row: int, index: np.ndarray, value: float) -> Step:
+        line = self.lines[row] if self.lines[row] >= 0 else None
+        return Step(index=int(index[row]), seconds=None, line=line).changed(**{kind: value})
 
     def last(self, kind: str) -> float | None:
         """Return the last value of a kind."""

@@ -138,6 +138,7 @@ def read_columns(
     """Fill a reading with the steps of a table. clock: the clock that times them if no column does."""
     _refuse_several(log, columns.runs)
     reading.reported.update(columns.totals)
+    reading.warnings += columns.repeats()
     found = columns.merged()
     steps = found.rows()
     unitless = any(name.rpartition("/")[2] in UNITLESS_TIMES for name in columns.names)

@@ -117,7 +117,9 @@ def read(log: Log) -> Reading:
             else _step_of(line, text, consumed, batches)
         )
     )
-    steps = fields.with_intervals(fields.merged(printed))
+    repeated: list[str] = []
+    steps = fields.with_intervals(fields.merged(printed, repeated))
+    reading.warnings += repeated if not drawn else ()  # a bar is drawn again with other values
     if accumulated := batches.accumulated():
         reading.warnings.append(accumulated)
         reading.steps = Steps.of([Step(index=row.index, seconds=None, loss=row.loss, line=row.line) for row in steps])

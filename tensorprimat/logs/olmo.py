@@ -109,7 +109,7 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     reading = Reading(training_config={"framework": "olmo"}, source="OLMo")
     totals: dict[int, float] = {}
-    steps = fields.merged((None, step) for step in _rows(log, reading, totals))
+    steps = fields.merged(((None, step) for step in _rows(log, reading, totals)), reading.warnings)
     single = reading.training_config.pop("single", None)  # OLMo-core times one step, however seldom it prints one
     steps = work.with_tokens(steps if single else fields.with_intervals(steps), totals)
     tokens = steps.column("tokens")[np.isfinite(steps.column("tokens"))]

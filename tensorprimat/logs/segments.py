@@ -8,6 +8,7 @@ before the rows of that one, unless its own statements or its speed contradict t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +34,8 @@ MOST_SEGMENTS = 5_000  # each is read separately; no job restarts so often
 FEWEST_MIXED = 50  # beginnings of trainings, of which none has more than MOST_MIXED_ROWS rows
 MOST_MIXED_ROWS = 3
 _MIXED = "rows of several jobs or ranks may be mixed in it; give a file with the lines of one of them"
+FEWEST_TURNS = 4  # stretches of rows that continue earlier ones
+MOST_LOST = 2  # rows between a stretch and the one that continues it
 HEADER_BYTES = 64 * 2**20  # settings precede the first row, within this much text if at all
 
 
@@ -88,6 +91,7 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
         whole.warnings.append(replays.replay_note(again))
         cuts = _cuts_after_replays(again, _cuts(log, format, whole), whole)
     _refuse_mixed(log, cuts, whole.steps)
+    _refuse_alternating(log, whole.steps)
     found = list(_read_each(log, format, cuts)) if cuts else []
     if cuts and cuts[-1].reason == OTHER_RANK and (not found or found[-1].began_by != OTHER_RANK):
         found = list(_read_each(log, format, cuts[:-1])) if cuts[1:] else []
@@ -150,6 +154,45 @@ def _refuse_mixed(log: Log, cuts: Sequence[Cut], steps: Steps) -> None:
             "to measure one",
             path=log.name,
             remedy=_MIXED,
+        )
+
+
+def _refuse_alternating(log: Log, steps: Steps) -> None:
+    """Raise InputError where several trainings continue in turn, as where two jobs write rows into one log.
+
+    Each time the number of the step goes back, it goes on from the end of an earlier stretch of rows. Restarts do not
+    look so: they repeat the steps since a checkpoint, and leave nothing to continue.
+    """
+    if (steps.column("run") != 0).any():
+        return
+    repeats_others = (steps.column("covers") == 0) & np.isfinite(steps.column("seconds"))
+    line, index = (steps.column(name)[~repeats_others] for name in ("line", "index"))
+    order = np.argsort(line, kind="stable") if (line > 0).all() else np.arange(len(line))
+    line, distance = line[order], np.diff(index[order])
+    if np.count_nonzero(distance <= 0) < FEWEST_TURNS:
+        return
+    sizes, counts = np.unique(distance[distance > 0], return_counts=True)
+    interval = int(sizes[counts.argmax()]) if len(sizes) else 1
+    begins = np.concatenate([[0], np.flatnonzero(distance != interval) + 1])
+    firsts, lasts = index[order][begins], index[order][np.append(begins[1:] - 1, len(order) - 1)]
+    going_on, found, lines = Counter[int](), 0, list[int]()
+    for first, last, place in zip(firsts.tolist(), lasts.tolist(), begins.tolist(), strict=True):
+        ended = next(
+            (end for end in range(first, first - (MOST_LOST + 1) * interval, -interval) if going_on[end]), None
+        )
+        if ended is not None:
+            going_on[ended] -= 1
+            lines.append(int(line[place]))
+        else:
+            found += 1
+        going_on[last + interval] += 1
+    if len(lines) >= FEWEST_TURNS and len(lines) >= 2 * found:
+        place = f" (first in line {lines[0]})" if lines[0] > 0 else ""
+        raise InputError(
+            f"holds rows of {found} trainings in turn: {count(len(lines))} times the steps go on from where an earlier "
+            f"stretch of rows ended{place}, as where jobs write into one log",
+            path=log.name,
+            remedy="give a file with the lines of one of them",
         )
 
 

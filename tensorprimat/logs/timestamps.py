@@ -7,8 +7,8 @@ all work between two rows; rows between which a validation or a checkpoint was a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from tensorprimat.core.clocks import resolution_of
 from tensorprimat.core.quantities import count, stated_seconds
 from tensorprimat.core.steady import median
+from tensorprimat.core.steps import Step
 from tensorprimat.logs import fields, prefixes
 from tensorprimat.logs.clocks import (
     CLOCK_SHARE,
@@ -29,6 +30,7 @@ from tensorprimat.logs.clocks import (
     written_at,
 )
 from tensorprimat.logs.format import Reading
+from tensorprimat.logs.repeats import Repeats
 from tensorprimat.logs.text import Log
 
 _LONGEST_ROW = 2**12
@@ -209,12 +211,27 @@ def read(log: Log) -> Reading:
         return reading
     reading.steps = fields.merged_columns(steps)
     reading.begins = pauses(reading.steps)
+    reading.warnings += _repeats(marks)
     reading.timestamp = fields.iso(marks[0].moment.seconds) if marks[0].moment.has_year else None
     reading.warnings.append(
         f"steps: timed from timestamps (known to {stated_seconds(resolution)}): {len(marks)} rows are merged into "
         f"{len(steps)}; each time includes everything the loop did between rows"
     )
     return reading
+
+
+def _repeats(marks: Sequence[TimeMark]) -> Iterator[str]:
+    """Yield a warning if rows that repeat the number of a step contradict each other; two jobs drift apart."""
+    pairs = [pair for pair in pairwise(marks) if pair[0].step == pair[1].step]
+    found = Repeats()
+    for pair in pairs:
+        since = (one.moment.seconds - begin.moment.seconds for one, begin in zip(pair, pairs[0], strict=True))
+        rows = (
+            Step(index=one.step, seconds=seconds, loss=one.loss, line=one.line)
+            for one, seconds in zip(pair, since, strict=True)
+        )
+        found.add(*rows)
+    return found.warnings()
 
 
 def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:

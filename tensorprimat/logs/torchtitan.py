@@ -148,7 +148,7 @@ def _may_be_row(text: str) -> bool:
 
 def read(log: Log) -> Reading:
     seen = _Seen()
-    steps = fields.merged(_rows(log, seen))
+    steps = fields.merged(_rows(log, seen), seen.warnings)
     seen.training_config = config = {**seen.arguments, **seen.training_config}
     if (tokens := seen.tokens_per_step) and (length := config.get("sequence_length")) and tokens % length == 0:
         config.setdefault("global_batch_size", tokens // length)

@@ -83,7 +83,9 @@ def read(log: Log) -> Reading:
     elif len(ranks) > 1:
         groups = [rows[:1] for rows in groups]
     reading.training_config["max_steps"] = int(groups[0][0].match["last"])
-    reading.steps = _with_tokens(fields.merged((None, _step(rows)) for rows in groups), groups, reading)
+    reading.steps = _with_tokens(
+        fields.merged(((None, _step(rows)) for rows in groups), reading.warnings), groups, reading
+    )
     return reading
 
 

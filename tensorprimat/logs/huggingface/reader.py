@@ -63,7 +63,8 @@ def read(log: Log) -> Reading:
     reported, total = run.reported_by(content, span), run.trained_steps(content, span)
     evidence = run.trainer_evidence(content, span, total)
     stamped = not reported and _with_stamps(log, content.rows, content.logging_steps)
-    steps = steps_of_rows(content.rows, total, run.final_epoch(content), content.logging_steps if stamped else None)
+    every = content.logging_steps if stamped else None
+    steps = steps_of_rows(content.rows, total, run.final_epoch(content), every, reading.warnings)
     if not steps.has("relative_work") and steps.has("seconds"):
         steps, _ = work.weighted(steps, None, None, reading.training_config.get("num_gpus"), varies=True)
     reading.steps, reading.reported, reading.evidence = steps, reported, evidence

@@ -30,13 +30,17 @@ class _Interval:
 
 
 def steps_of_rows(
-    found: list[Row], total: float | None, final_epoch: float | None, logging_steps: int | None = None
+    found: list[Row],
+    total: float | None,
+    final_epoch: float | None,
+    logging_steps: int | None = None,
+    warnings: list[str] | None = None,
 ) -> Steps:
     """Return the rows as steps. Rows without numbers share the steps of the run equally; where a number goes back, the
     training restarted.
 
     total: optimizer steps of the whole run, final_epoch: its epochs, where the log states them; logging_steps: steps of
-    each row without a number, if known: then nothing is divided.
+    each row without a number, if known: then nothing is divided; warnings: see `fields.merged`.
     """
     if not found:
         return Steps({})
@@ -48,7 +52,7 @@ def steps_of_rows(
     if not numbered:
         intervals[0].steps = index[0]
     steps = map(step_of, found, index, intervals, processes)
-    return fields.merged((None, step) for step in steps)
+    return fields.merged(((None, step) for step in steps), warnings)
 
 
 def _processes(found: list[Row], index: list[int]) -> list[int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorprimat.core.clocks import FINEST
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray
+from tensorprimat.logs.repeats import Repeats
 
 SAME_CLOCK = 0.01  # two ranks time one iteration to within a per cent; a restarted iteration is slower by far
 TIMER_STOOD = 1.5  # seconds by which two dates must exceed the timed interval if the timer stopped; rounding gives 1
@@ -59,6 +61,26 @@ def segments_of(
             last = position
         position += 1
     return kept, segment
+
+
+def repeated_lines(fields: Mapping[str, FloatArray], kept: Mask) -> list[str]:
+    """Return a warning if lines that are not kept contradict the line of their iteration right before them.
+
+    fields: of all lines. Lines of two known ranks are not compared: on all but one, the loss may be that of a part.
+    """
+    index, rank, loss = (fields.get(name) for name in ("index", "rank", "loss"))
+    if index is None or loss is None:
+        return []
+    first = np.maximum.accumulate(np.where(kept, np.arange(len(kept)), 0))
+    others = ~kept & (index == index[first]) & (loss != loss[first])
+    if rank is not None:
+        others &= ~(np.isfinite(rank) & np.isfinite(rank[first]) & (rank != rank[first]))
+    found = Repeats()
+    for place in np.flatnonzero(others).tolist():
+        before = int(first[place])
+        lines = int(fields["line"][before]), int(fields["line"][place])
+        found.add_losses(float(loss[before]), float(loss[place]), step=int(index[place]), lines=lines)
+    return list(found.warnings())
 
 
 def _repeats_the_last(index: FloatArray, content: list[FloatArray]) -> Mask:

@@ -27,7 +27,13 @@ from tensorprimat.logs.megatron import bridge as megatron_bridge
 from tensorprimat.logs.megatron import keyed
 from tensorprimat.logs.megatron.config import Facts
 from tensorprimat.logs.megatron.layout import NEEDLE
-from tensorprimat.logs.megatron.order import covers_of, interrupted_rows, segments_of, with_first_iteration
+from tensorprimat.logs.megatron.order import (
+    covers_of,
+    interrupted_rows,
+    repeated_lines,
+    segments_of,
+    with_first_iteration,
+)
 from tensorprimat.logs.megatron.rows import Excerpt, RowTable
 from tensorprimat.logs.text import Log, without_controls
 
@@ -182,6 +188,7 @@ def _reading(
     content = [fields[name] for name in _CONTENT if name in fields]
     kept, segment = segments_of(fields["index"], content, fields.get("rank"), fields["seconds"])
     if not kept.all():
+        warnings += repeated_lines(fields, kept)
         fields = {name: values[kept] for name, values in fields.items()}
         segment = segment[kept]
     config, model = facts.training_config(), facts.model()

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -39,6 +40,7 @@ from tensorprimat.logs.text import Log
 
 TIMED = frozenset(("run_start", "block_start", "tracked_stats", *COUNTING))
 """Events that only one rank writes, in the order of their times."""
+FEWEST_STANDING = 3  # rows without progress: one or two may be logged twice
 SAME_RATE = 3.0  # largest ratio of two rates of one unit (evaluation, stalls); between units it is a sequence's length
 
 
@@ -87,12 +89,27 @@ def read(log: Log) -> Reading:
             "evaluation: eval_accuracy without eval_start and eval_stop; the seconds of evaluation count as training, "
             "so the rate is too low"
         )
+    if standing := _without_progress(content.runs):
+        reading.warnings.append(
+            f"steps: {counted(standing, 'row')} with step times state no more progress than the row before, as where "
+            "two jobs write into one log; all rows count, so the figures may mix both; give a file with the lines of one"
+        )
     if torn:
         reading.warnings.append(
             f"events: {counted(len(torn), 'event')} cut off and left out, the first on line {torn[0]}, so "
             "times and counts may be wrong; read the original log"
         )
     return reading
+
+
+def _without_progress(runs: Sequence[MlperfEvents]) -> int:
+    """Return the number of rows of steps whose position is not beyond that of the row before; 0 for a few of them."""
+    found = 0
+    for run in runs:
+        rows = (row for row in run.rows if not row.of_block and row.step_seconds is not None)
+        positions = [row.position for row in rows if row.position is not None]
+        found += sum(after <= before for before, after in pairwise(positions))
+    return found if found >= FEWEST_STANDING else 0
 
 
 def _events(log: Log, torn: list[int], launched: mlperf_system.LaunchLines, times: list[float]) -> Iterator[Event]:

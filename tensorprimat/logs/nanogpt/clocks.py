@@ -16,6 +16,7 @@ from tensorprimat.core.steps import LONGEST_STEP_SECONDS, Step
 from tensorprimat.logs import fields
 from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.nanogpt.rows import MILLISECOND
+from tensorprimat.logs.repeats import Repeats
 
 _UNTIMED = 10  # nanochat's total time begins after this step
 _OTHERS = rf"(?P<others>(?:[A-Za-z]\w{{0,30}}: ?{NUMBER} ){{0,9}})"
@@ -88,6 +89,8 @@ class TrainTime:
     def __init__(self) -> None:
         self._lines, self._steps, self._clocks = array("q"), array("q"), array("d")
         self._losses, self._flags = array("d"), array("b")
+        self.repeats = Repeats()
+        """Rows that `steps` found to repeat the number of a step."""
         self._counts_seconds = True
         """False if the clock counts seconds per token of a step, because the tokens of a step are unknown."""
 
@@ -140,6 +143,10 @@ class TrainTime:
         trains = any(not flags & _IS_VALIDATION for flags in self._flags)
         before: _Reading | None = None
         for mark in self._readings():
+            if before is not None and mark.step == before.step and not (mark.validation or before.validation):
+                self.repeats.add(
+                    *(Step(index=m.step, seconds=m.clock, loss=m.loss, line=m.line) for m in (before, mark))
+                )
             if before is not None and mark.step < before.step:
                 before = None  # a restart
             if mark.validation and trains:

@@ -69,7 +69,7 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     seen = LineFacts()
     projects = _Projects()
-    steps = fields.merged((None, step) for step in projects.noted(_rows(log, seen)))
+    steps = fields.merged(((None, step) for step in projects.noted(_rows(log, seen))), seen.warnings)
     for name, peak in seen.peaks.items() if len(steps) else ():  # printed once, at the end, for the whole run
         column = np.full(len(steps), np.nan)
         column[-1] = peak
@@ -162,6 +162,7 @@ def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
         if seen.warmed_up:
             seen.training_config["warmup_steps"] = 0
     yield from (("modded-nanogpt", step) for step in clock.steps())
+    seen.warnings += clock.repeats.warnings()
 
 
 class _Projects:
