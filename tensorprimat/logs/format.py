@@ -59,6 +59,8 @@ class Reading:
     assumed: dict[str, str] = field(default_factory=dict)
     """Facts that the log does not state itself, with their origin, as in core.provenance.Provenance.assumed."""
     warnings: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    """Warnings about text that was not read, which may belong to a training of which no row was read."""
     timer: str | None = None
     """Column of a printed rate from which the reader computed the times of rows, where no line prints a time."""
     begins: list[tuple[int, str]] = field(default_factory=list)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
+from tensorprimat.logs.metric_columns import UnreadText
 from tensorprimat.logs.metric_names import MADENGINE
 from tensorprimat.logs.metrics import csv_cells
 from tensorprimat.logs.model_names import model_name
@@ -45,12 +46,14 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     reading = Reading(source="madengine")
     count, row, models = 0, None, set[str]()
-    for run in _rows(log):
+    torn = UnreadText()
+    for run in _rows(log, torn):
         count += 1
         if len(models) <= _MOST_NAMED + 1:  # those to name, the one that is read, and one to show that there are more
             models.add(run["model"])
         if run["performance"] and run.get("status", "") != FAILED:
             row = run
+    reading.unread += torn.warnings()
     if row is None:
         reading.warnings.append("steps: no run in the table has a figure")
         return reading
@@ -71,13 +74,16 @@ def _cells(text: str) -> list[str]:
     return [cell.strip() for cell in csv_cells(text)]
 
 
-def _rows(log: Log) -> Iterator[dict[str, str]]:
-    lines = (cells for _, text in log.lines() if (cells := _cells(text)))
-    header = next(lines, [])
+def _rows(log: Log, torn: UnreadText) -> Iterator[dict[str, str]]:
+    """Yield the runs by the names of the columns. torn: receives lines of another width."""
+    lines = ((line, text, cells) for line, text in log.lines() if (cells := _cells(text)))
+    _, _, header = next(lines, (0, "", []))
     if set(MADENGINE) <= set(header):
-        yield from (
-            dict(zip(header, cells, strict=True)) for cells in lines if len(cells) == len(header) and cells != header
-        )
+        for line, text, cells in lines:
+            if len(cells) != len(header):
+                torn.add(line, text)
+            elif cells != header:
+                yield dict(zip(header, cells, strict=True))
 
 
 def _figure(row: dict[str, str], reading: Reading) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import compress
 from typing import Any
 
 import numpy as np
 
+from tensorprimat.core.quantities import counted
+from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray, Step
 from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields
@@ -27,12 +29,16 @@ from tensorprimat.logs.metric_names import (
 )
 from tensorprimat.logs.metric_steps import SO_FAR, Merged, RowClock
 from tensorprimat.logs.repeats import Repeats
+from tensorprimat.logs.text import Log
 
 EXACT_CLOCK = 1e-3  # seconds; W&B's clocks have microseconds, but a call takes a millisecond
 _UNITS_SINCE_1970 = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """Least number of a moment → its unit: as seconds, such a number would be a year beyond 5000."""
 EMPTY = frozenset(("", "NaN", "None"))
 """Cells of a CSV that contain nothing."""
+_NOTHING = frozenset(("", "nan", "none", "null", "n/a", "na", "-", "--"))
+"""Other spellings of nothing, in small letters."""
+_SHOWN_CHARACTERS = 40
 _COMPARED = ("loss", SO_FAR, *fields.MEASURES)
 """Fields whose values two rows about one step share, if they are of one job."""
 MAY_BE_NAN = ("loss", "gradient_norm", "learning_rate")
@@ -78,6 +84,41 @@ class _Clock(_Numbers):
         self.years.append(moment.has_year)
 
 
+class UnreadText:
+    """Lines or cells of a table that cannot be read, counted."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self.count, self.first, self.last, self.shown = 0, 0, 0, ""
+
+    def add(self, line: int | None, text: str) -> None:
+        """Count one. text: shown if it is the first."""
+        if not self.count:
+            self.first, self.shown = line or 0, one_line(text[:_SHOWN_CHARACTERS])
+        self.last = line or 0
+        self.count += 1
+
+    def spare(self, line: int, log: Log) -> None:
+        """Leave the last line of the log out of the count if it has no line end: its writer may not be done with it."""
+        if self.count and self.last == line and log.tail(1)[-1]:
+            self.count -= 1
+
+    def warnings(self) -> list[str]:
+        """Return a warning about lines, if there are any."""
+        if not self.count:
+            return []
+        are, they_do = ("are", "they do") if self.count > 1 else ("is", "it does")
+        return [
+            f"steps: {counted(self.count, 'line')} of the table {are} left out, because {they_do} not have the cells "
+            f"of the header or {are} torn; {self.place}"
+        ]
+
+    @property
+    def place(self) -> str:
+        """Return where the first is, with its text."""
+        return f"the first is {self.shown!r}" + (f" in line {self.first}" if self.first else "")
+
+
 class MetricColumns:
     """The rows of a table, in the order in which they were added."""
 
@@ -92,6 +133,9 @@ class MetricColumns:
         """True if the clock is the training's own, not that of calls of a logger."""
         self.runs = set[str]()
         """Names of runs, where a column contains them."""
+        self.torn = UnreadText()
+        """Lines that are no row: of other cells than the header, or of JSON that ends too early."""
+        self._no_numbers = dict[str, UnreadText]()
         self._numbers = {name: _Numbers() for name in names if is_known(name) and name not in CLOCKS}
         self._clocks = dict[str, _Clock]()
         self._evaluated = array("q")
@@ -113,10 +157,14 @@ class MetricColumns:
                 continue
             if name in CLOCKS and (moment := _moment(name, printed)):
                 self._clocks.setdefault(name, _Clock()).add(place, moment)
-            if name not in CLOCKS and (value := _number(printed)) is not None:
+            if name in CLOCKS:
+                continue
+            if (value := _number(printed)) is not None:
                 column = self._numbers.setdefault(name, _Numbers())
                 column.rows.append(place)
                 column.values.append(value)
+            elif isinstance(printed, str) and printed.strip().lower() not in _NOTHING:
+                self._no_numbers.setdefault(name, UnreadText()).add(line, printed)
 
     def add_numbers(self, lines: Sequence[int], names: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
         """Add rows of a CSV by column. Return False, and add none, if a known column contains anything but numbers."""
@@ -193,6 +241,16 @@ class MetricColumns:
             clock=self._clock(opening),
             is_dated=self.is_dated,
         )
+
+    def unread(self) -> Iterator[str]:
+        """Yield warnings about lines and cells that were not read."""
+        yield from self.torn.warnings()
+        for name, cells in self._no_numbers.items():
+            several = cells.count > 1
+            yield (
+                f"steps: {counted(cells.count, 'cell')} of the column {name} {'are' if several else 'is'} not a number "
+                f"and {'are' if several else 'is'} left out; {cells.place}"
+            )
 
     def repeats(self) -> list[str]:
         """Return a warning if rows that follow each other with one number contradict each other in a metric."""

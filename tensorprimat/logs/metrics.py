@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice, pairwise
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from tensorprimat.logs import (
     metric_columns,
     prefixes,
     sliding,
+    spreadsheets,
     torchtitan,
     work,
     xtuner,
@@ -36,7 +38,7 @@ from tensorprimat.logs import (
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.run import MAY_COUNT_OTHERS
-from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow
+from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow, UnreadText
 from tensorprimat.logs.metric_names import (
     OF_RUN,
     STEPS,
@@ -47,8 +49,11 @@ from tensorprimat.logs.metric_names import (
     without_run,
 )
 from tensorprimat.logs.metric_steps import Merged, in_whole_seconds
+from tensorprimat.logs.spreadsheets import Spreadsheet
 from tensorprimat.logs.text import Log, lines_of
 
+_COMMENT = "#"
+_EXAMINED_ROWS = 1000  # for the decimal mark
 _LONGEST_ROW = 2**20  # characters: a history may contain the configuration in a cell
 GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
 DOCUMENT_MARKS = {"[": tuple(f'"{name}"' for name in STEPS), "{": ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')}
@@ -99,7 +104,8 @@ def read(log: Log) -> Reading:
         if is_lightnings(csv_cells(text)):
             reading.source = "Lightning"
         return read_columns(log, _of_csv(log, line, csv_cells(text), reading), reading)
-    of_lines = ((number, row) for number, text in log.lines() if (row := _object(text)) is not None)
+    torn = UnreadText()
+    of_lines = _of_lines(log, torn)
     table = iter(_document(log)) if shape == "document" else of_lines
     first = list(islice(table, 50))
     if any(mark in row for _, row in first for mark in WANDB_MARKS):
@@ -110,9 +116,21 @@ def read(log: Log) -> Reading:
         return _summary(first[0][1], reading)
     texts: dict[str, str] = {}
     columns = metric_columns.of_rows(levanter.rows_noting_texts(chain(first, table), texts))
+    columns.torn = torn
     reading = read_columns(log, columns, reading)
     configure(reading, columns, texts, of="the logger's settings")
     return reading
+
+
+def _of_lines(log: Log, torn: UnreadText) -> Iterator[tuple[int, MetricRow]]:
+    """Yield the rows of JSON lines. torn: receives lines that begin as rows do, but are none."""
+    number = 0
+    for number, text in log.lines():
+        if (row := _object(text)) is not None:
+            yield number, row
+        elif text.startswith("{"):
+            torn.add(number, text)
+    torn.spare(number, log)
 
 
 def configure(reading: Reading, columns: MetricColumns, texts: dict[str, str], *, of: str) -> None:
@@ -138,6 +156,7 @@ def read_columns(
     """Fill a reading with the steps of a table. clock: the clock that times them if no column does."""
     _refuse_several(log, columns.runs)
     reading.reported.update(columns.totals)
+    reading.unread += columns.unread()
     reading.warnings += columns.repeats()
     found = columns.merged()
     steps = found.rows()
@@ -216,18 +235,27 @@ def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricC
     A stretch of plain rows is read column by column, in a quarter of the time; one with quotes or prefixes row by row.
     """
     columns = MetricColumns([without_run(name) for name in header])
+    table: Spreadsheet | None = None
+    last = -1
     for number, block in log.numbered_blocks():
         rows = [(line, text) for line, text in lines_of(number, block) if line > head]
+        table = table or spreadsheets.of_plain_csv(header, [text for _, text in rows[:_EXAMINED_ROWS]])
         heads = [place for place, (_, text) in enumerate(rows) if _is_head(text)]
         for begin, end in pairwise([0, *heads, len(rows)]):
             if begin in heads:
                 header = csv_cells(rows[begin][1])
+                table = replace(table, names=tuple(header))
                 reading.begins.append((rows[begin][0], f"another header in line {rows[begin][0]}"))
-            _add_rows(columns, header, rows[begin + (begin in heads) : end], log)
+            table = _add_rows(columns, header, rows[begin + (begin in heads) : end], table, log)
+        last = rows[-1][0] if rows else last
+    columns.torn.spare(last, log)
     return columns
 
 
-def _add_rows(columns: MetricColumns, header: list[str], rows: list[tuple[int, str]], log: Log) -> None:
+def _add_rows(
+    columns: MetricColumns, header: list[str], rows: list[tuple[int, str]], table: Spreadsheet, log: Log
+) -> Spreadsheet:
+    """Add rows under one header; return the table with its decimal mark as far as it is known now."""
     runs = {match["run"] for name in header if (match := OF_RUN.match(name)) and not name.endswith(("__MIN", "__MAX"))}
     _refuse_several(log, runs)
     names = [without_run(name) for name in header]
@@ -236,8 +264,13 @@ def _add_rows(columns: MetricColumns, header: list[str], rows: list[tuple[int, s
     by_column = [cells[place :: len(names)] for place in range(len(names))]
     is_plain = len(plain) == len(rows) and bool(plain)
     if not (is_plain and columns.add_numbers([line for line, _ in plain], names, by_column)):
-        for line, row in _csv(names, ((line, prefixes.strip(text)) for line, text in rows)):
-            columns.add(line, row)
+        for line, text in rows:
+            plain_text, table = spreadsheets.plain_row(prefixes.strip(text), table, log.path)
+            if (row := _row(names, plain_text)) is not None:
+                columns.add(line, row)
+            elif text.strip() and not text.startswith(_COMMENT):
+                columns.torn.add(line, text)
+    return table
 
 
 def _is_head(text: str) -> bool:
@@ -299,13 +332,14 @@ def _golden_rows(document: Any) -> list[MetricRow]:
     return [rows[step] for step in sorted(rows)]
 
 
-def _csv(names: Sequence[str], lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, MetricRow]]:
-    for line, text in lines:
-        if len(text) > _LONGEST_ROW:
-            continue
-        cells = (csv_cells(text) or [text]) if '"' in text else text.split(",")
-        if len(cells) == len(names):  # a row of another width is a torn one
-            yield line, {name: cell for name, cell in zip(names, cells, strict=True) if cell not in EMPTY}
+def _row(names: Sequence[str], text: str) -> MetricRow | None:
+    """Return the cells of a line by name; None for a line of another width, such as a torn one."""
+    if len(text) > _LONGEST_ROW:
+        return None
+    cells = (csv_cells(text) or [text]) if '"' in text else text.split(",")
+    if len(cells) != len(names):
+        return None
+    return {name: cell for name, cell in zip(names, cells, strict=True) if cell not in EMPTY}
 
 
 def _refuse_several(log: Log, runs: Collection[str]) -> None:

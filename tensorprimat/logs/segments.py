@@ -96,10 +96,11 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
     if cuts and cuts[-1].reason == OTHER_RANK and (not found or found[-1].began_by != OTHER_RANK):
         found = list(_read_each(log, format, cuts[:-1])) if cuts[1:] else []
     one_benchmark = all(not differences(found[0], other) for other in found[1:])
-    for segment in found if again else ():
-        segment.reading.warnings.append(replays.replay_note(again))
+    for segment in found:
+        segment.reading.warnings += [*whole.unread, *([replays.replay_note(again)] if again else [])]
     if not found or (one_benchmark and len(np.unique(whole.steps.column("run"))) > 1):  # the reader separates runs
         failures.examine(log, whole)
+        whole.warnings += whole.unread
         lines = whole.steps.column("line")
         last = int(lines.max(initial=1))
         return [Segment(number=1, first_line=1, last_line=last, began_by="", inherits=False, reading=whole)]

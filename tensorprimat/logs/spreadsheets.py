@@ -191,6 +191,24 @@ def as_plain_csv(blocks: Iterable[bytes], table: Spreadsheet, path: Path) -> Ite
             yield "\n".join([*plain, _line(cut, table, path, is_cut=True)[0]]).encode()
 
 
+def of_plain_csv(header: Sequence[str], rows: Sequence[str]) -> Spreadsheet:
+    """Return the marks of a plain CSV by its first rows, for `plain_row` of rows further down."""
+    table = Spreadsheet(tuple(name.strip() for name in header), ",")
+    return replace(table, decimal=_of_cells(table, rows).decimal)
+
+
+def plain_row(text: str, table: Spreadsheet, path: Path) -> tuple[str, Spreadsheet]:
+    """Return a row of a plain CSV without quotes and separators of thousands in its numbers, and the table with the
+    decimal mark as far as it is known now.
+
+    Such numbers may begin below the part of a table that `spreadsheet_in` examines. Raises InputError where the meaning
+    of a number is unknown. A row that ends inside quotes is returned as it is.
+    """
+    if not _OTHER_CELLS.search(text) or text.count('"') % 2:
+        return text, table
+    return _line(text, table, path)
+
+
 def _joined(mark: bytes, match: re.Match[bytes]) -> bytes:
     return match[0].replace(mark, b"")
 

@@ -91,8 +91,9 @@ def read(log: Log) -> Reading:
         )
     if standing := _without_progress(content.runs):
         reading.warnings.append(
-            f"steps: {counted(standing, 'row')} with step times state no more progress than the row before, as where "
-            "two jobs write into one log; all rows count, so the figures may mix both; give a file with the lines of one"
+            f"steps: {counted(standing, 'row')} with step times state no more progress than the row before, as "
+            "where two jobs write into one log; all rows count, so the figures may mix both; give a file with the "
+            "lines of one"
         )
     if torn:
         reading.warnings.append(

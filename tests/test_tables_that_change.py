@@ -1,0 +1,139 @@
+"""Tables whose later rows differ in form from the first: every row is read, or a warning counts it, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.result import Result
+from tensorprimat.logs import files
+
+NAMES = ("step", "step_time", "loss", "tokens_per_sec")
+ROWS, CHANGE = 6000, 5000
+LATER = ROWS - CHANGE + 1
+SEPARATORS = {"commas": ",", "semicolons": ";", "tabs": "\t"}
+
+Cells = list[str]
+
+
+def cells_of(step: int) -> Cells:
+    return [str(step), f"{0.5 + step % 7 / 1000:.4f}", f"{4 - step / 10000:.4f}", f"{1234.5 + step % 5}"]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., Result]:
+    """A table whose rows change far below the part by which its form is recognised."""
+
+    def read(change: Callable[[Cells], Cells], separator: str = ",", between: Sequence[str] = ()) -> Result:
+        rows = [cells_of(step) if step < CHANGE else change(cells_of(step)) for step in range(1, ROWS + 1)]
+        lines = [separator.join(cells) for cells in (NAMES, *rows)]
+        lines[CHANGE:CHANGE] = between
+        assert sum(map(len, lines[:CHANGE])) > files.SNIFF_BYTES
+        (tmp_path / "metrics.csv").write_text("\n".join(lines) + "\n")
+        return logs.read(tmp_path / "metrics.csv")
+
+    return read
+
+
+def left_out(result: Result) -> list[str]:
+    return [warning for warning in result.warnings if "left out" in warning]
+
+
+@pytest.mark.parametrize("separator", SEPARATORS.values(), ids=SEPARATORS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: [*c[:3], f'"{float(c[3]):,.1f}"'],
+        lambda c: [f'"{int(c[0]):,}"', *c[1:]],
+        lambda c: [f'"{cell}"' for cell in c],
+        lambda c: [*c[:3], f"{float(c[3]):,.1f}".replace(",", " ")],
+    ],
+    ids=["thousands", "thousands of steps", "quotes", "blanks between thousands"],
+)
+def test_numbers_whose_form_changes_far_down_are_read(change, separator, read):
+    result = read(change, separator)
+    assert result.steps.column("index").tolist() == list(range(1, ROWS + 1))
+    rates = result.steps.column("reported_tokens_per_second")
+    assert rates.tolist() == pytest.approx([float(cells_of(step)[3]) for step in range(1, ROWS + 1)])
+    assert not left_out(result)
+
+
+@pytest.mark.parametrize("separator", SEPARATORS.values(), ids=SEPARATORS)
+@pytest.mark.parametrize(
+    "change",
+    [lambda c: [*c, "7"], lambda c: c[:3], lambda c: ["|".join(c)]],
+    ids=["one cell more", "one cell less", "another separator"],
+)
+def test_rows_of_another_width_are_counted(change, separator, read):
+    result = read(change, separator)
+    assert len(result.steps) == CHANGE - 1
+    (told,) = left_out(result)
+    assert f"steps: {LATER:,} lines of the table are left out" in told
+    assert f"in line {CHANGE + 1}" in told
+
+
+def test_decimal_commas_between_commas_are_counted(read):
+    (told,) = left_out(read(lambda c: [cell.replace(".", ",") for cell in c]))
+    assert f"{LATER:,} lines" in told
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+@pytest.mark.parametrize("separator", SEPARATORS.values(), ids=SEPARATORS)
+def test_decimal_commas_that_begin_far_down_are_refused(separator, quote, read):
+    if separator == "," and not quote:
+        pytest.skip("the commas are between cells, as the test above has them")
+    with pytest.raises(InputError, match="is no number with decimal points, which other numbers of the table have"):
+        read(lambda c: [quote + cell.replace(".", ",") + quote for cell in c], separator)
+
+
+@pytest.mark.parametrize("separator", SEPARATORS.values(), ids=SEPARATORS)
+def test_cells_that_are_no_numbers_are_counted_by_column(separator, read):
+    result = read(lambda c: [c[0], f"{c[1]} s", *c[2:]], separator)
+    (told,) = left_out(result)
+    assert told.startswith(f"steps: {LATER:,} cells of the column step_time are not a number and are left out")
+
+
+@pytest.mark.parametrize("nothing", ["", "N/A", "NaN", "null"])
+def test_cells_without_a_value_are_rows_without_it(nothing, read):
+    result = read(lambda c: [*c[:2], nothing, c[3]])
+    assert len(result.steps) == ROWS
+    assert not left_out(result)
+
+
+@pytest.mark.parametrize("separator", SEPARATORS.values(), ids=SEPARATORS)
+def test_rows_below_another_header_are_read_by_its_names(separator, read):
+    header = separator.join(("step", "loss", "step_time", "learning_rate", "tokens_per_sec"))
+    result = read(lambda c: [str(int(c[0]) - CHANGE + 1), c[2], c[1], "1e-5", c[3]], separator, between=[header])
+    assert len(result.steps) == ROWS
+    assert result.steps.column("seconds").tolist() == pytest.approx(
+        [float(cells_of(step)[1]) for step in range(1, ROWS + 1)]
+    )
+    assert not left_out(result)
+
+
+def test_rows_of_a_second_training_that_has_no_readable_row_are_counted(read):
+    result = read(lambda c: [str(int(c[0]) - CHANGE + 1), *c[1:], "7"], between=[",".join(NAMES)])
+    (told,) = left_out(result)
+    assert f"{LATER:,} lines" in told
+
+
+def test_the_last_line_of_a_table_that_is_still_written_is_not_counted(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_text("\n".join(",".join(cells) for cells in (NAMES, *map(cells_of, range(1, 30)))) + "\n30,0.5")
+    result = logs.read(path)
+    assert len(result.steps) == 29
+    assert not left_out(result)
+
+
+def test_torn_lines_of_json_are_counted(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    rows = [f'{{"step": {step}, "step_time": 0.5, "loss": 2.5}}' for step in range(1, 40)]
+    rows[20] = rows[20][:20]
+    path.write_text("\n".join(rows) + "\n")
+    (told,) = left_out(logs.read(path))
+    assert "1 line of the table is left out" in told
+    assert "in line 21" in told
