@@ -86,6 +86,7 @@ def test_the_rate_of_gpt_neox_is_reported_and_compared_with_the_computed_one(tmp
 
     dump = [neox_argument("train_batch_size", 64, "updated"), neox_argument("seq_length", 2048, "updated")]
     agrees = read(tmp_path, [*dump, *rows(128)])
+    assert agrees.steps.column("loss").tolist() == pytest.approx([9 - n / 100 for n in range(10, 40)])
     assert agrees.performance_metrics.reported.samples_per_second == pytest.approx(128)
     assert not any(warning.startswith("samples_per_second") for warning in agrees.warnings)
     off = read(tmp_path, [*dump, *rows(256)])

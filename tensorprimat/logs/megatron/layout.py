@@ -43,7 +43,7 @@ _END = rb"(?=[ \t]*(?:[|/(]|\x1b|\[\d*m))"
 _LABELS: tuple[tuple[str, bytes, float], ...] = (
     ("samples", rb"global batch size:\s*", 1.0),
     ("consumed_samples", rb"consumed samples:\s*", 1.0),
-    ("loss", rb"\blm[ -]loss:\s*", 1.0),
+    ("loss", rb"\blm[ _-]loss:\s*", 1.0),
     ("learning_rate", rb"\blearning rate:\s*", 1.0),
     ("gradient_norm", rb"\bgrad norm:\s*", 1.0),
     (
