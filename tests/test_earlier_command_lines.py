@@ -95,7 +95,7 @@ def test_every_long_option_is_understood_with_underscores(command, capsys):
         ("compare", ["--output_dir", "mine"], "output_dir", Path("mine")),
         ("compare", ["--results-dir", "mine"], "results", ["mine"]),
         ("compare", ["--results-dir=mine", "--no_plot"], "results", ["mine"]),
-        ("enhance", ["--results_dir", "mine"], "results", [Path("mine")]),
+        ("enhance", ["--results_dir", "mine"], "results", ["mine"]),
         ("enhance", ["--output", "mine"], "output_dir", Path("mine")),
         ("history", ["--output", "mine"], "output_dir", Path("mine")),
         ("aggregate", ["--results-dir", "mine"], "folder", Path("mine")),

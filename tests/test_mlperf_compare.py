@@ -354,11 +354,16 @@ def test_the_picture_of_the_readme_is_drawn_by_the_command_below_it(tmp_path):
     [(picture, line)] = re.findall(r"!\[[^\]]*\]\((docs/images/\S+)\)\n\n```bash\ntprimat ([^\n]*)\n```", page)
     command, _, place = line.partition(" --plot ")
     assert place == picture
-    assert [path.name for path in (root / "docs" / "images").iterdir()] == [Path(picture).name]
     assert main([*command.split(), "--plot", str(tmp_path / "drawn.png")]) == 0
     shown, drawn = (image.imread(path) for path in (root / picture, tmp_path / "drawn.png"))
     assert shown.shape == drawn.shape
     assert float(abs(shown - drawn).mean()) < 0.02  # fonts differ by a pixel from version to version
+
+
+def test_every_picture_of_the_documentation_is_on_a_page():
+    docs = Path(__file__).parents[1] / "docs"
+    pages = "".join(page.read_text() for page in docs.rglob("*.md"))
+    assert {path.name for path in (docs / "images").iterdir()} == set(re.findall(r"\]\([./]*images/(\S+)\)", pages))
 
 
 def test_the_sentence_below_the_readmes_picture_is_the_one_that_the_command_prints(capsys):

@@ -214,7 +214,9 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
     for count in (2, 4, 8):
         if count > devices:
             sharded = " --strategy fsdp" if spec.strategy == "ddp" else ""
-            candidates.append((f"--num-gpus {count}{sharded}", {"num_gpus": count, "strategy": "fsdp"}))
+            batch = spec.global_batch_size * count // devices  # it grows with the GPUs unless a flag sets it
+            more = {"num_gpus": count, "strategy": "fsdp", "global_batch_size": batch}
+            candidates.append((f"--num-gpus {count}{sharded}", more))
     candidates.append(("--preset tiny", {"preset": "tiny", "recompute": "none", "options": {}}))
     fitting = []
     for flag, changes in candidates:
