@@ -128,26 +128,26 @@ SLOW_SECONDS = 1.0
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
-    """Return a function that trains with a profiler, of which stop and export each take a second longer.
+    """Return a function that trains with a profiler, of which stop and export each take some seconds longer.
 
-    Batch number N runs the operation aten::OPERATIONS[N]. raising: error in that batch.
+    Batch number N runs the operation aten::OPERATIONS[N]. raising: a batch and the error in it.
     """
     torch_profile = pytest.importorskip("tensorprimat.engines.torch.profile")
     from tensorprimat.core.spec import RunSpec
     from tensorprimat.engines.torch import engine as torch_engine
     from tensorprimat.engines.torch import module as torch_module
 
-    def slower(real):
+    def slower(real, seconds):
         def slowly(*arguments):
-            time.sleep(SLOW_SECONDS)
+            time.sleep(seconds)
             return real(*arguments)
 
         return slowly
 
-    for name in ("stop", "export_chrome_trace"):
-        monkeypatch.setattr(torch_profile.profile, name, slower(getattr(torch_profile.profile, name)))
+    def train(steps=6, raising=None, seconds=SLOW_SECONDS):
+        for name in ("stop", "export_chrome_trace"):
+            monkeypatch.setattr(torch_profile.profile, name, slower(getattr(torch_profile.profile, name), seconds))
 
-    def train(steps=6, raising=None):
         class Marks(torch_module.TrainingModule):
             def training_step(self, batch, batch_idx):
                 if raising is not None and batch_idx == raising[0]:
@@ -215,7 +215,7 @@ def test_a_profile_is_written_if_the_training_fails_or_is_interrupted(
     train, tmp_path, batch, operations, error, reason
 ):
     with pytest.raises(RunError, match=reason):
-        train(raising=(batch, error))
+        train(raising=(batch, error), seconds=0)
     assert profiled(tmp_path) == operations
     assert not store.load(tmp_path / "result.json").complete
 
@@ -224,5 +224,5 @@ def test_a_profile_is_written_if_the_training_fails_or_is_interrupted(
 def test_a_profile_that_cannot_be_written_does_not_hide_the_error_of_the_training(train, tmp_path, capfd):
     (tmp_path / "new").write_text("not a folder")
     with pytest.raises(RunError, match="training failed: RuntimeError: too bad"):
-        train(raising=(3, RuntimeError("too bad")))
+        train(raising=(3, RuntimeError("too bad")), seconds=0)
     assert "The profile cannot be written: " in capfd.readouterr().err
