@@ -48,8 +48,11 @@ EARLIER_WARNING = re.compile(r"steps: (?:run \d+: )?\d+ unexplained (?:outliers?
 
 
 def throttling(power: PowerMetrics | None, seconds: float | None, causes: str) -> str | None:
-    """Return a sentence without subject on a clock reduced for more than LEAST_THROTTLED of the measured seconds, else
-    None. causes: the reasons that the driver gave, such as "heat"; may be empty."""
+    """Return a phrase such as "throttled for 12 % of the measured time by heat (1.40 GHz on average)".
+
+    None if the clock was reduced for at most LEAST_THROTTLED of the measured seconds, or if this is unknown. causes:
+    the reasons that the driver gave, such as "heat"; may be empty.
+    """
     reduced = None if power is None else power.throttled_seconds
     if power is None or not seconds or not reduced or reduced <= LEAST_THROTTLED * seconds:
         return None

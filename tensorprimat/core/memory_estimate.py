@@ -19,7 +19,7 @@ class MemoryEstimate:
     workspace: float
     """The loss, one layer's gradients, gathered weights, and the driver's own memory."""
     in_turn: float = 0.0
-    """Bytes that gradients use after activations and workspace have left them, counted twice above."""
+    """Bytes that activations and workspace free before gradients use them; the fields above count them twice."""
 
     @property
     def total(self) -> float:

@@ -31,7 +31,7 @@ JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_J
 JOB_CGROUP = re.compile(r"slurm|/job_?\d|pbs|lsf|condor|flux-|oar/|\.service$|/run-[^/]*\.scope$", re.IGNORECASE)
 """Control groups of batch systems and of services that systemd still runs."""
 IDLE_SHARE = 0.001  # share of one core's time: a watchdog thread that wakes ten times a second uses less
-_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")  # an idle CUDA process uses one tick in half a minute
+_TICK_SECONDS = 0.01  # the kernel counts CPU time in such units; an idle CUDA process on an H200 used one in 36 s
 _SAMPLE_SECONDS = 1.0  # interval of GPU readings; vendors average the utilization over about as long
 
 GpuUse = Callable[[], Mapping[str, float | None]]
