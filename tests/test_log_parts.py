@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -111,23 +112,28 @@ def test_a_packed_log_is_read_by_one_process(monkeypatch, tmp_path):
     assert parallel.stretches(Log(path), first_bytes=500) == []
 
 
+def killed_at_1(here: int, stretch: Stretch) -> int:
+    """Return where a stretch starts; the process of stretch 1 is killed, unless it is `here`."""
+    if stretch.start == 1 and os.getpid() != here:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return stretch.start
+
+
 @linux_only
-def test_the_work_of_a_process_that_is_killed_is_done_again():
-    here = os.getpid()
-
-    def work(stretch: Stretch) -> int:
-        if stretch.start == 1 and os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return stretch.start
-
+def test_the_work_of_processes_that_end_with_a_killed_one_is_done_again():
+    work = partial(killed_at_1, os.getpid())
     with parallel.outcomes(work, [Stretch(start, start + 1) for start in range(5)]) as found:
         assert list(found) == [0, 1, 2, 3, 4]
+
+
+def asleep(_: Stretch) -> None:
+    time.sleep(60)
 
 
 @linux_only
 def test_no_process_is_left_when_the_reader_gives_up():
     def give_up_early() -> None:
-        with parallel.outcomes(lambda _: time.sleep(60), [Stretch(0, 1), Stretch(1, 2)]):
+        with parallel.outcomes(asleep, [Stretch(0, 1), Stretch(1, 2)]):
             assert multiprocessing.active_children()
             raise KeyboardInterrupt
 
@@ -136,29 +142,56 @@ def test_no_process_is_left_when_the_reader_gives_up():
     assert not multiprocessing.active_children()
 
 
+class KilledWhileSaved:
+    """Findings whose process is killed while it saves them, unless it is `here`."""
+
+    def __init__(self, here: int) -> None:
+        self.here = here
+
+    def __reduce__(self) -> tuple[type[KilledWhileSaved], tuple[int]]:
+        if os.getpid() != self.here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return KilledWhileSaved, (self.here,)
+
+
+def found_by_doomed(here: int, stretch: Stretch) -> tuple[int, KilledWhileSaved]:
+    return stretch.start, KilledWhileSaved(here)
+
+
 @linux_only
 def test_the_work_of_a_process_killed_in_the_middle_of_its_answer_is_done_again():
-    here = os.getpid()
+    with parallel.outcomes(partial(found_by_doomed, os.getpid()), [Stretch(1, 2)]) as found:
+        assert [start for start, _ in found] == [1]
 
-    def work(stretch: Stretch) -> bytes:
-        if os.getpid() != here:
-            signal.setitimer(signal.ITIMER_REAL, 0.2)  # SIGALRM ends it while it waits for somebody to listen
-        return bytes([stretch.start]) * 2**20  # many times what a pipe holds
 
-    with parallel.outcomes(work, [Stretch(1, 2)]) as found:
-        while multiprocessing.active_children():
-            time.sleep(0.01)
-        assert list(found) == [bytes([1]) * 2**20]
+def refuse_in_a_copy(here: int, stretch: Stretch) -> int:
+    if os.getpid() != here:
+        raise MemoryError
+    return stretch.start
 
 
 @linux_only
-def test_where_no_process_can_be_started_this_process_does_the_work(monkeypatch):
-    def refused(*_: object) -> None:
-        raise BlockingIOError
+def test_the_work_of_a_process_without_memory_is_done_by_the_reader():
+    with parallel.outcomes(partial(refuse_in_a_copy, os.getpid()), [Stretch(1, 2), Stretch(2, 3)]) as found:
+        assert list(found) == [1, 2]
 
-    monkeypatch.setattr(parallel, "_started", refused)
-    with parallel.outcomes(lambda stretch: stretch.start, [Stretch(start, start + 1) for start in range(3)]) as found:
+
+@linux_only
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_where_too_few_processes_can_be_started_this_process_does_the_work(monkeypatch, allowed):
+    fork, left = os.fork, [allowed]
+
+    def refused() -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise BlockingIOError
+        return fork()
+
+    monkeypatch.setattr(os, "fork", refused)
+    work = partial(killed_at_1, os.getpid())
+    with parallel.outcomes(work, [Stretch(start, start + 1) for start in range(3)]) as found:
         assert list(found) == [0, 1, 2]
+    assert not multiprocessing.active_children()
 
 
 READER = """

@@ -1,11 +1,7 @@
 """A large text read in stretches by several processes, because threads would wait for the interpreter's lock.
 
-A copy of this process reads each stretch; it ends after it has sent its findings, or when the reader is gone; nothing
-is left behind whatever happens to the reader. Where copies are not safe (elsewhere than on Linux), in a process that is
+A copy of this process reads each stretch. Where copies are not safe (elsewhere than on Linux), in a process that is
 itself one of many, and for text that is packed or short, this process reads all of it.
-
-concurrent.futures cannot be used here: before Python 3.14 it cannot end a process at work, and one that is killed costs
-the outcomes of all.
 """
 
 from __future__ import annotations
@@ -13,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from multiprocessing.util import register_after_fork
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from tensorprimat.core import processes
@@ -28,7 +26,7 @@ from tensorprimat.core.processes import usable_cores
 from tensorprimat.logs import files
 from tensorprimat.logs.text import Log
 
-STRETCH_BYTES = 2**28  # at most: the findings of a process are held twice while they are sent
+STRETCH_BYTES = 2**28  # at most: the findings of a process are held twice while they are saved
 WORTH_PROCESSES_BYTES = 2**27  # read in a fifth of a second, where a process takes a hundredth to begin and to end
 MOST_PROCESSES = 8
 
@@ -40,12 +38,6 @@ class Stretch(NamedTuple):
 
     start: int
     stop: int
-
-
-class _Running(NamedTuple):
-    process: BaseProcess
-    answer: Connection
-    stretch: Stretch
 
 
 def _processes() -> int:
@@ -70,76 +62,63 @@ def stretches(log: Log, *, first_bytes: int) -> list[Stretch]:
 def outcomes(
     work: Callable[[Stretch], StretchOutcome], stretches: Sequence[Stretch]
 ) -> Iterator[Iterator[StretchOutcome]]:
-    """Provide the result of `work` on each stretch, in their order, computed by one process per processor.
+    """Provide the result of `work`, which can be pickled, on each stretch, in their order, by a process per processor.
 
-    They begin at once. Raises the errors of `work`. A stretch whose process gives no answer, because it was ended or
-    could not be started, is read in this process.
+    They begin at once, and none is left when the context ends. Raises the errors of `work`. A stretch without an answer
+    is read in this process: where no process could be started, or one was killed, which ends the others as well.
     """
-    waiting, running = deque(stretches), deque[_Running]()
-    try:
-        _begin(work, waiting, running)
-        yield _in_order(work, waiting, running)
-    finally:
-        for process in running:
-            _end(process)
+    if not stretches:
+        yield iter(())
+        return
+    others = set(multiprocessing.active_children())
+    number, fork = min(_processes(), len(stretches)), multiprocessing.get_context("fork")
+    with processes.scratch_folder() as folder:
+        pool = ProcessPoolExecutor(number, fork, processes.die_with_parent, (os.getpid(),))
+        try:
+            answers = _submitted(pool, [partial(_saved, folder, work, stretch) for stretch in stretches])
+            yield (_outcome(work, *each) for each in zip_longest(stretches, answers))
+        finally:
+            started = set(multiprocessing.active_children()) - others
+            for process in started:
+                process.kill()  # the pool would wait for its work; it holds nothing to save
+            pool.shutdown(cancel_futures=True)
+            for process in started:
+                process.join()  # the pool does not know those that were started before one could not be
 
 
-def _begin(work: Callable[[Stretch], StretchOutcome], waiting: deque[Stretch], running: deque[_Running]) -> None:
-    # OSError: this user may start no more processes, or open no more files. Those that run do the rest.
-    with contextlib.suppress(OSError):
-        while waiting and len(running) < _processes():
-            running.append(_started(work, waiting[0]))
-            waiting.popleft()
-
-
-def _started(work: Callable[[Stretch], StretchOutcome], stretch: Stretch) -> _Running:
-    context = multiprocessing.get_context("fork")
-    answer, question = context.Pipe(duplex=False)
-    register_after_fork(
-        answer, Connection.close
-    )  # a copy with this end open would keep the pipes of other copies alive after the reader has ended
-    process = context.Process(target=_answer, args=(os.getpid(), question, work, stretch), daemon=True)
-    with question, _interrupts_ignored():
-        process.start()
-    return _Running(process, answer, stretch)
-
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Let processes that are started inside ignore Ctrl-C, which a terminal sends to all: the reader ends them."""
+def _submitted(pool: ProcessPoolExecutor, tasks: Sequence[Callable[[], Path | None]]) -> list[Future[Path | None]]:
+    """Start the processes, which ignore Ctrl-C: a terminal sends it to all of them, and the reader ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        return list(map(pool.submit, tasks))
+    except OSError:  # this user may start no more processes, or open no more files
+        return []
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _in_order(
-    work: Callable[[Stretch], StretchOutcome], waiting: deque[Stretch], running: deque[_Running]
-) -> Iterator[StretchOutcome]:
-    while waiting or running:
-        if not running:
-            yield work(waiting.popleft())
-            _begin(work, waiting, running)
-            continue
-        try:
-            outcome: StretchOutcome = running[0].answer.recv()
-        except (EOFError, OSError):  # OSError: it was ended in the middle of its answer
-            outcome = work(running[0].stretch)
-        _end(running.popleft())
-        _begin(work, waiting, running)
-        yield outcome
+def _saved(folder: Path, work: Callable[[Stretch], object], stretch: Stretch) -> Path | None:
+    """Save what was found in a stretch; return None if that fails, so that the reader does the work and raises why.
+
+    A file holds it, because the reader would wait forever for the rest of a long answer whose process was killed.
+    """
+    file = folder / str(stretch.start)
+    try:
+        file.write_bytes(pickle.dumps(work(stretch), pickle.HIGHEST_PROTOCOL))
+    except (InputError, MemoryError, OSError):
+        return None
+    return file
 
 
-def _end(running: _Running) -> None:
-    """Kill the process: the copied program may ignore other signals, and the process holds nothing to save."""
-    running.answer.close()
-    running.process.kill()
-    running.process.join()
-
-
-def _answer(reader: int, question: Connection, work: Callable[[Stretch], StretchOutcome], stretch: Stretch) -> None:
-    processes.die_with_parent(reader)
-    # Without an answer the reader does the work and raises its error. The pipe is broken if the reader has ended.
-    with question, contextlib.suppress(InputError, MemoryError, BrokenPipeError):
-        question.send(work(stretch))
+def _outcome(
+    work: Callable[[Stretch], StretchOutcome], stretch: Stretch, answer: Future[Path | None] | None
+) -> StretchOutcome:
+    try:
+        file = answer.result() if answer else None
+    except BrokenProcessPool:
+        file = None
+    if file is None:
+        return work(stretch)
+    found: StretchOutcome = pickle.loads(file.read_bytes())
+    file.unlink()
+    return found
