@@ -297,12 +297,11 @@ def test_nemo_without_transformer_engine_is_refused_on_a_gpu(tmp_path, monkeypat
         ("--gpu", "H100", "--num-gpus", "8"),
         ("--executor", "slurm", "--gpu", "H100", "--num-gpus", "8"),
         ("--executor", "slurm", "--container-image", "image:1", "--engine", "nemo"),
-        ("--executor", "local"),
     ],
     ids=" ".join,
 )
 @pytest.mark.usefixtures("without_transformer_engine")
-def test_packages_for_a_gpu_are_not_asked_for_where_another_machine_or_an_executor_trains(
+def test_packages_for_a_gpu_are_not_asked_for_where_another_machine_or_an_image_trains(
     tmp_path, monkeypatch, capsys, flags
 ):
     monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda **_: gpus(H100, 8))
@@ -311,6 +310,22 @@ def test_packages_for_a_gpu_are_not_asked_for_where_another_machine_or_an_execut
     shown = capsys.readouterr()
     assert code == 0, shown.err
     assert "the NeMo engine" in shown.out
+
+
+@pytest.mark.parametrize("executor", ["local", "slurm"])
+@pytest.mark.usefixtures("without_transformer_engine")
+def test_an_executor_that_trains_with_the_packages_of_this_machine_asks_for_those_of_a_gpu(
+    tmp_path, monkeypatch, capsys, executor
+):
+    monkeypatch.setattr("tensorprimat.cli.benchmark.detect_platform", lambda **_: gpus(H100, 8))
+    monkeypatch.chdir(tmp_path)
+    flags = ["run", "--model", "llama", "--dry-run", "--executor", executor]
+    assert main(flags) == 0
+    shown = capsys.readouterr().out
+    assert f"the torch engine (Lightning) trains, started by {executor}; not installed here: the NeMo engine" in shown
+    assert main([*flags, "--engine", "nemo"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the nemo engine needs transformer_engine, not installed here" in line
 
 
 @pytest.mark.usefixtures("without_transformer_engine")

@@ -216,7 +216,7 @@ def job_of(
     elsewhere = request.cluster.executor
     packages = not (request.cluster.own_packages or request.is_for_another_machine)  # True if this Python trains
     if packages:
-        prepare.check_engine(engine, None if elsewhere else machine.platform)
+        prepare.check_engine(engine, None if request.cluster.gpu else machine.platform)
     spec = prepare.spec_of(model, request.settings, engine=engine, machine=machine)
     spec = spec.changed(output_dir=str(request.output))  # folder for an engine's own logs
     if elsewhere:

@@ -224,7 +224,8 @@ def plan_engines(
             f"--engine {alternatives(TRAINS_THERE)}"
         )
     order = TRAINS_THERE if first == "auto" else (first,)
-    return in_order(models, obstacle, order=order, where=f", started by {cluster.executor}")
+    here = None if cluster.own_packages or cluster.gpu else platform  # the nodes have the packages of this machine
+    return in_order(models, obstacle, order=order, where=f", started by {cluster.executor}", platform=here)
 
 
 def cluster_default_engine(cluster: Cluster, platform: Platform) -> str:
