@@ -18,7 +18,7 @@ benchmark: $(READY)   ## benchmark this machine (3 runs of every model), compare
 	$(PY) compare_results.py
 
 test: $(READY)        ## run the test suite
-	$(PY) -m pytest -n 2 --dist worksteal -m "not fuzz and not walkthrough"
+	$(PY) -m pytest -n 2 --dist worksteal -m "not fuzz and not thorough and not walkthrough"
 
 test-docs: $(READY)    ## run the commands of the documentation's pages that train
 	$(PY) -m pytest -n 2 -m walkthrough tests/test_docs_commands.py
@@ -31,7 +31,7 @@ test-ladder: $(READY)  ## every part of test-gpu on the CPU, with tiny models; a
 
 test-faults: $(READY)  ## damaged inputs, kills and fuzzed readers: a sample in a few minutes, FULL=1 for all (docs/project/reliability.md)
 	$(PY) perf/faults.py $(if $(FULL),--full)
-	TENSORPRIMAT_TEST_EXAMPLES=4 $(PY) -m pytest -n 2 -m "fuzz or hypothesis"
+	TENSORPRIMAT_TEST_EXAMPLES=4 $(PY) -m pytest -n 2 -m "fuzz or hypothesis or thorough"
 
 test-browser: $(READY)  ## drive the HTML report in a real Chromium (part of `make test` where there is one)
 	$(PY) -m pytest -m browser tests/test_browser.py

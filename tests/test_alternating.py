@@ -195,7 +195,7 @@ def test_later_looks_need_a_narrower_interval():
 def test_stopping_when_narrow_keeps_the_coverage():
     random = np.random.default_rng(5)
     held, template = 0, result(runs=8, steps=8, warmup=0, noise=0, run_noise=0, losses=False)
-    for _ in range(60):
+    for _ in range(40):
         levels = 10 * np.exp(0.01 * random.standard_normal(8))
         for runs in range(3, 9):
             one = pooled_runs(template, levels, runs)
@@ -204,12 +204,12 @@ def test_stopping_when_narrow_keeps_the_coverage():
                 break
         mean = np.log(levels[:runs] / 10).mean()
         held += abs(mean) < half_width([one], decision.looks)
-    assert held >= 53
+    assert held >= 36
 
 
 def test_stopping_when_narrow_keeps_the_coverage_over_three_sessions_of_appended_runs():
     random = np.random.default_rng(7)
-    held, trials, template = 0, 120, result(runs=12, steps=8, warmup=0, noise=0, run_noise=0, losses=False)
+    held, trials, template = 0, 60, result(runs=12, steps=8, warmup=0, noise=0, run_noise=0, losses=False)
     for _ in range(trials):
         levels = 10 * np.exp(0.01 * random.standard_normal(12))
         earlier, total = None, 0
@@ -225,7 +225,7 @@ def test_stopping_when_narrow_keeps_the_coverage_over_three_sessions_of_appended
             earlier = one.changed(provenance=one.provenance.changed(looks=decision.looks))
         mean = np.log(levels[:total] / 10).mean()
         held += abs(mean) < half_width([earlier], earlier.provenance.looks)
-    assert held >= 0.95 * trials
+    assert held >= 0.975 * trials
 
 
 def pooled_runs(template, levels, runs):

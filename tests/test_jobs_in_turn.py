@@ -65,8 +65,15 @@ def read(tmp_path: Path) -> Callable[[list[str]], logs.Result]:
     return read
 
 
-@pytest.mark.parametrize("dated", [True, False])
-@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize(
+    ("block", "dated"),
+    [
+        (1, True),
+        (3, False),
+        pytest.param(1, False, marks=pytest.mark.thorough),
+        pytest.param(3, True, marks=pytest.mark.thorough),
+    ],
+)
 @pytest.mark.parametrize("name", ALL_JOBS)
 def test_rows_of_two_jobs_in_turn_are_refused_or_told(name, block, dated, read):
     for case, other in OTHERS.items():
