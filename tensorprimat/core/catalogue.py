@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from tensorprimat.core.data_rows import WrongRowError, checked_rows, read_table, record_of, table_in
+from tensorprimat.core.data_rows import WrongRowError, checked_rows, read_table, record_of, table_in, tupled
 from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import GpuInfo, ModelShape
 from tensorprimat.core.units import GB, GIB
@@ -166,7 +166,7 @@ class PublishedModel:
 @cache
 def published_models() -> tuple[PublishedModel, ...]:
     """Return every model of data/models.toml."""
-    return tuple(checked_rows(read_table("models"), "model", "models", _published_model))
+    return checked_rows(read_table("models"), "model", "models", _published_model)
 
 
 def _published_model(row: Mapping[str, Any]) -> PublishedModel:
@@ -174,9 +174,7 @@ def _published_model(row: Mapping[str, Any]) -> PublishedModel:
         shape = ModelShape(**{name: row[name] for name in ModelShape.model_fields if name in row})
     except ValidationError as error:
         raise WrongRowError(first_fault(error)) from error
-    others = row.get("also", ())
-    also = tuple(others) if isinstance(others, list) else others
-    return record_of(PublishedModel, {**row, "also": also, "shape": shape}, extra=True)
+    return record_of(PublishedModel, {**tupled(row, "also"), "shape": shape}, extra=True)
 
 
 @cache
@@ -184,17 +182,15 @@ def gpus() -> tuple[Gpu, ...]:
     """Return every GPU of the catalogue. Raises InputError that names file, row and field of a wrong value."""
     document = read_table("gpus")
     sources = document.get("sources", {})
-    return tuple(checked_rows(document, "gpu", "gpus", lambda row: _gpu_of_row(row, sources)))
+    return checked_rows(document, "gpu", "gpus", lambda row: _gpu_of_row(row, sources))
 
 
 def _gpu_of_row(row: Mapping[str, Any], sources: Mapping[str, Any]) -> Gpu:
     cells = {name: _fact(name, row[name], sources) for name in CELLS if name in row}
     tables = {name: _facts(name, table_in(row, name), sources) for name in _TABLES}
-    lists = {name: tuple(row[name]) for name in ("names", "lacks") if isinstance(row.get(name), list)}
-    for name in lists.get("lacks", ()):
-        if name not in MATRIX_TYPES:
-            raise WrongRowError(f"lacks: {name!r} is none of {', '.join(MATRIX_TYPES)}")
-    gpu = record_of(Gpu, {**row, **lists, **cells, **tables})
+    gpu = record_of(Gpu, {**tupled(row, "names", "lacks"), **cells, **tables})
+    if wrong := next((name for name in gpu.lacks if name not in MATRIX_TYPES), None):
+        raise WrongRowError(f"lacks: {wrong!r} is none of {', '.join(MATRIX_TYPES)}")
     return replace(gpu, **{name: MappingProxyType(table) for name, table in tables.items()})  # type: ignore[arg-type]
 
 
@@ -338,12 +334,12 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
 @cache
 def prices() -> tuple[Price, ...]:
     """Return every price, in the file's order: the first of a GPU is the one in use."""
-    return tuple(checked_rows(read_table("prices"), "price", "prices", lambda row: record_of(Price, row)))
+    return checked_rows(read_table("prices"), "price", "prices", lambda row: record_of(Price, row))
 
 
 @cache
 def published_tables() -> tuple[Published, ...]:
     """Return the rows of published.toml; analysis/published.py puts them into one list with the MLPerf library."""
-    return tuple(
-        checked_rows(read_table("published"), "result", "published", lambda row: record_of(Published, row, extra=True))
+    return checked_rows(
+        read_table("published"), "result", "published", lambda row: record_of(Published, row, extra=True)
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -46,13 +46,12 @@ class Configuration:
 def methodologies() -> tuple[Configuration, ...]:
     """Return every configuration of every methodology, the default first: the first that fits is the headline."""
     document = read_table("methodologies")
-    rows = tuple(checked_rows(document, "configuration", "methodologies", _configuration))
-    (rule,) = checked_rows({"agreed": [document.get("agreed", {})]}, "agreed", "methodologies", _rule)
+    rows = checked_rows(
+        document, "configuration", "methodologies", lambda row: record_of(Configuration, tupled(row, "gpus"))
+    )
+    agreed = {"agreed": [document.get("agreed", {})]}
+    (rule,) = checked_rows(agreed, "agreed", "methodologies", lambda row: record_of(AgreedRule, row))
     return (*_agreed(rows, rule), *rows)
-
-
-def _configuration(row: Mapping[str, Any]) -> Configuration:
-    return record_of(Configuration, tupled(row, "gpus"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +61,6 @@ class AgreedRule:
     tuning_of: str
     global_batch_size: _Size
     sequence_length: _Size
-
-
-def _rule(row: Mapping[str, Any]) -> AgreedRule:
-    return record_of(AgreedRule, row)
 
 
 def _agreed(rows: tuple[Configuration, ...], rule: AgreedRule) -> Iterator[Configuration]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
@@ -22,26 +22,21 @@ class WrongRowError(Exception):
 
 def checked_rows(
     document: Mapping[str, Any], table: str, file: str, make: Callable[[dict[str, Any]], _Kind]
-) -> list[_Kind]:
+) -> tuple[_Kind, ...]:
     """Return every row of a table as a record. make: returns the record of a row, or raises WrongRowError.
 
     Raises InputError that names file, row and fault.
     """
-    return list(_made(document, table, f"tensorprimat/data/{file}.toml", make))
-
-
-def _made(
-    document: Mapping[str, Any], table: str, path: str, make: Callable[[dict[str, Any]], _Kind]
-) -> Iterator[_Kind]:
-    rows = document.get(table)
+    path, rows, made = f"tensorprimat/data/{file}.toml", document.get(table), []
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{table}: must be a list of tables, [[{table}]]", path=path)
     for number, row in enumerate(rows, start=1):
         try:
-            yield make(row)
+            made.append(make(row))
         except WrongRowError as error:
             named = next((f" ({row[key]})" for key in ("name", "title", "gpu", "model") if row.get(key)), "")
             raise InputError(f"{table} {number}{named}: {error}", path=path) from error
+    return tuple(made)
 
 
 def record_of(kind: type[_Kind], values: Mapping[str, Any], *, extra: bool = False) -> _Kind:

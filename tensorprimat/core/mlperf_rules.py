@@ -33,7 +33,7 @@ class MlperfBenchmark:
 @cache
 def benchmarks() -> tuple[MlperfBenchmark, ...]:
     """Return the rules of every language-model benchmark of MLPerf Training."""
-    return tuple(checked_rows(_document(), "benchmark", "mlperf", lambda row: record_of(MlperfBenchmark, row)))
+    return checked_rows(_document(), "benchmark", "mlperf", lambda row: record_of(MlperfBenchmark, row))
 
 
 def benchmark_rules(name: str) -> MlperfBenchmark | None:
@@ -57,7 +57,7 @@ class MlperfRound:
 @cache
 def mlperf_rounds() -> tuple[MlperfRound, ...]:
     """Return every round in the table."""
-    return tuple(checked_rows(_document(), "round", "mlperf", lambda row: record_of(MlperfRound, row, extra=True)))
+    return checked_rows(_document(), "round", "mlperf", lambda row: record_of(MlperfRound, row, extra=True))
 
 
 @dataclass(frozen=True, kw_only=True)
