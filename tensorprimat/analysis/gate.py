@@ -27,7 +27,7 @@ from tensorprimat.analysis.ratios import (
     same_run_warning,
     scope,
 )
-from tensorprimat.analysis.records import Fairness
+from tensorprimat.analysis.records import Fairness, LossVerdict
 from tensorprimat.analysis.sides import Group, gather, paired_model, usable_results
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import InputError, UsageError
@@ -57,10 +57,10 @@ class Check:
     what: str
     """Subject of the check: "throughput (tokens/s/GPU)", "peak memory allocated", "loss" …"""
     status: Status
-    change: float | None
+    change: float | None = None
     """Relative change from baseline to candidate; None where there is no such number."""
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
     limit: float
     sentence: str
     """Reason for the decision, or what would decide it."""
@@ -186,7 +186,6 @@ def _levels_of_failure(pairs: Sequence[GroupPair], limit: float, assumed: Stated
 def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatter, to_fail: float) -> Check:
     least = math.log1p(-limit)
     log = pair.log
-    status: Status = "undecided"
     if log is None:
         sentence, further = "each side needs at least 2 runs", _more_runs(pair, abs(least), assumed)
         if pair.metric is None:
@@ -196,7 +195,7 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
         elif any(group.result.provenance.engine == PUBLISHED for group in pair.groups):
             sentence, further = "a published figure has no runs", "state their variation with --assume-run-cv PERCENT"
         return Check(
-            model=model, what="throughput", status=status, change=None, low=None, high=None, limit=-limit,
+            model=model, what="throughput", status="undecided", limit=-limit,
             sentence="; ".join(filter(None, (sentence, further, scope(pair, assumed)))),
         )  # fmt: skip
     look = look_of(pair)
@@ -205,7 +204,6 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
     decision = decide_ratio(
         log, limit, level=level, to_fail=stats.level_of_look(to_fail, look), further=remaining_drift(pair)
     )
-    status = "undecided" if decision == "unsettled" else decision
     sentence = {
         "unsettled": "step time keeps drifting; longer runs (benchmark.py --steps N) would decide",
         "fail": f"a slowdown of more than {stated_share(limit)} is shown",
@@ -215,7 +213,7 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
     return Check(
         model=model,
         what=f"throughput ({spelled_metric(pair.metric or '')})",
-        status=status,
+        status="undecided" if decision == "unsettled" else decision,
         change=math.expm1(log.log),
         low=low,
         high=high,
@@ -254,10 +252,8 @@ def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -
     """Check peaks of one kind. They hardly vary from run to run, so a single run decides without an interval."""
     kind = next((k for k in MEMORY_KINDS if all(_peak(group.result, k) for group in pair.groups)), None)
     if kind is None:
-        return Check(
-            model=model, what="memory", status="undecided", change=None, low=None, high=None, limit=limit,
-            sentence="the sides have no device memory figure of the same kind",
-        )  # fmt: skip
+        sentence = "the sides have no device memory figure of the same kind"
+        return Check(model=model, what="memory", status="undecided", limit=limit, sentence=sentence)
     what = f"peak {kind.replace('_', ' ')}"
     below, above = ([peak for run in group.runs if (peak := _peak(run, kind))] for group in pair.groups)
     lacking = sum(len(group.runs) for group in pair.groups) - len(below) - len(above)
@@ -289,18 +285,8 @@ def _peak(result: Result, kind: str) -> float | None:
 
 def _losses(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -> Check:
     found = losses.parity(pair.baseline, pair.candidate, tolerance=limit, confidence=assumed.confidence)
-    status: Status = "undecided"
-    if found is not None and found.verdict in ("diverge", "failed"):
-        status = "fail"
-    elif found is not None and found.verdict == "agree":
-        status = "pass"
-    return Check(
-        model=model,
-        what="loss",
-        status=status,
-        change=None,
-        low=None,
-        high=None,
-        limit=limit,
-        sentence="a side logged no loss" if found is None else found.sentence,
-    )
+    if found is None:
+        return Check(model=model, what="loss", status="undecided", limit=limit, sentence="a side logged no loss")
+    outcomes: dict[LossVerdict, Status] = {"agree": "pass", "diverge": "fail", "failed": "fail"}
+    status = outcomes.get(found.verdict, "undecided")
+    return Check(model=model, what="loss", status=status, limit=limit, sentence=found.sentence)
