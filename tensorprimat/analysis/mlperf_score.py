@@ -24,11 +24,14 @@ _FEWEST_RUNS = 2  # fewer have no scatter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mfu:
-    """MFU of an entry by the default convention, derived from its logs, or why there is none."""
+class ComputedMfu:
+    """MFU by the default convention that TensorPrimat computed from a published rate or from logs."""
 
     value: float | None = None
     because: str | None = None
+    """Reason for a missing value."""
+    terms: str | None = None
+    """The formula with its inputs, for the rate of a table."""
 
 
 @dataclass(frozen=True)
@@ -147,21 +150,21 @@ class Scored:
         return mlperf_rules.submission_precision(entry.round, entry.submitter, entry.system, entry.benchmark)
 
     @cached_property
-    def mfu(self) -> Mfu:
+    def mfu(self) -> ComputedMfu:
         """Return the model FLOP/s during training, divided by the GPU's dense peak at the stated precision."""
         rules, rate = mlperf_rules.benchmark_rules(self.entry.benchmark), self.tokens_per_second_per_gpu
         precision, length, gpu = self.precision, self.sequence_length, catalogue.find_gpu(self.entry.gpu)
         if rate is None or length is None:
-            return Mfu(because="tokens/s/GPU cannot be computed from the logs")
+            return ComputedMfu(because="tokens/s/GPU cannot be computed from the logs")
         if rules is None or rules.shape is None:
-            return Mfu(because="the FLOPs of this task's tokens are not known (adapters or packed sequences)")
+            return ComputedMfu(because="the FLOPs of this task's tokens are not known (adapters or packed sequences)")
         if precision is None:
-            return Mfu(because="the submission does not state its precision")
+            return ComputedMfu(because="the submission does not state its precision")
         peak = gpu.peak(precision) if gpu else None
         if peak is None or not peak.value:
-            return Mfu(because=f"no dense {precision.upper()} peak is known for {self.entry.gpu or 'this GPU'}")
+            return ComputedMfu(because=f"no dense {precision.upper()} peak is known for {self.entry.gpu or 'this GPU'}")
         work = flops.per_token(shapes.parse_shape(rules.shape).shape, length)
-        return Mfu(value=rate * work / (peak.value * 1e12))
+        return ComputedMfu(value=rate * work / (peak.value * 1e12))
 
     @property
     def spread(self) -> float | None:

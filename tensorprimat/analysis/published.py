@@ -17,6 +17,7 @@ from tensorprimat.analysis import mlperf_choice, mlperf_result
 from tensorprimat.analysis.fairness import judge
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.mlperf_choice import EntryChoice
+from tensorprimat.analysis.mlperf_score import ComputedMfu
 from tensorprimat.analysis.records import Against, Comparison, PublishedComparison, Side
 from tensorprimat.core import catalogue, flops, mlperf_rules, models, names, shapes
 from tensorprimat.core.catalogue import Published, find_gpu, find_gpu_of
@@ -36,17 +37,6 @@ MOST_SHOWN = 12  # rows of a table that a person reads
 LARGEST_DISAGREEMENT = 0.02  # of TFLOP/s computed here and those of the source
 OF_VENDORS = ("megatron", "full_attention")
 """Conventions by which a source that names none may have counted: those of NVIDIA's tables."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComputedMfu:
-    """MFU that TensorPrimat computed from a published rate."""
-
-    value: float | None = None
-    because: str | None = None
-    """Reason for a missing value."""
-    terms: str | None = None
-    """The formula with its inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
