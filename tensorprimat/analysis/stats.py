@@ -160,10 +160,7 @@ def of_runs(
     if hosts is not None and counts_hosts(hosts):
         names = list(dict.fromkeys(hosts))
         logs = np.array([logs[[host == name for host in hosts]].mean() for name in names])
-    if len(logs) < 2:
-        raise ValueError("an interval over runs needs at least two")
-    variance = max(float(logs.var(ddof=1)) / len(logs), resolution**2)
-    return LogEstimate(log=float(logs.mean()), variance=variance, degrees=len(logs) - 1, drift=drift)
+    return replace(_of_logs(logs, resolution), drift=drift)
 
 
 def of_pairs(candidate: Sequence[float], baseline: Sequence[float], *, resolution: float = 0.0) -> LogEstimate:
@@ -172,8 +169,12 @@ def of_pairs(candidate: Sequence[float], baseline: Sequence[float], *, resolutio
     Raises ValueError for fewer than two pairs.
     """
     logs = np.log(np.asarray(candidate, np.float64)) - np.log(np.asarray(baseline, np.float64))
+    return _of_logs(logs, resolution)
+
+
+def _of_logs(logs: FloatArray, resolution: float) -> LogEstimate:
     if len(logs) < 2:
-        raise ValueError("an interval over pairs needs at least two")
+        raise ValueError("an interval over runs or pairs needs at least two")
     variance = max(float(logs.var(ddof=1)) / len(logs), resolution**2)
     return LogEstimate(log=float(logs.mean()), variance=variance, degrees=len(logs) - 1)
 
