@@ -267,24 +267,23 @@ def _rank(result: Result, by: str) -> tuple[int, str]:
 
 def _group(label: str, key: str, files: Sequence[Loaded]) -> Group:
     runs = [run for file in files for run in runs_of(file.result)]
-    result = files[0].result if len(files) == 1 else _pooled([file.result for file in files])
-    return Group(
-        label=label,
-        key=key,
-        files=tuple(str(file.path) for file in files),
-        result=_with_unlike_speeds(result, runs),
-        runs=tuple(runs),
-        hosts=tuple((run.runs[0].host if run.runs else None) or run.provenance.host for run in runs),
-    )
+    result = files[0].result if len(files) == 1 else pooled_benchmark([file.result for file in files], "files")
+    names = tuple(str(file.path) for file in files)
+    return _side(label, key, names, _with_unlike_speeds(result, runs), runs)
 
 
-def _pooled(results: Sequence[Result]) -> Result:
-    """Pool runs of one benchmark; a fact that only some of the files state becomes a warning."""
+def _side(label: str, key: str, files: tuple[str, ...], result: Result, runs: Sequence[Result]) -> Group:
+    hosts = tuple((run.runs[0].host if run.runs else None) or run.provenance.host for run in runs)
+    return Group(label=label, key=key, files=files, result=result, runs=tuple(runs), hosts=hosts)
+
+
+def pooled_benchmark(results: Sequence[Result], sources: str) -> Result:
+    """Pool runs of one benchmark; a fact that only some of the sources ("files", "logs") state becomes a warning."""
     whole = pool(results)
     if not (partly := stated_by_some(results)):
         return whole
-    note = f"runs: pooled as one benchmark, although only some of the {len(results)} files state {', '.join(partly)}"
-    return whole.changed(warnings=(*whole.warnings, note))
+    note = f"only some of the {len(results)} {sources} state {', '.join(partly)}"
+    return whole.changed(warnings=(*whole.warnings, f"runs: pooled as one benchmark, although {note}"))
 
 
 def _with_unlike_speeds(result: Result, runs: Sequence[Result]) -> Result:
@@ -304,9 +303,7 @@ def _with_unlike_speeds(result: Result, runs: Sequence[Result]) -> Result:
 
 def single_side(result: Result) -> Group:
     """Return one result as a side of its own, without a label."""
-    runs = tuple(runs_of(result))
-    hosts = tuple((run.runs[0].host if run.runs else None) or run.provenance.host for run in runs)
-    return Group(label="", key="", files=(), result=result, runs=runs, hosts=hosts)
+    return _side("", "", (), result, runs_of(result))
 
 
 def runs_of(result: Result) -> list[Result]:

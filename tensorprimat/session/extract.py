@@ -11,11 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from tensorprimat import logs
+from tensorprimat.analysis.sides import pooled_benchmark
 from tensorprimat.core import identity, quantities, regular
 from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError
 from tensorprimat.core.result import Result
 from tensorprimat.core.statements import Statement, facts_for
-from tensorprimat.core.summary import pool
 from tensorprimat.logs import files
 from tensorprimat.logs import paths as paths_of_logs
 from tensorprimat.session.explain import one_liner
@@ -171,11 +171,7 @@ def _continued(members: Sequence[Extracted]) -> list[str]:
 def _pooled(members: Sequence[Extracted]) -> Extracted:
     if len(members) == 1:
         return members[0]
-    results = [extracted.result for extracted in members]
-    result = pool(results)
-    if partly := identity.stated_by_some(results):
-        note = f"runs: pooled as one benchmark, although only some of the {len(results)} logs state {', '.join(partly)}"
-        result = result.changed(warnings=(*result.warnings, note))
+    result = pooled_benchmark([extracted.result for extracted in members], "logs")
     return Extracted(logs=tuple(name for extracted in members for name in extracted.logs), result=result)
 
 
