@@ -55,7 +55,7 @@ def test_a_preflight_is_kept_per_machine_and_found_again(tmp_path):
     kept = records.kept([tmp_path])
     assert [one.host for one in kept] == ["node2", "node1"]
     assert kept[1].timestamp.startswith("2026-02")
-    assert kept[1].fits(platform="nvd", device_name="NVIDIA H100 80GB HBM3", host="node1")
+    assert kept[1].machine == ("nvd", "NVIDIA H100 80GB HBM3", "node1")
 
 
 def test_processes_that_shared_a_cpu_do_not_measure_its_best_rate(tmp_path):

@@ -132,10 +132,8 @@ def achievable_tflops(result: Result, gpu: Gpu | None, preflights: Sequence[Pref
     """
     ran = result.training_config.precision
     name, unit = f"best measured {ran} matrix rate" if ran else "best measured matrix rate", "TFLOP/s"
-    machine = {
-        "platform": result.platform, "device_name": result.gpu_info.device_name, "host": result.provenance.host,
-    }  # fmt: skip
-    own = next((one for one in preflights if one.fits(**machine)), None)
+    machine = (result.platform, result.gpu_info.device_name, result.provenance.host)
+    own = next((one for one in preflights if one.machine == machine), None)
     if own is not None and ran is not None and (measured := own.matmul_flops_per_second(ran)):
         source = f"preflight of {own.host}, {own.timestamp}"
         return Input(name=name, value=measured / TERA, unit=unit, source=source)

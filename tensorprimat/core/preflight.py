@@ -220,9 +220,10 @@ class Preflight(Record):
             f"less than {stated_share(share)}",
         )
 
-    def fits(self, *, platform: str | None, device_name: str | None, host: str | None) -> bool:
-        """Return True if this preflight was measured on the machine of this platform, device and host."""
-        return (self.platform, self.device_name, self.host) == (platform, device_name, host)
+    @property
+    def machine(self) -> tuple[str | None, str | None, str | None]:
+        """Return platform, device and host: equal for whatever was measured on the same machine."""
+        return self.platform, self.device_name, self.host
 
 
 def has_reference(devices: int, device: GpuInfo) -> bool:

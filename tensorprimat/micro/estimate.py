@@ -77,8 +77,8 @@ def estimate_all(
     output: the folder in which a preflight of this machine may be kept. may_run: as in `best_rate`.
     """
     machine = detect_platform(cpu=specs[0].device == "cpu")
-    same = {"platform": machine.platform, "device_name": machine.gpu_info.device_name, "host": machine.host}
-    kept = next((one for one in preflight.kept([output, output.parent, DEFAULT_FOLDER]) if one.fits(**same)), None)
+    here = (machine.platform, machine.gpu_info.device_name, machine.host)
+    kept = next((one for one in preflight.kept([output, output.parent, DEFAULT_FOLDER]) if one.machine == here), None)
     rates = {
         precision: best_rate(machine, specs[0].device, precision, kept=kept, may_run=may_run)
         for precision in dict.fromkeys(spec.precision for spec in specs)

@@ -58,7 +58,8 @@ def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
         why = "".join(f"; {sentence}" for sentence in left_out)
         raise UsageError(f"--roofline: no measured cell of TensorPrimat in {folder}{why}")
     kept = preflight.kept([folder, folder.parent, DEFAULT_FOLDER])
-    own = next((one for one in kept if any(_fits(one, machine) for _, machine, _ in found)), None)
+    measured = [machine for _, machine, _ in found]
+    own = next((one for one in kept if one.machine in measured), None)
     if own is None:
         raise UsageError(
             "--roofline needs the ceilings of the machine that ran these; run tprimat preflight there first"
@@ -67,13 +68,7 @@ def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
     left_out += [
         f"{file}: not on the roofline, whose ceilings are those of {name} on {own.host}, and this is of another machine"
         for file, machine, _ in found
-        if not _fits(own, machine)
+        if own.machine != machine
     ]
-    points = [point for _, machine, point in found if _fits(own, machine)]
+    points = [point for _, machine, point in found if own.machine == machine]
     return Roofline(machine=name, ceilings=ceilings(own), points=points, left_out=left_out)
-
-
-def _fits(measured: preflight.Preflight, machine: tuple[str | None, str | None, str | None]) -> bool:
-    """Return True if a preflight is of a machine. machine: its platform, device and host."""
-    platform, device_name, host = machine
-    return measured.fits(platform=platform, device_name=device_name, host=host)
