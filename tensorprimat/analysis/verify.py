@@ -108,12 +108,13 @@ def _logs(paths: Iterable[Path], *, has_folders: bool) -> _Logs:
 
 
 def _document_or_error(path: Path, places: _Logs, named: set[Path]) -> list[Finding]:
-    """Return the findings about one JSON file; an unusable value in it is a finding, too."""
+    """Return the findings about one JSON file; an error of its reader is a finding, too."""
     try:
         with regular.naming_file(path):
             return list(_document(path, places, named))
     except InputError as error:
-        return [Finding(path=path, state="differs", says=error.what)]
+        state: VerifyState = "missing" if isinstance(error, MissingFileError) else "differs"
+        return [Finding(path=path, state=state, says=error.what)]
 
 
 def _document(path: Path, places: _Logs, named: set[Path]) -> Iterator[Finding]:
@@ -131,18 +132,15 @@ def _document(path: Path, places: _Logs, named: set[Path]) -> Iterator[Finding]:
     elif isinstance(document, dict) and document.get("kind") == "cell":
         yield _cell(path, document)
     elif isinstance(document, dict) and document.get("kind") == "preflight":
-        yield _preflight(path)
+        preflight.load(path)
+        stored = "a preflight stores no single times, so it cannot be checked"
+        yield Finding(path=path, state="unchecked", says=stored)
     elif not (isinstance(document, dict) and document.get("kind") in REPORTS):
         yield Finding(path=path, state="foreign", says="JSON that is not a result, cell, preflight or report")
 
 
 def _result(path: Path, document: dict[str, Any], places: _Logs) -> Iterator[Finding]:
-    try:
-        result = store.load(path)
-    except InputError as error:
-        state: VerifyState = "missing" if isinstance(error, MissingFileError) else "differs"
-        yield Finding(path=path, state=state, says=error.what)
-        return
+    result = store.load(path)
     if document.get("schema_version") != SCHEMA_VERSION:
         yield Finding(path=path, state="unchecked", says="written by an older version; its figures are not comparable")
     elif not len(result.steps):
@@ -255,12 +253,8 @@ def _sources(path: Path, result: Result, places: _Logs) -> Iterator[Finding]:
 
 
 def _cell(path: Path, document: Mapping[str, Any]) -> Finding:
-    try:
-        with regular.naming_file(path):
-            cell = micro_result.load(path)
-            computed = json.loads(micro_result.to_json(micro_result.with_figures(cell)))
-    except InputError as error:
-        return Finding(path=path, state="differs", says=error.what)
+    cell = micro_result.load(path)
+    computed = json.loads(micro_result.to_json(micro_result.with_figures(cell)))
     names = ("mean_time_ms", "std_time_ms", "cv_percent", "median_time_ms", "min_time_ms", "max_time_ms")
     rates = ("tokens_per_second", "flops_per_second", "num_parameters")
     wrong = [
@@ -271,14 +265,6 @@ def _cell(path: Path, document: Mapping[str, Any]) -> Finding:
     if wrong:
         return Finding(path=path, state="differs", says="; ".join(wrong))
     return Finding(path=path, state="ok", says=f"its figures agree with {counted(len(cell.trial_times_ms), 'trial')}")
-
-
-def _preflight(path: Path) -> Finding:
-    try:
-        preflight.load(path)
-    except InputError as error:
-        return Finding(path=path, state="differs", says=error.what)
-    return Finding(path=path, state="unchecked", says="a preflight stores no single times, so it cannot be checked")
 
 
 def _auxiliary_file(path: Path, named: set[Path]) -> Iterator[Finding]:
