@@ -86,19 +86,13 @@ def joined_logs(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[l
             first = benchmark[0]
             if identity.differing_fields(first.result, extracted.result, unknown_equal=one_side):
                 continue
-            if not one_side and _other_vendor(first, extracted):
-                notes.append(
-                    f"{first.logs[0]} and {extracted.logs[0]}: equal settings, but their paths name GPUs of two "
-                    f"vendors; kept as two results. {_to_separate(first, extracted)}"
-                )
-                continue
-            difference = None if one_side else _other_speed(benchmark, extracted)
+            difference = None if one_side else _difference(benchmark, extracted)
             if difference is None:
                 home = benchmark
                 break
             notes.append(
-                f"{first.logs[0]} and {extracted.logs[0]}: equal settings, but {_spell(*difference)}; kept as two "
-                f"results. {_to_separate(first, extracted)}"
+                f"{first.logs[0]} and {extracted.logs[0]}: equal settings, but {difference}; kept as two results. "
+                f"{_to_separate(first, extracted)}"
             )
         if home is None:
             home = []
@@ -126,8 +120,12 @@ def _twin(extracted: Extracted, benchmarks: Sequence[Sequence[Extracted]]) -> Ex
     return None
 
 
-def _other_speed(benchmark: Sequence[Extracted], extracted: Extracted) -> tuple[identity.Pace, identity.Pace] | None:
-    return next((pace for one in benchmark if (pace := identity.other_speed(one.paces, extracted.paces))), None)
+def _difference(benchmark: Sequence[Extracted], extracted: Extracted) -> str | None:
+    """Return a clause on why a log of equal settings is of another benchmark, or None."""
+    if _other_vendor(benchmark[0], extracted):
+        return "their paths name GPUs of two vendors"
+    unlike = (pair for one in benchmark if (pair := identity.other_speed(one.paces, extracted.paces)))
+    return next((_spell(*pair) for pair in unlike), None)
 
 
 def _other_vendor(first: Extracted, extracted: Extracted) -> bool:
