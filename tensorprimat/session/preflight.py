@@ -100,11 +100,8 @@ def run_preflight(
 def _outcome(found: Preflight, place: RecordPlace, *, keep_noisy: bool, least_share: float | None) -> Outcome:
     """Keep a record, unless something disturbed the measurement, and compare its GPUs."""
     path = place.keep(found) if keep_noisy or not found.disturbances else None
-    return Outcome(found=found, path=path, slow=_slow(found, least_share) if path else ())
-
-
-def _slow(found: Preflight, least_share: float | None) -> tuple[str, ...]:
-    return () if least_share is None else found.below(least_share)
+    slow = () if path is None or least_share is None else found.below(least_share)
+    return Outcome(found=found, path=path, slow=slow)
 
 
 RANK_MODULE = "tensorprimat.micro.preflight_rank"

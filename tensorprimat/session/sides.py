@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -162,12 +163,9 @@ def _read(argument: Argument, *, one_side: bool, read: Read) -> tuple[list[Loade
 
 def _holds_result(path: Path) -> bool:
     """Return True for a result file, and for a .json file that is neither result nor log: `store` reports its error."""
-    try:
-        is_result = store.is_result(store.read_json(path))
-    except InputError:
-        is_result = False
-    if is_result:
-        return True
+    with contextlib.suppress(InputError):
+        if store.is_result(store.read_json(path)):
+            return True
     return path.suffix.lower() == ".json" and logs.detect_format(Log(path)) is None
 
 
