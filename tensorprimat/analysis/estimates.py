@@ -16,7 +16,7 @@ from tensorprimat.core.quantities import count, counted, listed, precise, spelle
 from tensorprimat.core.result import Result, Run
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.steps import FloatArray, Steps, finite
 from tensorprimat.core.summary import pace_of, select_measured
 from tensorprimat.core.terms import Term, TermInput, unit_of, usable_rate, work_of
 
@@ -248,8 +248,7 @@ def changed_level(seconds: FloatArray, start: int) -> bool:
     seconds: shape (rows,), of one run. start: the first measured row. A single run that begins at another clock looks
     like one that warms up.
     """
-    early, late = seconds[1:start], seconds[start:]
-    early, late = early[np.isfinite(early)], late[np.isfinite(late)]
+    early, late = finite(seconds[1:start]), finite(seconds[start:])
     if len(early) < FEWEST_OF_A_LEVEL or not len(late):
         return False
     return abs(float(np.median(early)) / float(np.median(late)) - 1) < CLOCK_CHANGE

@@ -25,7 +25,7 @@ from tensorprimat.analysis.records import LossParity, LossVerdict
 from tensorprimat.analysis.sides import Group
 from tensorprimat.core.quantities import as_stated, count, counted, signed, significant, stated_share
 from tensorprimat.core.result import Result
-from tensorprimat.core.steps import FloatArray
+from tensorprimat.core.steps import FloatArray, finite
 
 TOLERANCE = 0.0025  # of the loss: FP8 differed less from BF16 in DeepSeek-V3 (arXiv:2412.19437, 3.3)
 _FEWEST_STEPS = 10
@@ -83,8 +83,7 @@ def failed_to_learn(result: Result) -> str | None:
         if len(known) and known[-1] > nan_rows[0]:
             return f"the loss is nan in {counted(len(nan_rows), 'row')}, the first at step {first}."
         return f"the loss is nan from step {first} on."
-    losses = steps.column("loss")
-    losses = losses[np.isfinite(losses)]
+    losses = finite(steps.column("loss"))
     if len(losses) >= _FEWEST_STEPS and np.ptp(losses) <= 1e-6 * abs(float(losses[0])):
         return f"the loss stays at {as_stated(losses[0])} over {len(losses)} rows."
     return None

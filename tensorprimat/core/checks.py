@@ -22,7 +22,7 @@ from tensorprimat.core.quantities import (
 from tensorprimat.core.result import PowerMetrics, Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
-from tensorprimat.core.steps import INTERRUPTIONS
+from tensorprimat.core.steps import INTERRUPTIONS, finite
 from tensorprimat.core.terms import (
     COUNTED_ENERGY,
     LEAST_ADDED_UP,
@@ -275,8 +275,7 @@ def _losses(result: Result) -> list[str]:
             f"loss: nan in {len(nan_rows)} of {len(steps)} logged rows, {span}; "
             "the speed of a run that does not learn means little"
         )
-    losses = steps.column("loss")
-    losses = losses[np.isfinite(losses)]
+    losses = finite(steps.column("loss"))
     if len(losses) >= 10 and np.ptp(losses) <= 1e-6 * abs(losses[0]):
         warnings.append(f"loss: stays at {as_stated(losses[0])} over {len(losses)} rows; is the model training at all?")
     skipped = int(steps.column("skipped").sum())
@@ -451,8 +450,7 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
         worst = sorted(rows[np.argsort(-seconds[rows])][:NAMED_OUTLIERS].tolist())
         named = ", ".join(f"{_called(result, row)} took {quantities.seconds(seconds[row])}" for row in worst)
         more = f" and {len(rows) - len(worst)} more" if len(rows) > len(worst) else ""
-        measured = seconds[selection.rows]
-        usual = median(measured[np.isfinite(measured)])
+        usual = median(finite(seconds[selection.rows]))
         verb = "is" if len(rows) == 1 else "are"
         warnings.append(
             f"steps: {where}{counted(len(rows), 'outlier')} of unknown cause {verb} included (median "
@@ -474,7 +472,7 @@ def _slow_rates(result: Result, selection: Selection, where: str) -> list[str]:
     odd = find_outliers(1 / measured)
     if not len(odd):
         return []
-    usual = median(measured[np.isfinite(measured)])
+    usual = median(finite(measured))
     rows = selection.rows[odd][measured[odd] < usual]
     if not len(rows):
         return []

@@ -20,7 +20,7 @@ from tensorprimat.core.quantities import as_stated, count, shortened_list, state
 from tensorprimat.core.result import ModelShape, Result, Run
 from tensorprimat.core.settings import Setting, Weight
 from tensorprimat.core.steady import NORMAL_MAD, median
-from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.steps import FloatArray, Steps, finite
 from tensorprimat.core.summary import select_measured
 
 Reader = Callable[[Result], str | None]
@@ -280,8 +280,7 @@ def _spread(result: Result) -> float:
     steps, widths = result.steps, []
     pace = next((steps.column(name) for name in PACE_COLUMNS if steps.has(name)), np.full(len(steps), np.nan))
     for selection in select_measured(steps, warmup_steps=result.training_config.warmup_steps):
-        rows = pace[selection.rows]
-        rows = rows[np.isfinite(rows)]
+        rows = finite(pace[selection.rows])
         if len(rows) > 2:
             centre = median(rows)
             widths.append(NORMAL_MAD * median(np.abs(rows - centre)) / centre)
@@ -338,15 +337,12 @@ def share_a_log(one: Result, other: Result) -> bool:
 
 def _states_times(steps: Steps) -> bool:
     """Return True if some pace has enough different values that two runs would not repeat them by chance."""
-    return any(
-        len(np.unique(column[np.isfinite(column)])) > FEWEST_VALUES for column in map(steps.column, PACE_COLUMNS)
-    )
+    return any(len(np.unique(finite(column))) > FEWEST_VALUES for column in map(steps.column, PACE_COLUMNS))
 
 
 def _differences(one: Steps, other: Steps, name: str) -> FloatArray:
     """Return the absolute differences of a column over the rows where both state it."""
-    gaps = np.abs(one.column(name) - other.column(name))
-    return np.asarray(gaps[np.isfinite(gaps)])
+    return finite(np.abs(one.column(name) - other.column(name)))
 
 
 def _within(one: Steps, other: Steps, name: str) -> bool:

@@ -28,7 +28,7 @@ from tensorprimat.core.result import (
     TrainingConfig,
 )
 from tensorprimat.core.shapes import NamedShape
-from tensorprimat.core.steps import Steps
+from tensorprimat.core.steps import Steps, finite
 from tensorprimat.core.summary import recorded_warnings, summarise
 from tensorprimat.core.units import GB
 
@@ -310,7 +310,7 @@ def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, fac
     derived = _tokens_are_derived(steps, before)
     batch = config.global_batch_size
     if batch and batch == facts.global_batch_size and steps.has("samples"):
-        logged = np.unique(steps.column("samples")[np.isfinite(steps.column("samples"))])
+        logged = np.unique(finite(steps.column("samples")))
         if len(logged) != 1 or logged[0] != batch:
             shown = count(logged[0]) if len(logged) == 1 else f"{count(logged[0])} to {count(logged[-1])}"
             what = f"--global-batch-size {count(batch)}" if notes.overrides else "the log's own count"
@@ -341,7 +341,7 @@ def _conflicts_of_work(steps: Steps, config: TrainingConfig, facts: UserFacts) -
     """Return a warning where flags contradict the tokens of a step that the log counts itself, which are used."""
     if not (facts.global_batch_size or facts.sequence_length) or "tokens" not in steps.seen:
         return []
-    counted = np.unique(steps.column("tokens")[np.isfinite(steps.column("tokens"))])
+    counted = np.unique(finite(steps.column("tokens")))
     product = (config.global_batch_size or 0) * (config.sequence_length or 0)
     if len(counted) != 1 or not product or counted[0] == product:
         return []

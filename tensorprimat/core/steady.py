@@ -24,6 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorprimat.core.steps import finite
+
 CHANCE = 6.25  # z² beyond which a row pays for being dropped: 2.5 standard deviations
 _MOST = 20.0  # of z²: one row cannot outweigh more than two good ones
 _FEWEST = 6  # below, nothing but the first row is dropped: a median of two or three rows is not a level
@@ -92,7 +94,7 @@ def warm_up_rows(steady: Steady, seconds: np.ndarray, covers: np.ndarray) -> int
     start = max(1, steady.start)
     if start > 1 or len(seconds) < 2 or covers[0] <= max(1.0, SPARED_SHARE * float(covers.sum())):
         return start
-    others = seconds[1:][np.isfinite(seconds[1:])]
+    others = finite(seconds[1:])
     if not len(others) or not np.isfinite(seconds[0]):
         return start
     return start if seconds[0] > float(others.max()) * (1 + MATERIAL) else 0

@@ -134,6 +134,11 @@ def chosen(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return values if rows.all() else values[rows]
 
 
+def finite(values: np.ndarray) -> np.ndarray:
+    """Return the values that are known, neither NaN nor infinite."""
+    return chosen(values, np.isfinite(values))
+
+
 class _Picked(Mapping[str, np.ndarray]):
     """Some rows of columns. Each use copies a column and nothing keeps it: figures need one column after the other."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from tensorprimat.core.quantities import count, counted, digits_of, fixed, listed, precise, spelled_metric
 from tensorprimat.core.result import MEMORY_KINDS, TrainingConfig
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
+from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct, finite
 from tensorprimat.core.units import GB
 
 PRINTED = "reported_"
@@ -175,8 +175,7 @@ def _whole_time(time: float, rows: str, counted_rows: str) -> Term:
 def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> dict[str, Term | None]:
     """Return the statistics of the step times of the measured rows."""
     mean, time = step_seconds(config, measured, timer), time_of(measured)
-    seconds = measured.column("seconds")
-    times = chosen(seconds, np.isfinite(seconds))
+    times = finite(measured.column("seconds"))
     if mean is None or time is None:
         return {"measured_time_seconds": None}
     of_mean = ("avg_step_time_seconds", mean.value, "s")
@@ -227,8 +226,7 @@ def memory_figures(steps: Steps, measured: Steps) -> dict[str, Term]:
     found = {}
     for kind in MEMORY_KINDS:
         used, peaks = f"{kind}_bytes", f"{kind}_peak_bytes"
-        in_use = measured.column(used)
-        in_use = chosen(in_use, np.isfinite(in_use))
+        in_use = finite(measured.column(used))
         if len(in_use):
             mean, name = float(in_use.mean()), f"mean of {used} over the measured rows"
             put_in = f"{count(mean)} bytes / 10**9, mean of {counted(len(in_use), 'row')}"
@@ -474,8 +472,8 @@ def time_of(steps: Steps) -> float | None:
 
 def total(values: FloatArray) -> float | None:
     """Return the sum of the known terms; None where none is known."""
-    finite = chosen(values, np.isfinite(values))
-    return float(finite.sum()) if len(finite) else None
+    known = finite(values)
+    return float(known.sum()) if len(known) else None
 
 
 def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> Term | None:

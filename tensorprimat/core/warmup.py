@@ -25,6 +25,7 @@ from functools import lru_cache
 import numpy as np
 
 from tensorprimat.core.steady import FEWEST_FOR_QUARTER, MATERIAL, Floats, Steady, find_steady, median
+from tensorprimat.core.steps import finite
 
 FEWEST_FOR_DECAY = 8  # a level, an amplitude, a decay time and some residual
 _TIMES = np.geomspace(1 / 16, 2.0, 11)  # decay times that are tried, as shares of the rows
@@ -145,8 +146,7 @@ def _beyond(run: np.ndarray, declared: int, found: Steady) -> Steady:
     """Return the end of warm-up that was found, or the declared one where the rows between do not move the mean."""
     if found.start <= declared or not declared:
         return Steady(start=declared, settled=found.settled)
-    with_them, without = run[declared:], run[found.start :]
-    with_them, without = with_them[np.isfinite(with_them)], without[np.isfinite(without)]
+    with_them, without = finite(run[declared:]), finite(run[found.start :])
     matters = len(without) and abs(with_them.mean() / without.mean() - 1) > TOLERABLE
     return found if matters else Steady(start=declared, settled=found.settled)
 
@@ -171,8 +171,7 @@ def _relative(runs: Sequence[np.ndarray]) -> Floats | None:
         logs = np.log(np.where(rows > 0, rows, np.nan))
     levels = []
     for run in logs:
-        later = run[length // 2 :]
-        known = later[np.isfinite(later)]
+        known = finite(run[length // 2 :])
         if not len(known):
             return None
         levels.append(median(known))
@@ -333,7 +332,7 @@ def _replicated(curves: Floats, start: int) -> bool:
     third = max(1, rows.shape[1] // 3)
     early, late = (_batched(part, third)[:, 0] for part in (rows[:, :third], rows[:, -third:]))
     changes = early - late
-    return _agree(changes[np.isfinite(changes)])
+    return _agree(finite(changes))
 
 
 def _agree(changes: Floats, level: float = REPLICATED) -> bool:
