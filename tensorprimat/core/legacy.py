@@ -316,7 +316,7 @@ def _series(name: str, key: str, values: Sequence[Any], warnings: list[str]) -> 
     lowest_is_valid = name == "learning_rate"  # schedules start and end at 0
     series: list[Any] = []
     for value in values:
-        number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.inf
+        number = value if _number(value) else math.inf
         if name == "loss" and (number != number or value == "nan"):
             series.append("nan")
         elif math.isfinite(number) and (number > 0 or (lowest_is_valid and number == 0)):

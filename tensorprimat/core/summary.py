@@ -20,7 +20,7 @@ from tensorprimat.core.provenance import Source
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import Steady, median, warm_up_rows, within_half
-from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct
+from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct, finite
 from tensorprimat.core.terms import RATES, ROWS_OF_POWER, Term, time_of, usable_rate
 from tensorprimat.core.warmup import find_warmup
 
@@ -177,7 +177,7 @@ def _longest_chain(by_segment: dict[int, np.ndarray], index: np.ndarray, covers:
 
 def _is_level(piece: _Piece, main: _Piece, pace: FloatArray) -> bool:
     """Return True if a segment runs at the speed of the longest one; also if either has no known speed."""
-    mine, theirs = (rows[np.isfinite(rows)] for rows in (pace[piece.after], pace[main.after]))
+    mine, theirs = (finite(pace[one.after]) for one in (piece, main))
     if not len(mine) or not len(theirs):
         return True
     return abs(median(mine) / median(theirs) - 1) <= SAME_LEVEL
@@ -218,21 +218,16 @@ def summarise(result: Result) -> Result:
     known = {run.index: run for run in result.runs}
     found = _terms(result, steps, selections, measured)
     of_one = found["performance_metrics"] if len(selections) == 1 else None
+    runs = []
+    for selection in selections:
+        rows = measured if of_one else steps.take(selection.rows)
+        rates = _values(of_one or _terms_of_rows(result, rows))
+        runs.append(_run(known.get(selection.run) or Run(index=selection.run), steps, selection, rows, rates))
     figured = result.changed(
         performance_metrics=_with_means(result, _performance(result, found)),
         memory_metrics=_memory(steps, found["memory_metrics"], result.memory_metrics),
         power_metrics=_power(steps, found["power_metrics"], result.power_metrics),
-        runs=tuple(
-            _run(
-                result,
-                steps,
-                selection,
-                measured if of_one else steps.take(selection.rows),
-                known.get(selection.run),
-                of_one,
-            )
-            for selection in selections
-        ),
+        runs=tuple(runs),
     )
     return figured.changed(warnings=_unique(warnings + result_warnings(figured, selections)))
 
@@ -426,16 +421,9 @@ def _pooled_memory(results: Sequence[Result]) -> MemoryMetrics | None:
 _OF_A_RUN = ("avg_step_time_seconds", "tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second")
 
 
-def _run(
-    result: Result, steps: Steps, selection: Selection, rows: Steps, known: Run | None, found: dict[str, Term] | None
-) -> Run:
-    """Return figures of one run. rows: its measured rows; found: their terms, where they are all of the result."""
-    if found is None:
-        found = _terms_of_rows(result, rows)
-    rates = _values(found)
-    losses = steps.column("loss")[selection.of_run]
-    losses = losses[np.isfinite(losses)]
-    facts = known or Run(index=selection.run)
+def _run(facts: Run, steps: Steps, selection: Selection, rows: Steps, rates: dict[str, float]) -> Run:
+    """Return a run with its figures. rows: its measured rows; rates: figures of these, by field."""
+    losses = finite(steps.column("loss")[selection.of_run])
     return facts.changed(
         total_steps=int(steps.column("covers")[selection.of_run].sum()),
         measured_steps=int(rows.column("covers").sum()),
