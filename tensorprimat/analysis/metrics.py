@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.memory import headroom, largest_micro_batch, utilization
 from tensorprimat.analysis.metric import Input, Metric, derive, unknown
-from tensorprimat.core import flops, models
+from tensorprimat.core import catalogue, flops, models
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.explained import Explained, explained
@@ -64,7 +64,7 @@ def calculate_metrics(
     """
     chosen = assumptions or MetricChoices()
     convention = flops.convention_named(chosen.convention).name
-    gpu = inputs.gpu_of(result)
+    gpu = catalogue.find_gpu_of(result.gpu_info)
     known = (explained(result) if figures is None else figures).get("performance_metrics", {})
     per_gpu = _rate_per_gpu(result, known.get("tokens_per_second_per_gpu"))
     speed = {metric.name: metric for metric in _speed(result, gpu, convention, chosen.preflights)}
@@ -133,18 +133,16 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
     ]
 
 
-def _of_parts(result: Result, gpu: Gpu | None, convention: str, mfu: float, peak: object) -> str:
+def _of_parts(result: Result, gpu: Gpu | None, convention: str, mfu: float, peak: float) -> str:
     """Return the MFU of an FP8 or FP4 run with every part of the model at the peak of its own precision; else ""."""
     ran, shape, length = result.training_config.precision, result.model.shape, result.training_config.sequence_length
-    wide = gpu.peak("bf16") if gpu else None
-    if ran not in ("fp8", "fp4") or shape is None or not length or wide is None or not wide.value:
+    wide = catalogue.dense_peak(gpu, "bf16")
+    if ran not in ("fp8", "fp4") or shape is None or not length or not wide:
         return ""
-    if not isinstance(peak, float | int):
-        return ""
-    parts = flops.peak_of_parts(shape, length, layers=peak, others=wide.value, convention=convention)
+    parts = flops.peak_of_parts(shape, length, layers=peak, others=wide, convention=convention)
     return (
         f"; {percent(mfu * peak / parts)} of a mixed peak of {count(parts)} TFLOP/s (layers' matrices at the "
-        f"{ran} peak, output head and attention at the bf16 peak of {of_data_sheet(wide.value)})"
+        f"{ran} peak, output head and attention at the bf16 peak of {of_data_sheet(wide)})"
     )
 
 
@@ -191,14 +189,13 @@ def flops_per_token(result: Result, convention: str) -> Metric:
     convention_used = Input(name="convention", value=counting.name, source=f"{counting.formula}: {counting.used_by}")
     if stated := result.model.training_flops_per_token if shape is None else None:
         return _stated_flops(stated, flops.charged_per_token(result, convention), length, convention_used)
+    rests_on = (inputs.shape(result), length, convention_used)
     if shape is None:
-        return unknown(
-            "flops_per_token", str(inputs.shape(result).because), (inputs.shape(result), length, convention_used)
-        )
+        return unknown("flops_per_token", str(inputs.shape(result).because), rests_on)
     charged = flops.charged_per_token(result, convention)
     if charged is None and result.training_config.sequence_length:
         because = "only some parameters train, and the cost of the frozen ones depends on their position"
-        return unknown("flops_per_token", because, (inputs.shape(result), length, convention_used))
+        return unknown("flops_per_token", because, rests_on)
     frozen = flops.frozen_parameters(result)
     remark = f"{counting.name}, frozen weights at 4 FLOPs" if frozen else counting.name
     if charged and result.training_config.sequence_length:
@@ -206,12 +203,7 @@ def flops_per_token(result: Result, convention: str) -> Metric:
         weights = counting.weights(shape)
         remark += f": {4 if frozen else 6} × {count(weights)} weights of matrix products"
         remark += f" + {count(attention)} FLOP of attention" if attention else ""
-    return derive(
-        "flops_per_token",
-        (inputs.shape(result), length, convention_used),
-        lambda _: float(charged or 0),
-        remark=remark,
-    )
+    return derive("flops_per_token", rests_on, lambda _: float(charged or 0), remark=remark)
 
 
 def _stated_flops(stated: int, charged: int | None, length: Input, convention_used: Input) -> Metric:
@@ -250,14 +242,11 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
         kind = _SECOND_PRODUCT
     shape, length = result.model.shape, result.training_config.sequence_length
     because = f"recompute {setting!r} is unknown" if setting else "activation recomputation is not stated"
-    recompute = Input(name="recompute", value=kind, source="the run's configuration", because=because)
     if shape is None and kind not in (None, "none"):
-        because = "what recomputation costs is known only for a model whose layers are all alike"
-        recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
+        kind, because = None, "what recomputation costs is known only for a model whose layers are all alike"
     elif shape is not None and kind in _OF_PARTS and (feature := _of_unknown_cost(kind, shape)):
-        because = f"the cost of recomputing {kind} is not known for {feature}"
-        recompute = Input(name="recompute", value=None, source="the run's configuration", because=because)
-        kind = None
+        kind, because = None, f"the cost of recomputing {kind} is not known for {feature}"
+    recompute = Input(name="recompute", value=kind, source="the run's configuration", because=because)
     model = flops.charged_per_token(result, convention)
     if kind is None or shape is None or not length or model is None:
         return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu)

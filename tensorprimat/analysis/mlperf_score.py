@@ -16,6 +16,7 @@ from functools import cached_property
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core import catalogue, flops, mlperf_rules, shapes
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
+from tensorprimat.core.units import TERA
 
 DROPPED = 1  # from each end
 MEDIAN_OF_THREE = 0.6698  # standard deviation of the median of three normal values over that of one value
@@ -64,7 +65,6 @@ class Scored:
 
     @property
     def missing(self) -> int:
-        """Return the number of missing runs."""
         return max(0, self.expected - len(self.entry.runs))
 
     @cached_property
@@ -160,11 +160,11 @@ class Scored:
             return ComputedMfu(because="the FLOPs of this task's tokens are not known (adapters or packed sequences)")
         if precision is None:
             return ComputedMfu(because="the submission does not state its precision")
-        peak = gpu.peak(precision) if gpu else None
-        if peak is None or not peak.value:
+        peak = catalogue.dense_peak(gpu, precision)
+        if not peak:
             return ComputedMfu(because=f"no dense {precision.upper()} peak is known for {self.entry.gpu or 'this GPU'}")
         work = flops.per_token(shapes.parse_shape(rules.shape).shape, length)
-        return ComputedMfu(value=rate * work / (peak.value * 1e12))
+        return ComputedMfu(value=rate * work / (peak * TERA))
 
     @property
     def spread(self) -> float | None:

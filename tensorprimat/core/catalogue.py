@@ -7,7 +7,7 @@ prints it; an unknown one is None, never a default. Peaks are dense, in units of
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
@@ -95,6 +95,12 @@ class Gpu:
         """Return the least memory in bytes that a driver leaves to programs; None if no source states the memory."""
         nameplate = self.memory_gb and (self.memory_gb.value or self.memory_gb.low)
         return nameplate * GIB * (1 - USUALLY_RESERVED) if nameplate else None
+
+
+def dense_peak(gpu: Gpu | None, precision: str | None) -> float | None:
+    """Return the dense peak of a device at a precision in 10**12 FLOP/s; None where one of the three is not known."""
+    fact = gpu.peak(precision) if gpu and precision else None
+    return fact.value if fact else None
 
 
 CELLS = ("memory_gb", "memory_tb_per_second", "tdp_watts", "cores")
@@ -307,18 +313,12 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
     """Return a Gpu that contains only the facts on which all variants agree."""
     first, *others = candidates
 
-    def agreed(cell: str) -> SourcedValue | None:
-        mine: SourcedValue | None = getattr(first, cell)
-        theirs = [getattr(gpu, cell) for gpu in others]
-        return mine if mine and all(fact and fact.value == mine.value for fact in theirs) else None
-
-    def agreed_table(table: str) -> dict[str, SourcedValue]:
-        mine: Mapping[str, SourcedValue] = getattr(first, table)
-        theirs = [getattr(gpu, table) for gpu in others]
+    def agreed(of_variants: Sequence[Mapping[str, SourcedValue | None]]) -> dict[str, SourcedValue]:
+        mine, *theirs = of_variants
         return {
             name: fact
             for name, fact in mine.items()
-            if all(name in cells and cells[name].value == fact.value for cells in theirs)
+            if fact and all((cell := cells.get(name)) and cell.value == fact.value for cells in theirs)
         }
 
     return Gpu(
@@ -326,8 +326,8 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
         vendor=first.vendor,
         names=(),
         lacks=tuple(precision for precision in first.lacks if all(precision in gpu.lacks for gpu in others)),
-        **{cell: agreed(cell) for cell in CELLS},  # type: ignore[arg-type]  # the fields of Gpu that contain one
-        **{table: agreed_table(table) for table in _TABLES},  # type: ignore[arg-type]
+        **agreed([{cell: getattr(gpu, cell) for cell in CELLS} for gpu in candidates]),  # type: ignore[arg-type]
+        **{table: agreed([getattr(gpu, table) for gpu in candidates]) for table in _TABLES},  # type: ignore[arg-type]
     )
 
 

@@ -146,17 +146,12 @@ def _disagreements(result: Result) -> list[str]:
                 "by data-parallel ranks leave tensor- and pipeline-parallel GPUs out"
             )
             continue
-        values = {flag: size for flag, size in sizes.items() if flag in flags}
-        remedy = reconcile(computed, reported, values)
-        warnings.append(
-            f"{name}: computed {digits_of(computed)} but the framework reported {digits_of(reported)}"
-            + (
-                f" ({fixed(reported / computed, 2)} times); {remedy} would reconcile them, "
-                "unless settings and rows are of different jobs"
-                if remedy
-                else f"; {_used(result, name, reported / computed)}"
-            )
-        )
+        told = f"; {_used(result, name, reported / computed)}"
+        if remedy := reconcile(computed, reported, {flag: size for flag, size in sizes.items() if flag in flags}):
+            times = f"{fixed(reported / computed, 2)} times"
+            told = f" ({times}); {remedy} would reconcile them, unless settings and rows are of different jobs"
+        shown = f"computed {digits_of(computed)} but the framework reported {digits_of(reported)}"
+        warnings.append(f"{name}: {shown}{told}")
     return [*warnings, *_work_of_rows(result)]
 
 
@@ -230,13 +225,14 @@ def _flops_disagreements(result: Result) -> list[str]:
             f"tflops_per_gpu: computed {digits_of(tflops)} (convention {name}, the nearest) but the framework reported "
             f"{digits_of(reported.tflops_per_gpu)}{_BOTH_SHOWN}"
         )
-    if reported.mfu and (peak := _peak_tflops(result)):
+    device, precision = catalogue.find_gpu_of(result.gpu_info), result.training_config.precision
+    if reported.mfu and (peak := catalogue.dense_peak(device, precision)):
         rates = {"the reported TFLOP/s": reported.tflops_per_gpu} if reported.tflops_per_gpu else computed
         if nearest := _nearest_of_those_off(reported.mfu, {name: rate / peak for name, rate in rates.items()}):
             name, mfu = nearest
             warnings.append(
-                f"mfu: computed {significant(mfu, 3)} ({name}, over the dense {result.training_config.precision} peak "
-                f"of {digits_of(peak)} TFLOP/s) but the framework reported {significant(reported.mfu, 3)}{_BOTH_SHOWN}"
+                f"mfu: computed {significant(mfu, 3)} ({name}, over the dense {precision} peak of "
+                f"{digits_of(peak)} TFLOP/s) but the framework reported {significant(reported.mfu, 3)}{_BOTH_SHOWN}"
             )
     return warnings
 
@@ -245,13 +241,6 @@ def _tflops_by_convention(result: Result) -> dict[str, float]:
     """Return the model TFLOP/s per GPU by each convention; none where the shape, the length or the rate is unknown."""
     rate = result.performance_metrics.tokens_per_second_per_gpu
     return {name: rate * count / TERA for name, count in flops.countings(result).items()} if rate else {}
-
-
-def _peak_tflops(result: Result) -> float | None:
-    """Return the dense peak of the device at the precision that ran."""
-    device, precision = catalogue.find_gpu_of(result.gpu_info), result.training_config.precision
-    peak = device.peak(precision) if device and precision else None
-    return peak.value if peak else None
 
 
 def _nearest_of_those_off(reported: float, computed: dict[str, float]) -> tuple[str, float] | None:
@@ -317,7 +306,7 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[str]:
         if not len(selection.rows):
             warnings += [f"steps: {where}{why}" for why in _unmeasured(result, selection)]
         elif len(selection.rows) < 10:
-            rows = "1 measured row" if len(selection.rows) == 1 else f"{len(selection.rows)} measured rows"
+            rows = counted(len(selection.rows), "measured row")
             warnings.append(f"steps: {where}only {rows}, too few for an interval of this run alone")
     return warnings
 

@@ -45,14 +45,14 @@ class RunTime:
 def of_run(spec: RunSpec, machine: Machine) -> RunTime | None:
     """Return the estimated time of one run, or None for a device whose peak is not known."""
     gpu = catalogue.find_gpu_of(machine.gpu_info)
-    peak = gpu.peak(spec.precision) if gpu else None
-    if gpu is None or peak is None or not peak.value or spec.platform == "cpu":
+    peak = catalogue.dense_peak(gpu, spec.precision)
+    if gpu is None or not peak or spec.platform == "cpu":
         return None
     devices = spec.num_gpus * spec.num_nodes
     recomputed = prepare.recomputed_share(spec, machine.gpu_info.device_name)
     of_token, again = _flops_per_token(spec)
     work = (of_token + (recomputed or 0.0) * again) * spec.global_batch_size * spec.sequence_length
-    step = work / (devices * peak.value * TERA * UTILISATION)
+    step = work / (devices * peak * TERA * UTILISATION)
     return RunTime(
         step_seconds=step, seconds=START_SECONDS + spec.max_steps * step, gpu=gpu.name, recomputed=recomputed
     )
