@@ -55,8 +55,8 @@ def parse_shape(text: str) -> NamedShape:
     >>> parse_shape("mine=384/1536/6/6").shape.num_layers
     6
     """
-    if match := NUMBERS.fullmatch(text):
-        return _of_numbers(text, match)
+    if NUMBERS.fullmatch(text):
+        return _of_numbers(text)
     path = Path(text)
     if os.path.isfile(path / CONFIG_FILE):
         path = path / CONFIG_FILE
@@ -81,9 +81,8 @@ def of_name(name: str) -> NamedShape | None:
     """
     if preset := known_preset(name):
         return NamedShape(text=name, name=preset.title, shape=preset.shape, preset=preset)
-    if (
-        rules := mlperf_rules.benchmark_rules(name)
-    ) and rules.shape:  # MLPerf changes vocabularies: its own name counts
+    rules = mlperf_rules.benchmark_rules(name)
+    if rules and rules.shape:  # MLPerf changes vocabularies: its own name counts
         return replace(parse_shape(rules.shape), text=name)
     one = _published_by_key().get(names.key(name)) or _published_by_key().get(_plain(name))
     return None if one is None else NamedShape(text=name, name=one.title, shape=one.shape)
@@ -155,30 +154,27 @@ def _plain(name: str) -> str:
 
 def of_four_numbers(text: str) -> tuple[str, tuple[int, int, int, int]]:
     """Return name, d_model, d_ff, layers and heads of "name=d_model/d_ff/layers/heads". Raises UsageError."""
+    name, (width, ffn, layers, heads) = _numbers(text, most=4)
+    return name, (width, ffn, layers, heads)
+
+
+def _numbers(text: str, *, most: int) -> tuple[str, list[int]]:
+    """Return name and numbers of "name=d_model/d_ff/layers/heads", four or, up to `most`, more. Raises UsageError."""
     match = NUMBERS.fullmatch(text)
-    numbers = tuple(map(int, match["numbers"].split("/"))) if match else ()
-    if match is None or len(numbers) != 4:
-        raise UsageError(f"--shape {text}: write it as {HOW_TO_WRITE}")
-    width, ffn, layers, heads = numbers
-    _check(text, width, ffn, layers, heads)
-    return match["name"], (width, ffn, layers, heads)
-
-
-def _check(text: str, width: int, *others: int) -> None:
-    heads = others[2]
-    if min(width, *others) < 1:
+    numbers = list(map(int, match["numbers"].split("/"))) if match else []
+    if match is None or not 4 <= len(numbers) <= most:
+        raise UsageError(f"--shape {text}: write it as {HOW_TO_WRITE}{MORE_NUMBERS if most > 4 else ''}")
+    width, heads = numbers[0], numbers[3]
+    if min(numbers) < 1:
         raise UsageError(f"--shape {text}: every number must be at least 1")
     if width % heads or (width // heads) % 2:
         raise UsageError(f"--shape {text}: {heads} heads do not divide a width of {width} into heads of even width")
+    return match["name"], numbers
 
 
-def _of_numbers(text: str, match: re.Match[str]) -> NamedShape:
+def _of_numbers(text: str) -> NamedShape:
     """Build a shape of Llama's architecture from its numbers."""
-    numbers = list(map(int, match["numbers"].split("/")))
-    if not 4 <= len(numbers) <= 6:
-        raise UsageError(f"--shape {text}: write it as {HOW_TO_WRITE}{MORE_NUMBERS}")
-    _check(text, *numbers)
-    width, ffn, layers, heads, *more = numbers
+    name, (width, ffn, layers, heads, *more) = _numbers(text, most=6)
     key_value_heads = more[0] if more else heads
     if heads % key_value_heads:
         raise UsageError(f"--shape {text}: {key_value_heads} key-value heads do not divide {heads} heads")
@@ -188,7 +184,7 @@ def _of_numbers(text: str, match: re.Match[str]) -> NamedShape:
     assumed += [] if len(more) > 1 else [f"a vocabulary of {count(vocabulary)}"]
     return NamedShape(
         text=text,
-        name=match["name"],
+        name=name,
         shape=shape,
         preset=models.identify(shape),
         assumption=f"{listed(assumed)} assumed" if assumed else None,
