@@ -21,6 +21,7 @@ from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import gigabytes
 from tensorprimat.core.result import (
     SCHEMA_VERSION,
+    STACK_OF_PLATFORM,
     GpuInfo,
     MemoryMetrics,
     PerformanceMetrics,
@@ -31,7 +32,6 @@ from tensorprimat.core.spec import MODELS
 from tensorprimat.core.units import GB, GIB
 
 _PLATFORMS = {"cuda": "nvd", "nvd": "nvd", "nvidia": "nvd", "nemo": "nvd", "rocm": "amd", "amd": "amd", "cpu": "cpu"}
-STACKS = {"nvd": "cuda", "amd": "rocm", "cpu": "cpu"}
 _ENGINES_IN_NAMES = {"nemo": "nemo", "primus": "primus", "prim": "primus"}
 """Spelling in file names and software stacks of version 2 → engine of this project; other trainers have none."""
 _TIMING = {"primus": "reported"}
@@ -78,12 +78,9 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if "schema_version" in document:
         stated = document["schema_version"]
         is_newer = _number(stated) and stated > SCHEMA_VERSION
-        why = (
-            f"this program reads up to {SCHEMA_VERSION}"
-            if is_newer
-            else "files of versions 1 and 2 have no schema_version"
-        )
-        remedy = "update TensorPrimat" if is_newer else "remove the key from a file of version 1 or 2"
+        why, remedy = "files of versions 1 and 2 have no schema_version", "remove the key from a file of version 1 or 2"
+        if is_newer:
+            why, remedy = f"this program reads up to {SCHEMA_VERSION}", "update TensorPrimat"
         raise InputError(f"schema_version {stated!r}, but {why}", path=path, remedy=remedy)
     warnings: list[str] = []
     sections = {
@@ -93,8 +90,11 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
             *("memory_metrics", "power_metrics"),
         )
     }
-    platform = _platform(document, sections["gpu_info"])
-    engine = _engine(document, sections["gpu_info"], path)
+    gpu = sections["gpu_info"]
+    names_of_platform = (document.get("platform"), *map(gpu.get, ("hardware_type", "platform", "software_stack")))
+    platform = _first_known(names_of_platform, _PLATFORMS)
+    names_of_engine = (document.get("framework"), gpu.get("software_stack"), *path.stem.split("_"))
+    engine = _first_known(names_of_engine, _ENGINES_IN_NAMES)
     columns = _columns(document, path, warnings)
     config = {**sections["parallelism_config"], **sections["training_config"]}
     config.setdefault("data", document.get("dataset"))
@@ -103,7 +103,7 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     memory = _memory(sections["memory_metrics"], columns, from_primus_log, warnings)
     host = _clean({"host_memory_peak_gb": document.get("host_memory_peak_gb")}, "host memory", warnings)
     config_facts = _known(config, TrainingConfig, "training_config", warnings)
-    gpu_facts = _known(sections["gpu_info"], GpuInfo, "gpu_info", warnings)
+    gpu_facts = _known(gpu, GpuInfo, "gpu_info", warnings)
     assumed = _confirmed_gpus(config_facts, gpu_facts, figures)
     if columns:
         columns["index"] = list(range(1, len(columns["seconds"]) + 1))
@@ -113,7 +113,7 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
         "platform": platform,
         "source": document.get("source"),
         "timestamp": _timestamp(document, path, warnings),
-        "gpu_info": {**gpu_facts, "software_stack": STACKS.get(platform or "")},
+        "gpu_info": {**gpu_facts, "software_stack": platform and STACK_OF_PLATFORM[platform]},
         "model": _model(document, config, path, warnings),
         "training_config": config_facts | ({"framework": engine} if engine else {}),
         "performance_metrics": _performance(figures, with_steps="seconds" in columns),
@@ -152,19 +152,9 @@ def _section(document: Mapping[str, Any], name: str, path: Path) -> dict[str, An
     return value
 
 
-def _platform(document: Mapping[str, Any], gpu: Mapping[str, Any]) -> str | None:
-    for word in (document.get("platform"), gpu.get("hardware_type"), gpu.get("platform"), gpu.get("software_stack")):
-        if (platform := _PLATFORMS.get(str(word).lower())) is not None:
-            return platform
-    return None
-
-
-def _engine(document: Mapping[str, Any], gpu: Mapping[str, Any], path: Path) -> str | None:
-    """Return "nemo" or "primus" if the document or its file name states it, else None."""
-    words = (document.get("framework"), gpu.get("software_stack"), *path.stem.split("_"))
-    return next(
-        (_ENGINES_IN_NAMES[word] for word in (str(word).lower() for word in words) if word in _ENGINES_IN_NAMES), None
-    )
+def _first_known(words: Sequence[Any], meanings: Mapping[str, str]) -> str | None:
+    """Return the meaning of the first word that has one; None where none has."""
+    return next((meanings[word] for word in (str(word).lower() for word in words) if word in meanings), None)
 
 
 def _model(document: Mapping[str, Any], config: Mapping[str, Any], path: Path, warnings: list[str]) -> dict[str, Any]:
