@@ -89,10 +89,8 @@ def refused_listing(path: Path) -> str | None:
         if os.path.exists(path):
             return "a file, not a folder"
         return "a link that leads nowhere" if os.path.islink(path) else "no such folder"
-    except OSError as error:
-        return f"cannot be read: {error.strerror or error}"
-    except ValueError as error:  # a null character in the name
-        return f"cannot be read: {error}"
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
     return None
 
 
@@ -105,8 +103,7 @@ def open_regular(path: Path) -> IO[bytes]:
     except IsADirectoryError:
         raise InputError("a folder, not a file", path=path) from None
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"cannot be read: {reason}", path=path) from error
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=path) from error
     mode = os.fstat(handle).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(handle, "rb")
