@@ -12,7 +12,7 @@ single rows. A program that copied the lines may have dated them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -237,7 +237,12 @@ def _is_steady(gaps: FloatArray, resolution: float) -> bool:
 
 def _summed(explained: Sequence[Reason], clock: float) -> tuple[Reason, ...]:
     """Return each reason once, with the sum of its seconds, if it explains more than NAMED_SHARE of the clock."""
+    return tuple(reason for reason in summed_up(explained) if abs(reason[1]) > NAMED_SHARE * clock)
+
+
+def summed_up(reasons: Iterable[Reason]) -> list[Reason]:
+    """Return each reason once, with the sum of its seconds."""
     sums: dict[str, float] = defaultdict(float)
-    for what, seconds in explained:
+    for what, seconds in reasons:
         sums[what] += seconds
-    return tuple((what, seconds) for what, seconds in sums.items() if abs(seconds) > NAMED_SHARE * clock)
+    return list(sums.items())

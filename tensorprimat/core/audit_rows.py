@@ -155,9 +155,7 @@ def rows_of(
     if not amount or not len(inside):
         return None
     index, counted = steps.column("index")[picked], covers[picked].astype(np.float64)
-    ended_at = steps.column("ended_at")[picked]
-    if elapsed:
-        ended_at = elapsed.of(steps)[picked]
+    ended_at = (elapsed.of(steps) if elapsed else steps.column("ended_at"))[picked]
     distance = np.maximum(np.diff(index, prepend=index[0] - counted[0]), counted)
     rows = AuditRows(
         index=index,

@@ -6,11 +6,10 @@ leave the rows too little time never refuse a log, because a program that copied
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from tensorprimat.core.audit import AFTER_LAST_ROW, AuditFinding
+from tensorprimat.core.audit import AFTER_LAST_ROW, AuditFinding, summed_up
 from tensorprimat.core.audit_rows import CHECKPOINT, EVALUATION, PROFILING, START_UP, WARNED
 from tensorprimat.core.clocks import DATES
 from tensorprimat.core.provenance import Audit
@@ -39,13 +38,8 @@ def record(found: Sequence[AuditFinding], result: Result) -> Audit | None:
     runs = [finding for finding in found if finding.clock == name]
     steps, seconds = sum(run.steps for run in runs), sum(run.seconds for run in runs)
     amount, unit = _work_of_a_step(result)
-    subtracted: dict[str, float] = defaultdict(float)
-    included: dict[str, float] = defaultdict(float)
-    for run in runs:
-        for what, spent in run.taken_out:
-            subtracted[what] += spent
-        for what, spent in run.explained:
-            included[what] += spent
+    subtracted = summed_up(reason for run in runs for reason in run.taken_out)
+    included = summed_up(reason for run in runs for reason in run.explained)
     return Audit(
         clock=name,
         work=steps * amount,
@@ -53,8 +47,8 @@ def record(found: Sequence[AuditFinding], result: Result) -> Audit | None:
         clock_seconds=seconds,
         ratio=seconds / sum(run.expected for run in runs),
         explained_by=(
-            *(f"{_explanation(what, spent)}, {SUBTRACTED}" for what, spent in subtracted.items()),
-            *(_explanation(what, spent) for what, spent in included.items()),
+            *(f"{_explanation(what, spent)}, {SUBTRACTED}" for what, spent in subtracted),
+            *(_explanation(what, spent) for what, spent in included),
         ),
         unexplained_seconds=sum(run.unexplained for run in runs),
     )
