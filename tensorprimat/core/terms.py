@@ -77,7 +77,8 @@ def _term(
     return Term(value=value, formula=formula, put_in=put_in, inputs=made_of, printed=printed, sums_seconds=sums_seconds)
 
 
-def _counted_steps(steps: int, rows: str, put_in: str) -> Term:
+def _counted_steps(steps: int, rows: str, remark: str) -> Term:
+    put_in = f"{counted(steps, 'step')}{remark}"
     return _term(steps, f"Σ steps covered, over {rows}", put_in, ("Σ steps covered", steps, "steps"))
 
 
@@ -113,17 +114,13 @@ def performance_figures(
     declared = config.warmup_steps
     grounds = ", as the step times show" if declared is None else f"; declared for each run: {declared}"
     found: dict[str, Term | None] = {
-        "measured_steps": _counted_steps(
-            covered, "the measured rows", f"{counted(covered, 'step')}, {_rows_of(measured)}"
-        ),
+        "measured_steps": _counted_steps(covered, "the measured rows", f", {_rows_of(measured)}"),
         "tokens_per_step": _tokens_per_step(measured),
-        "warmup_steps_dropped": _counted_steps(
-            dropped, "the rows before the measured ones", f"{counted(dropped, 'step')}{grounds}"
-        ),
+        "warmup_steps_dropped": _counted_steps(dropped, "the rows before the measured ones", grounds),
         "excluded_steps": _counted_steps(
             excluded,
             "the rows after warm-up with other work inside (validation, checkpoint or profile)",
-            f"{counted(excluded, 'step')}; interrupted: {_rows(steps, steps.column('interrupted_by') != 0)}",
+            f"; interrupted: {_rows(steps, steps.column('interrupted_by') != 0)}",
         ),
         **_totals(steps),
         **_over_times(config, measured, timer),
@@ -161,7 +158,7 @@ def _totals(steps: Steps) -> dict[str, Term | None]:
     time, timed = time_of(steps), np.isfinite(steps.column("seconds"))
     covered, of_all = int(steps.column("covers").sum()), _rows(steps, np.ones(len(steps), np.bool_))
     return {
-        "total_steps": _counted_steps(covered, "all rows", f"{counted(covered, 'step')}, {of_all}"),
+        "total_steps": _counted_steps(covered, "all rows", f", {of_all}"),
         "total_time_seconds": None if time is None else _whole_time(time, "all rows with a time", _rows(steps, timed)),
     }
 
@@ -192,10 +189,8 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
     if len(times) > 1:
         found["std_step_time_seconds"] = deviation = _deviation(times)
         put_in = f"{precise(deviation.value)} s / {precise(mean.value)} s"
-        formula, of_deviation = (
-            "std_step_time_seconds / avg_step_time_seconds",
-            ("std_step_time_seconds", deviation.value, "s"),
-        )
+        formula = "std_step_time_seconds / avg_step_time_seconds"
+        of_deviation = ("std_step_time_seconds", deviation.value, "s")
         found["cv_step_time"] = _term(deviation.value / mean.value, formula, put_in, of_deviation, of_mean)
     return found
 
