@@ -142,12 +142,13 @@ _REMEDIES = {
     "shape": "Benchmark the same model on both sides.",
     "model": "Benchmark the same model on both sides.",
     "preset": "Benchmark the same model on both sides.",
-    "sequence_length": _SAME_LENGTH,
     "trainable_parameters": "Comparable if the same parameters train on both sides.",
     "peft": "Comparable if the same parameters train on both sides.",
     "packing": "Comparable with the same packing on both sides.",
+    "sequence_length": _SAME_LENGTH,
     "methodology": _SAME_SIZE,
 }
+"""Field of the work that differs → what makes the sides comparable; the first one is named."""
 
 
 def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
@@ -155,14 +156,9 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
     known = {d.field: d for d in differences if d.weight == "work"}
     if configurations.reconciled(pair):
         del known["methodology"]
-    clashes = [
-        _REMEDIES[key]
-        for key in ("shape", "preset", "trainable_parameters", "peft", "packing", "sequence_length", "methodology")
-        if key in known and _refuses(known[key])
-    ]
+    remedies = [remedy for key, remedy in _REMEDIES.items() if key in known and _refuses(known[key])]
     refusals = [_spell_work(d) for d in known.values() if d.field in _REMEDIES and _refuses(d)]
     conditions: list[str] = []
-    remedies = list(clashes)
     reason, remedy = _unstated_shape(pair)
     if "shape" not in known or not _refuses(known["shape"]):
         if reason == "model shape":
@@ -183,8 +179,7 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
         remedies.append("Comparable once both sides state which parameters train.")
     if "packing" in known and not _refuses(known["packing"]):
         conditions.append("packing")
-    batch = BY_KEY["global_batch_size"]
-    batches = [batch.read(result) for result in pair]
+    batches = [BY_KEY["global_batch_size"].read(result) for result in pair]
     if refusals:
         if len(set(batches)) > 1 and None not in batches:
             refusals.append(_spell_work(known["global_batch_size"]))
