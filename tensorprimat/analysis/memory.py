@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from tensorprimat.analysis import formulas, inputs
@@ -32,10 +33,7 @@ SHARDED_BY_REPLICAS = {
 
 def utilization(result: Result, gpu: Gpu | None) -> Metric:
     """Return the peak memory over device memory, with advice where it is nearly empty or nearly full."""
-    used, total = inputs.memory_used(result), inputs.memory_total(result, gpu)
-    if because := _more_than_there_is(used, total):
-        return unknown("memory_utilization", because, (used, total))
-    metric = derive("memory_utilization", (used, total), formulas.calculate_memory_utilization, remark=used.source)
+    metric = _of_memory("memory_utilization", result, gpu, formulas.calculate_memory_utilization)
     if metric.value is None:
         return metric
     advice = None
@@ -43,15 +41,20 @@ def utilization(result: Result, gpu: Gpu | None) -> Metric:
         advice = "more than half is unused; training with a larger micro batch may be faster"
     elif metric.value > TIGHT:
         advice = "nearly full; fragmentation or a longer sequence may exhaust it"
-    return replace(metric, remark="; ".join(filter(None, (used.source, advice))))
+    return replace(metric, remark="; ".join(filter(None, (metric.remark, advice))))
 
 
 def headroom(result: Result, gpu: Gpu | None) -> Metric:
     """Return the device memory that the peak left free."""
+    return _of_memory("memory_headroom_gb", result, gpu, lambda used, total: total - used)
+
+
+def _of_memory(name: str, result: Result, gpu: Gpu | None, compute: Callable[[float, float], float]) -> Metric:
+    """Return a metric of the peak memory and the device memory."""
     used, total = inputs.memory_used(result), inputs.memory_total(result, gpu)
     if because := _more_than_there_is(used, total):
-        return unknown("memory_headroom_gb", because, (used, total))
-    return derive("memory_headroom_gb", (used, total), lambda used, total: total - used, remark=used.source)
+        return unknown(name, because, (used, total))
+    return derive(name, (used, total), compute, remark=used.source)
 
 
 def _more_than_there_is(used: Input, total: Input) -> str | None:
