@@ -31,7 +31,7 @@ _STEPS = 200  # halvings and doublings that find the variance between submitters
 _EQUAL = 1e-12  # relative deviation of equal times, from rounding of their logarithms
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, order=True)
 class Task:
     """The benchmark that both sides train to the same target, on the same number of GPUs."""
 
@@ -74,7 +74,6 @@ class TaskSide:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Return the global batch sizes of the entries."""
         return tuple(sorted({one.entry.global_batch_size for one in self.scored if one.entry.global_batch_size}))
 
 
@@ -133,7 +132,7 @@ def compare_gpus(entries: Sequence[Entry], first: str, second: str) -> tuple[Tas
     first and second: names of GPUs, with @ROUND where a round is meant. Raises UsageError where they share no task.
     """
     sides = [_entries_of(entries, name) for name in (first, second)]
-    shared = sorted(set(_tasks(sides[0])) & set(_tasks(sides[1])), key=lambda task: (task.benchmark, task.num_gpus))
+    shared = sorted(set(_tasks(sides[0])) & set(_tasks(sides[1])))
     rounds_named = any("@" in name for name in (first, second))
     if {one.name for one in sides[0]} == {one.name for one in sides[1]}:
         raise UsageError(
@@ -181,7 +180,6 @@ def _compare(sides: Sequence[Sequence[Entry]], task: Task, *, same_round: bool) 
 
 
 def of_sides(task: Task, first: TaskSide, second: TaskSide) -> TaskComparison:
-    """Return the comparison of two sides."""
     parts = {
         name: math.exp(first.factors[name] - second.factors[name])
         for name in FACTORS

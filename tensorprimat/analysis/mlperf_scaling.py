@@ -72,10 +72,8 @@ def over_rounds(entries: Sequence[Entry]) -> tuple[TaskComparison, ...]:
         if made := side(group, gpu, round):
             sides.setdefault((gpu, Task(benchmark=benchmark, num_gpus=count)), []).append(made)
     found = []
-    for (_, task), several in sorted(
-        sides.items(), key=lambda item: (item[0][0], item[0][1].benchmark, item[0][1].num_gpus)
-    ):
-        ordered = sorted(several, key=lambda one: version(one.round))
+    for gpu, task in sorted(sides):
+        ordered = sorted(sides[gpu, task], key=lambda one: version(one.round))
         found += [of_sides(task, newer, older) for older, newer in pairwise(ordered)]
     return tuple(found)
 

@@ -40,7 +40,6 @@ class ScalingGroup:
     gpu: str
     benchmark: str
     round: str
-    submitter: str
     pairs: tuple[tuple[Scored, Scored], ...]
     """Fewer and more GPUs."""
 
@@ -80,7 +79,6 @@ class LeftOut:
 
     @property
     def error(self) -> float:
-        """Return the relative error of the prediction."""
         return self.predicted / (self.more.samples_per_second or math.nan) - 1
 
     @property
@@ -140,7 +138,7 @@ def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
     """Return every group that has two or more numbers of GPUs."""
     made, known = [], set()
     once, _ = distinct_entries(entries)
-    for (gpu, benchmark, round, submitter), several in timed(once, "gpu", "benchmark", "round", "submitter").items():
+    for (gpu, benchmark, round, _), several in timed(once, "gpu", "benchmark", "round", "submitter").items():
         pairs = []
         for fewer, more in itertools.combinations(sorted(several, key=lambda one: one.num_gpus), 2):
             runs = (identity_of_runs(fewer.entry) or fewer.entry.name, identity_of_runs(more.entry) or more.entry.name)
@@ -148,9 +146,7 @@ def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
                 known.add(runs)
                 pairs.append((fewer, more))
         if pairs:
-            made.append(
-                ScalingGroup(gpu=gpu, benchmark=benchmark, round=round, submitter=submitter, pairs=tuple(pairs))
-            )
+            made.append(ScalingGroup(gpu=gpu, benchmark=benchmark, round=round, pairs=tuple(pairs)))
     return tuple(made)
 
 
