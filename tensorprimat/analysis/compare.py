@@ -80,12 +80,8 @@ def compare(
     sides = {id(group): side_of(group, model, assumed, choices) for model in models for group in groups[model]}
     is_base = None if baseline is None else _named_baseline(chain.from_iterable(groups.values()), baseline)
     group_pairs = {model: _group_pairs(groups[model], is_base, assumed) for model in models}
-    if (
-        baseline is not None
-        and is_base is not None
-        and not any(group_pairs.values())
-        and any(len(of_model) > 1 for of_model in groups.values())
-    ):
+    several = any(len(of_model) > 1 for of_model in groups.values())
+    if is_base is not None and several and not any(group_pairs.values()):
         labels = ", ".join(dict.fromkeys(side.label for side in sides.values()))
         found = any(is_base(group) for of_model in groups.values() for group in of_model)
         problem = "names every side that it could be compared with" if found else "no such side"

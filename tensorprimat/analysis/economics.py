@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.analysis.records import Estimate, Pair, Side
+from tensorprimat.core.catalogue import find_gpu_of
 from tensorprimat.core.quantities import as_stated
-from tensorprimat.core.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +57,12 @@ def unlike_prices(baseline: Mapping[str, Metric], candidate: Mapping[str, Metric
     """Return the reason why two prices are not compared: only one is the user's, or they are from different sources.
 
     None if they are compared, or if one is unknown."""
-    prices = [_price(metrics) for metrics in (baseline, candidate)]
+    prices = [metrics["price_usd_per_gpu_hour"].inputs[0] for metrics in (baseline, candidate)]
     sources = [price.source for price in prices]
     kinds = {price.source if price.stated_for is None else "--price" for price in prices}
     if None in kinds or len(kinds) == 1:
         return None
     return f"the prices come from different sources ({'; '.join(map(str, sources))}); give --price for both"
-
-
-def _price(metrics: Mapping[str, Metric]) -> Input:
-    (price,) = metrics["price_usd_per_gpu_hour"].inputs
-    return price
 
 
 def break_even(pair: Pair) -> Estimate | None:
@@ -104,7 +99,11 @@ def unused_prices(sides: Sequence[Side], prices: Mapping[str, float]) -> list[st
     """
     found = []
     for name, usd in prices.items():
-        of_name = [side.metrics["price_usd_per_gpu_hour"] for side in sides if _is_named(name, side.result)]
+        of_name = [
+            side.metrics["price_usd_per_gpu_hour"]
+            for side in sides
+            if inputs.means(name, side.result, find_gpu_of(side.result.gpu_info))
+        ]
         if not name or any(metric.value == usd for metric in of_name):
             continue
         why = "no result is from this device"
@@ -112,7 +111,3 @@ def unused_prices(sides: Sequence[Side], prices: Mapping[str, float]) -> list[st
             why = f"not used, because {of_name[0].remark} names the device more exactly"
         found.append(f"--price {name}={as_stated(usd)}: {why}")
     return found
-
-
-def _is_named(name: str, result: Result) -> bool:
-    return inputs.means(name, result, inputs.gpu_of(result))

@@ -18,13 +18,8 @@ CONFIGURED = "the run's configuration"
 PROCESSOR = "no peak FLOP/s is known for this CPU"
 
 
-def gpu_of(result: Result) -> Gpu | None:
-    """Return the catalogue's entry for the device that ran."""
-    return catalogue.find_gpu_of(result.gpu_info)
-
-
 def why_no_gpu(result: Result) -> str:
-    """Return the reason why `gpu_of` is None."""
+    """Return the reason why `catalogue.find_gpu_of` finds no entry for the device that ran."""
     name = result.gpu_info.device_name
     if result.platform == "cpu":
         return PROCESSOR

@@ -68,11 +68,8 @@ def _mfu_of_row(row: Published) -> ComputedMfu:
     gpu = find_gpu(row.gpu) if row.gpu else None
     peak = gpu.peak(row.precision) if gpu and row.precision else None
     rate, result = row.tokens_per_second_per_gpu, as_result(row)
-    missing = [
-        *([] if rate else ["token rate"]),
-        *([] if row.precision else ["precision"]),
-        *([] if row.sequence_length else ["sequence length"]),
-    ]
+    needed = {"token rate": rate, "precision": row.precision, "sequence length": row.sequence_length}
+    missing = [name for name, value in needed.items() if not value]
     if missing:
         return ComputedMfu(because=f"the source states no {' and no '.join(missing)}")
     if peak is None or not peak.value:
@@ -224,10 +221,9 @@ def _factor(published: int | None, measured: Sequence[int | None]) -> float:
 def _against(side: Side, row: Published) -> Against:
     fairness = judge(as_result(row), side.result)
     measured, theirs = side.tokens_per_second_per_gpu.value, row.tokens_per_second_per_gpu
-    comparable = (
-        fairness.metric == "tokens_per_second_per_gpu" and measured is not None and theirs is not None and theirs > 0
-    )
-    return Against(label=side.label, fairness=fairness, ratio=measured / theirs if comparable else None)  # type: ignore[operator]
+    comparable = fairness.metric == "tokens_per_second_per_gpu"
+    ratio = measured / theirs if comparable and measured is not None and theirs else None
+    return Against(label=side.label, fairness=fairness, ratio=ratio)
 
 
 def as_result(row: Published) -> Result:

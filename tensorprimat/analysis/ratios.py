@@ -77,7 +77,6 @@ class GroupPair:
 
     @property
     def groups(self) -> tuple[Group, Group]:
-        """Return baseline and candidate."""
         return self.baseline, self.candidate
 
     @property
@@ -107,7 +106,8 @@ def compare_groups(baseline: Group, candidate: Group, assumed: StatedScatter) ->
 
 def same_run_warning(pair: GroupPair) -> str | None:
     """Return a warning if both sides contain the same run."""
-    if not identity.share_a_run(pair.baseline.result, pair.candidate.result):
+    results = [group.result for group in pair.groups]
+    if not identity.share_a_log(*results) and not identity.same_run(*results):
         return None
     return (
         f"{pair.candidate.label} and {pair.baseline.label}: the same run is on both sides, so the ratio shows no "
@@ -196,13 +196,14 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
     paired = in_pairs(*pair.groups, pair.metric) is not None
     candidate, baseline = (_runs(group, pair.metric) for group in (pair.candidate, pair.baseline))
     rests_on = f"{candidate} against {baseline}" + (", in pairs" if paired else "")
+    few = "each side needs at least 2 runs, or an assumed variation (--assume-run-cv)"
     found = Ratio(
         metric=pair.metric,
         estimate=Estimate(
             value=math.exp(_plain_log(pair)),
             confidence=assumed.confidence,
             rests_on=rests_on,
-            no_interval_because=_without_interval(pair),
+            no_interval_because=without_figure(pair.groups, pair.metric) or few,
             runs_for_one_percent=runs_to_show(pair, ONE_PERCENT, assumed),
         ),
         verdict="too_few_runs",
@@ -234,12 +235,6 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
         assumption=_assumption([pair], assumed),
         sensitivity=_sensitivity(pair, assumed, level),
     )
-
-
-def _without_interval(pair: GroupPair) -> str:
-    """Return why a ratio has no interval: too few runs, or a run without the figure."""
-    few = "each side needs at least 2 runs, or an assumed variation (--assume-run-cv)"
-    return without_figure(pair.groups, pair.metric or PRIMARY) or few
 
 
 def _factors(pair: GroupPair) -> TaskFactors | None:
@@ -297,7 +292,7 @@ def _sensitivity(pair: GroupPair, assumed: StatedScatter, level: float) -> str |
     decimals = decimals_of_ratio(low, high)
     ends = f"{of_what}{times(low, decimals)} to {times(high, decimals)}"
     same = "the verdict stays the same" if changed == verdict else VERDICTS_IF[changed]
-    return f"if they vary by {stated_share(other.run_cv)} instead, {same} ({ends})" if other.run_cv else None
+    return f"if they vary by {stated_share(factor * assumed.run_cv)} instead, {same} ({ends})"
 
 
 VERDICTS_IF = {

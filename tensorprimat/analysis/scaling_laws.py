@@ -44,7 +44,6 @@ class Law:
         return (self.high - self.low) / 2
 
     def at(self, gpus: float) -> float:
-        """Return the law's value."""
         if self.kind == "power":
             return float(self.scale * gpus**self.parameter)
         return float(self.scale * gpus / (1 + self.parameter * (gpus - 1)))
@@ -71,10 +70,8 @@ def gpu_power_law(points: Points, confidence: float) -> Law | None:
     )
 
 
-def amdahl(points: Points, confidence: float) -> Law | None:
-    """Return Amdahl's law through the points, or None for fewer than three numbers of GPUs."""
-    if len({count for count, _ in points}) < FEWEST_COUNTS:
-        return None
+def amdahl(points: Points, confidence: float) -> Law:
+    """Return Amdahl's law through the points, three numbers of GPUs at least."""
     from scipy.optimize import minimize_scalar  # takes a tenth of a second to import
 
     most, degrees = math.log(1.0), len(points) - 2
@@ -101,8 +98,8 @@ def amdahl(points: Points, confidence: float) -> Law | None:
 
 def best(points: Points, confidence: float) -> Law | None:
     """Return the law with the smaller scatter, or None for fewer than three numbers of GPUs."""
-    found = [law for law in (gpu_power_law(points, confidence), amdahl(points, confidence)) if law is not None]
-    return min(found, key=lambda law: law.scatter) if found else None
+    power = gpu_power_law(points, confidence)
+    return None if power is None else min(power, amdahl(points, confidence), key=lambda law: law.scatter)
 
 
 class Line:

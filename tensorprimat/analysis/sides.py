@@ -174,7 +174,7 @@ def gather(items: Sequence[Loaded], by: str) -> list[Group]:
     """
     ordered = _as_named(items) if all(item.side is not None for item in items) else _as_found(items, by)
     firsts = [files[0].result for files in ordered]
-    keys = [_key(files[0], by) for files in ordered]
+    keys = [BY[by](files[0].result) if files[0].side is None else files[0].side for files in ordered]
     titles = keys
     if by == "platform" and len({BY_KEY["precision"].read(first) for first in firsts}) > 1:
         named = [files[0].side is not None for files in ordered]
@@ -183,10 +183,6 @@ def gather(items: Sequence[Loaded], by: str) -> list[Group]:
         ]
     labels = distinct_labels(titles, firsts, [files[0].path for files in ordered])
     return [_group(label, key, files) for label, key, files in zip(labels, keys, ordered, strict=True)]
-
-
-def _key(item: Loaded, by: str) -> str:
-    return item.side if item.side is not None else BY[by](item.result)
 
 
 def _as_named(items: Sequence[Loaded]) -> list[list[Loaded]]:

@@ -31,10 +31,6 @@ class Convention:
     """FLOPs per token of scores and weighted sums, at a sequence length."""
 
 
-def _no_attention(_shape: ModelShape, _sequence_length: int) -> int:
-    return 0
-
-
 def _of_pairs(shape: ModelShape) -> int:
     """Return the FLOPs of one layer for each token, and for each token that its query sees: 12·H·Q."""
     return 6 * sum(models.attention_widths(shape))
@@ -73,7 +69,7 @@ CONVENTIONS: dict[str, Convention] = {
          "Megatron-LM, Megatron-Bridge, NeMo's llama3 formula, NVIDIA's tables since 25.09"),
         ("palm", models.active_parameters, _every_pair,
          "6·N + 12·L·H·Q·T", ("N", *_OF_ATTENTION), "the PaLM paper (appendix B), nanoGPT"),
-        ("6n", models.active_parameters, _no_attention,
+        ("6n", models.active_parameters, lambda _shape, _sequence_length: 0,
          "6·N", ("N",), "scaling-law papers, quick estimates"),
         ("torchtitan", _without_embedding, _every_pair,
          "6·(N − embedding) + 12·L·H·Q·T", ("N", *_OF_ATTENTION), "torchtitan"),
@@ -143,7 +139,8 @@ def charged_per_token(result: Result, convention: str = DEFAULT_CONVENTION) -> i
     every = per_token(shape, length, convention)
     if not frozen:
         return every
-    return every - 2 * convention_named(convention).weights(shape) if _adapters(result) else None
+    with_adapters = "lora" in (result.training_config.peft or "").lower()
+    return every - 2 * convention_named(convention).weights(shape) if with_adapters else None
 
 
 def countings(result: Result) -> dict[str, int]:
@@ -181,7 +178,3 @@ def trains_few(result: Result, shape: ModelShape | None) -> bool:
     counted, processes = result.model.trainable_parameters_per_process, result.training_config.num_gpus
     every = result.model.parameters or (models.parameters(shape) if shape is not None else None)
     return bool(counted and processes and every) and (counted or 0) * (processes or 0) < MOST_OF_A_MODEL * (every or 0)
-
-
-def _adapters(result: Result) -> bool:
-    return "lora" in (result.training_config.peft or "").lower()

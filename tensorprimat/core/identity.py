@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core import names, settings
-from tensorprimat.core.quantities import as_stated, count, shortened_list, stated_watts
+from tensorprimat.core.quantities import as_stated, count, shortened_list, shown_value, stated_watts
 from tensorprimat.core.result import ModelShape, Result, Run
 from tensorprimat.core.settings import Setting, Weight
 from tensorprimat.core.steady import NORMAL_MAD, median
@@ -53,9 +53,7 @@ class Field:
 
 
 def _text(value: Any) -> str | None:
-    if value is None or value == "":
-        return None
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    return None if value is None or value == "" else shown_value(value)
 
 
 def _values_of_runs(result: Result, name: str) -> set[Any]:
@@ -322,11 +320,6 @@ def same_run(one: Result, other: Result) -> bool:
     if all(not column.any() for column in measured) and (len(losses) or _states_times(one.steps)):
         return True
     return bool(len(losses)) and all(_within(one.steps, other.steps, name) for name in PACE_COLUMNS)
-
-
-def share_a_run(one: Result, other: Result) -> bool:
-    """Return True if two results were read from the same log, or contain the same steps."""
-    return share_a_log(one, other) or same_run(one, other)
 
 
 def share_a_log(one: Result, other: Result) -> bool:
