@@ -21,12 +21,8 @@ def overview(result: Result) -> list[tuple[str, str]]:
     performance, config = result.performance_metrics, result.training_config
     reported = performance.reported
     count = f"{config.num_gpus} × " if config.num_gpus else ""
-    rows = [
-        (
-            "GPU",
-            f"{count}{one_line(result.gpu_info.device_name or 'unknown device')} ({_PLATFORM_TITLES[result.platform]})",
-        )
-    ]
+    device = one_line(result.gpu_info.device_name or "unknown device")
+    rows = [("GPU", f"{count}{device} ({_PLATFORM_TITLES[result.platform]})")]
     work = [
         f"{label} {one_line(value)}"
         for label, value in (
@@ -142,11 +138,10 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
     """Return a setting with its origin: the flag that set it, or the lines that state it."""
     value, is_live = getattr(getattr(result, record), field), result.provenance.timing == "measured"
     key = f"model.{field}" if record == "model" else field
-    if is_live and (value is None or value == {}):
-        return f"{key} is unknown\n  the training process did not record it"
     if value is None or value == {}:
         flag = f"; {_FLAGS[key]} states it" if key in _FLAGS else ""
-        return f"{key} is unknown\n  no log states it{flag}"
+        why = "the training process did not record it" if is_live else f"no log states it{flag}"
+        return f"{key} is unknown\n  {why}"
     shown = [f"{key} = {one_line(str(value))}"]
     if origin := result.provenance.assumed.get(key):
         return "\n".join([*shown, f"  {phrase(origin)}"])

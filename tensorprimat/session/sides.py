@@ -178,19 +178,18 @@ def _of_folder(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Loaded
     except InputError as refusal:
         files = log_files_of(folder)
         logs_of_folder = [file for file in files if Path(file).name != SCALING]
-        try:
+        found: list[Loaded] = []
+        notes: list[str] = []
+        with contextlib.suppress(InputError):
             found, notes = _of_logs(logs_of_folder, one_side=one_side)
-        except InputError:
-            found = []
-        if not found:
-            found, notes = _of_subfolders(folder, one_side=one_side, read=read)
-            if not found:
-                raise refusal from None
-            return found, notes
-        if len(logs_of_folder) < len(files):
+        if found and len(logs_of_folder) < len(files):
             notes.append(
                 f"{folder / SCALING}: MLPerf's scaling factor is not applied here; tprimat mlperf import applies it"
             )
+        elif not found:
+            found, notes = _of_subfolders(folder, one_side=one_side, read=read)
+        if not found:
+            raise refusal from None
         return found, notes
 
 
@@ -208,17 +207,14 @@ def _of_subfolders(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Lo
         return [], []
     note = f"{folder}: read from its subfolders {', '.join(path.name for path in inside)}"
     holding = [path for path in inside if any(path.glob("*.json"))]
-    try:
+    with contextlib.suppress(InputError):  # no results: their files may be logs
         found, notes = store.load_all(holding, read=read)
         if found:
             return found, [note, *notes]
-    except InputError:  # no results: their files may be logs
-        pass
-    try:
+    with contextlib.suppress(InputError):
         found, notes = _of_logs([file for path in inside for file in log_files_of(path)], one_side=one_side)
-    except InputError:
-        return [], []
-    return found, [note, *notes]
+        return found, [note, *notes]
+    return [], []
 
 
 def _of_logs(paths: Sequence[str], *, one_side: bool) -> tuple[list[Loaded], list[str]]:
