@@ -146,7 +146,6 @@ class Metric:
 
     @property
     def definition(self) -> Definition:
-        """Return title, unit and formula."""
         return DEFINITIONS[self.name]
 
     def as_input(self) -> Input:

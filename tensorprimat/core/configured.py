@@ -50,7 +50,6 @@ class ConfiguredModel:
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of tokens in the vocabulary."""
         return self.decoder.vocab_size
 
     @property
@@ -87,11 +86,9 @@ class ConfiguredModel:
 
 def model_of(spec: RunSpec) -> Preset | ConfiguredModel:
     """Return the model that a spec trains: a built-in preset, or that of its configuration. Raises UsageError."""
-    return (
-        models.find_preset(spec.model, spec.preset)
-        if spec.config is None
-        else configured(spec.model, spec.config, spec.preset)
-    )
+    if spec.config is None:
+        return models.find_preset(spec.model, spec.preset)
+    return configured(spec.model, spec.config, spec.preset)
 
 
 def configured(name: str, config: Config, preset: str) -> ConfiguredModel:

@@ -102,7 +102,6 @@ def _listed(config: Config, name: str) -> Sequence[Any]:
 
 
 def every(_config: Config, _layer: int) -> bool:
-    """Return True for every layer."""
     return True
 
 

@@ -41,7 +41,6 @@ class StepWork:
 
     @property
     def weights(self) -> int:
-        """Return the number of parameters."""
         return models.parameters(self.shape)
 
 

@@ -93,15 +93,13 @@ def of_layout(
     ends = 1 if shape.tied_embeddings or layout.pipeline > 1 else 2  # embedding and head; one if tied or split
     layers = models.parameters(shape) - embedding * (1 if shape.tied_embeddings else 2)
     parameters = (layers / layout.pipeline + ends * embedding) / layout.tensor
-    token_bytes = (
-        megatron_kept_bytes_per_token(shape, fp8=fp8) / layout.tensor
-    )  # sequence parallel: norms are split too
+    # With sequence parallelism, norms are split over the tensor-parallel ranks too.
+    token_bytes = megatron_kept_bytes_per_token(shape, fp8=fp8) / layout.tensor
     input_bytes = BF16_BYTES * shape.hidden_size / layout.tensor
     here = shape.num_layers / layout.pipeline
     again = min(float(recomputed_layers), here)
-    largest_gradient = (
-        BF16_BYTES * (2 if shape.gated_mlp else 1) * shape.ffn_hidden_size / layout.tensor
-    )  # of gate and up
+    gate_and_up = (2 if shape.gated_mlp else 1) * shape.ffn_hidden_size
+    largest_gradient = BF16_BYTES * gate_and_up / layout.tensor
     one_layer = tokens * (largest_gradient + (token_bytes if again else 0.0))
 
     def stage(*, held: float, is_last: bool) -> MemoryEstimate:

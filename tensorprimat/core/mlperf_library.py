@@ -113,7 +113,6 @@ def load(path: Path | None = None) -> Library:
 
 @cache
 def bundled() -> Library:
-    """Return the library of the package."""
     place = files("tensorprimat") / "data" / "mlperf_library.jsonl"
     return parse_library(place.read_text("utf-8"), name="mlperf_library.jsonl")
 

@@ -45,12 +45,10 @@ class Preset:
 
     @property
     def matrix_parameters(self) -> int:
-        """Return the weights of every matrix product."""
         return matrix_parameters(self.shape)
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of tokens in the vocabulary."""
         return self.shape.vocab_size
 
     @property

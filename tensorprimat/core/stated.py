@@ -110,6 +110,8 @@ def with_facts(result: Result, facts: UserFacts) -> Result:
     model = _model(result.model, facts, notes)
     steps = _with_work(result.steps, before, config, facts, notes)
     figures = result.performance_metrics
+    if figures.basis == "reported_means":
+        figures = with_rates(figures, config, before=before)
     return result.changed(
         training_config=config,
         gpu_info=gpu_info,
@@ -118,9 +120,7 @@ def with_facts(result: Result, facts: UserFacts) -> Result:
         provenance=result.provenance.changed(assumed=notes.assumed),
         steps=steps,
         audit=result.audit if facts.warmup_steps is None else None,
-        performance_metrics=figures
-        if figures.basis != "reported_means"
-        else with_rates(figures, config, before=before),
+        performance_metrics=figures,
         warnings=tuple(dict.fromkeys(notes.warnings)),
     )
 
@@ -212,16 +212,10 @@ def _memory_conflict(device: GpuInfo) -> list[str]:
 
 
 def _model(model: Model, facts: UserFacts, notes: _Notes) -> Model:
-    """Return the model with the stated name and shape."""
-    if facts.model_name is not None and notes.settle(
-        "model",
-        model.name,
-        facts.model_name,
-        "--model-name",
-        key="model.name",
-        same=model.name is not None and names.key(model.name) == names.key(facts.model_name),
-    ):
-        model = model.changed(name=names.resolve(facts.model_name))
+    if (name := facts.model_name) is not None:
+        same = model.name is not None and names.key(model.name) == names.key(name)
+        if notes.settle("model", model.name, name, "--model-name", key="model.name", same=same):
+            model = model.changed(name=names.resolve(name))
     named, flag = _stated_shape(model, facts, notes)
     if named is None:
         return model
