@@ -18,7 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from tensorprimat.core.audit_rows import NAMES, OF_RATES, START_UP, AuditRows, Reason, own_seconds, rows_of
+from tensorprimat.core.audit_rows import NAMES, START_UP, AuditRows, Reason, own_seconds, rows_of
 from tensorprimat.core.clocks import DATES, LogClock
 from tensorprimat.core.quantities import short_seconds
 from tensorprimat.core.result import Result
@@ -26,6 +26,7 @@ from tensorprimat.core.selection import Selection
 from tensorprimat.core.settings import flag
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray
+from tensorprimat.core.terms import WORK_OF_RATES
 
 NAMED_SHARE = 0.002  # of the clock; a reason for less is not named
 FEWEST_DATED_ROWS = 8  # with dates; with fewer, one slow print or pause may decide, and they refuse nothing
@@ -123,7 +124,8 @@ def findings(result: Result, selections: Sequence[Selection]) -> list[AuditFindi
 def unchecked(result: Result) -> str | None:
     """Return a sentence for dated rows whose rate gives no time, because a setting is unknown."""
     steps, config = result.steps, result.training_config
-    rate, work, per_gpu = next((row for row in OF_RATES if steps.has(row[0])), ("", "", False))
+    rate = next(filter(steps.has, WORK_OF_RATES), "")
+    work, per_gpu = WORK_OF_RATES.get(rate, ("", False))
     dated = np.isfinite(steps.column("ended_at"))
     if not rate or np.isfinite(steps.column("seconds")).any() or dated.sum() < FEWEST_DATED_ROWS:
         return None

@@ -16,19 +16,13 @@ from tensorprimat.core.clocks import DATES, Elapsed, Evidence
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import LONGEST_SERIES, median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
+from tensorprimat.core.terms import WORK_OF_RATES
 
 WARNED = 0.03  # of the headline: a larger contradiction is a warning
 PAUSE_SHARE = 0.05  # of a row's own time: a smaller excess is noise of printing
 START_UP, EVALUATION, CHECKPOINT, PROFILING = "start-up", "evaluation", "checkpoint", "profile"
 NAMES = {"validation": EVALUATION, "checkpoint": CHECKPOINT, "profile": PROFILING}
 """Interruption of a row → its name in a sentence."""
-OF_RATES = (
-    ("reported_samples_per_second", "samples", False),
-    ("reported_tokens_per_second", "tokens", False),
-    ("reported_tokens_per_second_per_gpu", "tokens", True),
-    ("reported_samples_per_second_per_gpu", "samples", True),
-)
-"""Column of a rate, column of the work that it divides to give a time, and True if this needs the number of GPUs."""
 Reason = tuple[str, float]
 """(name, seconds): time that a clock holds in addition to the measured pace; negative where it holds less."""
 
@@ -130,20 +124,12 @@ class AuditRows:
 
 
 def rows_of(
-    steps: Steps,
-    selection: Selection,
-    own: FloatArray,
-    evidence: Evidence,
-    *,
-    segment: int | None = None,
-    elapsed: Elapsed | None = None,
+    steps: Steps, selection: Selection, own: FloatArray, evidence: Evidence, *, segment: int, elapsed: Elapsed | None
 ) -> AuditRows | None:
     """Return the rows of a measured segment, or None where no measured row has a time.
 
-    own: see own_seconds; segment: its number, by default that of the longest; elapsed: the clock that times the rows,
-    by default their dates.
+    own: see own_seconds; segment: its number; elapsed: the clock that times the rows, None for their dates.
     """
-    segment = selection.segment if segment is None else segment
     covers, of_run, of_selection = steps.column("covers"), _stretch(selection.of_run), _stretch(selection.rows)
     selected = (steps.column("segment")[of_run] == segment) & (covers[of_run] > 0)
     inside = selection.of_run if selected.all() else selection.of_run[selected]
@@ -187,7 +173,7 @@ def own_seconds(steps: Steps, gpus: int | None) -> FloatArray:
     """
     covers = steps.column("covers").astype(np.float64)
     seconds: FloatArray = steps.column("seconds") * covers
-    for rate, work, per_gpu in OF_RATES:
+    for rate, (work, per_gpu) in WORK_OF_RATES.items():
         factor = gpus if per_gpu else 1
         if factor and steps.has(rate) and steps.has(work) and not np.isfinite(seconds).all():
             with np.errstate(divide="ignore", invalid="ignore"):

@@ -18,10 +18,14 @@ from tensorprimat.core.units import GB
 
 PRINTED = "reported_"
 """Beginning of the names of columns that hold what a framework printed."""
-RATES = (
-    *("reported_samples_per_second", "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"),
-    "reported_samples_per_second_per_gpu",
-)
+WORK_OF_RATES = {
+    "reported_samples_per_second": ("samples", False),
+    "reported_tokens_per_second": ("tokens", False),
+    "reported_tokens_per_second_per_gpu": ("tokens", True),
+    "reported_samples_per_second_per_gpu": ("samples", True),
+}
+"""Column of a rate → column of the work that it divides to give a time, and True if this needs the number of GPUs."""
+RATES = tuple(WORK_OF_RATES)
 POWER_COLUMN = "power_watts_per_gpu"
 COUNTED_ENERGY = "energy_joules_per_gpu"
 LEVEL_NAMES = {POWER_COLUMN: "power", "clock_hertz": "clock", "temperature_celsius": "temperature"}
@@ -491,7 +495,8 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
 
 def _seconds_of_rate(seconds: float, rate: Term, timer: str, gpus: int | None) -> Term:
     """Return the mean time of a step that was computed from a printed rate, with the work of a step."""
-    unit, divided = ("tokens" if "tokens" in timer else "samples"), timer.endswith("_per_gpu") and bool(gpus)
+    unit, per_gpu = WORK_OF_RATES[timer]
+    divided = per_gpu and bool(gpus)
     work = seconds * rate.value * (gpus or 1 if divided else 1)
     return _term(
         seconds,
