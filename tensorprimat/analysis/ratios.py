@@ -310,9 +310,7 @@ def mean_log(pairs: Sequence[Sequence[GroupPair]]) -> LogEstimate | None:
     return stats.geometric_mean(logs) if logs and len(logs) == len(comparable) else None
 
 
-def mean_ratio(
-    pairs: Sequence[Sequence[GroupPair]], assumed: StatedScatter, level: float | None = None
-) -> Ratio | None:
+def mean_ratio(pairs: Sequence[Sequence[GroupPair]], assumed: StatedScatter, level: float) -> Ratio | None:
     """Return the geometric mean of the ratios over models, if all are of the same two sides and metric; else None.
 
     pairs: by model. level: confidence after correction for the other verdicts of the report. The interval is valid for
@@ -333,13 +331,12 @@ def mean_ratio(
             no_interval_because="not every model has 2 runs on each side",
         )
         return Ratio(metric=metric, estimate=estimate, verdict="too_few_runs", scope=scopes)
-    read_at = assumed.confidence if level is None else level
-    low, high = mean.interval(read_at)
-    unsettled = any(_verdict(pair, read_at) == "unsettled" for pair in comparable)
+    low, high = mean.interval(level)
+    unsettled = any(_verdict(pair, level) == "unsettled" for pair in comparable)
     return Ratio(
         metric=metric,
         estimate=Estimate(
-            value=math.exp(mean.log), low=low, high=high, confidence=read_at, joint=assumed.confidence, rests_on=over
+            value=math.exp(mean.log), low=low, high=high, confidence=level, joint=assumed.confidence, rests_on=over
         ),
         verdict="unsettled" if unsettled else _direction(low, high),
         assumption=_assumption(comparable, assumed),

@@ -82,7 +82,7 @@ def save(
     the result of the same log and not in `written`.
     Returns the file that now contains the result. Raises OSError where the folder cannot be written.
     """
-    latest = _place(result, folder, default_engine=default_engine, written=written)
+    latest = _place(result, folder, default_engine, written)
     kept = folder / HISTORY / f"{latest.stem}_{stamp}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     content = _Content.of(result)
@@ -119,9 +119,7 @@ def latest_of(planned: Result, folder: Path, *, default_engine: str | None = Non
     return folder / f"{result_names.file_stem(planned, default_engine=default_engine)}.json"
 
 
-def _place(
-    result: Result, folder: Path, *, default_engine: str | None = None, written: Collection[Path] | None = None
-) -> Path:
+def _place(result: Result, folder: Path, default_engine: str | None, written: Collection[Path] | None) -> Path:
     """Return the first name for a result that is free or contains a result that this one supersedes.
 
     The plain name stays with the benchmark that has it. Another benchmark says in its name what differs, or carries a
