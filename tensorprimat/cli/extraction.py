@@ -12,7 +12,7 @@ from tensorprimat.analysis.impossible import impossible
 from tensorprimat.cli.options import named_file, refuse_output
 from tensorprimat.cli.result_file import refuse_several, write_results
 from tensorprimat.core import store
-from tensorprimat.core.errors import TensorPrimatError, UsageError
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import Result
@@ -57,23 +57,14 @@ def extract(
         if len(paths) != 1 or paths[0] == logs.STDIN:
             raise UsageError("--follow watches one file; name one log, which is not standard input")
         _show_growth(follow_log(Path(paths[0]), stated, format))
-    refused: list[TensorPrimatError] = []
-
-    def refuse(error: TensorPrimatError) -> None:
-        if len(paths) == 1:
-            raise error
-        _say(str(error))
-        refused.append(error)
-
-    read = extract_each(paths, stated, format=format, segment=chosen, refuse=refuse)
+    read, refused = extract_each(paths, stated, format=format, segment=chosen)
     results, notes = (read, []) if chosen == EACH else joined_logs(read)
-    failed = bool(refused)
-    for note in notes:
+    for note in (*map(str, refused), *notes):
         _say(note)
     if explain is not None:
         for extracted in results:
             print(explaining.explain(extracted.result, explain, extracted.logs))
-        return 2 if failed or not results else 0
+        return 2 if refused or not results else 0
     for extracted in results:
         _say_summary(extracted)
     if writes:
@@ -82,7 +73,7 @@ def extract(
         documents = [store.to_json(extracted.result) for extracted in results]
         array = json.dumps([json.loads(document) for document in documents], indent=2)
         print(documents[0].rstrip() if len(paths) == len(documents) == 1 else array)
-    return 2 if failed or not results else 0
+    return 2 if refused or not results else 0
 
 
 def _segment(text: str | None) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -38,19 +38,15 @@ class Extracted:
 
 
 def extract_each(
-    paths: Sequence[str],
-    stated: Sequence[Statement],
-    *,
-    format: str | None,
-    refuse: Callable[[TensorPrimatError], None],
-    segment: int | None = None,
-) -> list[Extracted]:
+    paths: Sequence[str], stated: Sequence[Statement], *, format: str | None, segment: int | None = None
+) -> tuple[list[Extracted], list[TensorPrimatError]]:
     """Read each log; model, precision and platform that it does not state may come from its path.
 
-    refuse: called with the error of a log that cannot be read; the others are still read.
-    segment: number of the training to read in a log with several; EACH reads all of them.
+    segment: number of the training to read in a log with several; EACH reads all of them. Returns the results, and the
+    errors of the logs that cannot be read. Raises the error of the only log.
     """
     read: list[Extracted] = []
+    refused: list[TensorPrimatError] = []
     for path in paths:
         try:
             facts = facts_for(stated, path)
@@ -63,8 +59,10 @@ def extract_each(
                 results = [paths_of_logs.with_path_facts(result, parts) for result in results]
             read += [Extracted(logs=(path,), result=result) for result in results]
         except TensorPrimatError as error:
-            refuse(error)
-    return read
+            if len(paths) == 1:
+                raise
+            refused.append(error)
+    return read, refused
 
 
 def joined_logs(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[Extracted], list[str]]:

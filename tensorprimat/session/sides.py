@@ -11,7 +11,7 @@ from pathlib import Path
 from tensorprimat import logs
 from tensorprimat.core import regular, store
 from tensorprimat.core.devices import short_device
-from tensorprimat.core.errors import InputError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded, Read, ReadOutcome
 from tensorprimat.core.summary import summarise
@@ -218,17 +218,12 @@ def _of_subfolders(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Lo
 
 
 def _of_logs(paths: Sequence[str], *, one_side: bool) -> tuple[list[Loaded], list[str]]:
-    notes: list[str] = []
-
-    def refuse(error: TensorPrimatError) -> None:
-        if len(paths) == 1:
-            raise error
-        notes.append(f"left out: {error}")
-
-    extracted, odd = joined_logs(extract_each(paths, (), format=None, refuse=refuse), one_side=one_side)
+    read, refused = extract_each(paths, (), format=None)
+    extracted, odd = joined_logs(read, one_side=one_side)
     if not extracted and paths:
         raise InputError("neither a result nor a training log", path=Path(paths[0]).parent)
-    return [Loaded(path=Path(one.logs[0]), result=one.result) for one in extracted], [*notes, *odd]
+    notes = [*(f"left out: {error}" for error in refused), *odd]
+    return [Loaded(path=Path(one.logs[0]), result=one.result) for one in extracted], notes
 
 
 def with_warmup(item: Loaded, warmup_steps: int) -> Loaded:
