@@ -190,22 +190,17 @@ def _after_shifts(rows: Floats, start: int) -> int | None:
         shift = _shift(rows[start:])
         if shift is None:
             return start
-        if shift.gradual or start + shift.at > len(rows) // 2:
+        change, is_gradual = shift
+        if is_gradual or start + change > len(rows) // 2:
             return None
-        start += shift.at
+        start += change
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Shift:
-    at: int
-    """First row of the new level."""
-    gradual: bool
-    """True if a straight line fits better than two levels: a drift, which no cut ends."""
-
-
-def _shift(rows: Floats) -> _Shift | None:
-    """Return the change of level, or None unless a change is both significant and large enough to matter."""
+def _shift(rows: Floats) -> tuple[int, bool] | None:
+    """Return the first row of a new level, and True if a straight line fits better than two levels: a drift, which no
+    cut ends. None unless a change is both significant and large enough to matter.
+    """
     count = len(rows)
     if count < FEWEST_FOR_SHIFT:
         return None
@@ -226,7 +221,7 @@ def _shift(rows: Floats) -> _Shift | None:
     deflated = statistic**2 * (1 - phi) / (1 + phi)
     if 2 * np.exp(-6 * deflated / (count**3 + count**2)) >= SIGNIFICANCE:
         return None
-    return _Shift(at=change, gradual=bool(around_line @ around_line < around_levels @ around_levels))
+    return change, bool(around_line @ around_line < around_levels @ around_levels)
 
 
 def _ranks(rows: Floats) -> Floats:
