@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from tensorprimat.analysis.compare import compare
@@ -64,8 +63,11 @@ def run_benchmark(request: Request) -> int:
         screen.warn(f"--runs {request.runs}: a log is read once; its runs are those that it holds")
     if request.dry_run:
         return _dry_run(jobs, request, machine, screen)
+    outcomes = []
     with ended_like_ctrl_c(signal.SIGTERM, signal.SIGHUP):
-        outcomes = list(outcomes_of(jobs, request, machine, screen, partial(_show_end, screen)))
+        for outcome in outcomes_of(jobs, request, machine, screen):
+            _show_end(screen, outcome)
+            outcomes.append(outcome)
     return _finish(outcomes, request, screen)
 
 

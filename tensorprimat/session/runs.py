@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -208,11 +208,7 @@ def cooldown_of(request: Request, machine: Machine) -> float:
 
 
 def explained_error(
-    error: TensorPrimatError | None,
-    run: str | None = None,
-    *,
-    kept: Sequence[Path] = (),
-    partial: str | None = None,
+    error: TensorPrimatError | None, run: str | None = None, *, kept: Sequence[Path] = (), partial: str | None
 ) -> TensorPrimatError:
     """Return the error of a run with the run's name and the files that contain the measurements.
 
@@ -261,16 +257,10 @@ def within_budget(request: Request, jobs: list[Job], machine: Machine, observer:
     return request, jobs
 
 
-def outcomes_of(
-    jobs: Sequence[Job],
-    request: Request,
-    machine: Machine,
-    observer: Observer,
-    show_end: Callable[[ModelOutcome], None],
-) -> Iterator[ModelOutcome]:
+def outcomes_of(jobs: Sequence[Job], request: Request, machine: Machine, observer: Observer) -> Iterator[ModelOutcome]:
     """Yield the outcome of one model after the other. After a failure the next model runs; Ctrl-C ends the benchmark.
 
-    show_end: called with the outcome of each model that has a result.
+    The observer receives an error after the outcome has been yielded.
     """
     stamp = store.new_stamp()
     for job in jobs:
@@ -283,11 +273,9 @@ def outcomes_of(
                 outcome = _read(job, request, machine, stamp)
         except TensorPrimatError as error:
             outcome = ModelOutcome(model=job.model, error=error)
-        if outcome.result is not None:
-            show_end(outcome)
+        yield outcome
         if outcome.error is not None:
             observer.complain(f"{job.model}: {outcome.error}")
-        yield outcome
         if outcome.interrupted:
             return
 
