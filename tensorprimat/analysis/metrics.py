@@ -92,7 +92,7 @@ def _rate_per_gpu(result: Result, figure: Explained | None) -> Metric:
         own_formula=figure.term.formula,
         inputs=tuple(
             Input(name=one.name, value=one.value, unit=one.unit, source=_source(result, one.name) or rate.source)
-            for one in figure.inputs
+            for one in figure.term.inputs
             if one.in_formula
         ),
     )

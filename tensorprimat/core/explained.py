@@ -11,7 +11,7 @@ from tensorprimat.core.provenance import FROM_PATH
 from tensorprimat.core.result import MemoryMetrics, PerformanceMetrics, PowerMetrics, Reported, Result
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.summary import measured_of, terms_of
-from tensorprimat.core.terms import Term, TermInput
+from tensorprimat.core.terms import Term
 
 REPORTED = "reported"
 SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[PowerMetrics] | type[Reported]] = {
@@ -38,11 +38,6 @@ class Explained:
     term: Term | None = None
     made: str | None = None
     """Origin of step times that no line prints."""
-
-    @property
-    def inputs(self) -> tuple[TermInput, ...]:
-        """Return the numbers of the formula; none for a figure that the file states."""
-        return self.term.inputs if self.term else ()
 
     @property
     def lines(self) -> tuple[str, ...]:
