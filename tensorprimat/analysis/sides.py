@@ -314,9 +314,11 @@ def distinct_labels(labels: Sequence[str], results: Sequence[Result], paths: Seq
     Precision comes first, because a speed means nothing without it: "H100 · FP8".
     """
     parts = []
-    twins = [label for label in labels if labels.count(label) > 1]
+    precisions: dict[str, set[str | None]] = {}
+    for label, result in zip(labels, results, strict=True):
+        precisions.setdefault(label, set()).add(BY_KEY["precision"].read(result))
     labels = [
-        with_precision(label, result) if label in twins and _precisions_differ(label, labels, results) else label
+        with_precision(label, result) if len(precisions[label]) > 1 else label
         for label, result in zip(labels, results, strict=True)
     ]
     for label, result in zip(labels, results, strict=True):
@@ -332,10 +334,6 @@ def with_precision(label: str, result: Result) -> str:
     """Return a label with the precision that ran: "H100 · BF16"."""
     how = BY_KEY["precision"].read(result)
     return f"{label} · {how}" if how and how not in label.upper() else label
-
-
-def _precisions_differ(label: str, labels: Sequence[str], results: Sequence[Result]) -> bool:
-    return len({BY_KEY["precision"].read(one) for one, name in zip(results, labels, strict=True) if name == label}) > 1
 
 
 def _distinguishing_labels(result: Result, alike: Sequence[Result]) -> str:

@@ -31,18 +31,14 @@ def roofline_of(folder: Path, results: Sequence[Path]) -> Roofline:
     The newest preflight of a machine that has a point gives the ceilings; points of other machines are left out. Raises
     UsageError where there is no point, or no preflight of a machine that has one.
     """
-    cells = []
+    found = []
     for file in sorted(folder.glob("bench_*.json")) if os.path.isdir(folder) else [folder]:
         try:
-            cells.append((file, micro_result.load(file)))
+            cell = micro_result.load(file)
         except InputError:  # a cell of another tool, which does not state its machine
             continue
+        found += [(file, (cell.platform, cell.device_name, cell.host), point) for point in of_cells([cell])]
     loaded, left_out = load_all(results) if results else ([], [])
-    found = [
-        (file, (cell.platform, cell.device_name, cell.host), point)
-        for file, cell in cells
-        for point in of_cells([cell])
-    ]
     for one in loaded:
         point = of_result(one.result)
         if point is None:
