@@ -171,11 +171,10 @@ def _compare(sides: Sequence[Sequence[Entry]], task: Task, *, same_round: bool) 
     if not all(rounds):
         return None
     newest = [max(some, key=version) for some in rounds]
-    made = [
+    first, second = (
         side([one for one in some if one.round == round], str(some[0].gpu), round)
         for some, round in zip(ours, newest, strict=True)
-    ]
-    first, second = made
+    )
     return None if first is None or second is None else of_sides(task, first, second)
 
 

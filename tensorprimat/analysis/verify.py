@@ -63,14 +63,12 @@ def verify(folder: Path, *, logs: Sequence[Path] = ()) -> list[Finding]:
     for one in (folder, *logs):
         if why := regular.refused_listing(one):
             raise InputError(why, path=one)
-    findings: list[Finding] = []
-
-    def unread(error: OSError) -> None:
-        findings.append(
-            Finding(path=Path(error.filename), state="differs", says=f"cannot be read: {error.strerror or error}")
-        )
-
-    files = _files(folder, unread)
+    unread: list[OSError] = []
+    files = _files(folder, unread.append)
+    findings = [
+        Finding(path=Path(error.filename), state="differs", says=f"cannot be read: {error.strerror or error}")
+        for error in unread
+    ]
     places = _logs([*files, *_flat(folder.parent), *_flat(Path()), *(file for log in logs for file in _files(log))],
                    has_folders=bool(logs))  # fmt: skip
     named: set[Path] = set()
@@ -243,9 +241,8 @@ def _sources(path: Path, result: Result, places: _Logs) -> Iterator[Finding]:
             yield Finding(path=path, state="ok", says=f"its log {name}{now} is the one that was read")
         elif files:
             where = ", ".join(str(file) for file in files[:MOST_FIGURES])
-            yield Finding(
-                path=path, state="differs", says=f"its log changed since it was read, or is another file: {where}"
-            )
+            changed = f"its log changed since it was read, or is another file: {where}"
+            yield Finding(path=path, state="differs", says=changed)
         elif places.has_folders:
             yield Finding(path=path, state="missing", says=f"its log {name} is in none of the folders, by name or hash")
         else:
@@ -293,9 +290,8 @@ def _latest(folder: Path, files: Sequence[Path]) -> Iterator[Finding]:
             continue
         size = _size(path)
         if size is not None and _digest(path) not in digests(size):
-            yield Finding(
-                path=path, state="foreign", says="history/ has no copy of it: changed, or not written by this program"
-            )
+            no_copy = "history/ has no copy of it: changed, or not written by this program"
+            yield Finding(path=path, state="foreign", says=no_copy)
 
 
 def _size(path: Path) -> int | None:

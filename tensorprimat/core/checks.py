@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorprimat.core import catalogue, flops, quantities
+from tensorprimat.core import catalogue, flops, quantities, settings
 from tensorprimat.core.quantities import (
     alternatives,
     as_stated,
@@ -130,9 +130,7 @@ def _disagreements(result: Result) -> list[str]:
     if performance.basis not in ("step_times", "reported_rates"):
         return []
     sizes = {
-        "--sequence-length": config.sequence_length,
-        "--global-batch-size": config.global_batch_size,
-        "--num-gpus": config.num_gpus,
+        settings.flag(name): getattr(config, name) for name in ("sequence_length", "global_batch_size", "num_gpus")
     }
     for name, flags in _SCALED_BY.items():
         computed = getattr(performance, name)

@@ -232,12 +232,8 @@ def differing_fields(one: Result, other: Result, *, unknown_equal: bool = False,
 
 def stated_by_some(results: Sequence[Result]) -> list[str]:
     """Return the labels of identifying facts that some of these results state and others do not."""
-    labels = []
-    for field in _fields(context=False):
-        values = [field.read(result) for result in results]
-        if None in values and any(value is not None for value in values):
-            labels.append(field.label)
-    return labels
+    stated = ((field.label, {field.read(result) for result in results}) for field in _fields(context=False))
+    return [label for label, values in stated if None in values and len(values) > 1]
 
 
 def short_hash(result: Result) -> str:

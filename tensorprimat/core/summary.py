@@ -171,8 +171,7 @@ def _longest_chain(by_segment: dict[int, np.ndarray], index: np.ndarray, covers:
         last = int(index[rows[-1]])
     if not chains:
         return list(by_segment)[-1:]
-    steps = [sum(int(covers[by_segment[number]].sum()) for number in chain) for chain in chains]
-    return chains[max(range(len(chains)), key=lambda place: (steps[place], place))]
+    return max(reversed(chains), key=lambda chain: sum(int(covers[by_segment[number]].sum()) for number in chain))
 
 
 def _is_level(piece: _Piece, main: _Piece, pace: FloatArray) -> bool:
@@ -271,12 +270,8 @@ def pool(results: Sequence[Result]) -> Result:
         facts = result.runs or (Run(index=0, started_at=result.timestamp, complete=result.complete),)
         of_steps = result.steps.column("run")
         numbers = sorted({*distinct(of_steps), *(run.index for run in facts)})
-        parts.append(
-            result.steps.replace(
-                run=np.searchsorted(numbers, of_steps) + first_run,
-                source=result.steps.column("source") + len(sources),
-            )
-        )
+        renumbered, files = np.searchsorted(numbers, of_steps) + first_run, result.steps.column("source") + len(sources)
+        parts.append(result.steps.replace(run=renumbered, source=files))
         seed = result.training_config.seed
         runs += [
             run.changed(

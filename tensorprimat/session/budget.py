@@ -116,12 +116,8 @@ def decide_runs(
         spent = f"--budget-minutes {quantities.as_stated(budget.minutes)}"
     if spent:
         no_interval = f"{quantities.counted(total, 'run')} without an interval"
-        return Decision(
-            done=True,
-            cut=True,
-            looks=look,
-            sentence=f"Stopped by {spent}; {reached or no_interval}, target {goal}",
-        )
+        sentence = f"Stopped by {spent}; {reached or no_interval}, target {goal}"
+        return Decision(done=True, cut=True, looks=look, sentence=sentence)
     return Decision(done=False, looks=look, sentence=f"{reached}, target {goal}: another run" if reached else None)
 
 
@@ -132,9 +128,6 @@ def _within_minutes(budget: Budget, runs: int, spent: float) -> Decision:
     """
     if runs >= budget.runs or budget.minutes is None or spent + spent / runs <= 60 * budget.minutes:
         return Decision(done=runs >= budget.runs)
-    return Decision(
-        done=True,
-        cut=True,
-        sentence=f"Stopped by --budget-minutes after {runs} of {budget.runs} runs: another would exceed "
-        f"{significant(budget.minutes, 3)} minutes for this model",
-    )
+    limit = f"{significant(budget.minutes, 3)} minutes for this model"
+    sentence = f"Stopped by --budget-minutes after {runs} of {budget.runs} runs: another would exceed {limit}"
+    return Decision(done=True, cut=True, sentence=sentence)

@@ -138,9 +138,8 @@ def _to_separate(*two: Extracted) -> str:
     """Return the remedy for two logs of equal settings and different speed."""
     if any(one.result.gpu_info.device_name is None for one in two):
         return "If the devices differ, name each with --gpu"
-    return "Neither log states the reason; to compare them: tprimat compare " + " ".join(
-        shlex.quote(one.logs[0]) for one in two
-    )
+    names = shlex.join(one.logs[0] for one in two)
+    return f"Neither log states the reason; to compare them: tprimat compare {names}"
 
 
 def _spell(one: identity.Pace, other: identity.Pace) -> str:
@@ -160,7 +159,7 @@ def _continued(members: Sequence[Extracted]) -> list[str]:
     )
     if len(spans) < 2 or not all(before[1] < after[0] for before, after in pairwise(spans)):
         return []
-    names = " ".join(shlex.quote(name) for _, _, name in spans)
+    names = shlex.join(name for _, _, name in spans)
     return [f"{names}: no step in common; if they are parts of one log, join them: cat {names} | tprimat extract -"]
 
 
