@@ -24,6 +24,7 @@ _CONFIGURATION = (
 )  # fmt: skip
 """Columns that two measurements must share if they differ in the pass only."""
 SHAPE = ("d_model", "num_layers", "num_heads")
+_WIDTHS = (*SHAPE, "d_ff")
 LEAST_POINTS = 3  # of a fitted exponent: two points lie on a line whatever the law is
 
 
@@ -168,9 +169,8 @@ def chosen_pivots(cells: Sequence[MicroRow], **chosen: str | None) -> list[Pivot
     """
     if not any(chosen.values()) and len({cell.get(DEFAULT_PIVOT["rows"]) for cell in cells}) < 2:
         return []
-    return pivots(
-        with_distinct_labels(cells), **{name: chosen.get(name) or column for name, column in DEFAULT_PIVOT.items()}
-    )
+    axes = {name: chosen.get(name) or column for name, column in DEFAULT_PIVOT.items()}
+    return pivots(with_distinct_labels(cells), **axes)
 
 
 def pivots(all_rows: Sequence[MicroRow], *, rows: str, columns: str, values: str) -> list[Pivot]:
@@ -310,9 +310,7 @@ class SizeScaling:
 
 def size_scalings(rows: Sequence[MicroRow], axis: str) -> list[SizeScaling]:
     """Return the growth in each group of cells that differ in one axis. axis: num_parameters or context_length."""
-    varied = {"num_parameters": ("model_size", "d_model", "d_ff", "num_layers", "num_heads"), "context_length": ()}[
-        axis
-    ]
+    varied = ("model_size", *_WIDTHS) if axis == "num_parameters" else ()
     fixed = [key for key in (*_CONFIGURATION, "pass", "forward_only") if key != axis and key not in varied]
     timed = [row for row in rows if _positive(row.get(axis)) and _positive(row.get("mean_time_ms"))]
     groups = grouped(timed, lambda row: tuple(row.get(key) for key in fixed))
@@ -334,7 +332,7 @@ _WORDS: dict[tuple[str, object], str] = {
 
 def _scaling(axis: str, group: Sequence[MicroRow], named: Sequence[str]) -> SizeScaling:
     points = tuple(sorted((float(row[axis]), float(row["mean_time_ms"])) for row in group))
-    silent = ("d_model", "d_ff", "num_layers", "num_heads", *(("forward_only",) if group[0].get("pass") else ()))
+    silent = (*_WIDTHS, *(("forward_only",) if group[0].get("pass") else ()))
     values = [(key, group[0].get(key)) for key in named if key not in silent and group[0].get(key) is not None]
     label = ", ".join(_WORDS.get((key, value)) or _UNITS.get(key, "{}").format(value) for key, value in values)
     exponent, factor = power_law(points)

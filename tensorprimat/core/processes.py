@@ -215,14 +215,10 @@ def is_abandoned(name: str) -> bool:
     return started(int(match["pid"])) != int(match["started"])
 
 
-_swept: set[Path] = set()
-
-
+@cache
 def sweep_once(folder: Path) -> None:
     """Sweep a folder, but only once per process."""
-    if folder not in _swept:
-        _swept.add(folder)
-        sweep(folder)
+    sweep(folder)
 
 
 def sweep(folder: Path) -> None:
