@@ -116,21 +116,16 @@ def _of_padded(content: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int6
 
     Zeros leave a state of zero as it is; the inverted first four bytes take the place of the initial state.
     """
-    is_long = width > 2 * LANE_BYTES
-    sizes = [-(-(stop - start) // LANE_BYTES) * LANE_BYTES if is_long else width
-             for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]  # fmt: skip
-    rows = np.zeros(sum(sizes), np.uint8)
-    end = 0
-    for start, stop, size in zip(starts.tolist(), stops.tolist(), sizes, strict=True):
-        end += size
+    lane = LANE_BYTES if width > 2 * LANE_BYTES else width
+    lanes = -(-(stops - starts) // lane)
+    ends = lane * np.cumsum(lanes)
+    rows = np.zeros(ends[-1], np.uint8)
+    for start, stop, end in zip(starts.tolist(), stops.tolist(), ends.tolist(), strict=True):
         begin = end - (stop - start)
         rows[begin:end] = content[start:stop]
         rows[begin : begin + 4] ^= 0xFF
-    if not is_long:
-        return _masked(_after(np.zeros(len(sizes), np.uint32), rows.reshape(-1, width)))
-    states = _after(np.zeros(len(rows) // LANE_BYTES, np.uint32), rows.reshape(-1, LANE_BYTES))
-    lanes = np.array(sizes) // LANE_BYTES
-    parts = np.zeros((len(sizes), lanes.max()), np.uint32)
+    states = _after(np.zeros(len(rows) // lane, np.uint32), rows.reshape(-1, lane))
+    parts = np.zeros((len(lanes), lanes.max()), np.uint32)
     parts[np.arange(parts.shape[1]) >= (parts.shape[1] - lanes)[:, None]] = states
     return _masked(_joined(parts))
 
