@@ -13,8 +13,9 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tensorprimat.core.errors import InputError, MissingPackageError
 
@@ -73,13 +74,8 @@ def _bounded(path: Path, unpacked: Iterator[bytes]) -> Iterator[bytes]:
         yield chunk
 
 
-def _gzip(_path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=file) as unpacked:
-        yield from iter(lambda: unpacked.read(size), b"")
-
-
-def _bzip2(_path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:
-    with bz2.BZ2File(file) as unpacked:
+def _opened_by(module: Any, _path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:
+    with module.open(file) as unpacked:
         yield from iter(lambda: unpacked.read(size), b"")
 
 
@@ -137,9 +133,9 @@ def _zip(path: Path, file: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 _UNPACKERS: Mapping[str, Callable[[Path, IO[bytes], int], Iterator[bytes]]] = {
-    "gzip": _gzip,
+    "gzip": partial(_opened_by, gzip),
     "zstd": _zstd,
     "xz": _xz,
-    "bzip2": _bzip2,
+    "bzip2": partial(_opened_by, bz2),
     "zip": _zip,
 }
