@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,11 @@ def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choic
     """Read a log with the first possible format that finds a time or a rate. choice: see assemble.join."""
     with _log(path) as log:
         hashing, folds = None if log.is_folder else digest.digest_of(log.path), _folds(log)
-        read = partial(_read_as, log, folds=folds, hashing=hashing, facts=facts or UserFacts(), choice=choice)
+
+        def read(chosen: Format, warnings: list[str]) -> list[Result]:
+            results = _read_as(log, chosen, [*warnings, *folds], facts or UserFacts(), choice)
+            return [assemble.with_digest(result, chosen, hashing) for result in results]
+
         refusal: InputError | None = None
         for chosen, warnings in _chosen(log, format):
             try:
@@ -98,19 +101,12 @@ def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choic
 
 
 def _read_as(
-    log: Log,
-    format: Format,
-    warnings: list[str],
-    *,
-    folds: list[str],
-    hashing: digest.Digest | None,
-    facts: UserFacts,
-    choice: Mapping[str, Any],
+    log: Log, format: Format, warnings: list[str], facts: UserFacts, choice: Mapping[str, Any]
 ) -> list[Result]:
     """Read a log with one format. Raises NotALogError if it finds no time or rate, and ContradictionError."""
     with regular.reading(log.name, f"the reader of {format.name}"):
-        known = [*warnings, *folds, *_unclear_dates(log, of_any_program=format.last_resort or format.name == "metrics")]
-        results = assemble.join(log, format, known, facts, **choice)
+        dates = _unclear_dates(log, of_any_program=format.last_resort or format.name == "metrics")
+        results = assemble.join(log, format, [*warnings, *dates], facts, **choice)
     informative = [result for result in results if assemble.has_content(result)]
     if not informative:
         raise _refusal(log, (format,), results[0])
@@ -118,12 +114,10 @@ def _read_as(
     told = (f"segments: training {', '.join(left_out)} has no row to measure, so it has no result",) if left_out else ()
     audited = []
     for result in map(_without_overridden, informative):
-        result = result.changed(warnings=(*told, *result.warnings)) if told else result
-        odd_rows = [] if result.provenance.engine != LOGS else spelling.problems(log, result.steps)
-        if odd_rows:
-            result = result.changed(warnings=(*result.warnings, *odd_rows))
+        odd_rows = spelling.problems(log, result.steps) if result.provenance.engine == LOGS else []
+        result = result.changed(warnings=(*told, *result.warnings, *odd_rows))
         audited.append(assemble.audited(result, log.name))
-    return [assemble.with_digest(result, format, hashing) for result in audited]
+    return audited
 
 
 @contextmanager
@@ -163,8 +157,6 @@ def _without_overridden(result: Result) -> Result:
     left = {
         field: line for field, line in citations.items() if {field, field.removeprefix("model.")}.isdisjoint(assumed)
     }
-    if len(left) == len(citations):
-        return result
     return result.changed(provenance=result.provenance.changed(citations=left))
 
 
