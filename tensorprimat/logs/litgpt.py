@@ -58,9 +58,8 @@ _LONGEST_LINE = 2**14  # characters of a line in which arguments are looked for
 Rows = list[tuple[int, re.Match[str]]]
 """(line, row) of each iteration that was printed."""
 WHOLE_NUMBERS = {
-    **{name: name for name in ("global_batch_size", "micro_batch_size")},
+    **{name: name for name in ("global_batch_size", "micro_batch_size", "max_steps", "devices", "num_nodes", "seed")},
     "max_seq_length": "sequence_length",
-    **{name: name for name in ("max_steps", "devices", "num_nodes", "seed")},
 }
 """Argument that LitGPT prints when it starts → field of TrainingConfig (devices: of one node)."""
 
@@ -74,7 +73,7 @@ def _row(text: str) -> re.Match[str] | None:
 
 
 def read(log: Log) -> Reading:
-    rows: list[tuple[int, re.Match[str]]] = []
+    rows: Rows = []
     settings: dict[str, str] = {}
     totals: dict[str, float] = {}
     other_work: dict[int, str] = {}
@@ -119,7 +118,7 @@ def read(log: Log) -> Reading:
     return reading
 
 
-def _steps(rows: list[tuple[int, re.Match[str]]]) -> Iterator[Step]:
+def _steps(rows: Rows) -> Iterator[Step]:
     """Yield one step per `(step)` line; without a time unless all of its iterations were printed."""
     seconds, expected = 0.0, 1  # the iteration that continues the sum without a gap
     for line, match in rows:
@@ -267,7 +266,7 @@ def _evidence(steps: Steps, totals: dict[str, float], *, saved: bool) -> Evidenc
     return Evidence(clocks=(clock,))
 
 
-def _whole_run(rows: list[tuple[int, re.Match[str]]]) -> int | None:
+def _whole_run(rows: Rows) -> int | None:
     """Return the steps of a whole run; None if more than a share of NEARLY_ALL of them may be in no row."""
     iterations = [int(match["iter"]) for _, match in rows]
     interval = max(np.diff([0, *iterations]).tolist(), default=0)
@@ -277,9 +276,7 @@ def _whole_run(rows: list[tuple[int, re.Match[str]]]) -> int | None:
     return steps if interval / iterations[-1] + 1 / steps <= NEARLY_ALL else None
 
 
-def _report_tokens(
-    reading: Reading, tokens: float, duration: float, rows: list[tuple[int, re.Match[str]]], *, resumed: bool
-) -> None:
+def _report_tokens(reading: Reading, tokens: float, duration: float, rows: Rows, *, resumed: bool) -> None:
     """Add the rate of the final summary. Its tokens are those of all trainings; its time began with the last one."""
     iterations = [int(match["iter"]) for _, match in rows]
     before = iterations[0] - int(np.diff([0, *iterations])[1:].min(initial=iterations[0])) if iterations else 0
@@ -298,9 +295,7 @@ def _report_tokens(
         )
 
 
-def _report(
-    reading: Reading, totals: dict[str, float], rows: list[tuple[int, re.Match[str]]], *, resumed: bool
-) -> None:
+def _report(reading: Reading, totals: dict[str, float], rows: Rows, *, resumed: bool) -> None:
     """Add the figures of the final summary, which cover the whole run including validation and saving."""
     if duration := totals.get("seconds"):
         reading.reported["runtime_seconds"] = duration
