@@ -381,10 +381,6 @@ def line_layout(line: bytes) -> bytes:
 
 
 def _days(year: FloatArray, month: FloatArray, day: FloatArray) -> FloatArray:
-    """Return the days since 1970 of Gregorian dates; days_from_civil of H. Hinnant's date algorithms."""
-    shifted = year - (month <= 2)
-    era = np.floor(shifted / 400)
-    year_of_era = shifted - era * 400
-    day_of_year = np.floor((153 * (month + np.where(month > 2, -3, 9)) + 2) / 5) + day - 1
-    day_of_era = year_of_era * 365 + np.floor(year_of_era / 4) - np.floor(year_of_era / 100) + day_of_year
-    return np.asarray(era * 146097 + day_of_era - 719468)
+    """Return the days since 1970 of Gregorian dates."""
+    months = 12 * (year - 1970) + month - 1
+    return np.asarray(months.astype("datetime64[M]").astype("datetime64[D]").astype(np.float64) + day - 1)
