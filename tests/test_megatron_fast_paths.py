@@ -12,7 +12,7 @@ from tensorprimat.logs.format import Reading
 from tensorprimat.logs.megatron import reader as megatron
 from tensorprimat.logs.megatron.layout import NEEDLE, Layout, Template
 from tensorprimat.logs.megatron.order import segments_of
-from tensorprimat.logs.megatron.search import EVENT, find_mentions
+from tensorprimat.logs.megatron.rows import EVENT, find_mentions
 from tensorprimat.logs.text import Log
 
 PARTS = st.sampled_from(
@@ -27,9 +27,9 @@ def places(block: bytes, word: bytes) -> list[int]:
 @given(st.lists(st.one_of(PARTS, st.binary(max_size=9))))
 def test_the_search_finds_every_row_and_event_wherever_it_is_in_the_block(parts: list[bytes]) -> None:
     block = b"".join(parts)
-    found = find_mentions(block)
-    assert found.rows.tolist() == places(block, NEEDLE)
-    assert found.events == places(block, EVENT)
+    rows, events = find_mentions(block)
+    assert rows.tolist() == places(block, NEEDLE)
+    assert events == places(block, EVENT)
 
 
 def same_shape(text: str, digits: list[int]) -> str:

@@ -1,4 +1,7 @@
-"""Iteration lines of the Megatron family, many at a time, straight from bytes to columns."""
+"""Iteration lines of the Megatron family, many at a time, straight from bytes to columns.
+
+Most lines of a Megatron log are no iteration lines: `find_mentions` searches fast for those that are.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from numpy.typing import NDArray
 from tensorprimat.core.steps import FloatArray
 from tensorprimat.logs.files import line_ends
 from tensorprimat.logs.megatron.layout import NEEDLE, Layout, LayoutRows, Template, line_layout
-from tensorprimat.logs.megatron.search import find_mentions
 
 MAX_ROW_BYTES = 64 * 2**10  # an iteration line has some 300 to 1,500 bytes; anything longer is something else
 MAX_LAYOUTS = 2_000
@@ -23,6 +25,12 @@ PIECE_ROWS = 2048  # fits in a core's own cache while it is compared and read
 SAMPLE_BYTES = 2**13
 _MOST = 0.5  # a block that begins with more iterations than other lines is taken line by line without searching
 BATCH_BYTES = 2**19  # enough lines for numpy, few enough for a core's cache
+EVENT = b" at iteration "
+"""Text in lines of validations and checkpoints."""
+_WORD = b"iteration"
+_BEFORE_ROW, _BEFORE_EVENT = NEEDLE.index(_WORD), EVENT.index(_WORD)
+_BYTES = 4  # of a machine word: small enough that one of them lies inside _WORD wherever that begins
+_WORDS = np.array([int.from_bytes(_WORD[first : first + _BYTES], "little") for first in range(_BYTES)], np.uint32)
 
 
 class RowTable:
@@ -69,10 +77,10 @@ class RowTable:
             self._flush()  # lines waiting from other blocks must not be counted with this block's
             self._wait(text, ends, np.arange(first_line, first_line + len(ends)))
             read = self._flush()
-            return [] if read >= len(ends) else find_mentions(block).events  # none where every line is an iteration
-        found = find_mentions(block)
-        if len(found.rows):
-            lines = np.searchsorted(ends, found.rows)
+            return [] if read >= len(ends) else find_mentions(block)[1]  # none if every line is an iteration
+        found, events = find_mentions(block)
+        if len(found):
+            lines = np.searchsorted(ends, found)
             lines = lines[np.diff(lines, prepend=-1) > 0]  # of two on one line the first
             stops = ends[lines] + 1
             starts = np.where(lines > 0, ends[lines - 1] + 1, 0)
@@ -80,7 +88,7 @@ class RowTable:
             self._wait(rows, np.cumsum(stops - starts) - 1, first_line + lines)
         if self._waiting_bytes >= BATCH_BYTES:
             self._flush()
-        return found.events
+        return events
 
     def _wait(self, text: bytes, ends: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
         """Keep whole lines, each with its line end, until there are enough of them to be read at once."""
@@ -310,3 +318,31 @@ def _pieces(block: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
             stop = max(block.rfind(b"iteration", at + len(NEEDLE), following - len(NEEDLE) // 2), at + len(NEEDLE))
         yield begin, stop
         start, at = stop, following
+
+
+def find_mentions(block: bytes) -> tuple[NDArray[np.int64], list[int]]:
+    """Return the offsets of every NEEDLE and every EVENT of a block, three times as fast as by `bytes.find`.
+
+    The block is compared as machine words, four bytes each: "iteration" holds one of "iter", "tera", "erat", "rati" as
+    a whole word, whatever its place. The few hits are then compared in full.
+    """
+    signs = np.frombuffer(block, np.uint8)
+    words = signs[: len(signs) // _BYTES * _BYTES].view("<u4")
+    is_part = words == _WORDS[0]
+    for part in _WORDS[1:]:
+        is_part |= words == part
+    found = np.flatnonzero(is_part)
+    begin = found * _BYTES - np.argmax(words[found] == _WORDS[:, None], axis=0)
+    begin = begin[begin >= _BEFORE_EVENT]
+    before = signs[begin - 2]  # "per iteration" or "at iteration"
+    rows = _where(signs, NEEDLE, begin[before == ord("r")] - _BEFORE_ROW)
+    return rows, _where(signs, EVENT, begin[before == ord("t")] - _BEFORE_EVENT).tolist()
+
+
+def _where(signs: NDArray[np.uint8], text: bytes, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the positions at which the text occurs, in their order. signs: shape (bytes,)."""
+    places = places[(places >= 0) & (places <= len(signs) - len(text))]
+    if not len(places):
+        return places
+    found = sliding_window_view(signs, len(text))[places] == np.frombuffer(text, np.uint8)
+    return np.asarray(places[found.all(axis=1)])
