@@ -10,7 +10,6 @@ a folder epoch_N_step_N exists for each checkpoint that was kept (recipes/llm/tr
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -22,6 +21,7 @@ from tensorprimat.core.steady import find_outliers
 from tensorprimat.core.steps import INTERRUPTIONS, Steps
 from tensorprimat.logs import files
 from tensorprimat.logs.clocks import moment_in
+from tensorprimat.logs.fields import json_in
 from tensorprimat.logs.text import Log
 
 MARKS = {"tps", "tps_per_gpu", "num_label_tokens"}
@@ -100,10 +100,7 @@ def _validations(path: Path) -> Iterator[tuple[int, float | None]]:
     """Yield (step, moment in seconds since 1970 or None) of each validation in a file."""
     for block in files.blocks(path):
         for text in block.decode("utf-8", "replace").splitlines():
-            try:
-                row = json.loads(text) if len(text) <= LONGEST_ROW else None
-            except (ValueError, RecursionError):
-                continue
+            row = json_in(text) if len(text) <= LONGEST_ROW else None
             if isinstance(row, dict) and isinstance(step := row.get("step"), int):
                 moment = moment_in(str(row.get("timestamp")))
                 yield step, None if moment is None else moment.seconds

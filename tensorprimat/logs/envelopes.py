@@ -14,7 +14,6 @@ The time of an entry becomes a prefix of its line, spelled as Kubernetes does, u
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 from tensorprimat.logs.clocks import STAMP_CHARACTERS, moment_in
+from tensorprimat.logs.fields import json_in
 
 JOURNAL = "MESSAGE"
 """Key of journald, which writes a line with colours as a list of bytes."""
@@ -161,8 +161,6 @@ def _is_piece(text: str) -> bool:
 
 def _drawings(message: str, stamp: str) -> str:
     """Return a message as one line, with the stamp before each of its own lines that has none."""
-    if not message.endswith("\n") and "\n" not in message and "\r" not in message:
-        return _stamped(message, stamp)
     texts = message.rstrip("\n").replace("\r\n", "\r").replace("\n", "\r").split("\r")
     return "\r".join(_stamped(text, stamp) for text in texts)
 
@@ -190,19 +188,13 @@ def _prefix(time: Any) -> str:
 
 
 def _decoded(text: str) -> str:
-    try:
-        return str(json.loads(text))
-    except ValueError:
-        return text
+    content = json_in(text)
+    return text if content is None else str(content)
 
 
 def _messages(line: str) -> list[tuple[str, Any]]:
     """Return (line, its time) of each entry of one JSON document, the oldest first; [] if it is not an envelope."""
-    try:
-        document = json.loads(line)
-    except (ValueError, RecursionError):
-        return []
-    entries = _entries(document)
+    entries = _entries(json_in(line))
     found = [(text, _time(entry)) for entry in entries if (text := _message(entry)) is not None]
     if len(found) < len(entries):
         return []

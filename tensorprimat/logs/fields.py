@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from array import array
 from bisect import bisect_left
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime, timezone
 from functools import lru_cache
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +74,14 @@ def number_in(value: object) -> float | None:
     except OverflowError:  # a whole number of hundreds of digits
         return None
     return number if math.isfinite(number) else None
+
+
+def json_in(text: str | bytes) -> Any:
+    """Return the content of a JSON text; None for another text, and for one that is nested too deep."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def count_in(value: object) -> float | None:

@@ -10,7 +10,6 @@ moment, and are reported, without steps.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice, pairwise
@@ -240,7 +239,8 @@ def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricC
     for number, block in log.numbered_blocks():
         rows = [(line, text) for line, text in lines_of(number, block) if line > head]
         table = table or spreadsheets.of_plain_csv(header, [text for _, text in rows[:_EXAMINED_ROWS]])
-        heads = [place for place, (_, text) in enumerate(rows) if _is_head(text)]
+        likely = [(place, text) for place, (_, text) in enumerate(rows) if "tep" in text or "iteration" in text]
+        heads = [place for place, text in likely if names_a_table(names := csv_cells(text)) or is_lightnings(names)]
         for begin, end in pairwise([0, *heads, len(rows)]):
             if begin in heads:
                 header = csv_cells(rows[begin][1])
@@ -273,10 +273,6 @@ def _add_rows(
     return table
 
 
-def _is_head(text: str) -> bool:
-    return ("tep" in text or "iteration" in text) and (names_a_table(names := csv_cells(text)) or is_lightnings(names))
-
-
 def csv_cells(text: str) -> list[str]:
     """Return the cells of a line of a CSV; none for a line without a comma."""
     text = text.lstrip("\ufeff")
@@ -297,10 +293,7 @@ def _object(text: str) -> MetricRow | None:
     text = text[max(0, text.find(levanter.RECORD)) :].strip()
     if not (text.startswith("{") and text.endswith("}")) or len(text) > _LONGEST_ROW:
         return None
-    try:
-        row = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    row = fields.json_in(text)
     if isinstance(row, dict) and row.get("event") == "log" and isinstance(row.get("metrics"), dict):
         return {**row["metrics"], "step": row.get("step")}
     return row if isinstance(row, dict) else None
@@ -308,10 +301,7 @@ def _object(text: str) -> MetricRow | None:
 
 def _document(log: Log) -> list[tuple[int | None, MetricRow]]:
     """Return the rows of one JSON document: a list of objects, or a summary; none if no object is a row of a table."""
-    try:
-        document = json.loads(log.text())
-    except (ValueError, RecursionError):
-        return []
+    document = fields.json_in(log.text())
     entries = document if isinstance(document, list) else _golden_rows(document) or [document]
     rows = [row for row in entries if isinstance(row, dict)]
     return [(None, row) for row in rows] if any(names_a_table(row) or _is_summary(row) for row in rows) else []

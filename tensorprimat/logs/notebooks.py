@@ -7,9 +7,10 @@ they mention everything that a log contains. A notebook in one line (minified) i
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
+
+from tensorprimat.logs.fields import json_in
 
 _CELLS = re.compile(rb'\A\s*\{\s*"cells": \[')
 _KEY = re.compile(r'\s{0,80}"(?P<key>[\w/.+-]{1,80})": (?P<rest>.*)')
@@ -38,8 +39,5 @@ def unwrapped(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _decoded(string: str) -> str:
-    try:
-        text = str(json.loads(string))
-    except ValueError:
-        return string
-    return text.rstrip("\n").replace("\r\n", "\r").replace("\n", "\r")
+    text = json_in(string)
+    return string if text is None else text.rstrip("\n").replace("\r\n", "\r").replace("\n", "\r")

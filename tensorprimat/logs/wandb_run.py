@@ -8,7 +8,6 @@ configuration and the environment state settings and the device. The package wan
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterator
 from itertools import chain
@@ -140,7 +139,4 @@ def _items(message: bytes) -> Iterator[tuple[str, Any]]:
                 keys.append(content.decode("utf-8", "replace"))
             elif inner == VALUE:
                 value = content
-        try:
-            yield ".".join(keys), json.loads(value)
-        except (ValueError, RecursionError):
-            continue
+        yield ".".join(keys), fields.json_in(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from array import array
 from collections.abc import Iterator, Mapping
@@ -131,10 +130,8 @@ def dictionaries_in(text: str) -> Iterator[dict[str, str]]:
         return
     for match in _DICTIONARY.finditer(text):
         if match[0][1] == '"':
-            try:
-                yield _flat(json.loads(match[0]))
-            except (ValueError, RecursionError):
-                continue
+            if document := fields.json_in(match[0]):
+                yield _flat(document)
         else:
             yield {name: quoted or bare.strip() for name, quoted, bare in _ITEM.findall(match[0])}
 
@@ -170,10 +167,7 @@ def of_document(log: Log) -> Content | None:
 
 
 def _document(log: Log) -> Mapping[str, Any]:
-    try:
-        document = json.loads(log.text())
-    except (ValueError, RecursionError):
-        return {}
+    document = fields.json_in(log.text())
     return document if isinstance(document, dict) else {}
 
 
