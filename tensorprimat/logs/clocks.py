@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -17,7 +18,6 @@ import numpy as np
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, LONGEST_STEP_SECONDS, Step, Steps
 from tensorprimat.logs import prefixes
-from tensorprimat.logs.fields import utc_seconds
 
 LONG_PAUSE, LEAST_PAUSE = 20.0, 60.0  # times the median gap, and seconds: longer than any regular work of a loop
 CLOCK_SHARE = 0.01  # a stamp's resolution over the time that a row spans, at most
@@ -129,8 +129,9 @@ def _moment(parts: Mapping[str, str | None]) -> Moment | None:
         year = f"20{year}"
     if month.isalpha():
         month, day = f"{MONTHS.index(month) + 1:02}", day.replace(" ", "0")
-    seconds = utc_seconds(year or _UNKNOWN_YEAR, month, day, parts["time"] or "")
-    if seconds is None:
+    try:
+        seconds = datetime.fromisoformat(f"{year or _UNKNOWN_YEAR}-{month}-{day}T{parts['time']}+00:00").timestamp()
+    except ValueError:  # no calendar has it
         return None
     if zone := parts.get("zone"):
         ahead = 3600 * int(zone[1:3]) + 60 * int(zone[-2:])

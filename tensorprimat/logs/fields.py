@@ -7,8 +7,7 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from datetime import date, datetime, timezone
-from functools import lru_cache
+from datetime import datetime, timezone
 from itertools import chain
 from typing import Any
 
@@ -125,23 +124,6 @@ def half_digit(text: str) -> float:
     return 0.5 * 10.0 ** (int(exponent or 0) - decimals)
 
 
-def utc_seconds(year: str, month: str, day: str, time: str) -> float | None:
-    """Return a date and a time of day (10:00:05) in UTC as seconds since the epoch; None if there is no such moment."""
-    begin = _midnight(year, month, day)
-    hour, minute, second = int(time[:2]), int(time[3:5]), int(time[6:8])
-    if begin is None or hour > 23 or minute > 59 or second > 59:
-        return None
-    return begin + hour * 3600 + minute * 60 + second
-
-
-@lru_cache(256)
-def _midnight(year: str, month: str, day: str) -> float | None:
-    try:
-        return float((date(int(year), int(month), int(day)) - date(1970, 1, 1)).days * 86400)
-    except ValueError:
-        return None
-
-
 def iso(stamp: float | None) -> str | None:
     """Return the seconds since the epoch as ISO 8601, without a zone: the log names none. None if no calendar has them.
 
@@ -239,12 +221,10 @@ def _merge_ranks(
         kept.append(step.changed(segment=step.segment + printed.segment) if printed.segment else step)
 
 
-def merged_columns(steps: Steps, warnings: list[str] | None = None) -> Steps:
+def merged_columns(steps: Steps) -> Steps:
     """Return rows of one process as `merged` does."""
-    index = steps.column("index")
-    if (np.diff(index) > 0).all():
-        return steps
-    return merged(((None, row) for row in steps), warnings)
+    is_ascending = (np.diff(steps.column("index")) > 0).all()
+    return steps if is_ascending else merged((None, row) for row in steps)
 
 
 def growth_of(total: np.ndarray, steps: Steps) -> np.ndarray:

@@ -10,7 +10,7 @@ from tensorprimat.core.clocks import LogClock
 from tensorprimat.core.settings import PRECISION_OF_DTYPE, PRECISIONS
 from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields
-from tensorprimat.logs.clocks import MONTHS, date_in
+from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.fields import WHOLE
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.nanogpt.clocks import TotalTime
@@ -58,9 +58,7 @@ _PEAK = re.compile(
     r"|^peak_vram_mb: +([\d.]+)"
 )
 _DATE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
-_SMI_DATE = re.compile(
-    r"^[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\s*$"
-)  # nvidia-smi's first line
+_SMI_DATE = re.compile(r"^[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\s*$")  # nvidia-smi's first line
 NOTABLE = re.compile(
     r"FP8 training enabled|world size"
     r"|^(?:\s+train_b|Number of par|tokens per iter|total desired|=> calc|Total batch|Tokens /|Overriding:|\||GPU:"
@@ -125,11 +123,8 @@ def notice(text: str, seen: LineFacts) -> None:
         for name, size in (("memory_allocated_peak_bytes", allocated), ("memory_reserved_peak_bytes", reserved)):
             if peak := fields.positive(size, MIB):
                 seen.peaks[name] = peak
-    elif seen.timestamp is None and _DATE.match(text):
-        seen.timestamp = fields.iso(date_in(text))
-    elif (match := _SMI_DATE.match(text)) and match[1] in MONTHS:
-        date = f"{match[4]}-{MONTHS.index(match[1]) + 1:02}-{int(match[2]):02} {match[3]}"
-        seen.timestamp = fields.iso(date_in(date))
+    elif (seen.timestamp is None and _DATE.match(text)) or _SMI_DATE.match(text):
+        seen.timestamp = fields.iso(date_in(text)) or seen.timestamp
 
 
 def _set(name: str, value: int, seen: LineFacts) -> None:
