@@ -70,10 +70,9 @@ def _best(log: Log, formats: Sequence[Format]) -> Detection | None:
 
 def format_named(name: str) -> Format:
     """Return a format by its name. Raises UsageError for a name that is not in the table."""
-    for format in FORMATS:
-        if format.name == name:
-            return format
-    names = [format.name for format in FORMATS]
+    names = {format.name: format for format in FORMATS}
+    if name in names:
+        return names[name]
     near = get_close_matches(name.casefold(), names, n=3, cutoff=0.7)
     nearest = f"; did you mean {alternatives(near)}?" if near else ";"
     raise UsageError(

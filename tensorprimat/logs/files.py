@@ -85,10 +85,22 @@ def first_bytes(path: Path, size: int = SNIFF_BYTES) -> bytes:
         return file.read(size)
 
 
+def with_numbers(name: str) -> list[str | int]:
+    """Return a key that sorts numbers in a file's name as numbers: result_10 comes after result_9."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder and below it, in the same order everywhere; links to folders are not followed."""
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(parent, name) for name in sorted(names, key=with_numbers))
+
+
 MOST_ZEROS = 2**32  # bytes before the text of a log that was cut while its writer went on at the old position
 WANDB_OPENING = b":W&B\xe1\xbe\0"
 """The first bytes of a run file of Weights & Biases; much of the rest is text."""
-_EVENTS = re.compile(rb"[\s\S]{2}\0{6}[\s\S]{4,64}?brain\.Event:")
+EVENTS_OPENING = re.compile(rb"[\s\S]{2}\0{6}[\s\S]{4,64}?brain\.Event:")
 """The first record of TensorBoard's event files; the records after it may be mostly text."""
 
 
@@ -107,7 +119,7 @@ def _state_of(path: Path) -> tuple[int, ...]:
 def _is_binary(path: Path, _state: tuple[int, ...]) -> bool:
     zeros = 0
     for chunk in _text_chunks(path, SNIFF_BYTES):
-        if not zeros and (_EVENTS.match(chunk) or chunk.startswith(WANDB_OPENING)):
+        if not zeros and (EVENTS_OPENING.match(chunk) or chunk.startswith(WANDB_OPENING)):
             return True
         # a file system that crashed leaves stretches of zeros in a text, and so does a log that was cut while written
         head = re.sub(rb"\0{16,}", b"", chunk)
@@ -294,11 +306,6 @@ def tail(path: Path, size: int) -> bytes:
     for chunk in blocks(path):
         kept = (kept + chunk)[-size:]
     return kept
-
-
-def count_lines(path: Path) -> int:
-    """Return the number of line ends in the text: the number of its last line, if that has a line end."""
-    return sum(map(count_line_ends, blocks(path)))
 
 
 def line_ends(block: bytes) -> NDArray[np.bool_]:

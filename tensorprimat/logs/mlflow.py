@@ -123,15 +123,8 @@ def _metric_files(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield (name of the metric, file) of a run, and at most one more than MOST_FILES."""
     if root.name != FOLDER:
         return
-    for path in islice(_files_below(root), MOST_FILES + 1):
+    for path in islice(files.files_below(root), MOST_FILES + 1):
         yield path.relative_to(root).as_posix(), path
-
-
-def _files_below(root: Path) -> Iterator[Path]:
-    """Yield the files below a folder, in the same order on every file system."""
-    for parent, folders, names in os.walk(root):
-        folders.sort()
-        yield from (Path(parent, name) for name in sorted(names))
 
 
 def _entries(name: str, path: Path) -> Iterator[LoggedValue]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from tensorprimat.core import regular
@@ -23,8 +23,6 @@ from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
 from tensorprimat.logs.text import Log
 
-_MAGIC = b"brain.Event:"  # the version that opens every event file, inside its first record
-FIRST_RECORD_BYTES = 1024  # it has 24 to 80: time, version, name of the writer
 _LARGEST_STEP = 10**15
 LATEST_TIME = 32503680000  # seconds since the epoch: the year 3000
 _LONGEST_TEXT = 2**20  # bytes; arguments are written one by one
@@ -53,10 +51,9 @@ def detect(log: Log) -> int:
 def is_event_file(path: Path) -> bool:
     """Return True if the first record of a file is TensorBoard's: its length, and the version inside."""
     try:
-        opening = files.first_bytes(path, FIRST_RECORD_BYTES)
+        return files.EVENTS_OPENING.match(files.first_bytes(path)) is not None
     except InputError:
         return False
-    return len(opening) > 12 and struct.unpack_from("<Q", opening)[0] < FIRST_RECORD_BYTES and _MAGIC in opening
 
 
 def read(log: Log) -> Reading:
@@ -79,28 +76,15 @@ def read(log: Log) -> Reading:
 
 
 def _event_files(folder: Path) -> Iterator[Path]:
-    """Yield the event files in a folder and below, folder by folder; links to folders are not followed."""
-    seen = 0
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names, key=_with_numbers):
-            seen += 1
-            if seen > _MOST_ENTRIES:
-                return
-            if is_event_file(path := Path(parent, name)):
-                yield path
-
-
-def _with_numbers(name: str) -> list[str | int]:
-    """Return a key that sorts numbers in a name as numbers: the tenth file of one second comes after the ninth."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+    """Return the event files in a folder and below it, folder by folder."""
+    return filter(is_event_file, islice(files.files_below(folder), _MOST_ENTRIES))
 
 
 def _files_of_one_run(log: Log) -> list[Path]:
     if not log.is_folder:
         return [log.path]
     found = [path for path in log.path.iterdir() if os.path.isfile(path) and is_event_file(path)]
-    found = sorted(found, key=lambda path: _with_numbers(path.name)) or list(_event_files(log.path))
+    found = sorted(found, key=lambda path: files.with_numbers(path.name)) or list(_event_files(log.path))
     folders = list(dict.fromkeys(path.parent for path in found))
     if len(folders) > 1:
         some = ", ".join(str(folder.relative_to(log.path)) for folder in folders[:5])

@@ -146,17 +146,13 @@ class Log:
         if self.is_binary:
             raise InputError("is a binary file, not a log", path=self.name)
 
-    def blocks(self) -> Iterator[bytes]:
-        """Yield stretches of whole lines in UTF-8 with colours and prefixes, for fast readers."""
-        self._refuse_others()
-        if not self.parts:
-            return files.blocks(self.path)
-        return (block for _, block in files.blocks_of_spans(self.path, self._spans))
-
     def numbered_blocks(self, size: int = files.BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
-        """Yield as `blocks` does, each with the number of its first line. size: of a block, about."""
+        """Yield stretches of whole lines in UTF-8 with colours and prefixes, each with the number of its first line.
+
+        size: of a block, about.
+        """
         if self.parts:
-            placed = files.blocks_of_spans(self.path, self._spans, size)
+            placed = files.blocks_of_spans(self.path, [(part.start, part.stop) for part in self.parts], size)
         else:
             self._refuse_others()
             placed = ((-1, block) for block in files.blocks(self.path, size))
@@ -165,10 +161,6 @@ class Log:
             number, before = (number if place == before else self.parts[place].first_line), place
             yield number, block
             number += files.count_line_ends(block)
-
-    @property
-    def _spans(self) -> list[tuple[int, int]]:
-        return [(part.start, part.stop) for part in self.parts]
 
     def head(self) -> Iterator[tuple[int, str]]:
         """Return the lines for detection, as from `lines`, the longest cut; none for a folder or a binary file."""
@@ -180,7 +172,7 @@ class Log:
     def text(self) -> str:
         """Return the whole text, for documents such as JSON. Raises InputError where it is too large to be one."""
         size, parts = 0, []
-        for block in self.blocks():
+        for _, block in self.numbered_blocks():
             size += len(block)
             if size > WHOLE_FILE_BYTES:
                 raise InputError(f"more than {WHOLE_FILE_BYTES // 2**20} MiB of JSON", path=self.name)
@@ -201,11 +193,11 @@ class Log:
 
     def count_lines(self) -> int:
         """Return the number of line ends up to the end of the log, or of its last part."""
-        if self.parts:
-            last = self.parts[-1]
-            within = files.blocks_between(self.path, last.start, last.stop)
-            return last.first_line - 1 + sum(map(files.count_line_ends, within))
-        return files.count_lines(self.path)
+        if not self.parts:
+            return sum(map(files.count_line_ends, files.blocks(self.path)))
+        last = self.parts[-1]
+        within = files.blocks_between(self.path, last.start, last.stop)
+        return last.first_line - 1 + sum(map(files.count_line_ends, within))
 
 
 def window_of(number: int, block: bytes) -> list[tuple[int, str]]:

@@ -8,7 +8,7 @@ never read. `rows` reads the lines, `order` finds restarts and interruptions, `c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,21 +56,21 @@ def detect(log: Log) -> int:
     )
 
 
-def _has_keyed_rows(log: Log) -> bool:
-    """Return True if the first text with rows has keyed ones."""
-    for block in log.blocks():
-        if keyed.KEYED_NEEDLE.encode() in block:
-            return True
-        if NEEDLE in block or megatron_bridge.BRIDGE_NEEDLE in block:
-            break
-    return False
+def _first_rows(blocks: Iterable[bytes], *needles: bytes) -> bytes | None:
+    """Return the first of the needles that is in the first block with any of them; None if no block has one."""
+    found = (next((needle for needle in needles if needle in block), None) for block in blocks)
+    return next(filter(None, found), None)
 
 
 def read(log: Log) -> Reading:
-    is_keyed = _has_keyed_rows(log)
+    keys, bridges = keyed.KEYED_NEEDLE.encode(), megatron_bridge.BRIDGE_NEEDLE
+    is_keyed = _first_rows((block for _, block in log.numbered_blocks()), keys, NEEDLE, bridges) == keys
     facts, scan, seen_bytes = Facts(), _Scan(log_bytes=log.size_bytes), 0
     stretches = [] if log.parts else parallel.stretches(log, first_bytes=FACTS_BYTES)
-    step_times = bool(stretches) and _states_step_times(log.path, stretches[0])
+    # Lines of step times are close to the iterations, or are the only rows.
+    step_times = (
+        bool(stretches) and _first_rows(files.blocks_between(log.path, *stretches[0]), bridges, NEEDLE) != NEEDLE
+    )
     scanned = partial(_scanned, log.path, step_times=step_times, is_keyed=is_keyed)
     with parallel.outcomes(scanned, stretches[1:]) as others:
         for block in _blocks(log, stretches, scan):
@@ -87,8 +87,8 @@ def read(log: Log) -> Reading:
 
 def _blocks(log: Log, stretches: list[parallel.Stretch], scan: _Scan) -> Iterator[bytes]:
     """Yield the blocks that this process reads; where parts of a log are read, set the scan's line numbers."""
-    if not log.parts:
-        yield from files.blocks_between(log.path, *stretches[0]) if stretches else log.blocks()
+    if stretches:
+        yield from files.blocks_between(log.path, *stretches[0])
         return
     for number, block in log.numbered_blocks():
         scan.table.next_line = number
@@ -130,16 +130,6 @@ class _Scanned(NamedTuple):
     table: Excerpt
     step_times: megatron_bridge.StepTimes
     events: list[tuple[int, str]]
-
-
-def _states_step_times(path: Path, stretch: parallel.Stretch) -> bool:
-    """Return True if the text has lines of step times; the first of them is close to the first iteration."""
-    for block in files.blocks_between(path, *stretch):
-        if megatron_bridge.BRIDGE_NEEDLE in block:
-            return True
-        if NEEDLE in block:
-            return False
-    return True  # no iteration line so far; the log may contain only lines of step times
 
 
 def _scanned(path: Path, stretch: parallel.Stretch, *, step_times: bool, is_keyed: bool) -> _Scanned:

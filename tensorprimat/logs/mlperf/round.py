@@ -19,13 +19,13 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
 from tensorprimat.core.quantities import counted
 from tensorprimat.logs.fields import number_in
+from tensorprimat.logs.files import with_numbers
 from tensorprimat.logs.mlperf import marks as mlperf_marks
 from tensorprimat.logs.mlperf.events import configuration_of
 from tensorprimat.logs.mlperf.system import LONGEST_FACT, described, fact, json_object
 
 MOST_FACTS = 24  # of the software of a system
 PARALLELISM = {name: (settings.BY_NAME[name].symbol or "").lower() for name in settings.PARALLEL_SIZES}
-_NUMBER = re.compile(r"(\d+)\D*$")
 _ROUND = re.compile(r"v?\d{1,2}\.\d{1,2}")
 
 
@@ -69,7 +69,8 @@ def find_round_entries(root: Path, round: str) -> Found:
     for folder in sorted(root.glob("*/results/*/*")):
         if not os.path.isdir(folder):
             continue
-        files = sorted((path for path in folder.glob("result_*.txt") if os.path.isfile(path)), key=_order)
+        files = [path for path in folder.glob("result_*.txt") if os.path.isfile(path)]
+        files.sort(key=lambda path: with_numbers(path.name))
         results += len(files)
         if folder.name not in known:
             if files:
@@ -186,9 +187,3 @@ def _software(stack: object) -> dict[str, str]:
         return {}
     found = {str(name)[:LONGEST_FACT]: text for name, value in stack.items() if (text := fact(value))}
     return dict(list(found.items())[:MOST_FACTS])
-
-
-def _order(path: Path) -> tuple[int, str]:
-    """Return the sort key that puts result_10 after result_9."""
-    match = _NUMBER.search(path.stem)
-    return int(match[1][-15:]) if match else -1, path.name
