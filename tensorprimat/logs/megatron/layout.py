@@ -40,32 +40,28 @@ _DIGITS_TO_ZERO = bytes(ord("0") if chr(code).isdigit() and code < 128 else code
 _NUMBER = rb"([+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|NaN|-?inf))"
 _END = rb"(?=[ \t]*(?:[|/(]|\x1b|\[\d*m))"
 """The text after a number in every spelling. A number at a line's end was cut, or another process wrote into it."""
-_LABELS: tuple[tuple[str, bytes, float], ...] = (
-    ("samples", rb"global batch size:\s*", 1.0),
-    ("consumed_samples", rb"consumed samples:\s*", 1.0),
-    ("loss", rb"\blm[ _-]loss:\s*", 1.0),
-    ("learning_rate", rb"\blearning rate:\s*", 1.0),
-    ("gradient_norm", rb"\bgrad norm:\s*", 1.0),
-    (
-        "reported_tflops_per_gpu",
-        rb"(?:(?:throughput|compute) per GPU \(TFLOP/s/GPU\)|\bflop throughput \(TFLOP/sec/GPU\)|\bTFLOPs):\s*",
-        1.0,
+_LABELS = {
+    "samples": rb"global batch size",
+    "consumed_samples": rb"consumed samples",
+    "loss": rb"\blm[ _-]loss",
+    "learning_rate": rb"\blearning rate",
+    "gradient_norm": rb"\bgrad norm",
+    "reported_tflops_per_gpu": (
+        rb"(?:(?:throughput|compute) per GPU \(TFLOP/s/GPU\)|\bflop throughput \(TFLOP/sec/GPU\)|\bTFLOPs)"
     ),
-    (
-        "reported_tokens_per_second_per_gpu",
+    "reported_tokens_per_second_per_gpu": (
         rb"(?:tokens per GPU \(tokens/s/GPU\)|tokens/s/GPU inst/harmonic mean|tokens/sec/gpu"
-        rb"|tokens per gpu per second \(tgs\)|throughput \(token/sec/GPU\)):\s*",
-        1.0,
+        rb"|tokens per gpu per second \(tgs\)|throughput \(token/sec/GPU\))"
     ),
-    ("reported_samples_per_second_per_gpu", rb"images per GPU \(images/s/GPU\):\s*", 1.0),
-    ("reported_samples_per_second", rb"\bsamples(?: per second|/sec):\s*", 1.0),
-    ("energy_joules_per_gpu", rb"energy per GPU \(J/iter/GPU\):\s*", 1.0),
-    ("power_watts_per_gpu", rb"power per GPU \(W/GPU\):\s*", 1.0),
-    ("sequence_length", rb"\b(?:seq_length|actual seq(?:len| length)):\s*", 1.0),
-    ("skipped_iterations", rb"number of skipped iterations:\s*", 1.0),
-    ("nan_iterations", rb"number of nan iterations:\s*", 1.0),
-)
-_PATTERNS = tuple((name, re.compile(label + _NUMBER + _END), scale) for name, label, scale in _LABELS)
+    "reported_samples_per_second_per_gpu": rb"images per GPU \(images/s/GPU\)",
+    "reported_samples_per_second": rb"\bsamples(?: per second|/sec)",
+    "energy_joules_per_gpu": rb"energy per GPU \(J/iter/GPU\)",
+    "power_watts_per_gpu": rb"power per GPU \(W/GPU\)",
+    "sequence_length": rb"\b(?:seq_length|actual seq(?:len| length))",
+    "skipped_iterations": rb"number of skipped iterations",
+    "nan_iterations": rb"number of nan iterations",
+}
+_PATTERNS = {name: re.compile(label + rb":\s*" + _NUMBER + _END) for name, label in _LABELS.items()}
 _SAMPLES_OF_NEOX = re.compile(rb"\bsamples/sec: {0,4}" + _NUMBER + rb" {0,4}\| {0,4}$")
 """gpt-neox states its rate before the number of the iteration, all others after it."""
 _LOSS_OF_ANY_NAME = re.compile(rb"\|\s*(?:[\w-]+ )?loss:\s*" + _NUMBER + _END)
@@ -90,24 +86,22 @@ LayoutRows = NDArray[np.uint8]
 """Bytes of equally long lines: shape (lines, length)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Whole:
-    """Digits in some columns, with other characters among them skipped: `12,345.6` spells 123456."""
+Places = NDArray[np.intp]
+"""Columns of the digits of a whole number, without other characters among them: `12,345.6` spells 123456."""
 
-    columns: NDArray[np.intp]
 
-    @classmethod
-    def of(cls, text: str, start: int) -> _Whole:
-        return cls(np.array([start + i for i, sign in enumerate(text) if sign.isdigit()], np.intp))
+def _digits_of(text: str, start: int) -> Places:
+    return np.array([start + i for i, sign in enumerate(text) if sign.isdigit()], np.intp)
 
-    def runs(self) -> Iterator[tuple[NDArray[np.intp], float]]:
-        """Yield runs of neighbouring columns, at most a word of them, each with the place value of its last digit."""
-        after = len(self.columns)
-        for stretch in np.split(self.columns, np.flatnonzero(np.diff(self.columns) != 1) + 1):
-            for first in range(0, len(stretch), WORD):
-                run = stretch[first : first + WORD]
-                after -= len(run)
-                yield run, 10.0**after
+
+def _runs(digits: Places) -> Iterator[tuple[Places, float]]:
+    """Yield runs of neighbouring columns, at most a word of them, each with the place value of its last digit."""
+    after = len(digits)
+    for stretch in np.split(digits, np.flatnonzero(np.diff(digits) != 1) + 1):
+        for first in range(0, len(stretch), WORD):
+            run = stretch[first : first + WORD]
+            after -= len(run)
+            yield run, 10.0**after
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,8 +122,8 @@ class _Digits:
     """Weight of each run of digits in each number, shape (numbers, runs)."""
 
     @classmethod
-    def of(cls, wholes: Sequence[_Whole]) -> _Digits:
-        runs = [(number, *run) for number, whole in enumerate(wholes) for run in whole.runs()]
+    def of(cls, wholes: Sequence[Places]) -> _Digits:
+        runs = [(number, *run) for number, whole in enumerate(wholes) for run in _runs(whole)]
         starts = [max(int(columns[-1]) + 1 - WORD, 0) for _, columns, _ in runs]
         masks = np.zeros((len(runs), WORD), np.uint8)
         lifts = np.zeros((len(runs), 1), np.uint64)
@@ -162,9 +156,9 @@ class _Number:
     """The position of one number in lines of one layout, and the way to read it."""
 
     text: slice
-    mantissa: _Whole
+    mantissa: Places
     decimals: int
-    exponent: _Whole
+    exponent: Places
     """Digits of the exponent; no columns for a number without an exponent."""
     exponent_sign: int
     sign: int
@@ -180,9 +174,9 @@ class _Number:
         point = mantissa.find(".")
         return cls(
             text=slice(start, end),
-            mantissa=_Whole.of(mantissa, start),
+            mantissa=_digits_of(mantissa, start),
             decimals=0 if point < 0 else len(mantissa) - point - 1,
-            exponent=_Whole.of(exponent, start + len(mantissa) + 1),
+            exponent=_digits_of(exponent, start + len(mantissa) + 1),
             exponent_sign=-1 if exponent.startswith("-") else 1,
             sign=-1 if mantissa.startswith("-") else 1,
             shift=shift,
@@ -192,12 +186,12 @@ class _Number:
     @property
     def is_nan(self) -> bool:
         """Return True for nan and inf, which have no digits."""
-        return not len(self.mantissa.columns)
+        return not len(self.mantissa)
 
     @property
     def is_exact(self) -> bool:
         """Return True if arithmetic on the digits gives exactly the value that float() reads."""
-        return 0 < len(self.mantissa.columns) <= EXACT_DIGITS
+        return 0 < len(self.mantissa) <= EXACT_DIGITS
 
     @property
     def divisor(self) -> float:
@@ -243,9 +237,9 @@ class Layout:
             "planned": _Number.of(line, iteration.span(2)),
             "seconds": _Number.of(line, elapsed.span(2), shift=3 if elapsed[1] == b"ms" else 0),
         }
-        for name, pattern, scale in _PATTERNS:
+        for name, pattern in _PATTERNS.items():
             if match := pattern.search(line, iteration.end()):
-                numbers[name] = _Number.of(line, match.span(1), scale=scale)
+                numbers[name] = _Number.of(line, match.span(1))
         if "samples" in numbers:
             numbers.pop("consumed_samples", None)  # it gives the batch where nothing else does
         if "loss" not in numbers and (match := _LOSS_OF_ANY_NAME.search(line, iteration.end())):
@@ -326,7 +320,7 @@ class Template:
             constants["printed_nan"] = 1.0
         day = [constants.pop(name) for name in DAY if name in constants]
         exact = {name: number for name, number in moving.items() if number.is_exact}
-        raised = {name: number for name, number in exact.items() if len(number.exponent.columns)}
+        raised = {name: number for name, number in exact.items() if len(number.exponent)}
         plain = {name: number for name, number in exact.items() if name not in raised}
         mantissas = [number.mantissa for number in (*plain.values(), *raised.values())]
         scales = np.array([[number.scale] for number in plain.values()])
