@@ -13,28 +13,15 @@ from tensorprimat.core.errors import ContradictionError, InputError, InternalErr
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
-from tensorprimat.core.stated import FACT_FLAGS
 from tensorprimat.logs import assemble, failures, fields, files, line_widths, spelling
-from tensorprimat.logs.detection import Detection, detect_format, format_named
+from tensorprimat.logs.detection import detect_format, format_named
 from tensorprimat.logs.format import Format, UserFacts
 from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
 
 STDIN = "-"
 
-__all__ = [
-    "FACT_FLAGS",
-    "FORMATS",
-    "STDIN",
-    "Detection",
-    "Format",
-    "Log",
-    "UserFacts",
-    "detect_format",
-    "format_named",
-    "read",
-    "read_each",
-]
+__all__ = ["FORMATS", "STDIN", "Log", "UserFacts", "detect_format", "format_named", "read", "read_each"]
 
 
 def read(

@@ -11,7 +11,8 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.explained import FROM_FILE, REPORTED, SECTIONS, Explained, explained, origins, phrase
 from tensorprimat.core.result import MEMORY_KINDS, VENDORS, GpuInfo, MemoryMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.logs import FACT_FLAGS, STDIN, Log, citations, format_named
+from tensorprimat.core.stated import FACT_FLAGS
+from tensorprimat.logs import STDIN, Log, citations, format_named
 
 _PLATFORM_TITLES = {"nvd": VENDORS["nvd"], "amd": VENDORS["amd"], "cpu": "CPU", None: "platform unknown"}
 
