@@ -9,6 +9,7 @@ early: it is for every log that is read, `stating` for one setting that `--expla
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -198,11 +199,7 @@ def _first(begin: int, end: int, holds: Callable[[int], bool]) -> int | None:
     """Return the first number from `begin` to before `end` from which on a condition holds, or None."""
     if begin >= end or not holds(end - 1):
         return None
-    low, high = begin, end - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low
+    return begin + bisect_left(range(begin, end - 1), True, key=holds)
 
 
 def _excerpt(text: str, value: object) -> str:

@@ -162,13 +162,8 @@ def _joined(parts: Checksums) -> Checksums:
     moved = _moved()
     crc = parts[:, 0]
     for part in parts.T[1:]:
-        crc = (
-            moved[0][crc & np.uint32(0xFF)]
-            ^ moved[1][crc >> np.uint32(8) & np.uint32(0xFF)]
-            ^ moved[2][crc >> np.uint32(16) & np.uint32(0xFF)]
-            ^ moved[3][crc >> np.uint32(24)]
-            ^ part
-        )
+        of_bytes = [moved[byte][crc >> np.uint32(8 * byte) & np.uint32(0xFF)] for byte in range(4)]
+        crc = np.bitwise_xor.reduce([part, *of_bytes])
     return crc
 
 

@@ -29,6 +29,7 @@ from tensorprimat.logs.text import Log
 ZIP_MAGIC = b"PK\x03\x04"  # a zip archive, as every workbook is
 MOST_COLUMNS = 200  # of a sheet
 MOST_CELLS = 400_000  # of the sheets that are read; TraceLens writes some ten thousand
+SHARED_STRINGS = "xl/sharedStrings.xml"
 MOST_STRINGS = 500_000  # texts that sheets share
 MOST_UNPACKED_BYTES = 2**28
 MOST_EXPANSION = 300  # workbooks pack 5 to 50 times
@@ -146,7 +147,8 @@ def _sheets(path: Path) -> dict[str, list[SheetRow]]:
 def _refuse_bombs(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())
-        strings = _count(archive, "xl/sharedStrings.xml", b"<si>") if unpacked <= MOST_UNPACKED_BYTES else 0
+        has_strings = unpacked <= MOST_UNPACKED_BYTES and SHARED_STRINGS in archive.namelist()
+        strings = archive.read(SHARED_STRINGS).count(b"<si>") if has_strings else 0
     if strings > MOST_STRINGS:
         raise InputError(
             f"holds {count(strings)} different texts; a report with at most {count(MOST_STRINGS)} is read; {FEWER}",
@@ -174,10 +176,6 @@ def _with_few_cells(sheets: dict[str, Iterator[SheetRow]], path: Path) -> dict[s
                 )
             found[name].append(row)
     return found
-
-
-def _count(archive: zipfile.ZipFile, name: str, text: bytes) -> int:
-    return archive.read(name).count(text) if name in archive.namelist() else 0
 
 
 def _rows(sheet: Any) -> Iterator[SheetRow]:

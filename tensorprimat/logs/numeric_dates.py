@@ -18,7 +18,8 @@ from typing import Literal
 Order = Literal["day", "month", "unknown", "both"]
 
 _STAMP = re.compile(
-    rb"(?<![\d./-])(?P<first>\d{1,2})(?P<mark>[/.-])(?P<second>\d{1,2})(?P=mark)(?P<year>[12]\d{3})(?:, ?|[ T]{1,2})"
+    rb"(?<![\d./-])(?P<date>(?P<first>\d{1,2})(?P<mark>[/.-])(?P<second>\d{1,2})(?P=mark)(?P<year>[12]\d{3}))"
+    rb"(?:, ?|[ T]{1,2})"
     rb"(?P<hour>\d{1,2}):(?P<rest>\d\d:\d\d(?:[.,]\d{1,9})?)(?: ?(?P<half>[AaPp])[Mm]\b)?(?![\d:])"
 )
 _MONTHS = 12
@@ -35,11 +36,6 @@ class DateOrders:
     """A date of which the order is not known."""
     _last: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
 
-    @property
-    def are_known(self) -> bool:
-        """Return True if there are dates and the order of each is known."""
-        return bool(self.orders) and "unknown" not in self.orders.values()
-
     def add(self, stamps: Iterable[re.Match[bytes]]) -> None:
         """Add what some stamps show."""
         for stamp in stamps:
@@ -52,11 +48,7 @@ class DateOrders:
             if shown and known not in (shown, "both"):
                 self.orders[mark] = shown if known == "unknown" or (mark == _POINT and before is None) else "both"
             if shown is None or self.orders[mark] == "both":
-                self.examples.setdefault(
-                    mark,
-                    f"{stamp['first'].decode()}{mark.decode()}{stamp['second'].decode()}"
-                    f"{mark.decode()}{stamp['year'].decode()}",
-                )
+                self.examples.setdefault(mark, stamp["date"].decode())
 
     def unclear(self, *, with_slashes: bool) -> str | None:
         """Return the reason why dates are not used; None if all are. with_slashes: also name an assumption on these."""
@@ -128,7 +120,7 @@ def orders_in(blocks: Iterable[bytes]) -> DateOrders:
     orders = DateOrders()
     for block in blocks:
         orders.add(_STAMP.finditer(block))
-        if orders.are_known:
+        if orders.orders and "unknown" not in orders.orders.values():
             break
     return orders
 

@@ -32,6 +32,8 @@ _MAGIC: Mapping[str, re.Pattern[bytes]] = {
     "bzip2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17\x72\x45\x38\x50\x90)"),
     "zip": re.compile(rb"PK\x03\x04"),
 }
+_BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError)
+"""Errors of broken data; gzip and bzip2 raise OSError without a number, a damaged name in an archive the last one."""
 OFFICE_MEMBER = "[Content_Types].xml"  # workbooks and documents are zip archives too, but not packed logs
 SAVED_MEMBERS = ("/data.pkl", ".npy")  # checkpoints of PyTorch and arrays of NumPy: binary files, not archives of logs
 NAMED_MEMBERS = 3  # of an archive, in an error
@@ -49,13 +51,8 @@ def chunks(path: Path, file: IO[bytes], kind: str, size: int) -> Iterator[bytes]
     """
     try:
         yield from _bounded(path, _UNPACKERS[kind](path, file, size))
-    except (
-        EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, zipfile.BadZipFile, NotImplementedError,
-        UnicodeDecodeError,  # of a member's damaged name
-    ) as error:  # fmt: skip
-        raise InputError(f"broken {kind} data: {error}", path=path, remedy="copy the file again") from error
-    except OSError as error:
-        if error.errno is not None:
+    except _BROKEN as error:
+        if isinstance(error, OSError) and error.errno is not None:
             raise
         raise InputError(f"broken {kind} data: {error}", path=path, remedy="copy the file again") from error
 

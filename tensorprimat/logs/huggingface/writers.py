@@ -6,10 +6,10 @@ them by their clocks, and keeps the rows of the one that wrote most.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import multimode
 
 from tensorprimat.logs.huggingface.rows import Row
 from tensorprimat.logs.newest_first import goes_back
@@ -75,11 +75,10 @@ def of_one_process(found: Sequence[Row]) -> tuple[list[Row], int]:
 
 def _interval(steps: Sequence[int]) -> int:
     """Return the usual distance between two rows of one process, with up to _LOOKED_AT processes in turn."""
-    distances = Counter(
+    distances = (
         after - before
         for ahead in range(1, _LOOKED_AT + 1)
         for before, after in zip(steps, steps[ahead:], strict=False)
         if after > before
     )
-    most = max(distances.values())
-    return min(distance for distance, times in distances.items() if times == most)
+    return min(multimode(distances))
