@@ -79,12 +79,6 @@ _ARGUMENT = re.compile(  # Hydra's YAML, dataclasses, NeMo-Run's tables of a rec
 )
 _VOCABULARY = re.compile(r"Padded vocab_size: (\d{1,9})\b")
 _LONGEST_NOTE = 2**16  # characters of a line; a recipe printed as one dataclass has some ten thousand
-_SIZES = {
-    "tensor model": "tensor_model_parallel_size",
-    "pipeline model": "pipeline_model_parallel_size",
-    "context": "context_parallel_size",
-    "expert model": "expert_model_parallel_size",
-}
 
 
 def detect(log: Log) -> int:
@@ -263,7 +257,7 @@ def _notice(text: str, reading: Reading) -> None:
     if match := _PROCESSES.search(text):
         config["num_gpus"] = int(match[1])
     elif match := _GROUPS.search(text):
-        config[_SIZES[match[1]]] = len(match[2].split(","))
+        config[f"{match[1].replace(' ', '_')}_parallel_size"] = len(match[2].split(","))
     elif match := _MAX_STEPS.search(text):
         config["max_steps"] = int(match[1] or match[2])
     elif match := _VOCABULARY.search(text):

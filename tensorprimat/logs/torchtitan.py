@@ -29,7 +29,7 @@ import numpy as np
 
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.quantities import percent
-from tensorprimat.core.settings import PRECISION_OF_DTYPE
+from tensorprimat.core.settings import PARALLEL_SIZES, PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Step, Steps
 from tensorprimat.core.units import GB, GIB
@@ -88,12 +88,7 @@ _ARGUMENTS = {
 """Arguments of the command line, where a launcher echoed it; the trainer's own statements override them."""
 _ARGUMENT = re.compile(r"--(?P<name>[a-z_]+\.[a-z_]+)[= ](?P<value>[\w.-]+)")
 
-MESH = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-}
+MESH = dict(zip(("tp", "pp", "cp", "ep"), PARALLEL_SIZES, strict=True))
 OUTSIDE_THE_PRODUCT = ("ep", "etp")  # experts are spread over GPUs that the other sizes already count
 
 _MARKS: tuple[tuple[re.Pattern[str], str, Any], ...] = (
@@ -139,11 +134,8 @@ class _Seen(Reading):
 
 
 def detect(log: Log) -> int:
-    return sum(1 for line, text in log.head() if _may_be_row(text) and _step(line, text, ""))
-
-
-def _may_be_row(text: str) -> bool:
-    return "memory:" in text and "step:" in text and ("tps:" in text or "wps:" in text)
+    likely = (text for _, text in log.head() if "memory:" in text and "step:" in text)
+    return sum(1 for text in likely if ("tps:" in text or "wps:" in text) and _step(0, text, ""))
 
 
 def read(log: Log) -> Reading:

@@ -18,8 +18,9 @@ from tensorprimat.core.quantities import count
 from tensorprimat.logs import fields
 from tensorprimat.logs.fields import CLOCK_RESOLUTION
 from tensorprimat.logs.huggingface.content import Content
-from tensorprimat.logs.huggingface.rows import RUNTIME, SAMPLES_RATE, half_digit_of_trainer, position_of
+from tensorprimat.logs.huggingface.rows import RUNTIME, half_digit_of_trainer, position_of
 from tensorprimat.logs.huggingface.steps import numbers_of_rows
+from tensorprimat.logs.metric_names import TOTALS
 from tensorprimat.logs.progress import ClockReading, resumed_before
 
 COUNT_RESOLUTION = 0.01  # relative rounding of train_steps_per_second; with a coarser one, steps cannot be counted
@@ -35,12 +36,6 @@ MAY_COUNT_OTHERS = (
     "counts steps that train_runtime does not include, and the rate is too high"
 )
 """Remark on a summary without rows or a bar."""
-_REPORTED = {
-    SAMPLES_RATE: "samples_per_second",
-    "train_tokens_per_second": "tokens_per_second",
-    RUNTIME: "runtime_seconds",
-}
-"""Key of the summary → field of Reported."""
 
 
 def _summary(content: Content) -> Mapping[str, str]:
@@ -235,7 +230,7 @@ def reported_by(content: Content, span: Span) -> dict[str, Any]:
     reported: dict[str, Any] = {}
     if summary := _summary(content):
         share = _timed_share(content, span)
-        for name, target in _REPORTED.items():
+        for name, target in TOTALS.items():
             of_time = target == "runtime_seconds"
             if (value := fields.positive(summary.get(name))) and (of_time or share):
                 reported[target] = value if of_time else value * share
