@@ -40,10 +40,8 @@ class Search:
 
 
 def _has_standard_name(name: str, model: str) -> bool:
-    ours = (
-        name.startswith(f"primus_training_{model}") and name.endswith(".log") and model_names.names_model(name, model)
-    )
-    return name == f"training_{model}.log" or ours
+    is_primus = name.startswith(f"primus_training_{model}") and name.endswith(".log")
+    return name == f"training_{model}.log" or (is_primus and model_names.names_model(name, model))
 
 
 _RULES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
@@ -83,11 +81,6 @@ def searched_folders() -> list[Path]:
     return [path for path in unique.values() if os.path.isdir(path)]
 
 
-def is_own(log: Log) -> bool:
-    """Return True if this tool wrote the log while training; such a run already has its result."""
-    return any(_OWN_LINE.match(text) for _, text in log.head())
-
-
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the files whose names may be those of logs, the newest first; a folder that cannot be read has none."""
     try:
@@ -114,6 +107,7 @@ def _by_variable(model: str, searched: tuple[str, ...]) -> Search | None:
 
 
 def _by_name(model: str, files: Sequence[Path], searched: tuple[str, ...]) -> Search:
+    search = Search(model=model, path=None, because="", searched=searched)
     passed_over: dict[Path, str] = {}
     for reason, fits in _RULES:
         fitting = [path for path in files if path not in passed_over and fits(path.name.lower(), model)]
@@ -128,11 +122,9 @@ def _by_name(model: str, files: Sequence[Path], searched: tuple[str, ...]) -> Se
                 taken = path
         if taken is not None:
             newest = ", the newest of them" if any(" (older)" in note for note in passed_over.values()) else ""
-            because = reason.format(model=model) + newest
-            return Search(
-                model=model, path=taken, because=because, others=tuple(passed_over.values()), searched=searched
-            )
-    return Search(model=model, path=None, because="", others=tuple(passed_over.values()), searched=searched)
+            search = replace(search, path=taken, because=reason.format(model=model) + newest)
+            break
+    return replace(search, others=tuple(passed_over.values()))
 
 
 def _by_content(models: Sequence[str], files: Sequence[Path], found: dict[str, Search]) -> None:
@@ -167,8 +159,8 @@ def _flaw(path: Path) -> str | None:
     """Return the reason why a file cannot be the log; None if it may be."""
     log = Log(path)
     try:
-        if is_own(log):
-            return "written by this tool"
+        if any(_OWN_LINE.match(text) for _, text in log.head()):
+            return "written by this tool"  # while training; such a run already has its result
         return None if logs.detect_format(log) else "no training steps in it"
     except TensorPrimatError as error:
         return str(error)

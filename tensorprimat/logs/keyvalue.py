@@ -216,17 +216,13 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
 
 
 def _opened(line: int, match: re.Match[str], steps_before: int, seen: _Seen) -> _Row:
-    index = steps_before + _index(match, seen)
-    return _Row(line=line, index=index, ended_at=date_in(match.string[: match.start()]))
-
-
-def _index(match: re.Match[str], seen: _Seen) -> int:
-    """Return the step's number over all epochs, where the row states its epoch and the steps of one."""
+    """Return an empty row; its number counts all epochs, where the row states its epoch and the steps of one."""
     groups = match.groupdict()
     step, last, epoch = int(groups["step"]), fields.whole(groups.get("last")), fields.whole(groups.get("epoch"))
     if epoch is None and last:
         seen.config.setdefault("max_steps", last)
-    return step + (epoch - 1) * last if epoch and last else step
+    index = steps_before + (step + (epoch - 1) * last if epoch and last else step)
+    return _Row(line=line, index=index, ended_at=date_in(match.string[: match.start()]))
 
 
 def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
@@ -242,7 +238,10 @@ def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
         ):
             values[number.means] = value
     if "interval_seconds" in values and "steps_per_second" in values:
-        _share_out(values)
+        steps = values["interval_seconds"] * values["steps_per_second"]
+        covers = round(steps)
+        if covers >= 1 and abs(steps - covers) <= WHOLE_STEPS:  # the rounding of the rate leaves no doubt
+            values.update(seconds=values["interval_seconds"] / covers, covers=covers)
     if dialect.samples_if and dialect.samples_if in text:
         row.values = {name.replace("_tokens_per_", "_samples_per_"): value for name, value in values.items()}
     if other := _interruption(text, dialect):
@@ -251,14 +250,6 @@ def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
         else:
             row.interrupted_by = row.interrupted_by or other
     _note(text, dialect, seen)
-
-
-def _share_out(values: dict[str, float]) -> None:
-    """Add the time of a step and the steps that a row covers, where the rounding of its rate leaves no doubt."""
-    steps = values["interval_seconds"] * values["steps_per_second"]
-    covers = round(steps)
-    if covers >= 1 and abs(steps - covers) <= WHOLE_STEPS:
-        values.update(seconds=values["interval_seconds"] / covers, covers=covers)
 
 
 def _note(text: str, dialect: Dialect, seen: _Seen) -> None:

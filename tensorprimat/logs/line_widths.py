@@ -59,7 +59,8 @@ def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
     of_rows = [match for _, text in longest if not _CODE_PLACE.search(text) and (match := _at_end(_LAST_NUMBER, text))]
     if len(of_rows) < max(LEAST_ROWS, LEAST_SHARE * rows):
         return None
-    kinds = {_kind_of(text) for _, text in longest if text[-1:].isalnum() or text[-1:] in ".,_"}
+    ended = [text for _, text in longest if text[-1:].isalnum() or text[-1:] in ".,_"]
+    kinds = {re.sub(r"[\d.,]+", "9", text)[:KIND_CHARACTERS] for text in ended}  # beginnings of lines of one kind
     if len(kinds) > MOST_KINDS_AT_ONE_WIDTH:
         return width
     if are_whole:
@@ -91,11 +92,6 @@ def _at_end(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     before = text.rstrip(_OF_NUMBERS)
     last_digit = max(before.rfind(digit, -LAST_CHARACTERS) for digit in "0123456789")
     return pattern.search(text, max(0, len(text) - LAST_CHARACTERS, last_digit))
-
-
-def _kind_of(text: str) -> str:
-    """Return the beginning of a line with 9 for every number: equal for lines of one kind."""
-    return re.sub(r"[\d.,]+", "9", text)[:KIND_CHARACTERS]
 
 
 def fold_width(lines: Sequence[str]) -> int | None:

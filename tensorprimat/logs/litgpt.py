@@ -109,11 +109,12 @@ def read(log: Log) -> Reading:
     reading.model |= trained.counted_model(counts)
     reading.training_config |= trained.config_of(counts)
     by_iterations = reading.steps.has("seconds")
-    if rows and not by_iterations:
-        _time_from_remaining(reading, rows, settings, other_work)
+    clock = _clock_of(rows, _last_iteration(reading.training_config, settings))
+    if clock and not by_iterations:
+        _time_from_remaining(reading, clock, other_work)
     reading.evidence = _evidence(reading.steps, totals, saved="saved" in settings)
-    if by_iterations:
-        _check_by_remaining(reading, rows, settings, other_work)
+    if by_iterations and any(match["clock"] for _, match in rows):
+        _check_by_remaining(reading, clock, other_work)
     _report(reading, totals, rows, resumed="resumed" in settings)
     return reading
 
@@ -136,15 +137,12 @@ def _steps(rows: Rows) -> Iterator[Step]:
             seconds = 0.0
 
 
-def _time_from_remaining(reading: Reading, rows: Rows, settings: dict[str, str], other_work: dict[int, str]) -> None:
+def _time_from_remaining(reading: Reading, found: list[_Clocked], other_work: dict[int, str]) -> None:
     """Time steps by the run's clock, computed from the remaining time and the settings, unless the printed times of
     iterations contradict it.
 
     other_work: line → "validation" or "checkpoint".
     """
-    found = _clock_of(rows, _last_iteration(reading.training_config, settings))
-    if not found:
-        return
     marks, seen = list[TimeMark](), 0
     for line, match, passed, share in found:
         between = [kind for at, kind in other_work.items() if seen < at < line]
@@ -169,10 +167,14 @@ def _time_from_remaining(reading: Reading, rows: Rows, settings: dict[str, str],
         )
 
 
-def _clock_of(rows: Rows, last: int | None) -> list[tuple[int, re.Match[str], float, float]]:
-    """Return (line, row, seconds since the start of training, their resolution) of the last iterations of steps.
+_Clocked = tuple[int, re.Match[str], float, float]
+"""(line, row, seconds since the start of training, their resolution) of the last iteration of a step."""
 
-    They follow from the time that remains. last: number of the last planned iteration. The list is empty if that is
+
+def _clock_of(rows: Rows, last: int | None) -> list[_Clocked]:
+    """Return the clock at the last iterations of steps.
+
+    It follows from the time that remains. last: number of the last planned iteration. The list is empty if that is
     None, and after a resume, because the clock leaves out the training before it.
     """
     ending = [(line, match) for line, match in rows if match["ends"] and match["clock"]]
@@ -191,15 +193,12 @@ def _clock_of(rows: Rows, last: int | None) -> list[tuple[int, re.Match[str], fl
     return found
 
 
-def _check_by_remaining(reading: Reading, rows: Rows, settings: dict[str, str], other_work: dict[int, str]) -> None:
+def _check_by_remaining(reading: Reading, found: list[_Clocked], other_work: dict[int, str]) -> None:
     """Add the clock of a pretraining to the evidence, or a warning that nothing shows its waits for data.
 
     Its loop fetches a batch before it starts the timer of the iteration; that of fine-tuning, which prints no remaining
     time, fetches it after. other_work: line → "validation" or "checkpoint".
     """
-    if not any(match["clock"] for _, match in rows):
-        return
-    found = _clock_of(rows, _last_iteration(reading.training_config, settings))
     early = [one for one in found if one[3] <= _COARSEST]
     if len(early) >= FEWEST_DATED:
         clock = Elapsed(

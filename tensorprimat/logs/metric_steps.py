@@ -171,16 +171,15 @@ class Merged(NamedTuple):
         if "loss" not in self.columns:
             return
         losses, has_loss = self.columns["loss"]
-        rates = self.columns["learning_rate"][0] if "learning_rate" in self.columns else np.full(len(losses), np.nan)
+        rates = self._column("learning_rate")
         timed = np.flatnonzero(has_loss & ~np.isnan(self.clock.seconds))
         clock = [column[timed].tolist() for column in self.clock]
         columns = (column[timed].tolist() for column in (self.lines, self.steps, losses, rates, self.interrupted))
         for line, step, loss, rate, interrupted, *moment in zip(*columns, *clock, strict=True):
-            seconds, resolution, has_year = moment
             yield TimeMark(
                 line=line if line >= 0 else None,
                 step=step,
-                moment=Moment(seconds=seconds, resolution=resolution, has_year=has_year),
+                moment=Moment(*moment),
                 loss=loss,
                 learning_rate=rate if rate == rate else None,
                 interrupted_by="validation" if interrupted else "",

@@ -193,7 +193,9 @@ def odd_number(lines: Sequence[tuple[int, str]], rows: int, cited: np.ndarray | 
         most = max(1, int(ODD_SHARE * count))
         odd = _of_odd_shape(lines, label, listed, most)
         if odd is None and count <= MOST_SHARE * rows:
-            odd = _twice_in_a_line(lines, label, listed, most)
+            of_line = Counter(place for _, places in listed for place in places)
+            twice = [place for place, times in of_line.items() if times > 1]
+            odd = _labelled(lines[twice[0]], label) if 0 < len(twice) <= most else None
         if odd and (cited is None or _near_rows(lines, listed, cited) >= LEAST_SHARE * rows):
             return odd
     return None
@@ -272,14 +274,6 @@ def _has_as_many_digits(number: str, others: Collection[str]) -> bool:
     return all(before != whole and same == digits for before, same in rest)
 
 
-def _twice_in_a_line(
-    lines: Sequence[tuple[int, str]], label: str, listed: Sequence[tuple[_Shape, list[int]]], most: int
-) -> _Printed | None:
-    of_line = Counter(place for _, places in listed for place in places)
-    twice = [place for place, count in of_line.items() if count > 1]
-    return _labelled(lines[twice[0]], label) if 0 < len(twice) <= most else None
-
-
 def _labelled(line: tuple[int, str], label: str, shape: _Shape | None = None) -> _Printed | None:
     found = _numbers(*line)
     return next((each for each in found if each.label == label and shape in (None, each.shape)), None)
@@ -297,7 +291,8 @@ def _numbers(line: int, text: str) -> Iterator[_Printed]:
         label = f"column {place}" if bare else _label(before, text[end : end + UNIT_CHARACTERS])
         if label is None:
             continue
-        label = next((known for known in labels if label != known and _is_rest(label, known)), label)
+        if len(label) >= LEAST_REST:  # the copy of a row often begins inside a word
+            label = next((known for known in labels if label != known and known.endswith(label)), label)
         labels.add(label)
         decimals = None if match["point"] is None else len(match["decimals"])
         shape = _Shape(decimals, len(match["exponent"] or ""))
@@ -310,11 +305,6 @@ def _label(before: str, behind: str) -> str | None:
         return re.sub(r"\d", "9", before).strip()
     unit = re.match(r"\s?[A-Za-z/%]+", behind)
     return before.strip() + unit[0] if unit else None
-
-
-def _is_rest(label: str, known: str) -> bool:
-    """Return True if a label is the end of another label of its line: the copy of a row often begins inside a word."""
-    return len(label) >= LEAST_REST and known.endswith(label)
 
 
 def _whole_losses(steps: Steps) -> Iterator[str]:

@@ -126,7 +126,8 @@ def weighted(
             return steps, []
         work = rates * steps.column("seconds")
         return (steps.replace(tokens=work * over_all) if over_all else steps.replace(relative_work=work)), []
-    off = _difference(rates[1:])
+    known = rates[1:][np.isfinite(rates[1:]) & (rates[1:] > 0)]
+    off = float(known.mean() * (1 / known).mean()) - 1 if len(known) else 0.0  # of rows of equal time to equal work
     if off <= UNEVEN or (labels is not None and changes.level_of(labels) is not None):
         return steps, []
     seconds, error = _between_rows(steps, elapsed, rates)
@@ -144,12 +145,6 @@ def weighted(
 
 def _warning(how: str) -> str:
     return f"tokens_per_second_per_gpu: no row states the tokens of its step, and the rates differ; the rows {how}"
-
-
-def _difference(rates: FloatArray) -> float:
-    """Return the fraction by which the mean rate is higher for rows of equal time than for rows of equal work."""
-    known = rates[np.isfinite(rates) & (rates > 0)]
-    return float(known.mean() * (1 / known).mean()) - 1 if len(known) else 0.0
 
 
 def _between_rows(steps: Steps, elapsed: Elapsed | None, rates: FloatArray) -> tuple[FloatArray | None, float]:

@@ -234,7 +234,8 @@ def marks_evidence(runs: Sequence[MlperfEvents], steps: Sequence[Step]) -> Evide
             ended = (replace(block, stopped=min(block.stopped or math.inf, run.stopped)) for block in blocks)
             inside = sum(_training_seconds(run, block) for block in ended)
             spent.append(("start-up", blocks[0].started - run.started))
-            spent.append(("training without logged rows", _plausible(inside - own, inside)))
+            uncounted = inside - own  # synchronisation, a checkpoint; if it is more, the rows' times cannot be right
+            spent.append(("training without logged rows", uncounted if uncounted <= MOST_UNCOUNTED * inside else 0.0))
             outside = run.stopped - blocks[0].started - inside - spent[0][1]
             spent.append(("time between and after blocks", outside))
         clocks.append(
@@ -259,11 +260,3 @@ def _training_seconds(run: MlperfEvents, block: Block) -> float:
 def _own_seconds(step: Step) -> float | None:
     rate = step.reported_samples_per_second
     return step.seconds or (step.samples / rate if step.samples and rate else None)
-
-
-def _plausible(uncounted: float, inside: float) -> float:
-    """Return the seconds of blocks that no row counts (synchronisation, a checkpoint).
-
-    Return 0 if they exceed MOST_UNCOUNTED of the time in blocks: then the rows' step times cannot be right.
-    """
-    return uncounted if uncounted <= MOST_UNCOUNTED * inside else 0.0
