@@ -238,6 +238,14 @@ def growth_of(total: np.ndarray, steps: Steps) -> np.ndarray:
     return np.asarray(grown)
 
 
+def usual_distance(distances: np.ndarray) -> int:
+    """Return the most frequent of the distances between numbers of rows, the log interval; 1 if there are none."""
+    if len(distances) and (distances == distances[0]).all():  # of most logs; sorting millions takes a while
+        return int(distances[0])
+    sizes, counts = np.unique(distances, return_counts=True)
+    return int(sizes[counts.argmax()]) if len(sizes) else 1
+
+
 class _Printed:
     """Map of step numbers, in ascending order, to whole numbers; it takes a tenth of a dictionary's memory."""
 

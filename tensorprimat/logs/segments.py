@@ -174,8 +174,7 @@ def _refuse_alternating(log: Log, steps: Steps) -> None:
     line, distance = line[order], np.diff(index[order])
     if np.count_nonzero(distance <= 0) < FEWEST_TURNS:
         return
-    sizes, counts = np.unique(distance[distance > 0], return_counts=True)
-    interval = int(sizes[counts.argmax()]) if len(sizes) else 1
+    interval = fields.usual_distance(distance[distance > 0])
     begins = np.concatenate([[0], np.flatnonzero(distance != interval) + 1])
     firsts, lasts = index[order][begins], index[order][np.append(begins[1:] - 1, len(order) - 1)]
     going_on, found, lines = Counter[int](), 0, list[int]()

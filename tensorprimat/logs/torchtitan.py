@@ -328,11 +328,7 @@ def _interval(steps: Steps) -> int:
     index, segment = steps.column("index").astype(np.int64), steps.column("segment")
     later = np.flatnonzero(np.diff(segment, prepend=-1) == 0)
     distances = np.diff(index)[later[1:] - 1] if len(later) > 1 else index[later]
-    distances = distances[distances > 0]
-    if not len(distances):
-        return 1
-    known, counts = np.unique(distances, return_counts=True)
-    return int(known[counts.argmax()])
+    return fields.usual_distance(distances[distances > 0])
 
 
 def _counted(tokens: FloatArray, covers: np.ndarray) -> np.ndarray | None:

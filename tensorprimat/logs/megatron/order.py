@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tensorprimat.core.clocks import FINEST
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray
+from tensorprimat.logs.fields import usual_distance
 from tensorprimat.logs.repeats import Repeats
 
 SAME_CLOCK = 0.01  # two ranks time one iteration to within a per cent; a restarted iteration is slower by far
@@ -144,19 +145,12 @@ def covers_of(index: FloatArray, segment: NDArray[np.int64]) -> NDArray[np.int64
         return np.ones(0, np.int64)
     distance = np.diff(index, prepend=0.0)
     first = np.diff(segment, prepend=-1) != 0
-    inside = distance[1:] if not first[1:].any() else distance[~first]
-    if not len(inside):
-        interval = 1.0
-    elif (inside == inside[0]).all():
-        interval = float(inside[0])
-    else:
-        values, counts = np.unique(inside, return_counts=True)
-        interval = float(values[np.argmax(counts)])
+    interval = usual_distance(distance[1:] if not first[1:].any() else distance[~first])
     distance[first] = index[first]
     covers = np.clip(distance, 1, max(interval, 1), out=distance).astype(np.int64)
     for row in np.flatnonzero(first[:-1] & ~first[1:]) if interval > 1 else ():
         if (index[row] - 1) % interval == 0 and index[row + 1] - index[row] == interval - 1:
-            covers[row], covers[row + 1] = 0, int(interval)
+            covers[row], covers[row + 1] = 0, interval
     return covers
 
 
