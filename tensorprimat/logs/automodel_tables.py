@@ -37,6 +37,7 @@ UNSEEN = (
 _CHECKPOINT = re.compile(r"epoch_\d{1,9}_step_(?P<step>\d{1,15})")
 _LINGUAS = re.compile(r"\d{10}")
 _VALIDATION = re.compile(r"validation(?:_.{1,100})?\.jsonl")
+_EVALUATED, _SAVED = map(INTERRUPTIONS.index, ("validation", "checkpoint"))
 
 
 def with_interruptions(
@@ -53,18 +54,18 @@ def with_interruptions(
     is_known = False
     for step in evaluations:
         is_known = True
-        _mark(interrupted, _after_step(index, step), "validation")
+        interrupted[_after_step(index, step)] = _EVALUATED
     for name in [] if log.called or log.is_folder or log.is_binary else _names(log.path.parent):
         if match := _CHECKPOINT.fullmatch(name):
             is_known = True
-            _mark(interrupted, _after_step(index, int(match["step"])), "checkpoint")
+            interrupted[_after_step(index, int(match["step"]))] = _SAVED
         elif _VALIDATION.fullmatch(name):
             is_known = True
             for step, moment in _validations(log.path.parent / name):
                 rows = _after_step(index, step)
                 if moment is not None and np.isfinite(moments).all():
                     rows = np.intersect1d(rows, np.flatnonzero(moments > moment)[:1])
-                _mark(interrupted, rows, "validation")
+                interrupted[rows] = _EVALUATED
     steps = steps.replace(interrupted_by=interrupted)
     return steps, [] if is_known or not len(find_outliers(steps.column("seconds"))) else [UNSEEN]
 
@@ -74,12 +75,8 @@ def with_linguas_checkpoints(log: Log, steps: Steps) -> Steps:
     index, interrupted = steps.column("index"), steps.column("interrupted_by").copy()
     for name in [] if log.called or log.is_folder or log.is_binary else _names(log.path.parent / "checkpoints"):
         if _LINGUAS.fullmatch(name):
-            _mark(interrupted, _after_step(index, int(name)), "checkpoint")
+            interrupted[_after_step(index, int(name))] = _SAVED
     return steps.replace(interrupted_by=interrupted) if interrupted.any() else steps
-
-
-def _mark(interrupted: np.ndarray, rows: np.ndarray, kind: str) -> None:
-    interrupted[rows] = INTERRUPTIONS.index(kind)
 
 
 def _after_step(index: np.ndarray, step: int) -> np.ndarray:

@@ -106,16 +106,10 @@ EVENTS_OPENING = re.compile(rb"[\s\S]{2}\0{6}[\s\S]{4,64}?brain\.Event:")
 
 def is_binary(path: Path) -> bool:
     """Return True for an event file, a run file of W&B, and a file with more control characters than a log has."""
-    return _is_binary(path, _state_of(path))
+    return _is_binary(path, regular.file_state(path))
 
 
-def _state_of(path: Path) -> tuple[int, ...]:
-    """Return numbers that change with the content of a file: a log of thousands of parts is judged once."""
-    known = status(path)
-    return known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns
-
-
-@lru_cache(16)
+@lru_cache(16)  # a log of thousands of parts is judged once
 def _is_binary(path: Path, _state: tuple[int, ...]) -> bool:
     zeros = 0
     for chunk in _text_chunks(path, SNIFF_BYTES):
@@ -163,7 +157,7 @@ def _unwrapped(path: Path, size: int) -> tuple[bytes, bool, Iterator[bytes]]:
 
 def date_orders(path: Path) -> numeric_dates.DateOrders:
     """Return the orders of day and month in the dates of a text; empty if its head has no such date."""
-    return _date_orders(path, _state_of(path))
+    return _date_orders(path, regular.file_state(path))
 
 
 @lru_cache(16)
@@ -264,7 +258,7 @@ def line_starts(path: Path, places: Sequence[int]) -> list[int]:
 
 def is_plain(path: Path) -> bool:
     """Return True if the text is the file's bytes without any conversion."""
-    return _is_plain(path, _state_of(path))
+    return _is_plain(path, regular.file_state(path))
 
 
 @lru_cache(16)

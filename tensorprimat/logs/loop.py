@@ -117,8 +117,6 @@ class _Row(NamedTuple):
 
 
 def detect(log: Log) -> int:
-    if log.is_folder or log.is_binary:
-        return 0
     known = SameShapes(_places)
     return enough_rows(_row(line, text, known) for line, text in log.lines())
 

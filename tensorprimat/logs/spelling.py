@@ -218,8 +218,8 @@ def _of_odd_shape(
     if usual.decimals is None or not 0 < others <= most:
         return None
     odd, where = next((shape, places[0]) for shape, places in listed if shape != usual)
+    printed = _labelled(lines[where], label, odd)
     if odd.exponent and not usual.exponent:  # a small value, unless no program writes it so
-        printed = _labelled(lines[where], label, odd)
         return printed if printed and not _SCIENTIFIC.search(printed.text) else None
     if max(odd.decimals or 0, usual.decimals) > _MOST_DECIMALS:
         return None
@@ -231,7 +231,6 @@ def _of_odd_shape(
         is_fixed = usual.decimals > 1 and any(text.endswith("0") for text in texts)
         by_repr = lines[where][1].rstrip().endswith("}") or _ALL_DIGITS.search(lines[where][1])
         likely = 2 if by_repr else 1  # zeros that are dropped
-        printed = _labelled(lines[where], label, odd)
         first = min(place for _, places in listed for place in places)  # memory may grow after it
         is_cut = len(texts) == 1 and where != first and printed is not None and printed.text in next(iter(texts))
         fewer = odd.decimals < usual.decimals - likely
@@ -239,7 +238,6 @@ def _of_odd_shape(
             return None
         if not (is_fixed or _chance_of_dropped_zeros(len(texts) + others, others) < LEAST_CHANCE or is_cut or fewer):
             return None
-    printed = _labelled(lines[where], label, odd)
     return None if printed and _has_as_many_digits(printed.text, texts) else printed
 
 

@@ -108,8 +108,6 @@ class _Row(NamedTuple):
 
 
 def detect(log: Log) -> int:
-    if log.is_folder or log.is_binary:
-        return 0
     known = SameShapes(_places)
     return enough_rows(_row(text, known) for _, text in log.bare_lines())
 
