@@ -25,32 +25,20 @@ STAMP_CHARACTERS = 100  # of a line that may contain its time stamp
 OWN_STAMP_CHARACTERS = 48  # of a line after the prefixes of launchers
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
+_NAMED_MONTH = rf"(?P<month>{'|'.join(MONTHS)})"
+_TIME = r"(?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
+_DAY_AND_TIME = rf"{_NAMED_MONTH} (?P<day>[ \d]\d) (?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{{1,9}}))?"
 _STAMPS = (
-    re.compile(
-        r"(?P<year>\d{4})[-/]?(?P<month>\d\d)[-/]?(?P<day>\d\d)[ T]"
-        r"(?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
-        r"(?P<zone>[+-]\d\d:?\d\d(?!\d))?"
-    ),
-    re.compile(
-        r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4})[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
-    ),
-    re.compile(  # 25 Nov 2026 12:00:07, and that of web servers: 25/Nov/2026:12:00:07
-        rf"(?<!\d)(?P<day>\d\d)[ /-](?P<month>{'|'.join(MONTHS)})[ /-](?P<year>\d{{4}})[ :T](?P<time>\d\d:\d\d:\d\d)"
-        r"(?:[.,](?P<fraction>\d{1,9}))?"
-    ),
-    re.compile(  # ctime: Wed Nov 25 12:00:07 2026
-        rf"(?P<month>{'|'.join(MONTHS)}) (?P<day>[ \d]\d) (?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{{1,9}}))? "
-        r"(?P<year>[12]\d{3})(?!\d)"
-    ),
+    re.compile(rf"(?P<year>\d{{4}})[-/]?(?P<month>\d\d)[-/]?(?P<day>\d\d)[ T]{_TIME}(?P<zone>[+-]\d\d:?\d\d(?!\d))?"),
+    re.compile(rf"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{4}})[ T]{_TIME}"),
+    # 25 Nov 2026 12:00:07, and that of web servers: 25/Nov/2026:12:00:07
+    re.compile(rf"(?<!\d)(?P<day>\d\d)[ /-]{_NAMED_MONTH}[ /-](?P<year>\d{{4}})[ :T]{_TIME}"),
+    re.compile(rf"{_DAY_AND_TIME} (?P<year>[12]\d{{3}})(?!\d)"),  # ctime: Wed Nov 25 12:00:07 2026
     re.compile(  # Meta Lingua: 26-01-05 08:00:00.509680 - 0:00:20 - step: 1
         r"(?<![\d-])(?P<year>\d\d)-(?P<month>\d\d)-(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{6}) - "
     ),
-    re.compile(  # glog, absl
-        r"^[IWE](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{1,9})"
-    ),
-    re.compile(  # syslog, journald
-        rf"^(?P<month>{'|'.join(MONTHS)}) (?P<day>[ \d]\d) (?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{{1,9}}))?"
-    ),
+    re.compile(r"^[IWE](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{1,9})"),  # glog, absl
+    re.compile(rf"^{_DAY_AND_TIME}"),  # syslog, journald
 )
 _UNKNOWN_YEAR = "1972"  # a leap year: every day of a stamp without a year exists
 

@@ -28,6 +28,7 @@ from tensorprimat.core.units import GIB
 from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.fields import CLOCK_RESOLUTION, WHOLE, iso, merged, positive, printed_seconds, whole
 from tensorprimat.logs.format import Reading
+from tensorprimat.logs.huggingface.content import TRAINER
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
@@ -79,13 +80,6 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "float16_config": ("precision", lambda first: "fp16" if first == "enabled=True" else None),
 }
 """Configuration that the engine prints when it starts → field of TrainingConfig and the conversion of its text."""
-
-TRAINER = {
-    "Total train batch size (w. parallel, distributed & accumulation)": "global_batch_size",
-    "Instantaneous batch size per device": "micro_batch_size",
-    "Gradient Accumulation steps": "gradient_accumulation_steps",
-}
-"""Lines of the Hugging Face Trainer that started the engine → field of TrainingConfig."""
 
 _ARGUMENTS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--per_device_train_batch_size": ("micro_batch_size", int),

@@ -30,13 +30,14 @@ _TRAINING_BAR = re.compile(
     r"^\s{0,200}(?:Train:?\s{0,9})?\d{1,3}%\|[^|]*\| (?P<step>\d{1,12})/(?P<total>\d{1,12}) "
     r"\[(?P<elapsed>\d{1,6}(?::\d\d){1,2})<"
 )
+TRAINER = {
+    "Total train batch size (w. parallel, distributed & accumulation)": "global_batch_size",
+    "Instantaneous batch size per device": "micro_batch_size",
+    "Gradient Accumulation steps": "gradient_accumulation_steps",
+}
+"""Lines of the Trainer, which may start DeepSpeed's engine, too → field of TrainingConfig."""
 _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (
-        re.compile(rf"Total train batch size \(w\. parallel, distributed & accumulation\) = {fields.WHOLE}"),
-        "global_batch_size",
-    ),
-    (re.compile(rf"Instantaneous batch size per device = {fields.WHOLE}"), "micro_batch_size"),
-    (re.compile(rf"Gradient Accumulation steps = {fields.WHOLE}"), "gradient_accumulation_steps"),
+    *((re.compile(rf"{re.escape(text)} = {fields.WHOLE}"), name) for text, name in TRAINER.items()),
     (re.compile(rf"Total optimization steps = {fields.WHOLE}"), "max_steps"),
     (re.compile(rf"print\]\s+train_batch_size \.+ {fields.WHOLE}"), "global_batch_size"),
     (re.compile(rf"print\]\s+train_micro_batch_size_per_gpu  ?\.* ?{fields.WHOLE}"), "micro_batch_size"),
