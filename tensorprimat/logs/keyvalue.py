@@ -121,8 +121,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
     config = _configuration(dialect, seen, steps)
     lines = steps.column("line")
     batches = work.growth_to_next(clocks.at(samples, lines), clocks.at(done, lines), steps)
-    of_totals = work.batch_and_length(batches, steps.column("tokens"))
-    by_rows = {name: value for name, value in of_totals.items() if name not in config}
+    by_rows = work.batch_and_length(batches, steps.column("tokens"), config)
     config |= by_rows
     of_gpus = list(changes.of_level(changes.implied_gpus(steps), steps, "the GPUs that the rates imply"))
     divisor = changes.whole_gpus(steps) if dialect.rate_of_replicas_before else None

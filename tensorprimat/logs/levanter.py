@@ -77,8 +77,7 @@ def _whole(amounts: FloatArray) -> FloatArray:
 def configure(reading: Reading, texts: Mapping[str, str]) -> None:
     """Take the batch and the length from the rows, and the precision and the devices from what the trackers wrote."""
     config = reading.training_config
-    by_rows = work.batch_and_length(reading.steps.column("samples"), reading.steps.column("tokens"))
-    by_rows = {name: value for name, value in by_rows.items() if name not in config}
+    by_rows = work.batch_and_length(reading.steps.column("samples"), reading.steps.column("tokens"), config)
     config |= by_rows
     reading.by_rows |= by_rows.keys()
     if precision := PRECISION_OF_DTYPE.get(texts.get("compute_dtype", "").rpartition(".")[2].strip("'>")):

@@ -8,7 +8,7 @@ weighted by the time between them, or by the tokens that enter the loss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import sqrt
 
 import numpy as np
@@ -72,15 +72,15 @@ def growth_to_next(total: FloatArray, counted: FloatArray, steps: Steps) -> Floa
     return np.asarray(grown)
 
 
-def batch_and_length(samples: FloatArray, tokens: FloatArray) -> dict[str, int]:
+def batch_and_length(samples: FloatArray, tokens: FloatArray, stated: Collection[str]) -> dict[str, int]:
     """Return the global batch and the length of a sequence, by field of TrainingConfig, each where all rows agree.
 
-    samples, tokens: those of one step, NaN where unknown; shape (rows,).
+    samples, tokens: those of one step, NaN where unknown; shape (rows,). stated: fields that are known already.
     """
     found = {}
     for name, amounts in {"global_batch_size": samples, "sequence_length": tokens / samples}.items():
         known = amounts[np.isfinite(amounts)]
-        if len(known) > 1 and (known == known[0]).all() and float(known[0]).is_integer():
+        if name not in stated and len(known) > 1 and (known == known[0]).all() and float(known[0]).is_integer():
             found[name] = int(known[0])
     return found
 
