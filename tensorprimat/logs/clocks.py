@@ -77,10 +77,7 @@ def moment_in(text: str) -> Moment | None:
     >>> moment_in("2026-01-05T09:30:00.250+01:30 step 1").seconds
     1767600000.25
     """
-    for match in _stamps_in(text):
-        if moment := _moment(match.groupdict()):
-            return moment
-    return None
+    return next(filter(None, (_moment(match.groupdict()) for match in _stamps_in(text))), None)
 
 
 def date_in(text: str) -> float | None:

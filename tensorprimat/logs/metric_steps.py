@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -104,7 +104,7 @@ class Merged(NamedTuple):
             name="the clock of the logged rows",
             seconds=ByStep(numbers[known], self.clock.seconds[known]),
             resolution=float(self.clock.resolutions.max()),
-            by="line" if self.has_lines else "index",
+            by=self._by,
             of_calls=True,
         )
 
@@ -113,8 +113,7 @@ class Merged(NamedTuple):
 
         The total of a step is found by line; in a document, which has no lines and repeats no step, by step number.
         """
-        by = "line" if self.has_lines else "index"
-        return work.with_tokens(steps, self._totals(), by=by, before_step="total_tokens" not in self.columns)
+        return work.with_tokens(steps, self._totals(), by=self._by, before_step="total_tokens" not in self.columns)
 
     def restarts(self, steps: Steps) -> list[tuple[int, str]]:
         """Return the rows at which the total of tokens goes back."""
@@ -129,7 +128,7 @@ class Merged(NamedTuple):
         """
         moments, seconds = self.moments(steps), steps.column("seconds")
         at = np.isin(self.steps, self.evaluations) | self.interrupted
-        at = clocks.at(self._by_row(at.astype(np.float64)), self._places(steps)) > 0
+        at = clocks.at(self._by_row(at.astype(np.float64)), steps.column(self._by)) > 0
         evaluated = at | np.concatenate([[False], at[:-1]])  # it may run before the row of its step is logged, or after
         usual = median(seconds[np.isfinite(seconds)]) if np.isfinite(seconds).any() else 0.0
         idle = np.diff(moments, prepend=np.nan) - seconds * steps.column("covers")
@@ -143,11 +142,11 @@ class Merged(NamedTuple):
 
     def moments(self, steps: Steps) -> FloatArray:
         """Return when the row of each step was logged, in seconds, (steps,); NaN where unknown."""
-        return clocks.at(self._by_row(self.clock.seconds), self._places(steps))
+        return clocks.at(self._by_row(self.clock.seconds), steps.column(self._by))
 
     def hooks(self, steps: Steps) -> FloatArray:
         """Return the seconds after each step that its time leaves out, (steps,); NaN where none are logged."""
-        return clocks.at(self._by_row(self._column(HOOKS)), self._places(steps))
+        return clocks.at(self._by_row(self._column(HOOKS)), steps.column(self._by))
 
     def _totals(self) -> ByStep:
         return self._by_row(self._column(next((name for name in TOTAL_TOKENS if name in self.columns), "")))
@@ -156,12 +155,13 @@ class Merged(NamedTuple):
         """Return a column by its name, NaN if the table has none."""
         return self.columns[name][0] if name in self.columns else np.full(len(self.steps), np.nan)
 
-    def _places(self, steps: Steps) -> np.ndarray:
-        """Return what finds the row of each step: its line, or its number in a document."""
-        return steps.column("line" if self.has_lines else "index")
+    @property
+    def _by(self) -> Literal["line", "index"]:
+        """Return the column that finds the row of a step: its line, or its number in a document."""
+        return "line" if self.has_lines else "index"
 
     def _by_row(self, values: FloatArray) -> ByStep:
-        """Return the values of the rows, by line or by number as `_places`."""
+        """Return the values of the rows, by line or by number as `_by`."""
         numbers = self.lines if self.has_lines else self.steps
         order = np.argsort(numbers, kind="stable")
         return ByStep(numbers[order], values[order])

@@ -85,10 +85,7 @@ def position_of(row: Mapping[str, str]) -> int | None:
 
 
 def first_of(row: Mapping[str, str], names: Iterable[str]) -> str | None:
-    for name in names:
-        if name in row:
-            return row[name]
-    return None
+    return next((row[name] for name in names if name in row), None)
 
 
 def clock_of(row: Mapping[str, str]) -> tuple[float, float] | None:
