@@ -31,7 +31,7 @@ FACT_OPTIONS = {
 COMPLETED: Mapping[str, known.Values] = {
     "model_name": known.models,
     "gpu": known.gpu_names,
-    "preset": known.presets,
+    "preset": known.of_setting("preset"),
     "precision": known.precisions,
 }
 """Fact → values that the shell completes."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 
 Values = Callable[[], Iterable[str]]
 """Function that returns every value of an option; it imports what it needs, so that other commands do not."""
@@ -25,44 +26,28 @@ def offer(values: Values, *, listed: bool = False) -> Completion:
     return complete
 
 
-def models() -> Iterable[str]:
-    """Return the models that the tool trains."""
-    from tensorprimat.core.spec import MODELS
+def named(module: str, name: str, *others: str, first: Sequence[str] = ()) -> Values:
+    """Return the source of the values that a module of the package has under a name, and of others around them."""
 
-    return MODELS
+    def values() -> Iterable[str]:
+        return (*first, *getattr(import_module(f"tensorprimat.{module}"), name), *others)
 
-
-def models_and_all() -> Iterable[str]:
-    """Return the values of --model of a benchmark that are not files."""
-    return (*models(), "all")
+    return values
 
 
-def engines() -> Iterable[str]:
-    """Return the values of --engine."""
-    from tensorprimat.engines.registry import ENGINES
-
-    return ("auto", *ENGINES)
-
-
-def executors() -> Iterable[str]:
-    """Return the values of --executor."""
-    from tensorprimat.engines.cluster.executors import EXECUTORS
-
-    return EXECUTORS
-
-
-def preflight_executors() -> Iterable[str]:
-    """Return the values of --executor for a preflight."""
-    from tensorprimat.session.preflight import TAKEN
-
-    return TAKEN
-
-
-def profilers() -> Iterable[str]:
-    """Return the values of --profile."""
-    from tensorprimat.engines.profiling import PROGRAMS
-
-    return PROGRAMS
+models = named("core.spec", "MODELS")
+models_and_all = named("core.spec", "MODELS", "all")
+engines = named("engines.registry", "ENGINES", first=("auto",))
+executors = named("engines.cluster.executors", "EXECUTORS")
+preflight_executors = named("session.preflight", "TAKEN")
+profilers = named("engines.profiling", "PROGRAMS")
+precisions = named("core.settings", "PRECISIONS")
+sides = named("analysis.sides", "BY")
+metrics_over_time = named("analysis.history", "METRICS")
+cell_precisions = named("core.micro_result", "CELL_PRECISIONS")
+passes = named("core.micro_result", "PASSES")
+passes_and_all = named("core.micro_result", "PASSES", "all")
+attentions = named("core.micro_result", "ATTENTIONS")
 
 
 def gpu_names() -> Iterable[str]:
@@ -77,51 +62,11 @@ def gpus_and_cpu() -> Iterable[str]:
     return [*gpu_names(), "cpu"]
 
 
-def presets() -> Iterable[str]:
-    """Return the sizes that a model is trained in."""
-    from tensorprimat.core import settings
-
-    return settings.option("preset").choices
-
-
-def precisions() -> Iterable[str]:
-    """Return the precisions that a log can state."""
-    from tensorprimat.core.settings import PRECISIONS
-
-    return PRECISIONS
-
-
-def methodology_names() -> Iterable[str]:
-    """Return the methodologies of the catalogue."""
-    from tensorprimat.core import settings
-
-    return settings.option("methodology").choices
-
-
-def primus_precisions() -> Iterable[str]:
-    """Return the precisions that Primus has configurations of."""
-    return ("bf16", "fp8")
-
-
 def formats() -> Iterable[str]:
     """Return the formats of logs."""
     from tensorprimat.logs import FORMATS
 
     return [format.name for format in FORMATS]
-
-
-def sides() -> Iterable[str]:
-    """Return the properties that can separate the sides of a comparison."""
-    from tensorprimat.analysis.sides import BY
-
-    return BY
-
-
-def metrics_over_time() -> Iterable[str]:
-    """Return the metrics of a history."""
-    from tensorprimat.analysis.history import METRICS
-
-    return METRICS
 
 
 def model_sizes() -> Iterable[str]:
@@ -131,35 +76,15 @@ def model_sizes() -> Iterable[str]:
     return size_names()
 
 
-def cell_precisions() -> Iterable[str]:
-    """Return the precisions that cells are measured in."""
-    from tensorprimat.core.micro_result import CELL_PRECISIONS
+def of_setting(name: str) -> Values:
+    """Return the source of the values that a setting can have."""
 
-    return CELL_PRECISIONS
+    def values() -> Iterable[str]:
+        from tensorprimat.core import settings
 
+        return settings.option(name).choices
 
-def passes() -> Iterable[str]:
-    """Return the passes of a cell."""
-    from tensorprimat.core.micro_result import PASSES
-
-    return PASSES
-
-
-def passes_and_all() -> Iterable[str]:
-    """Return the values of --pass where it takes several."""
-    return (*passes(), "all")
-
-
-def attentions() -> Iterable[str]:
-    """Return the attention kernels of a cell."""
-    from tensorprimat.core.micro_result import ATTENTIONS
-
-    return ATTENTIONS
-
-
-def device_names() -> Iterable[str]:
-    """Return the devices that cells are measured on."""
-    return ("auto", "cpu", "cuda")
+    return values
 
 
 def of_mlperf(fact: str) -> Values:

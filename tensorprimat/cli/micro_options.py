@@ -75,7 +75,7 @@ WORK_OPTIONS = (
     ),
     typed_option("data", Path | None, "FILE", _TOKENS, show_default="synthetic"),
     typed_option("seed", int, "N", "Seed of weights and tokens.", default=1234),
-    typed_option("device", str, "DEVICE", _DEVICE, default="auto", offers=known.device_names),
+    typed_option("device", str, "DEVICE", _DEVICE, default="auto", offers=lambda: ("auto", "cpu", "cuda")),
     typed_option(
         "memory_limit",
         float | None,

@@ -28,7 +28,7 @@ def command(
             "FORMAT",
             "Precision of the configurations shown without CONFIG: bf16 or fp8.",
             show_default="bf16",
-            offers=known.primus_precisions,
+            offers=lambda: ("bf16", "fp8"),
         ),
     ] = None,
     methodology: Annotated[
@@ -36,7 +36,7 @@ def command(
         takes(
             "NAME",
             "Methodology of the NVIDIA configuration: agreed, max, identical or classic.",
-            offers=known.methodology_names,
+            offers=known.of_setting("methodology"),
         ),
     ] = "agreed",
     gpu: Annotated[str, takes("GPU", "GPU of the NVIDIA configuration.", offers=known.gpu_names)] = "H100 SXM",
