@@ -8,38 +8,10 @@ from typing import Any
 
 from tensorprimat.analysis.history import Series
 from tensorprimat.analysis.records import Comparison
-from tensorprimat.reports import forest
-from tensorprimat.reports.bars import (
-    BarStyle,
-    Panel,
-    all_comparable,
-    alone,
-    looks_of,
-    metric_panels,
-    panels,
-    titles_of,
-)
+from tensorprimat.reports import bars, forest
 from tensorprimat.reports.efficiency import convention_sentence
-from tensorprimat.reports.plots.canvas import (
-    LEAST_PANEL_INCHES,
-    WIDTH_INCHES,
-    drawn,
-    framed,
-    keys_of,
-    laid_out,
-)
-from tensorprimat.reports.plots.panels import (
-    Course,
-    bar_panel,
-    course_of,
-    forest_panel,
-    height_of_bars,
-    height_of_scale,
-    history_panel,
-    logged,
-    loss_panel,
-    step_panel,
-)
+from tensorprimat.reports.plots import canvas, panels
+from tensorprimat.reports.plots.panels import Course
 from tensorprimat.reports.series import curves, has_course
 
 MOST_HEADINGS = 6
@@ -57,11 +29,11 @@ class Drawing:
     title: str
     sentences: tuple[str, ...]
     """Sentences below the title."""
-    looks: dict[str, BarStyle]
+    looks: dict[str, bars.BarStyle]
     models: tuple[str, ...] = ()
     """Names of the models, if each has a line style."""
     scales: tuple[forest.Forest, ...] = ()
-    panels: tuple[Panel, ...]
+    panels: tuple[bars.Panel, ...]
     courses: tuple[Course, ...] | None = None
     """Step times of every side; None for no panel of them."""
 
@@ -73,59 +45,59 @@ def comparison_plot(comparison: Comparison, formats: Sequence[str] = ("png", "sv
 
 def drawn_as(drawing: Drawing, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
     """Return a drawing in each format. Raises MissingPackageError where matplotlib is not installed."""
-    return drawn(lambda figure: _fill(figure, drawing), formats)
+    return canvas.drawn(lambda figure: _fill(figure, drawing), formats)
 
 
 def draw(comparison: Comparison) -> Any:
     """Return the plot as a matplotlib Figure, to be saved under STYLE."""
-    return laid_out(lambda figure: _fill(figure, drawing_of(comparison)))
+    return canvas.laid_out(lambda figure: _fill(figure, drawing_of(comparison)))
 
 
 def drawing_of(comparison: Comparison) -> Drawing:
     """Return the content of a comparison's plot."""
     sides = comparison.sides
-    looks = looks_of(sides)
-    comparable = all_comparable(comparison.pairs)
+    looks = bars.looks_of(sides)
+    comparable = bars.all_comparable(comparison.pairs)
     same_work = all(pair.fairness.level.same_work for pair in comparison.pairs)
     scales = tuple(forest.forests(comparison))
-    bars = panels(sides, looks, comparable=comparable, same_work=same_work)
+    of_bars = bars.panels(sides, looks, comparable=comparable, same_work=same_work)
     courses, any_course = [], False
     for side in sides:  # one after the other: the curves of a long run are as large as the run
         of_side = curves(side)
         any_course = any_course or has_course(of_side)
-        courses.append(course_of(side, looks[side.label], of_side))
+        courses.append(panels.course_of(side, looks[side.label], of_side))
     return Drawing(
-        title=f"Training {' · '.join(titles_of(sides))}",
+        title=f"Training {' · '.join(bars.titles_of(sides))}",
         sentences=tuple(_sentences(comparison)),
         looks=looks,
-        models=tuple(titles_of(sides)),
+        models=tuple(bars.titles_of(sides)),
         scales=scales,
-        panels=bars,
-        courses=tuple(courses) if any_course or not (bars or scales) else None,
+        panels=of_bars,
+        courses=tuple(courses) if any_course or not (of_bars or scales) else None,
     )
 
 
 def _fill(figure: Any, drawing: Drawing) -> None:
-    shown: list[Panel | str] = [*drawing.panels, *([_STEPS] if drawing.courses is not None else [])]
+    shown: list[bars.Panel | str] = [*drawing.panels, *([_STEPS] if drawing.courses is not None else [])]
     rows = [shown[start : start + _COLUMNS] for start in range(0, len(shown), _COLUMNS)]
-    heights = [*map(height_of_scale, drawing.scales), *(max(map(_height, row)) for row in rows)]
+    heights = [*map(panels.height_of_scale, drawing.scales), *(max(map(_height, row)) for row in rows)]
     keys = _keys(drawing.looks, drawing.models)
-    body = framed(figure, drawing.title, drawing.sentences, sum(heights), keys=keys)
+    body = canvas.framed(figure, drawing.title, drawing.sentences, sum(heights), keys=keys)
     grid = body.add_gridspec(len(heights), _COLUMNS, height_ratios=heights)
     for number, scale in enumerate(drawing.scales):
-        forest_panel(body.add_subplot(grid[number, :]), scale)
+        panels.forest_panel(body.add_subplot(grid[number, :]), scale)
     for number, row in enumerate(rows, start=len(drawing.scales)):
         for column, panel in enumerate(row):
             place = grid[number, :] if len(row) == 1 else grid[number, column]
-            if isinstance(panel, Panel):
-                bar_panel(body.add_subplot(place), panel)
+            if isinstance(panel, bars.Panel):
+                panels.bar_panel(body.add_subplot(place), panel)
             else:
                 steps, spread = place.subgridspec(1, 2, width_ratios=(5, 1), wspace=0.02).subplots(sharey=True)
-                step_panel(steps, spread, drawing.courses or ())
+                panels.step_panel(steps, spread, drawing.courses or ())
 
 
-def _height(panel: Panel | str) -> float:
-    return height_of_bars(panel.bars) if isinstance(panel, Panel) else LEAST_PANEL_INCHES + 0.6
+def _height(panel: bars.Panel | str) -> float:
+    return panels.height_of_bars(panel.bars) if isinstance(panel, bars.Panel) else canvas.LEAST_PANEL_INCHES + 0.6
 
 
 def _sentences(comparison: Comparison) -> list[str]:
@@ -149,14 +121,14 @@ def metrics(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> 
     Raises MissingPackageError if matplotlib is not installed.
     """
     sides = comparison.sides
-    looks = looks_of(sides)
-    comparable = all_comparable(comparison.pairs)
-    shown = metric_panels(sides, looks, comparable=comparable)
+    looks = bars.looks_of(sides)
+    comparable = bars.all_comparable(comparison.pairs)
+    shown = bars.metric_panels(sides, looks, comparable=comparable)
     if not shown:
         return {}
-    unlike = () if comparable or alone(sides) else (_UNLIKE,)
+    unlike = () if comparable or bars.alone(sides) else (_UNLIKE,)
     drawing = Drawing(
-        title=f"Efficiency and cost of training {' · '.join(titles_of(sides))}",
+        title=f"Efficiency and cost of training {' · '.join(bars.titles_of(sides))}",
         sentences=(convention_sentence(comparison), *unlike),
         looks=looks,
         panels=shown,
@@ -169,17 +141,17 @@ def losses(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> d
 
     Raises MissingPackageError where matplotlib is not installed.
     """
-    parts = [part for part in comparison.by_model() if any(map(logged, part.sides))]
+    parts = [part for part in comparison.by_model() if any(map(panels.logged, part.sides))]
     if not parts:
         return {}
 
     def fill(figure: Any) -> None:
-        looks = looks_of([side for part in parts for side in part.sides])
-        body = framed(figure, "Training loss", (), LOSS_INCHES * len(parts), keys=_keys(looks, ()))
+        looks = bars.looks_of([side for part in parts for side in part.sides])
+        body = canvas.framed(figure, "Training loss", (), LOSS_INCHES * len(parts), keys=_keys(looks, ()))
         for axes, part in zip(body.subplots(len(parts), squeeze=False)[:, 0], parts, strict=True):
-            loss_panel(axes, part.sides, part.pairs, looks)
+            panels.loss_panel(axes, part.sides, part.pairs, looks)
 
-    return drawn(fill, formats)
+    return canvas.drawn(fill, formats)
 
 
 def history_plot(all_series: Sequence[Series], formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
@@ -190,12 +162,12 @@ def history_plot(all_series: Sequence[Series], formats: Sequence[str] = ("png", 
     shown = all_series[:MOST_HISTORIES]
 
     def fill(figure: Any) -> None:
-        figure.set_size_inches(WIDTH_INCHES, LEAST_PANEL_INCHES * len(shown))
+        figure.set_size_inches(canvas.WIDTH_INCHES, canvas.LEAST_PANEL_INCHES * len(shown))
         for axes, series in zip(figure.subplots(len(shown), squeeze=False)[:, 0], shown, strict=True):
-            history_panel(axes, series)
+            panels.history_panel(axes, series)
 
-    return drawn(fill, formats)
+    return canvas.drawn(fill, formats)
 
 
-def _keys(looks: Mapping[str, BarStyle], titles: Sequence[str]) -> list[Any]:
-    return keys_of([(look.label, look.colour, look.hatch) for look in looks.values()], titles)
+def _keys(looks: Mapping[str, bars.BarStyle], titles: Sequence[str]) -> list[Any]:
+    return canvas.keys_of([(look.label, look.colour, look.hatch) for look in looks.values()], titles)

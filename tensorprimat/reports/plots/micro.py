@@ -11,17 +11,8 @@ from tensorprimat.analysis.roofline import Ceiling, RooflinePoint
 from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.quantities import count, fixed, rate, significant
 from tensorprimat.core.units import GB, TERA
-from tensorprimat.reports.plots.canvas import (
-    COLOURS,
-    FAINT,
-    INK,
-    LINE_STYLES,
-    MARKERS,
-    WIDTH_INCHES,
-    Fill,
-    drawable,
-    plain_log_ticks,
-)
+from tensorprimat.reports.plots import canvas
+from tensorprimat.reports.plots.canvas import COLOURS, FAINT, INK, LINE_STYLES, MARKERS, WIDTH_INCHES
 
 _MOST_CURVES = 12  # more cannot be distinguished; the table has them all
 PANEL_INCHES = 5.0
@@ -29,7 +20,7 @@ _LABEL_CHARACTERS = 56  # of a line in the legend, which then leaves the curves 
 AXES = {"num_parameters": "parameters", "context_length": "context length, tokens"}
 
 
-def size_scaling_plot(found: Sequence[SizeScaling]) -> Fill:
+def size_scaling_plot(found: Sequence[SizeScaling]) -> canvas.Fill:
     """Return a drawing of time against parameters and against context, with the fitted power law of each curve."""
 
     def draw(figure: Any) -> None:
@@ -54,7 +45,7 @@ def size_scaling_plot(found: Sequence[SizeScaling]) -> Fill:
             axes.set_ylabel("milliseconds per step")
             some = f" ({len(curves)} of {len(every)} curves; the table has all)" if len(curves) < len(every) else ""
             axes.set_title(f"Time against {AXES[axis].partition(',')[0]}{some}", pad=18 if shared else None)
-            axes.text(0, 1.02, drawable(", ".join(shared)), transform=axes.transAxes, fontsize=7.5, color=FAINT)
+            axes.text(0, 1.02, canvas.drawable(", ".join(shared)), transform=axes.transAxes, fontsize=7.5, color=FAINT)
             axes.grid(which="major")
             axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=7.5)  # curves fill the whole of the axes
 
@@ -80,14 +71,14 @@ def _curve(axes: Any, one: SizeScaling, number: int, *, without: Sequence[str]) 
     xs, ys = zip(*one.points, strict=True)
     label = ", ".join(part for part in one.label.split(", ") if part not in without) or one.label
     label += "" if one.exponent is None else f": exponent {fixed(one.exponent, 2)}"
-    label = textwrap.fill(drawable(label), _LABEL_CHARACTERS, break_on_hyphens=False)
+    label = textwrap.fill(canvas.drawable(label), _LABEL_CHARACTERS, break_on_hyphens=False)
     axes.plot(xs, ys, color=colour, marker=MARKERS[number % len(MARKERS)], linestyle="none", ms=5, label=label)
     if one.exponent is not None and one.factor is not None:
         ends = (min(xs), max(xs))
         axes.plot(ends, [one.factor * end**one.exponent for end in ends], color=colour, linewidth=1.0, alpha=0.7)
 
 
-def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> Fill:
+def warmup(cells: Sequence[MicroResult], *, stable: int | None) -> canvas.Fill:
     """Return a drawing of mean with deviation, and CV, by warm-up steps. stable: the count to mark, or None."""
 
     def draw(figure: Any) -> None:
@@ -148,16 +139,16 @@ def _points(axes: Any, points: Sequence[RooflinePoint], *, several_precisions: b
             axes.plot(
                 [point.intensity for point in alike], [point.flops_per_second / TERA for point in alike],
                 color=COLOURS[models.index(model) % len(COLOURS)], marker=MARKERS[kinds.index(work) % len(MARKERS)],
-                ms=8, linestyle="none", markeredgecolor="white", label=drawable(f"{model}, {work}"),
+                ms=8, linestyle="none", markeredgecolor="white", label=canvas.drawable(f"{model}, {work}"),
             )  # fmt: skip
             for point in alike:
                 axes.annotate(
-                    drawable(point.size), (point.intensity, point.flops_per_second / TERA), xytext=(6, -3),
+                    canvas.drawable(point.size), (point.intensity, point.flops_per_second / TERA), xytext=(6, -3),
                     textcoords="offset points", fontsize=6.5, color=FAINT,
                 )  # fmt: skip
 
 
-def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, machine: str) -> Fill:
+def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, machine: str) -> canvas.Fill:
     """Return a drawing of rate against arithmetic intensity, under the measured ceilings of each precision that ran."""
 
     def draw(figure: Any) -> None:
@@ -178,12 +169,12 @@ def roofline(ceilings: Sequence[Ceiling], points: Sequence[RooflinePoint], *, ma
         _points(axes, points, several_precisions=len(ran) > 1)
         axes.set_xscale("log")
         axes.set_yscale("log")
-        plain_log_ticks(axes.xaxis)
-        plain_log_ticks(axes.yaxis)
+        canvas.plain_log_ticks(axes.xaxis)
+        canvas.plain_log_ticks(axes.yaxis)
         axes.set_xlabel("arithmetic intensity, FLOP per byte moved (estimated from the shape)")
         axes.set_ylabel("model TFLOP/s of one device")
         title = f"Roofline of {machine}, ceilings as measured by preflight; context × batch next to points"
-        axes.set_title(drawable(title))
+        axes.set_title(canvas.drawable(title))
         axes.grid(which="major")
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 

@@ -14,18 +14,8 @@ from tensorprimat.analysis.stats import student
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import confidence_level, count, percent, times
 from tensorprimat.reports.mlperf_comparison import law_text, verdict_sentence
-from tensorprimat.reports.plots.canvas import (
-    COLOURS,
-    FAINT,
-    INK,
-    MARKERS,
-    drawable,
-    drawn,
-    framed,
-    plain_log_ticks,
-    shortened,
-    write_sentence,
-)
+from tensorprimat.reports.plots import canvas
+from tensorprimat.reports.plots.canvas import COLOURS, FAINT, INK, MARKERS
 
 LINE_INCHES = 0.235  # of one entry
 _PARTS = {
@@ -52,12 +42,12 @@ def task(comparison: TaskComparison, confidence: float, formats: Sequence[str] =
 
     def fill(figure: Any) -> None:
         goal = f"{comparison.task.benchmark} on {comparison.task.num_gpus} GPUs"
-        below = framed(figure, f"MLPerf Training, {goal}: time to one quality target", sentences, body)
+        below = canvas.framed(figure, f"MLPerf Training, {goal}: time to one quality target", sentences, body)
         entries, parts = below.subplots(1, 2, width_ratios=(1.9, 1))
         _entries(entries, comparison, confidence)
         _parts(parts, comparison)
 
-    return drawn(fill, formats)
+    return canvas.drawn(fill, formats)
 
 
 def strong_scaling_plot(
@@ -73,7 +63,7 @@ def strong_scaling_plot(
     sentences = [*map(_law, found), f"Rates: {DERIVED.format(round=rounds)}."]
 
     def fill(figure: Any) -> None:
-        below = framed(figure, f"Strong scaling of {gpus} on {found[0].benchmark}", sentences, 4.6)
+        below = canvas.framed(figure, f"Strong scaling of {gpus} on {found[0].benchmark}", sentences, 4.6)
         rates, efficiency = below.subplots(1, 2)
         for number, one in enumerate(found):
             _rates(rates, one, number, confidence)
@@ -87,13 +77,13 @@ def strong_scaling_plot(
             axes.grid()
         rates.legend(loc="upper left")
         rates.set_yscale("log")
-        plain_log_ticks(rates.yaxis)
+        canvas.plain_log_ticks(rates.yaxis)
         rates.set_title(f"Samples/s, fitted law and {confidence_level(confidence)} prediction band; dotted: linear")
         efficiency.set_title("Efficiency per GPU; global batch at the bottom")
         efficiency.yaxis.set_major_formatter(lambda value, _: percent(value, 0))
         efficiency.set_ylim(bottom=0)
 
-    return drawn(fill, formats)
+    return canvas.drawn(fill, formats)
 
 
 def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
@@ -112,7 +102,7 @@ def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
             batch = one.entry.global_batch_size
             stated = [f"batch {batch}" if batch else None, one.precision.upper() if one.precision else None]
             whose = f"{_named(side) if one_gpu else side.gpu}, {one.entry.submitter}"
-            names.append(shortened(whose, 34) + f" ({', '.join(filter(None, stated))})")
+            names.append(canvas.shortened(whose, 34) + f" ({', '.join(filter(None, stated))})")
             places.append(place)
             place += 1
         axes.plot((side.minutes,) * 2, (start - 0.45, place - 0.55), color=colour, linewidth=1.6)
@@ -133,7 +123,7 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     """Draw by how much each part lengthens or shortens the first side's time, and their product."""
     first, second = comparison.sides
     if not comparison.parts:
-        write_sentence(
+        canvas.write_sentence(
             axes, "The logs of one side do not mark samples and training time, so the ratio is not split into factors."
         )
         return
@@ -154,7 +144,7 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     axes.set_yticks(places, list(factors), fontsize=8.5)
     axes.invert_yaxis()
     axes.margins(x=0.25)
-    axes.set_title(drawable(f"Time of {_named(first)} / {_named(second)}"))
+    axes.set_title(canvas.drawable(f"Time of {_named(first)} / {_named(second)}"))
     axes.grid(axis="x")
 
 
@@ -166,7 +156,7 @@ def _rates(axes: Any, one: Scaling, number: int, confidence: float) -> None:
     colour, mark = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     counts = np.array([point.scored.entry.num_gpus or math.nan for point in one.points])
     rates = np.array([point.scored.samples_per_second or math.nan for point in one.points])
-    axes.plot(counts, rates, mark, color=colour, ms=5, label=drawable(f"{one.gpu} {one.round}"))
+    axes.plot(counts, rates, mark, color=colour, ms=5, label=canvas.drawable(f"{one.gpu} {one.round}"))
     smallest = rates[counts == counts.min()].mean() / counts.min()
     ends = np.geomspace(counts.min(), counts.max(), 60)
     axes.plot(ends, smallest * ends, color=colour, linestyle=":", linewidth=1.0)

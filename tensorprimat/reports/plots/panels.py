@@ -22,21 +22,8 @@ from tensorprimat.core.quantities import change, confidence_level, listed, spell
 from tensorprimat.core.steps import FloatArray
 from tensorprimat.reports import forest, formatting
 from tensorprimat.reports.bars import Bar, BarStyle, Panel
-from tensorprimat.reports.plots.canvas import (
-    COLOURS,
-    FAINT,
-    INK,
-    LEAST_PANEL_INCHES,
-    LINE_CHARACTERS,
-    LINE_STYLES,
-    MOST_POINTS,
-    drawable,
-    few_ticks,
-    folded,
-    plain_log_ticks,
-    shortened,
-    write_sentence,
-)
+from tensorprimat.reports.plots import canvas
+from tensorprimat.reports.plots.canvas import COLOURS, FAINT, INK, LINE_STYLES
 from tensorprimat.reports.series import StepCurve, curves, pace_range, thinned
 
 BAR_INCHES = 0.30  # height of one bar with its share of the gap: room for a value in 8-point type
@@ -51,7 +38,7 @@ DRAWABLE = 1e15  # longer bars than this are nonsense, and break the axes
 def height_of_bars(bars: Sequence[Bar]) -> float:
     """Return the height in inches that these bars need."""
     groups = len({bar.group for bar in bars})
-    return max(LEAST_PANEL_INCHES, BAR_INCHES * (len(bars) + GROUP_GAP * groups) + 0.9)
+    return max(canvas.LEAST_PANEL_INCHES, BAR_INCHES * (len(bars) + GROUP_GAP * groups) + 0.9)
 
 
 def bar_panel(axes: Any, panel: Panel) -> None:
@@ -60,7 +47,7 @@ def bar_panel(axes: Any, panel: Panel) -> None:
     axes.set_title(panel.title)
     axes.set_xlabel(panel.unit)
     if all(bar.value is None for bar in bars):
-        write_sentence(axes, "No side has this value")
+        canvas.write_sentence(axes, "No side has this value")
         return
     groups = list(dict.fromkeys(bar.group for bar in bars))
     ordered = sorted(bars, key=lambda bar: groups.index(bar.group))
@@ -98,15 +85,15 @@ def bar_panel(axes: Any, panel: Panel) -> None:
     slack = max(0.0, (LEAST_BARS - places[-1]) / 2)  # so that two bars do not fill a panel
     axes.set_ylim(places[-1] + 0.6 + slack, places[0] - 0.6 - slack)
     if len(groups) == 1:
-        axes.set_yticks(places, [folded(bar.look.label, *LABEL) for bar in ordered])
+        axes.set_yticks(places, [canvas.folded(bar.look.label, *LABEL) for bar in ordered])
     else:
         middles = [
             sum(members := [p for p, bar in zip(places, ordered, strict=True) if bar.group == group]) / len(members)
             for group in groups
         ]
-        axes.set_yticks(middles, [folded(group, *LABEL) for group in groups])
+        axes.set_yticks(middles, [canvas.folded(group, *LABEL) for group in groups])
     axes.tick_params(axis="y", length=0)
-    few_ticks(axes.xaxis)
+    canvas.few_ticks(axes.xaxis)
     axes.grid(axis="x")
 
 
@@ -121,7 +108,7 @@ def height_of_scale(scale: forest.Forest) -> float:
 
 def forest_panel(axes: Any, scale: forest.Forest) -> None:
     """Draw a scale; ratios and intervals in words are at its right."""
-    axes.set_title(drawable(scale.title))
+    axes.set_title(canvas.drawable(scale.title))
     axes.set_xlim(scale.start, scale.end)
     axes.set_ylim(len(scale.marks) - 0.3, -0.7)
     axes.axvline(1.0, color=FAINT, linestyle="--", linewidth=1.2)
@@ -134,10 +121,10 @@ def forest_panel(axes: Any, scale: forest.Forest) -> None:
             markerfacecolor="white" if mark.verdict == "baseline" else colour,
         )  # fmt: skip
         axes.text(
-            1.01, row, drawable(f"{mark.text} ({mark.ends})"), transform=axes.get_yaxis_transform(),
+            1.01, row, canvas.drawable(f"{mark.text} ({mark.ends})"), transform=axes.get_yaxis_transform(),
             va="center", fontsize=9, fontweight="bold" if mark.is_mean else "normal",
         )  # fmt: skip
-    axes.set_yticks(range(len(scale.marks)), [folded(mark.label, *SCALE_LABEL) for mark in scale.marks])
+    axes.set_yticks(range(len(scale.marks)), [canvas.folded(mark.label, *SCALE_LABEL) for mark in scale.marks])
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
 
@@ -199,7 +186,7 @@ def course_of(side: Side, look: BarStyle, all_curves: Sequence[StepCurve]) -> Co
 
 
 def _course_curve(curve: StepCurve) -> CourseCurve:
-    shown = thinned(curve.seconds, MOST_POINTS)
+    shown = thinned(curve.seconds, canvas.MOST_POINTS)
     pace = pace_range([curve])
     finite = curve.seconds[np.isfinite(curve.seconds)]
     least, greatest = pace or (float(finite.min()), float(finite.max()))
@@ -224,7 +211,7 @@ def step_panel(axes: Any, spread: Any, courses: Sequence[Course]) -> None:
     several = len({course.title for course in courses}) > 1
     without = [course.look.label + (f" ({course.title})" if several else "") for course in courses if not course.curves]
     if not drawn:
-        write_sentence(axes, "No distribution: the results hold no step times, only means or rates")
+        canvas.write_sentence(axes, "No distribution: the results hold no step times, only means or rates")
         return
     titles = list(dict.fromkeys(course.title for course in courses))
     low, high, logarithmic = _limits([curve for course in drawn for curve in course.curves])
@@ -237,7 +224,7 @@ def step_panel(axes: Any, spread: Any, courses: Sequence[Course]) -> None:
     axes.set_ylim(low, high)
     if logarithmic:
         axes.set_yscale("log")
-        plain_log_ticks(axes.yaxis)
+        canvas.plain_log_ticks(axes.yaxis)
     axes.set_xlabel("optimizer step of the run" + (" (shaded: warm-up, not measured)" if shaded else ""))
     axes.set_ylabel("seconds" + (" (logarithmic)" if logarithmic else ""))
     axes.margins(x=0.01)
@@ -246,7 +233,7 @@ def step_panel(axes: Any, spread: Any, courses: Sequence[Course]) -> None:
     notes += [f"no step times: {', '.join(without)}"] if without else []
     if notes:
         axes.text(
-            0.99, 0.985, "\n".join(shortened(note, 60) for note in notes), transform=axes.transAxes,
+            0.99, 0.985, "\n".join(canvas.shortened(note, 60) for note in notes), transform=axes.transAxes,
             ha="right", va="top", fontsize=8, color=INK,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5},
         )  # fmt: skip
@@ -322,7 +309,7 @@ def loss_panel(axes: Any, sides: Sequence[Side], pairs: Sequence[Pair], looks: d
     for number, side in enumerate(sides):
         look, style = looks[side.label], LINE_STYLES[number % len(LINE_STYLES)]
         for curve in curves(side):
-            shown = thinned(curve.loss, MOST_POINTS)
+            shown = thinned(curve.loss, canvas.MOST_POINTS)
             shown = shown[np.isfinite(curve.loss[shown])]
             axes.plot(
                 curve.index[shown], curve.loss[shown], color=look.colour, linestyle=style, linewidth=1.2, alpha=0.8,
@@ -333,7 +320,7 @@ def loss_panel(axes: Any, sides: Sequence[Side], pairs: Sequence[Pair], looks: d
     for step in diverged:
         axes.axvline(step, color=INK, linestyle=":", linewidth=1.2)
     title = formatting.model_title(sides[0].result.model)
-    axes.set_title("\n".join([drawable(title), *_parity(sides, pairs)]), fontsize=9.5, fontweight="normal")
+    axes.set_title("\n".join([canvas.drawable(title), *_parity(sides, pairs)]), fontsize=9.5, fontweight="normal")
     axes.set_xlabel("optimizer step" + (" (dotted line: the losses differ from here)" if diverged else ""))
     axes.set_ylabel("loss")
     axes.margins(x=0.01)
@@ -354,7 +341,7 @@ def _parity(sides: Sequence[Side], pairs: Sequence[Pair]) -> list[str]:
     sentences += [f"… and {more} more in the report"] if more else []
     without = [side.label for side in sides if not logged(side)]
     sentences += [f"No loss was logged: {', '.join(without)}"] if without else []
-    return [line for sentence in sentences for line in textwrap.wrap(drawable(sentence), LINE_CHARACTERS)]
+    return [line for sentence in sentences for line in textwrap.wrap(canvas.drawable(sentence), canvas.LINE_CHARACTERS)]
 
 
 MOST_DATES = 12
@@ -376,10 +363,10 @@ def history_panel(axes: Any, series: Series) -> None:
             )  # fmt: skip
     every = max(1, len(places) // MOST_DATES)
     axes.set_xticks(places[::every], [(entry.at or "?")[:10] for entry in series.entries][::every])
-    axes.set_title(shortened(series.label, 110))
+    axes.set_title(canvas.shortened(series.label, 110))
     level = next((confidence_level(one.figure.confidence) for one in series.entries if one.figure.low is not None), "")
-    axes.set_ylabel(drawable(spelled_metric(series.metric)) + (f"\nwith {level} intervals" if level else ""))
-    few_ticks(axes.yaxis)
+    axes.set_ylabel(canvas.drawable(spelled_metric(series.metric)) + (f"\nwith {level} intervals" if level else ""))
+    canvas.few_ticks(axes.yaxis)
     axes.margins(y=0.25)
     axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))  # no rate and no time is negative
     axes.grid(axis="y")
