@@ -66,7 +66,7 @@ def test_two_processes_measure_their_exchange():
         "torch.manual_seed(0)\n"
         "with collectives.group(torch.device('cpu')) as (backend, processes):\n"
         "    found = collectives.measure_collectives(torch.device('cpu'), processes)\n"
-        "    ranks = collectives.gathered(collectives.rank(), processes)\n"
+        "    ranks = collectives.gathered(collectives.dist.get_rank(), processes)\n"
         "print(json.dumps([[one.model_dump() for one in found], backend, processes, ranks, sums]))\n"
     )
     with socket.socket() as free:

@@ -51,11 +51,6 @@ def group(device: torch.device) -> Iterator[tuple[str | None, int]]:
         dist.destroy_process_group()
 
 
-def rank() -> int:
-    """Return the number of this process within the group."""
-    return int(dist.get_rank())
-
-
 def gathered(own: Value, processes: int) -> list[Value]:
     """Return the value of every process, by rank."""
     everyones: list[Value | None] = [None] * processes
