@@ -29,7 +29,7 @@ def with_settings(
     """
     own = {name: BY_NAME[name].option for name in names or BY_NAME}
     here = [replace(one, **(differing or {}).get(name, {})) for name, one in own.items() if one is not None]
-    return with_options([_parameter(one, _help(one, engines), environment) for one in here], after=after)
+    return with_options([_parameter(one, environment, engines=engines) for one in here], after=after)
 
 
 def setting_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,19 +38,16 @@ def setting_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: parameters[parameter] for name, parameter in found if parameter in parameters}
 
 
-def _parameter(setting: Option, text: str, environment: str | None) -> inspect.Parameter:
+def _parameter(setting: Option, environment: str | None, *, engines: bool) -> inspect.Parameter:
+    named = f"{setting.help.removesuffix('.')} ({setting.engine})." if setting.engine and engines else setting.help
     return typed_option(
         setting.parameter,
         setting.type if setting.default is not None else setting.type | None,
         None if setting.type is bool else setting.metavar,
-        text,
+        named,
         flag=setting.flag,
         default=setting.default,
         show_default=setting.shown_default or True,
         envvar=None if environment is None else environment + setting.parameter.upper(),
         offers=(lambda: setting.choices) if setting.choices else None,
     )
-
-
-def _help(option: Option, engines: bool) -> str:
-    return f"{option.help.removesuffix('.')} ({option.engine})." if option.engine and engines else option.help

@@ -23,7 +23,9 @@ def _completed(offers: Values | None, listed: bool = False) -> Completion | None
     return None if offers is None else offer(offers, listed=listed)
 
 
-def takes(metavar: str, text: str, *flags: str, offers: Values | None = None, listed: bool = False, **more: Any) -> Any:
+def takes(
+    metavar: str | None, text: str, *flags: str, offers: Values | None = None, listed: bool = False, **more: Any
+) -> Any:
     """Return an option with a value, for Annotated. text: its line of --help; more: as typer.Option takes it.
 
     offers: returns the values that the shell completes; listed: the option takes several with commas between them.
@@ -59,21 +61,10 @@ def argument(metavar: str, text: str, *, offers: Values | None = None, **more: A
 
 
 def typed_option(
-    name: str,
-    kind: Any,
-    metavar: str | None,
-    text: str,
-    *,
-    flag: str | None = None,
-    default: Any = None,
-    offers: Values | None = None,
-    listed: bool = False,
-    **more: Any,
+    name: str, kind: Any, metavar: str | None, text: str, *, flag: str | None = None, default: Any = None, **more: Any
 ) -> inspect.Parameter:
     """Return an option of a type for `with_options`, the rest as in `takes`."""
-    completion = _completed(offers, listed)
-    flags = [flag] if flag else []
-    made = typer.Option(*flags, metavar=metavar, help=text, autocompletion=completion, readable=READABLE, **more)
+    made = takes(metavar, text, *([flag] if flag else []), **more)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
 
 
