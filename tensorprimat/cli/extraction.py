@@ -10,7 +10,7 @@ from pathlib import Path
 from tensorprimat import logs
 from tensorprimat.analysis.impossible import impossible
 from tensorprimat.cli.options import named_file, refuse_output
-from tensorprimat.cli.result_file import refuse_several, write_results
+from tensorprimat.cli.result_file import write_results
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
@@ -86,15 +86,12 @@ def _segment(text: str | None) -> int | None:
 
 
 def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> None:
-    file = named_file("--output", output) if results else None
-    if file is not None:
-        refuse_several(file, len(results))
     written: dict[Path, None] = {}
-    if file is not None:
-        write_results([extracted.result for extracted in results], file)
-        written[file] = None
-    for extracted in results if file is None else ():
-        written[_write(extracted.result, output, written)] = None
+    if results and (file := named_file("--output", output)):
+        written[write_results([extracted.result for extracted in results], file)] = None
+    else:
+        for extracted in results:
+            written[_write(extracted.result, output, written)] = None
     for path in written:  # after all files are written, because a program that reads the list may close stdout
         print(path, file=sys.stderr if quiet else sys.stdout)
 
@@ -103,12 +100,9 @@ def _write(result: Result, output: Path, taken: Collection[Path]) -> Path:
     """Write one result; returns its file."""
     path = store.save(result, output, stamp=store.new_stamp(), written=taken)
     if not result.complete:
-        _say(f"the run did not finish ({_ending(result)}): kept in history only; to compare it, name its file")
+        ending = next((run.ended_by for run in result.runs if run.ended_by), "incomplete")
+        _say(f"the run did not finish ({ending}): kept in history only; to compare it, name its file")
     return path
-
-
-def _ending(result: Result) -> str:
-    return next((run.ended_by for run in result.runs if run.ended_by), "incomplete")
 
 
 def _say_summary(extracted: Extracted) -> None:

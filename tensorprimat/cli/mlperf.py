@@ -11,8 +11,7 @@ from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from tensorprimat.analysis.mlperf_choice import EntryChoice
-    from tensorprimat.core.mlperf_library import Entry, Library
+    from tensorprimat.core.mlperf_library import Entry
 
 ACTIONS = ("import", "list", "show", "compare")
 
@@ -91,31 +90,24 @@ def command(
     if plot is not None and action != "compare":
         raise UsageError(f"--plot belongs to compare, not to {action}")
     from tensorprimat.analysis.mlperf_choice import EntryChoice, choose_entries
+    from tensorprimat.analysis.published import choose_baselines
     from tensorprimat.analysis.ratios import checked_confidence
     from tensorprimat.cli.options import fraction, refuse_unwritable
     from tensorprimat.core import mlperf_library
+    from tensorprimat.reports import mlperf as report
 
     refuse_unwritable(plot=plot)
     level = checked_confidence(fraction("--confidence", confidence))
     found = mlperf_library.load(library)
     choice = EntryChoice(round=round, benchmark=benchmark, gpu=gpu, num_gpus=gpus, submitter=submitter)
     if published:
-        _list_all(found, choice, names or [], as_json)
-        return 0
-    chosen = choose_entries(found, choice)
-    if action == "compare":
-        _compare(names or [], chosen, level, as_json, plot)
+        baselines = choose_baselines(found, choice, names or [])
+        print((report.baselines_json if as_json else report.baselines_table)(baselines), end="")
+    elif action == "compare":
+        _compare(names or [], choose_entries(found, choice), level, as_json, plot)
     else:
-        _print(action, names or [], chosen, as_json)
+        _print(action, names or [], choose_entries(found, choice), as_json)
     return 0
-
-
-def _list_all(library: Library, choice: EntryChoice, names: list[str], as_json: bool) -> None:
-    from tensorprimat.analysis.published import choose_baselines
-    from tensorprimat.reports import mlperf as report
-
-    found = choose_baselines(library, choice, names)
-    print((report.baselines_json if as_json else report.baselines_table)(found), end="")
 
 
 def _print(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bool) -> None:
@@ -146,18 +138,14 @@ def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_
         print((report.gpu_json if as_json else report.gpu_text)(found.scalings, found.rounds, confidence), end="")
     if plot is None or isinstance(found, OfVendors):
         return
+    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports.plots import mlperf as mlperf_plot
 
     if isinstance(found, OfTwoGpus):
-        _write(plot, mlperf_plot.task(found.tasks[0], confidence, (form,))[form])
+        pictures = mlperf_plot.task(found.tasks[0], confidence, (form,))
     else:
-        _write(plot, mlperf_plot.strong_scaling_plot(found.scalings, confidence, (form,))[form])
-
-
-def _write(plot: Path, picture: bytes) -> None:
-    from tensorprimat.core.atomic import write_atomically
-
-    write_atomically(plot, picture)
+        pictures = mlperf_plot.strong_scaling_plot(found.scalings, confidence, (form,))
+    write_atomically(plot, pictures[form])
     print(f"Plot: {plot}", file=sys.stderr)
 
 

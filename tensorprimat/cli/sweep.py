@@ -15,7 +15,7 @@ from tensorprimat.core.quantities import rough_time
 from tensorprimat.core.regular import resolved
 
 if TYPE_CHECKING:
-    from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
+    from tensorprimat.core.micro_result import MicroResult
 
 ALL_SIZES = "small,medium,large,xl,2.7B"
 
@@ -69,7 +69,8 @@ def command(
     from tensorprimat.machine.platform import detect_platform
     from tensorprimat.micro import isolated, passes, sweep
     from tensorprimat.micro.advice import with_spilling
-    from tensorprimat.reports.micro_tables import cells_table, estimates_table
+    from tensorprimat.micro.estimate import estimate_all
+    from tensorprimat.reports.micro_tables import basis_of_estimates, cells_table, estimates_table
 
     data = chosen["data"]
     specs = options.requested_cells(
@@ -86,7 +87,9 @@ def command(
     if not dry_run:
         passes.check_cell_packages()
     refuse_output("--output", output)
-    estimates = _estimates(specs, output, may_run=is_cpu or dry_run or in_process)
+    estimates, rates = estimate_all(specs, output, may_run=is_cpu or dry_run or in_process)
+    for precision, (rate, origin) in rates.items():
+        options.print_message(basis_of_estimates(precision, rate, origin))
     if dry_run:
         options.print_table(estimates_table(specs, estimates, machine.gpu_info.total_memory_gb))
         return 0
@@ -116,16 +119,6 @@ def command(
                 if complete:
                     raise
     return 1 if any(cell.status == "failed" for cell in done) else 0
-
-
-def _estimates(specs: Sequence[CellSpec], output: Path, *, may_run: bool) -> list[MicroEstimate]:
-    from tensorprimat.micro.estimate import estimate_all
-    from tensorprimat.reports.micro_tables import basis_of_estimates
-
-    estimates, rates = estimate_all(specs, output, may_run=may_run)
-    for precision, (rate, origin) in rates.items():
-        options.print_message(basis_of_estimates(precision, rate, origin))
-    return estimates
 
 
 class Progress:
