@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import known_values as known
+from tensorprimat.cli import options
 from tensorprimat.cli import price_options as prices
-from tensorprimat.cli.options import (
-    REPORT_ENDINGS,
-    fraction,
-    named_file,
-    refuse_output,
-    say_each,
-    say_files,
-    to_file,
-    writable_folder,
-)
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
@@ -38,7 +29,7 @@ _DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
 """Folders searched for results: the one of this tool, and the one of earlier tools."""
 PLACES = "output, benchmark_results"
 RESULTS = "Results, logs, or folders of them; two or more are sides, the first is the baseline. NAME=PATH names one."
-_OUTPUT_DIR = f"Folder for comparison_*{to_file(REPORT_ENDINGS)}"
+_OUTPUT_DIR = f"Folder for comparison_*{options.to_file(options.REPORT_ENDINGS)}"
 _BY = "Property that separates the sides: platform, engine, precision, preset or gpu."
 STRICT = "Print a ratio only where model, shape, sequence length and global batch are the same."
 BASELINE = "Side that is the denominator of every ratio: its name, or part of the name; by default the first side."
@@ -101,7 +92,7 @@ def command(
     from tensorprimat.session.second_process import second_process
 
     stated = facts.statements(typed_facts)
-    refuse_output("--output-dir", output_dir, REPORT_ENDINGS)
+    options.refuse_output("--output-dir", output_dir, options.REPORT_ENDINGS)
     with second_process() as start_call:
         if not no_plot:
             start_call(_load_matplotlib)  # the second process imports it while this one reads results
@@ -112,9 +103,9 @@ def command(
         comparison = compare(
             _loaded(results, start_call, stated, warmup_steps=warmup_steps, by_argument=by is None),
             by=by or "platform",
-            assume_run_cv=None if assume_run_cv is None else fraction("--assume-run-cv", assume_run_cv),
-            assume_host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
-            confidence=fraction("--confidence", confidence),
+            assume_run_cv=None if assume_run_cv is None else options.fraction("--assume-run-cv", assume_run_cv),
+            assume_host_cv=None if assume_host_cv is None else options.fraction("--assume-host-cv", assume_host_cv),
+            confidence=options.fraction("--confidence", confidence),
             baseline=baseline,
             choices=MetricChoices(prices=prices.typed_prices(price)),
             strict=strict,
@@ -123,12 +114,12 @@ def command(
             from tensorprimat.analysis.published import with_published
 
             comparison = with_published(comparison)
-        if file := named_file("--output-dir", output_dir, REPORT_ENDINGS):
+        if file := options.named_file("--output-dir", output_dir, options.REPORT_ENDINGS):
             write_one(comparison, COMPARISON, file)
             written = []
         else:
             written = write_reports(
-                comparison, writable_folder("--output-dir", output_dir), None if no_plot else start_call
+                comparison, options.writable_folder("--output-dir", output_dir), None if no_plot else start_call
             )
     if json:
         from tensorprimat.reports.json import render
@@ -138,7 +129,7 @@ def command(
         from tensorprimat.reports.console import print_summary
 
         print_summary(comparison)
-    say_files(f"Written to {output_dir}", written)
+    options.say_files(f"Written to {output_dir}", written)
     return 0
 
 
@@ -221,7 +212,7 @@ def _loaded(
     loaded, problems = sides.load_sides(
         arguments, by_argument=by_argument and several, read=partial(sides.read_in_two, start_call)
     )
-    say_each(problems)
+    options.say_each(problems)
     loaded = laid_over(loaded, stated)
     return loaded if skipped is None else [sides.with_warmup(item, skipped) for item in loaded]
 

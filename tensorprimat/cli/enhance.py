@@ -9,17 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli import options
 from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.compare import PLACES, documents, folders_here, picture_files, write_each, write_one
-from tensorprimat.cli.options import (
-    REPORT_ENDINGS,
-    named_file,
-    refuse_output,
-    say_each,
-    say_files,
-    to_file,
-    writable_folder,
-)
 from tensorprimat.cli.shared_options import argument, switch, takes, typed_option, with_options
 from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
@@ -43,7 +35,9 @@ OF_METRICS = (
 @with_options(OF_METRICS, after="results")
 def command(
     results: Annotated[list[str] | None, argument("[NAME=]PATH", _RESULTS, show_default=PLACES)] = None,
-    output_dir: Annotated[Path, takes("DIR|FILE", f"Folder for enhanced_*{to_file(REPORT_ENDINGS)}")] = DEFAULT_FOLDER,
+    output_dir: Annotated[
+        Path, takes("DIR|FILE", f"Folder for enhanced_*{options.to_file(options.REPORT_ENDINGS)}")
+    ] = DEFAULT_FOLDER,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
     explain: Annotated[bool, switch("--explain", "Show formula and inputs of every figure.")] = False,
     json: Annotated[bool, switch("--json", "Print enhanced_metrics.json on stdout instead of the tables.")] = False,
@@ -76,18 +70,18 @@ def command(
     from tensorprimat.reports.sections import ENHANCED
     from tensorprimat.session import sides
 
-    refuse_output("--output-dir", output_dir, REPORT_ENDINGS)
+    options.refuse_output("--output-dir", output_dir, options.REPORT_ENDINGS)
     arguments = sides.parse_argument(results or [str(folder) for folder in folders_here()])
     stated = facts.statements(typed)
     chosen = choices(typed, near=[one.path for one in arguments])
     loaded, problems = sides.load_sides(arguments, by_argument=any(one.name is not None for one in arguments))
-    say_each(problems)
+    options.say_each(problems)
     comparison = compare(laid_over(loaded, stated), choices=chosen)
     files: list[str] = []
-    if file := named_file("--output-dir", output_dir, REPORT_ENDINGS):
+    if file := options.named_file("--output-dir", output_dir, options.REPORT_ENDINGS):
         write_one(comparison, ENHANCED, file)
     else:
-        folder = writable_folder("--output-dir", output_dir)
+        folder = options.writable_folder("--output-dir", output_dir)
         pictures = {} if no_plot else _pictures(comparison)
         files = write_each({**pictures, **documents(comparison, ENHANCED, pictures)}, folder)
     if json:
@@ -96,7 +90,7 @@ def command(
         from tensorprimat.reports.console import print_summary
 
         print_summary(comparison, report=ENHANCED, explain=explain)
-    say_files(f"Written to {output_dir}", files)
+    options.say_files(f"Written to {output_dir}", files)
     return 0
 
 
