@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
@@ -23,13 +22,8 @@ from tensorprimat.engines.torch.cross_entropy import linear_cross_entropy
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-_HOMES = {
-    "llama": ("llama", "Llama"),
-    "course": ("llama", "Llama"),
-    "qwen": ("qwen2", "Qwen2"),
-    "mistral": ("mistral", "Mistral"),
-}
-"""Model family → package and class prefix in transformers. The models of "course" have Llama's architecture."""
+_ARCHITECTURES = {"llama": "llama", "course": "llama", "qwen": "qwen2", "mistral": "mistral"}
+"""Model family → its architecture in transformers. The models of "course" have Llama's."""
 
 _LOUD_AT_IMPORT = ("torchao", "torch.utils._pytree")
 """Loggers that warn of kernels for other GPUs and of deprecated calls when transformers imports torchao."""
@@ -47,9 +41,8 @@ def transformers_config(preset: Preset, *, attention: str = "sdpa", sequence_len
 
     attention: sdpa, eager or flash.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: nothing to download
-    package, prefix = _HOMES[preset.model]
-    module = importlib.import_module(f"transformers.models.{package}.configuration_{package}")
+    from transformers import AutoConfig
+
     shape = preset.shape
     particular: dict[str, Any] = {"head_dim": shape.head_dim}
     if preset.model == "qwen":
@@ -58,7 +51,8 @@ def transformers_config(preset: Preset, *, attention: str = "sdpa", sequence_len
         particular["sliding_window"] = shape.sliding_window
     else:
         particular["attention_bias"] = shape.attention_bias
-    return getattr(module, f"{prefix}Config")(
+    return AutoConfig.for_model(
+        _ARCHITECTURES[preset.model],
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.ffn_hidden_size,
@@ -125,21 +119,15 @@ def _class_of(preset: Preset | ConfiguredModel, attention: str, sequence_length:
     """Return transformers' causal language model class of a preset, and its configuration."""
     for name in _LOUD_AT_IMPORT:
         logging.getLogger(name).setLevel(logging.ERROR)
-    if isinstance(preset, ConfiguredModel):
-        return _configured_class(preset, attention, sequence_length)
-    config = transformers_config(preset, attention=attention, sequence_length=sequence_length)
-    package, prefix = _HOMES[preset.model]
-    module = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
-    return getattr(module, f"{prefix}ForCausalLM"), config
-
-
-def _configured_class(model: ConfiguredModel, attention: str, sequence_length: int | None) -> tuple[Any, Any]:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: nothing to download
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
-    config = AutoConfig.for_model(**model.config)
-    config.max_position_embeddings = max(model.max_position_embeddings, sequence_length or 0)
-    config._attn_implementation = attention_of(model.decoder.kind, attention, torch.get_default_device().type)
+    if isinstance(preset, ConfiguredModel):
+        config = AutoConfig.for_model(**preset.config)
+        config.max_position_embeddings = max(preset.max_position_embeddings, sequence_length or 0)
+        config._attn_implementation = attention_of(preset.decoder.kind, attention, torch.get_default_device().type)
+    else:
+        config = transformers_config(preset, attention=attention, sequence_length=sequence_length)
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config
 
 
