@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import tensorprimat
 from tensorprimat.core import atomic, processes, store
@@ -102,7 +101,18 @@ def supervise(
     """
     interrupted = False
     with stderr_file.open("wb") as stderr:
-        child = _start(command, stderr, scratch)
+        # In a session of its own: a Ctrl-C reaches this process alone, and all of the command's can be signalled.
+        child = processes.popen(
+            command,
+            scratch=scratch,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,
+            encoding="utf-8",
+            errors="replace",
+            env=process_environment(),
+        )
         try:
             _follow(child, lambda line: None if str(scratch) in line else on_line(line))  # the folder is temporary
             child.wait()
@@ -112,23 +122,6 @@ def supervise(
         finally:
             processes.end(child)
     return child.returncode, interrupted
-
-
-def _start(command: list[str], stderr: IO[bytes], scratch: Path) -> subprocess.Popen[str]:
-    """Start the command in a session of its own.
-
-    A Ctrl-C then reaches this process alone, and all processes of the command can be signalled together."""
-    return processes.popen(
-        command,
-        scratch=scratch,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        start_new_session=True,
-        encoding="utf-8",
-        errors="replace",
-        env=process_environment(),
-    )
 
 
 def process_environment() -> dict[str, str]:

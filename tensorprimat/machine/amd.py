@@ -57,15 +57,19 @@ class AmdDevice:
         return answer if isinstance(answer, Mapping) else {"value": answer}
 
     def glance(self) -> DeviceReading:
+        smi = self._smi
         power, energy = self._ask("amdsmi_get_power_info"), self._ask("amdsmi_get_energy_count")
-        clock = self._ask("amdsmi_get_clock_info", self._smi.AmdSmiClkType.GFX)
+        clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.GFX)
+        hottest = self._ask(
+            "amdsmi_get_temp_metric", smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+        )
         return DeviceReading(
             power_watts=_number(power, "current_socket_power", "average_socket_power"),
             energy_joules=_product(
                 _number(energy, "energy_accumulator", "power"), _number(energy, "counter_resolution"), MICRO
             ),
             clock_hertz=_product(_number(clock, "clk", "cur_clk"), MEGA),
-            temperature_celsius=self._temperature(),
+            temperature_celsius=_number(hottest, "value"),
             throttled_by=self._throttled_by(),
         )
 
@@ -78,13 +82,6 @@ class AmdDevice:
             max_clock_hertz=_product(_number(clock, "max_clk"), MEGA),
             processes=self._processes(),
         )
-
-    def _temperature(self) -> float | None:
-        smi = self._smi
-        hottest = self._ask(
-            "amdsmi_get_temp_metric", smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
-        )
-        return _number(hottest, "value")
 
     def _throttled_by(self) -> tuple[str, ...]:
         """Return the reasons for a reduced clock since the last reading; on MI200 and older at this moment."""

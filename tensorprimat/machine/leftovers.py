@@ -128,19 +128,15 @@ class _Use:
 
 def _use(process: psutil.Process) -> _Use | str:
     """Return the resources used so far, or the reason that they are unknown."""
+    cpu, moved, on_disk = 0.0, 0, False
     try:
-        return _used(process)
+        for member in _with_session(process):
+            times, files = member.cpu_times(), member.io_counters()
+            cpu += times.user + times.system
+            moved += files.read_chars + files.write_chars
+            on_disk = on_disk or member.status() == psutil.STATUS_DISK_SLEEP
     except (psutil.Error, OSError, AttributeError) as error:  # io_counters is missing on some systems
         return f"cannot be watched: {error}"
-
-
-def _used(process: psutil.Process) -> _Use:
-    cpu, moved, on_disk = 0.0, 0, False
-    for member in _with_session(process):
-        times, files = member.cpu_times(), member.io_counters()
-        cpu += times.user + times.system
-        moved += files.read_chars + files.write_chars
-        on_disk = on_disk or member.status() == psutil.STATUS_DISK_SLEEP
     return _Use(cpu, moved, on_disk)
 
 

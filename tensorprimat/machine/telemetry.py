@@ -60,11 +60,6 @@ def foreign_processes(reading: DeviceReading, *, ours: Iterable[int]) -> tuple[P
     return others[len(own) :] if len(others) == len(reading.processes) else others
 
 
-def numbered_as_here(reading: DeviceReading, own: int) -> bool:
-    """Return True if the device lists our process under the process id that it has here (False in some containers)."""
-    return any(process.pid == own for process in reading.processes)
-
-
 class Sampler:
     """A thread that reads devices every SAMPLE_SECONDS, from `start` to `stop`."""
 

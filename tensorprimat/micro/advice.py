@@ -45,7 +45,8 @@ class Watch:
             others = telemetry.foreign_processes(reading, ours=(os.getpid(),))
             if others:
                 pids = ", ".join(str(process.pid) for process in others)
-                who = f"pid {pids}" if telemetry.numbered_as_here(reading, os.getpid()) else "in another container"
+                numbered_as_here = any(process.pid == os.getpid() for process in reading.processes)
+                who = f"pid {pids}" if numbered_as_here else "in another container"
                 found.append(f"device: another process uses this GPU ({who}); stop it, or choose another --device")
         return tuple(dict.fromkeys(found))
 

@@ -177,29 +177,24 @@ def _names_of(preset: Preset) -> list[str]:
 def _named(word: str) -> Size:
     """Return the size with a name: small to 2.7B, or a model such as llama, qwen-tiny, mistral-v0.3."""
     for preset in models.PRESETS:
-        names = _names_of(preset)
+        names, shape = _names_of(preset), preset.shape
         if word.lower().replace("2_7b", "2.7b") in [name.lower() for name in names]:
-            return _of_preset(preset, names[-1])
+            return Size(
+                model_size=names[-1],
+                architecture=preset.model,
+                preset=None if preset.model == COURSE else preset.name,
+                d_model=shape.hidden_size,
+                d_ff=shape.ffn_hidden_size,
+                num_layers=shape.num_layers,
+                num_heads=shape.num_attention_heads,
+                vocab=shape.vocab_size,
+                context_length=preset.sequence_length,
+                batch_size=preset.micro_batch_size,
+            )
     ladder = ", ".join(preset.name for preset in models.PRESETS if preset.model == COURSE)
     raise UsageError(
         f"--model-size {word}: no such size; sizes: {ladder}, llama, qwen, mistral, llama-tiny and so on, or one that "
         "--shape names"
-    )
-
-
-def _of_preset(preset: Preset, label: str) -> Size:
-    shape = preset.shape
-    return Size(
-        model_size=label,
-        architecture=preset.model,
-        preset=None if preset.model == COURSE else preset.name,
-        d_model=shape.hidden_size,
-        d_ff=shape.ffn_hidden_size,
-        num_layers=shape.num_layers,
-        num_heads=shape.num_attention_heads,
-        vocab=shape.vocab_size,
-        context_length=preset.sequence_length,
-        batch_size=preset.micro_batch_size,
     )
 
 

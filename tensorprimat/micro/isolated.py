@@ -16,11 +16,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import tensorprimat
 from tensorprimat.core import micro_result, processes
 from tensorprimat.core.errors import TensorPrimatError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY, ending, was_killed
 from tensorprimat.core.micro_result import CellSpec, MicroResult
+from tensorprimat.engines import launch
 from tensorprimat.machine import oom_kills
 
 MODULE = "tensorprimat.micro.isolated"
@@ -56,8 +56,6 @@ def _run(command: Sequence[str], scratch: Path) -> tuple[int, list[str]]:
 
     It runs in a session of its own, so that Ctrl-C reaches only this process.
     """
-    package_parent = str(Path(tensorprimat.__file__).parents[1])
-    search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
     child = processes.popen(
         command,
         scratch=scratch,
@@ -67,7 +65,7 @@ def _run(command: Sequence[str], scratch: Path) -> tuple[int, list[str]]:
         start_new_session=True,
         encoding="utf-8",
         errors="replace",
-        env={**os.environ, "PYTHONPATH": search_path},
+        env=launch.process_environment(),
     )
     try:
         _, text = child.communicate()

@@ -121,7 +121,11 @@ def execute(recipe: Any, spec: RunSpec) -> None:
     for name, value in _environment(spec).items():
         os.environ.setdefault(name, value)
     if spec.num_gpus == 1 or started_by_launcher():
-        _run_here(recipe, spec)
+        import nemo_run as run
+
+        # If an error arrives here, the callback has already recorded it. Megatron asserts its arguments.
+        with failures.of_training(spec, ValueError, AssertionError):
+            run.run(recipe, direct=True)
     else:
         _run_under_torchrun(recipe, spec)
 
@@ -136,14 +140,6 @@ def _environment(spec: RunSpec) -> dict[str, str]:
 
 def _device_name(spec: RunSpec) -> str | None:
     return detect_platform().gpu_info.device_name if spec.platform == "nvd" else None
-
-
-def _run_here(recipe: Any, spec: RunSpec) -> None:
-    """Train one rank in this process. If an error arrives here, the callback has already recorded it."""
-    import nemo_run as run
-
-    with failures.of_training(spec, ValueError, AssertionError):  # Megatron asserts its arguments
-        run.run(recipe, direct=True)
 
 
 def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
