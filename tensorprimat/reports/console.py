@@ -329,7 +329,7 @@ def _pair(pair: Pair, width: int, *, alone: bool) -> list[RenderableType]:
     sentences = [(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
     if not alone:
         sentences.append((f"{formatting.headline(pair)}.", _style(pair) if comparable else ""))
-    if not comparable and not pair.fairness.errors and (each := sections.own_device_sentence(pair)):
+    if each := sections.own_device_sentence(pair):
         sentences.append((f"{each}.", ""))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:
         sentences.append((pair.losses.sentence, "bold yellow"))

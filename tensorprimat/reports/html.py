@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
 
 from tensorprimat.analysis.levels import LEVELS
@@ -46,7 +46,7 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
         report=report,
         convention=efficiency.convention_sentence(comparison),
         models=sections_of_models,
-        curves=embedded(_all_curves(comparison, looks)),
+        curves=htmlsafe_json_dumps(_all_curves(comparison, looks), separators=(",", ":"), allow_nan=False),
         warnings=notices.grouped_warnings(comparison),
         most_warnings=_MOST_WARNINGS,
         contradictions=notices.before_headline(comparison.sides),
@@ -130,9 +130,7 @@ def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle]) -> 
                 "headline": formatting.headline(pair),
                 "advice": formatting.advice(pair),
                 "money": money.sentences(pair),
-                "alone": sections.own_device_sentence(pair)
-                if not (pair.fairness.level.comparable or pair.fairness.errors)
-                else None,
+                "alone": sections.own_device_sentence(pair),
                 "verdict": formatting.verdict_text(pair),
                 "kind": _KINDS.get(pair.ratio.verdict if pair.ratio else "not_comparable", ""),
                 "fairness": sections.fairness(pair),
@@ -233,11 +231,3 @@ def _curve(side: int, curve: StepCurve, limit: int, *, several: bool, source: st
 
 def _numbers(values: np.ndarray) -> list[float | None]:
     return [to_digits(value, PLOT_DIGITS["point"]) if math.isfinite(value) else None for value in values.tolist()]
-
-
-def embedded(data: object) -> Markup:
-    """Return data as JSON that is safe inside a script element."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)

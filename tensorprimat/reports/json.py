@@ -20,7 +20,7 @@ from tensorprimat.analysis.metric import Input, Metric
 from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, PublishedComparison, Ratio, Side
 from tensorprimat.core.explained import Explained, origins
 from tensorprimat.core.quantities import rounded_interval, to_digits
-from tensorprimat.core.terms import Term, TermInput
+from tensorprimat.core.terms import Term
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, formatting, notices
 from tensorprimat.reports.sections import COMPARISON, Report
@@ -151,13 +151,9 @@ def _terms(term: Term | None, origin: str | None) -> dict[str, Any]:
     return {
         "formula": term and term.formula,
         "numbers": term and term.put_in,
-        "inputs": [_term_input(one) for one in term.inputs] if term else [],
+        "inputs": [{"name": i.name, "value": _finite(i.value), "unit": i.unit} for i in term.inputs] if term else [],
         "origin": origin,
     }
-
-
-def _term_input(item: TermInput) -> dict[str, Any]:
-    return {"name": item.name, "value": _finite(item.value), "unit": item.unit}
 
 
 def _figures(side: Side) -> dict[str, Any]:
@@ -210,11 +206,7 @@ def _side(side: Side) -> dict[str, Any]:
         "tokens_per_second_per_gpu": _estimate_of(side, side.tokens_per_second_per_gpu, "tokens_per_second_per_gpu"),
         "memory_metrics": None if result.memory_metrics is None else result.memory_metrics.model_dump(mode="json"),
         "efficiency": {
-            name: {
-                "value": _finite(metrics[name].value),
-                "remark": metrics[name].remark,
-                "because": metrics[name].because,
-            }
+            name: {key: _finite(getattr(metrics[name], key)) for key in ("value", "remark", "because")}
             for name in efficiency.SHORT
         },
         "host_memory_peak_gb": result.host_memory_peak_gb,

@@ -78,11 +78,7 @@ def _summary(of_model: Comparison, *, several_pairs: bool) -> list[str]:
     for pair in of_model.pairs:
         if several_pairs:
             parts += [f"**{safe(formatting.headline(pair))}.**", *_level(pair)]
-        if (
-            pair.fairness.verdict == "not_comparable"
-            and not pair.fairness.errors
-            and (alone := sections.own_device_sentence(pair))
-        ):
+        if alone := sections.own_device_sentence(pair):
             parts.append(f"{safe(alone)}.")
         if pair.losses is not None:
             parts.append(safe(pair.losses.sentence))

@@ -250,7 +250,12 @@ def no_pair_sentence(sides: Sequence[Side]) -> str:
 
 
 def own_device_sentence(pair: Pair) -> str | None:
-    """Return a sentence on how well each side used its own device, for sides that did other work; None if unknown."""
+    """Return a sentence on how well each side used its own device, for sides that did other work; None if unknown.
+
+    None also if the sides can be compared, or if a figure is impossible.
+    """
+    if pair.fairness.level.comparable or pair.fairness.errors:
+        return None
     clauses = []
     for side in (pair.baseline, pair.candidate):
         rate, mfu = side.metrics["model_tflops_per_gpu"], side.metrics["mfu"]
@@ -265,43 +270,27 @@ def runs_table(comparison: Comparison) -> Table:
     every = [(side, run) for side in comparison.sides for run in side.result.runs]
     of_runs = {id(side): _terms_of_runs(side) for side in comparison.sides}
 
-    def of_run(side: Side, run: Run, field: str) -> tuple[str, ...]:
-        return of_runs[id(side)].get((run.index, field), ())
+    def figure(row: tuple[Side, Run], field: str, form: quantities.Form) -> TableCell:
+        side, run = row
+        return figure_cell(getattr(run, field), form, basis_of(side), of_runs[id(side)].get((run.index, field), ()))
 
     step_time = quantities.seconds_together(run.avg_step_time_seconds for _, run in every)
-    rows = tuple(
-        (
-            text_cell(side.label),
-            TableCell(text=str(run.index + 1), value=run.index + 1),
-            text_cell(quantities.moment(run.started_at)),
-            text_cell(run.host),
-            figure_cell(run.measured_steps, quantities.count),
-            figure_cell(run.warmup_steps_dropped, quantities.count),
-            figure_cell(
-                run.avg_step_time_seconds, step_time, basis_of(side), of_run(side, run, "avg_step_time_seconds")
-            ),
-            figure_cell(
-                run.tokens_per_second_per_gpu,
-                quantities.rate,
-                basis_of(side),
-                of_run(side, run, "tokens_per_second_per_gpu"),
-            ),
-            figure_cell(run.final_loss, quantities.loss),
-            text_cell("complete" if run.complete else run.ended_by or "incomplete"),
-        )
-        for side, run in every[:MOST_RUNS]
-    )
-    titles = (
-        "Side", "Run", "Started", "Host", "Steps", "Warm-up", "Step time", "tokens/s/GPU", "Final loss", "Ended",
-    )  # fmt: skip
+    columns: dict[str, Callable[[tuple[Side, Run]], TableCell]] = {
+        "Side": lambda row: text_cell(row[0].label),
+        "Run": lambda row: TableCell(text=str(row[1].index + 1), value=row[1].index + 1),
+        "Started": lambda row: text_cell(quantities.moment(row[1].started_at)),
+        "Host": lambda row: text_cell(row[1].host),
+        "Steps": lambda row: figure_cell(row[1].measured_steps, quantities.count),
+        "Warm-up": lambda row: figure_cell(row[1].warmup_steps_dropped, quantities.count),
+        "Step time": lambda row: figure(row, "avg_step_time_seconds", step_time),
+        "tokens/s/GPU": lambda row: figure(row, "tokens_per_second_per_gpu", quantities.rate),
+        "Final loss": lambda row: figure_cell(row[1].final_loss, quantities.loss),
+        "Ended": lambda row: text_cell("complete" if row[1].complete else row[1].ended_by or "incomplete"),
+    }
+    words = ("Side", "Started", "Host", "Ended")
     more = f"The first {MOST_RUNS} of {len(every)} runs; the files of the sides contain all."
-    return Table(
-        key="runs",
-        title="Runs",
-        note=more if len(every) > MOST_RUNS else None,
-        columns=headed(titles, words=("Side", "Started", "Host", "Ended")),
-        rows=rows,
-    )
+    note = more if len(every) > MOST_RUNS else None
+    return table_of("runs", "Runs", every[:MOST_RUNS], columns, words=words, note=note)
 
 
 def _terms_of_runs(side: Side) -> dict[tuple[int, str], tuple[str, ...]]:
