@@ -34,24 +34,22 @@ def path_for_ranks(cluster: Cluster, folder: Path) -> str:
 
 def build_executor(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     """Return the executor for one run. folder: the folder that ranks find at `path_for_ranks` and can write to."""
-    return _BUILDERS[cluster.executor](cluster, spec, folder)
+    import nemo_run
+
+    return _BUILDERS[cluster.executor](nemo_run, cluster, spec, folder)
 
 
 def _gpus(spec: JobSpec) -> int | None:
     return None if spec.platform == "cpu" else spec.num_gpus
 
 
-def _local(_cluster: Cluster, spec: JobSpec, _folder: Path) -> Any:
-    import nemo_run as run
-
+def _local(run: Any, _cluster: Cluster, spec: JobSpec, _folder: Path) -> Any:
     path = os.pathsep.join(filter(None, (_our_programs(), os.environ.get("PATH"))))
     return run.LocalExecutor(ntasks_per_node=spec.num_gpus, launcher="torchrun", env_vars={"PATH": path, **AS_IT_COMES})
 
 
-def _slurm(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
+def _slurm(run: Any, cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     """Return an executor for whole nodes, because other jobs on a node would change the step times."""
-    import nemo_run as run
-
     image = cluster.container_image
     return run.SlurmExecutor(
         account=cluster.account,
@@ -74,9 +72,7 @@ def _slurm(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     )
 
 
-def _docker(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
-    import nemo_run as run
-
+def _docker(run: Any, cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     amd = {"devices": ["/dev/kfd:/dev/kfd:rwm", "/dev/dri:/dev/dri:rwm"], "group_add": ["video"]}
     return run.DockerExecutor(
         container_image=cluster.container_image,
@@ -92,9 +88,7 @@ def _docker(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     )
 
 
-def _skypilot(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
-    import nemo_run as run
-
+def _skypilot(run: Any, cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     image = cluster.container_image
     mounts = {there: here for here, there, *_ in (mount.split(":") for mount in cluster.container_mounts)}
     return run.SkypilotExecutor(
@@ -115,9 +109,7 @@ def _skypilot(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     )
 
 
-def _kubernetes(cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
-    import nemo_run as run
-
+def _kubernetes(run: Any, cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     amd = {"amd.com/gpu": str(spec.num_gpus)} if spec.platform == "amd" else {}
     return run.KubeflowExecutor(
         image=cluster.container_image,
@@ -144,7 +136,7 @@ def _our_programs() -> str:
     return str(Path(sys.executable).parent)
 
 
-_BUILDERS: dict[str, Callable[[Cluster, JobSpec, Path], Any]] = {
+_BUILDERS: dict[str, Callable[[Any, Cluster, JobSpec, Path], Any]] = {
     "local": _local,
     "slurm": _slurm,
     "docker": _docker,
