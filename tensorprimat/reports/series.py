@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,12 +91,3 @@ def thinned(values: FloatArray, limit: int) -> NDArray[np.int64]:
             keep.add(int(seen[np.argmin(values[seen])]))
             keep.add(int(seen[np.argmax(values[seen])]))
     return np.array(sorted(keep))
-
-
-def pace_range(all_curves: Sequence[StepCurve]) -> tuple[float, float] | None:
-    """Return the least and greatest measured step time of several curves in seconds; None without any."""
-    seen = [curve.seconds[curve.measured & np.isfinite(curve.seconds)] for curve in all_curves]
-    seen = [seconds for seconds in seen if len(seconds)]
-    if not seen:
-        return None
-    return float(min(seconds.min() for seconds in seen)), float(max(seconds.max() for seconds in seen))

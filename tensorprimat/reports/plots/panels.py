@@ -24,7 +24,7 @@ from tensorprimat.reports import forest, formatting
 from tensorprimat.reports.bars import Bar, BarStyle, Panel
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots.canvas import COLOURS, FAINT, INK, LINE_STYLES
-from tensorprimat.reports.series import StepCurve, curves, pace_range, thinned
+from tensorprimat.reports.series import StepCurve, curves, thinned
 
 BAR_INCHES = 0.30  # height of one bar with its share of the gap: room for a value in 8-point type
 GROUP_GAP = 0.7  # between groups of bars, in bars
@@ -187,9 +187,9 @@ def course_of(side: Side, look: BarStyle, all_curves: Sequence[StepCurve]) -> Co
 
 def _course_curve(curve: StepCurve) -> CourseCurve:
     shown = thinned(curve.seconds, canvas.MOST_POINTS)
-    pace = pace_range([curve])
-    finite = curve.seconds[np.isfinite(curve.seconds)]
-    least, greatest = pace or (float(finite.min()), float(finite.max()))
+    finite = np.isfinite(curve.seconds)
+    is_measured = bool((curve.measured & finite).any())
+    paced = curve.seconds[curve.measured & finite if is_measured else finite]
     return CourseCurve(
         step=curve.step[shown],
         seconds=curve.seconds[shown],
@@ -197,9 +197,9 @@ def _course_curve(curve: StepCurve) -> CourseCurve:
         first_step=int(curve.step[0]),
         warmup_steps=curve.warmup_steps,
         typical=float(np.nanmedian(curve.seconds[curve.measured] if curve.measured.any() else curve.seconds)),
-        least=least,
-        greatest=greatest,
-        is_measured=pace is not None,
+        least=float(paced.min()),
+        greatest=float(paced.max()),
+        is_measured=is_measured,
     )
 
 
