@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorprimat.core import catalogue, configurations, settings
+from tensorprimat.core.configurations import Configuration
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import VENDORS, GpuInfo, Result
 from tensorprimat.core.result_names import DEFAULT_METHODOLOGY
 from tensorprimat.core.settings import OF_A_METHODOLOGY
-
-if TYPE_CHECKING:
-    from tensorprimat.core.configurations import Configuration
-    from tensorprimat.engines.registry import Engine
+from tensorprimat.engines.registry import Engine
 
 
 @dataclass(frozen=True, kw_only=True)

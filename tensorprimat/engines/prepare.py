@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorprimat.core import atomic, catalogue, models, training_memory
 from tensorprimat.core import settings as settings_of_runs
@@ -24,9 +24,7 @@ from tensorprimat.engines.modules import memory_model, modules_of
 from tensorprimat.engines.registry import ENGINES, OWN, VENDOR_ENGINES, Engine, check_model_parallel, importable
 from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.machine import environment
-
-if TYPE_CHECKING:
-    from tensorprimat.machine.platform import Machine
+from tensorprimat.machine.platform import Machine
 
 GPUS_OF_A_NODE = 8  # the presets' global batch is that of the methodologies, which are for eight GPUs
 CHECKPOINTING = {"none": "none", "selective": "every second layer", "full": "full"}
@@ -282,12 +280,6 @@ def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:
             raise UsageError(f"{flag}: only the torch engine has it; add --engine torch, or leave it out")
 
 
-def least_memory_bytes(spec: RunSpec) -> float:
-    """Return the least memory of weights, gradients and optimizer state on one device, fully sharded."""
-    devices = spec.num_gpus * spec.num_nodes
-    return model_of(spec).parameters * LEAST_BYTES_PER_PARAMETER / devices
-
-
 def check_engine(engine: Engine, platform: Platform | None = None) -> None:
     """Raise UsageError where the engine cannot be imported, or has a package that is too old.
 
@@ -310,15 +302,11 @@ def check_spec(engine: Engine, spec: RunSpec, machine: Machine, *, packages: boo
     if (program := modules_of(engine).load("program")) is not None:
         program.check(spec, machine)
         if packages and engine.own_training:
-            program.check_packages(spec, _others_with_fp8(spec, machine) if spec.precision == "fp8" else ())
+            able = VENDOR_ENGINES[spec.platform] if spec.precision == "fp8" else ()
+            program.check_packages(spec, [name for name in able if _could_train(spec, ENGINES[name], machine)])
     check_window(spec, engine)
     check_split(spec, engine)
     check_memory(spec, machine)
-
-
-def _others_with_fp8(spec: RunSpec, machine: Machine) -> list[str]:
-    """Return the vendor's engines that, once installed, could train this spec's model in FP8 on as many GPUs."""
-    return [name for name in VENDOR_ENGINES[spec.platform] if _could_train(spec, ENGINES[name], machine)]
 
 
 def _could_train(spec: RunSpec, engine: Engine, machine: Machine) -> bool:
@@ -392,12 +380,12 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
     if memory is None:
         return
     _check_estimate(spec, machine, memory * GB)
-    needed = least_memory_bytes(spec)
+    model, devices = model_of(spec), spec.num_gpus * spec.num_nodes
+    needed = model.parameters * LEAST_BYTES_PER_PARAMETER / devices  # fully sharded
     if needed > memory * GB:
         raise DoesNotFitError(
-            f"{model_of(spec).title} needs at least {size(needed)} on each "
-            f"of {counted(spec.num_gpus * spec.num_nodes, 'device')} for weights, gradients and optimizer, and one has "
-            f"{size(GB * memory)}",
+            f"{model.title} needs at least {size(needed)} on each of {counted(devices, 'device')} for weights, "
+            f"gradients and optimizer, and one has {size(GB * memory)}",
             remedy=_otherwise(spec, machine),
             because=_needs(spec, needed, memory * GB),
         )

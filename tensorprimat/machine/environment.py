@@ -10,14 +10,11 @@ import re
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from tensorprimat.core.packages import find_package
+from tensorprimat.core.result import Platform
 from tensorprimat.machine import telemetry
-
-if TYPE_CHECKING:
-    from tensorprimat.core.result import Platform
 
 _PACKAGES = (
     "torch", "lightning", "transformers", "nemo_toolkit", "nemo_run", "megatron-core", "transformer_engine", "torchao",

@@ -75,7 +75,8 @@ def effective(path: Path, *, root: Path | None = None) -> Effective:
     for kind, name in (("modules", trainer.get("config")), ("models", trainer.get("model"))):
         if not name:
             continue
-        preset = None if presets is None else presets / kind / framework / _with_ending(str(name))
+        file = str(name) if str(name).endswith((".yaml", ".yml")) else f"{name}.yaml"
+        preset = None if presets is None else presets / kind / framework / file
         if preset is None or not os.path.isfile(preset):
             missing.append(str(name))
             continue
@@ -98,21 +99,13 @@ def derived_experiment(path: Path, changes: Settings) -> str:
     return yaml.safe_dump(experiment, sort_keys=False)
 
 
-def checkout_of(path: Path) -> Path | None:
-    """Return the Primus checkout that contains a file."""
-    return next((folder for folder in regular.resolved(path).parents if os.path.isdir(folder / CONFIGS_FOLDER)), None)
-
-
 def _presets(path: Path, root: Path | None) -> Path | None:
+    """Return the folder of presets: of the root, else of the checkout that contains the file, else of $PRIMUS_PATH."""
     named = os.environ.get("PRIMUS_PATH")
-    candidates = (root, checkout_of(path), Path(named) if named else None)
+    candidates = (root, *regular.resolved(path).parents, Path(named) if named else None)
     return next(
         (found / CONFIGS_FOLDER for found in candidates if found and os.path.isdir(found / CONFIGS_FOLDER)), None
     )
-
-
-def _with_ending(name: str) -> str:
-    return name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
 
 
 def _trainer(experiment: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorprimat.core import catalogue, models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, ModelShape
 from tensorprimat.core.settings import MODEL_PARALLEL
-from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.engines import methodology
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus.config import Effective, effective
-
-if TYPE_CHECKING:
-    from tensorprimat.core.spec import RunSettings
-    from tensorprimat.engines.registry import Engine
-    from tensorprimat.machine.platform import Machine
+from tensorprimat.engines.registry import Engine
+from tensorprimat.machine.platform import Machine
 
 ROOT_OPTION, CONFIG_OPTION, GPU_OPTION, GPU_SOURCE_OPTION = "primus", "config", "gpu", "gpu_source"
 """Options of a RunSpec that only this engine understands."""

@@ -11,14 +11,11 @@ counter-based generator with integer arithmetic alone. Rank r of R takes every R
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FOLLOWS = 0.75
 """Probability that a token is the successor of the one before it."""

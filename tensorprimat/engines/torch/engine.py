@@ -281,14 +281,9 @@ def _fit(trainer: Any, module: Any, spec: RunSpec) -> None:
             trainer.fit(module)
     finally:
         if trainer.state.status == "interrupted":
-            _stop_workers(trainer)
-
-
-def _stop_workers(trainer: Any) -> None:
-    """End the processes that Lightning started for the other ranks, which may wait for this one for ever."""
-    stop = getattr(trainer.strategy.launcher, "kill", None)
-    if stop is not None:
-        stop(signal.SIGTERM)
+            stop = getattr(trainer.strategy.launcher, "kill", None)
+            if stop is not None:
+                stop(signal.SIGTERM)  # ranks that Lightning started, which may wait for this one for ever
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,19 +8,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from tensorprimat.core import configured
 from tensorprimat.core.configured import ConfiguredModel
 from tensorprimat.core.models import Preset
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch.cross_entropy import linear_cross_entropy
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 _ARCHITECTURES = {"llama": "llama", "course": "llama", "qwen": "qwen2", "mistral": "mistral"}
 """Model family → its architecture in transformers. The models of "course" have Llama's."""
