@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -67,8 +68,6 @@ class Sampler:
         self._devices, self._period = tuple(devices), period
         self._times: list[float] = []
         self._watts: list[float] = []
-        self._throttled: dict[str, int] = {}
-        self._samples = 0
         self._looks: list[tuple[float, tuple[DeviceReading, ...]]] = []
         self._sampling_seconds = 0.0
         self.first: tuple[DeviceReading, ...] = ()
@@ -108,9 +107,6 @@ class Sampler:
         self._sampling_seconds += time.perf_counter() - began
         self._looks.append((time.time(), tuple(readings)))
         watts = [reading.power_watts for reading in readings if reading.power_watts is not None]
-        self._samples += 1
-        for why in {why for reading in readings for why in reading.throttled_by}:
-            self._throttled[why] = self._throttled.get(why, 0) + 1
         if watts:
             self._watts.append(sum(watts) / len(watts))
             self._times.append(time.time())  # last, so that a reader never finds a time without its value
@@ -135,7 +131,11 @@ class Sampler:
     @property
     def throttled_by(self) -> tuple[str, ...]:
         """Return the reasons for a reduced clock in all samples, each once."""
-        return tuple(sorted(self._throttled))
+        return tuple(sorted(self._reductions()))
+
+    def _reductions(self) -> Counter[str]:
+        """Return the number of samples in which each reason reduced the clock of a device."""
+        return Counter(why for _, looks in self._looks for why in {why for one in looks for why in one.throttled_by})
 
     @property
     def boundary(self) -> str | None:
@@ -145,7 +145,7 @@ class Sampler:
     @property
     def seconds_per_sample(self) -> float | None:
         """Return the mean time in seconds that one reading of all devices takes; None without samples."""
-        return self._sampling_seconds / self._samples if self._samples else None
+        return self._sampling_seconds / len(self._looks) if self._looks else None
 
     def columns(self, ended_at: FloatArray, seconds: FloatArray) -> dict[str, FloatArray]:
         """Return columns of `Steps` for rows with these ends (Unix time) and durations, as means over the devices.
@@ -209,8 +209,8 @@ class Sampler:
     def warnings(self) -> list[str]:
         """Return the warnings about reduced clocks, the energy counter and missing figures."""
         held = [
-            f"clock: reduced by {why} in {count} of {self._samples} samples"
-            for why, count in sorted(self._throttled.items())
+            f"clock: reduced by {why} in {count} of {len(self._looks)} samples"
+            for why, count in sorted(self._reductions().items())
         ]
         return held + self.column_warnings()
 
