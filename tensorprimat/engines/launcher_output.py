@@ -28,6 +28,7 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.engines import console, failures
+from tensorprimat.logs.fields import number
 from tensorprimat.machine import oom_kills
 
 _GRACE_SECONDS = 10.0  # time for interrupted ranks to leave their collectives
@@ -164,29 +165,22 @@ class _Shown:
 
     def __call__(self, line: str) -> str:
         match = _ITERATION.search(line)
-        milliseconds = None if match is None else _number(match[2])
+        milliseconds = None if match is None else number(match[2])
         if match is None or milliseconds is None:  # a mixture of two ranks' lines is shown unchanged
             return line
         seconds, memory, loss = milliseconds / 1000, _MEMORY.search(line), _LOSS.search(line)
-        used = None if memory is None else _number(memory[1])
+        used = None if memory is None else number(memory[1])
         index = int(match[1])
         self._first = index if self._first is None else self._first
         warmup = index - self._first < self._warmup_steps
         self._measured += [] if warmup else [seconds]
         return console.step_line(
-            Step(index=index, seconds=seconds, loss=_number(loss[1]) if loss else None),
+            Step(index=index, seconds=seconds, loss=number(loss[1]) if loss else None),
             label=self._label,
             mean_seconds=sum(self._measured) / len(self._measured) if self._measured else None,
             memory_bytes=None if used is None else used * GIB,  # GiB whatever its label says
             warmup=warmup,
         )
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _stop(child: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
