@@ -91,7 +91,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "session/mlperf_comparison.py": ("mlperf",),
     "session/request.py": ("run",),
     "session/found_log.py": ("run",),
-    "cli/cluster_options.py": ("run",),
+    "cli/shared_options.py": ("run",),
     "session/preflight.py": ("preflight",),
     "micro/preflight_rank.py": ("preflight",),
     "engines": ("run",),

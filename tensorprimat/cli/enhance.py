@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +12,11 @@ from tensorprimat.cli import options
 from tensorprimat.cli import price_options as prices
 from tensorprimat.cli.compare import PLACES, documents, folders_here, picture_files, write_each, write_one
 from tensorprimat.cli.shared_options import argument, switch, takes, typed_option, with_options
-from tensorprimat.core.errors import MissingPackageError, UsageError
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.metrics import MetricChoices
-    from tensorprimat.analysis.records import Comparison
 
 _FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or nemo_transformer."
 BUDGET = "Tokens to train on, such as 1e12, for cost, time and energy."
@@ -67,6 +65,7 @@ def command(
     from tensorprimat.analysis.compare import compare
     from tensorprimat.core.statements import laid_over
     from tensorprimat.reports.json import render
+    from tensorprimat.reports.plots import comparison as comparison_plot
     from tensorprimat.reports.sections import ENHANCED
     from tensorprimat.session import sides
 
@@ -82,7 +81,8 @@ def command(
         write_one(comparison, ENHANCED, file)
     else:
         folder = options.writable_folder("--output-dir", output_dir)
-        pictures = {} if no_plot else _pictures(comparison)
+        drawn = {} if no_plot else options.drawn_if_possible(lambda: comparison_plot.metrics(comparison))
+        pictures = picture_files("enhanced_plot", drawn)
         files = write_each({**pictures, **documents(comparison, ENHANCED, pictures)}, folder)
     if json:
         print(render(comparison, ENHANCED), end="")
@@ -92,17 +92,6 @@ def command(
         print_summary(comparison, report=ENHANCED, explain=explain)
     options.say_files(f"Written to {output_dir}", files)
     return 0
-
-
-def _pictures(comparison: Comparison) -> dict[str, bytes]:
-    """Return the plot's files; none where matplotlib is missing, which is reported on stderr."""
-    from tensorprimat.reports.plots import comparison as comparison_plot
-
-    try:
-        return picture_files("enhanced_plot", comparison_plot.metrics(comparison))
-    except MissingPackageError as error:
-        print(error, file=sys.stderr)
-        return {}
 
 
 def choices(typed: Mapping[str, Any], *, near: Sequence[Path]) -> MetricChoices:

@@ -97,7 +97,6 @@ def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> No
 
 
 def _write(result: Result, output: Path, taken: Collection[Path]) -> Path:
-    """Write one result; returns its file."""
     path = store.save(result, output, stamp=store.new_stamp(), written=taken)
     if not result.complete:
         ending = next((run.ended_by for run in result.runs if run.ended_by), "incomplete")

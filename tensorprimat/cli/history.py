@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 from tensorprimat.cli import known_values as known
-from tensorprimat.cli.options import named_file, refuse_file, refuse_output, say_each, say_files, writable_folder
+from tensorprimat.cli import options
 from tensorprimat.cli.shared_options import argument, switch, takes
-from tensorprimat.core.errors import MissingPackageError, UsageError
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import counted
 
@@ -57,26 +57,24 @@ def command(
 
     if metric not in METRICS:
         raise UsageError(f"--metric {metric}: must be one of {', '.join(METRICS)}")
-    file = named_file("--output-dir", output_dir, (".csv", *_PICTURES))
+    file = options.named_file("--output-dir", output_dir, (".csv", *_PICTURES))
     if file is None:
-        refuse_file("--output-dir", output_dir, "name a .csv, .png or .svg file, or a folder")
-        refuse_output("--output-dir", output_dir)
+        options.refuse_file("--output-dir", output_dir, "name a .csv, .png or .svg file, or a folder")
+        options.refuse_output("--output-dir", output_dir)
     loaded, problems = results_of(results or [DEFAULT_FOLDER], model=model)
-    say_each(problems)
+    options.say_each(problems)
     all_series, _ = metric_history(loaded, metric=metric)
     if left_out := number_left_out(loaded, all_series):
         number = counted(left_out, "file")
         why = "a copy of another, unfinished, profiled, or without this metric"
         print(f"{number} not shown: {why}", file=sys.stderr)
-    folder = file.parent if file else writable_folder("--output-dir", output_dir)
+    folder = file.parent if file else options.writable_folder("--output-dir", output_dir)
     files: dict[str, str | bytes] = {"history.csv": render_csv(all_series)}
     if not no_plot and (file is None or file.suffix.lower() in _PICTURES):
         from tensorprimat.reports.plots import comparison as plots
 
-        try:
-            files |= {f"history.{form}": picture for form, picture in plots.history_plot(all_series).items()}
-        except MissingPackageError as error:
-            print(error, file=sys.stderr)
+        drawn = options.drawn_if_possible(lambda: plots.history_plot(all_series))
+        files |= {f"history.{form}": picture for form, picture in drawn.items()}
     if file is not None:
         files = {file.name: files[f"history{file.suffix.lower()}"]}
     for name, content_of_file in files.items():
@@ -85,5 +83,5 @@ def command(
     for series in all_series:
         content = table_of(series)
         console.print(safe(content.title, "bold"), table(content), "", sep="\n")
-    say_files(f"Written to {folder}", list(files))
+    options.say_files(f"Written to {folder}", list(files))
     return 0

@@ -39,7 +39,6 @@ class Screen:
 
     @property
     def is_terminal(self) -> bool:
-        """Return True if the output goes to a terminal."""
         return self._console.is_terminal
 
     def say(self, text: str = "", *, style: str | None = None) -> None:
@@ -64,7 +63,6 @@ class Screen:
         self.say(rule, style="bold")
 
     def table(self, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print columns of text."""
         table = Table(*titles, box=None, pad_edge=False, header_style="bold")
         for row in rows:
             table.add_row(*row)

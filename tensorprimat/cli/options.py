@@ -7,11 +7,11 @@ import math
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tensorprimat.core import atomic
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.quantities import TypedNumber, alternatives
 from tensorprimat.core.safe_text import one_line
 
@@ -118,6 +118,15 @@ def ended_like_ctrl_c(*signals: signal.Signals) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def drawn_if_possible(draw: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
+    """Return the pictures that a function draws; none where matplotlib is missing, which is reported on stderr."""
+    try:
+        return draw()
+    except MissingPackageError as error:
+        print(error, file=sys.stderr)
+        return {}
 
 
 def say_files(lead: str, names: Sequence[str]) -> None:

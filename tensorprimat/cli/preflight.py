@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tensorprimat.cli import cluster_options as cluster
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli import micro_options as options
-from tensorprimat.cli.shared_options import switch, takes, with_options
+from tensorprimat.cli.shared_options import CLUSTER_OPTIONS, cluster_of, switch, takes, with_options
 from tensorprimat.core.folders import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ _GPU = "GPU of each node, by name, or cpu (with --executor)."
 
 
 @with_options([options.CELL_OPTIONS["device"]], after=None)
-@with_options(cluster.CLUSTER_OPTIONS, after="gpu")
+@with_options(CLUSTER_OPTIONS, after="gpu")
 def command(
     quick: Annotated[bool, switch("--quick", "Small sizes only: done in seconds.")] = False,
     output: Annotated[
@@ -78,7 +77,7 @@ def command(
     file = named_file("--output", output, (".json",))
     refuse_file("--output", output, "name a .json file, or a folder", (".csv", ".md"))
     place = preflight.RecordPlace(folder=file.parent if file else writable_folder("--output", output), file=file)
-    device, there = chosen["device"], cluster.cluster_of({**chosen, "executor": executor, "gpu": gpu})
+    device, there = chosen["device"], cluster_of({**chosen, "executor": executor, "gpu": gpu})
     spec = preflight.spec_of_preflight(
         device, there, place, quick=quick, num_gpus=num_gpus, nodes=nodes, dry_run=dry_run
     )

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensorprimat.cli import cluster_options as cluster
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli.options import TO_FILE, fraction
 from tensorprimat.cli.setting_options import IN_AB, setting_values, with_settings
-from tensorprimat.cli.shared_options import switch, takes, takes_number, with_options
+from tensorprimat.cli.shared_options import CLUSTER_OPTIONS, cluster_of, switch, takes, takes_number, with_options
 from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
@@ -36,7 +35,7 @@ IN_AB_TOO = ("engine", "recompute")
 """Options other than the settings that may differ between the configurations of --ab."""
 
 
-@with_options(cluster.CLUSTER_OPTIONS, after="gpu")
+@with_options(CLUSTER_OPTIONS, after="gpu")
 @with_settings(after="runs", differing={"preset": {"help": PRESET}, "num_gpus": {"help": _NUM_GPUS}})
 def command(
     context: typer.Context,
@@ -148,9 +147,7 @@ def _request(options: Mapping[str, Any]) -> Request:
         max_runs=options["max_runs"],
         minutes=options["budget_minutes"],
     )
-    request = request_of(
-        options, setting_values(options), cluster=cluster.cluster_of(options), budget=budget, file=file
-    )
+    request = request_of(options, setting_values(options), cluster=cluster_of(options), budget=budget, file=file)
     if file is not None:
         refuse_several(file, len(request.models))
     return request

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.models import OptionInfo
 
 from tensorprimat.cli.known_values import Completion, Values, offer
 from tensorprimat.core.quantities import TypedNumber
+
+if TYPE_CHECKING:
+    from tensorprimat.engines.cluster.executors import Cluster
 
 Command = TypeVar("Command", bound=Callable[..., int])
 
@@ -98,3 +101,21 @@ def with_flags_by_name(command: Command) -> Command:
                 option.param_decls = (f"--{parameter.name.replace('_', '-')}",)
     command.__signature__ = signature  # type: ignore[attr-defined]
     return command
+
+
+CLUSTER_OPTIONS = (
+    typed_option("account", str | None, "NAME", "Slurm account to charge."),
+    typed_option("partition", str | None, "NAME", "Slurm partition."),
+    typed_option("time", str | None, "LIMIT", "Slurm time limit of a run.", show_default="01:00:00"),
+    typed_option("container_image", str | None, "IMAGE", "Container that the ranks start in."),
+    typed_option("container_mounts", list[str] | None, "SRC:DST", "A folder for the container (repeatable)."),
+)
+"""Options of the commands that can run on other machines with --executor."""
+
+
+def cluster_of(typed: Mapping[str, Any]) -> Cluster:
+    """Return the cluster that the options of a command describe."""
+    from tensorprimat.engines.cluster.executors import Cluster
+
+    stated = {name: value for name, value in typed.items() if name in Cluster.model_fields and value is not None}
+    return Cluster(**{**stated, "container_mounts": tuple(typed["container_mounts"] or ())})
