@@ -298,7 +298,6 @@ def _read(spec: RunSpec, log: Path, machine: Machine, variables: Mapping[str, st
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train the run of a spec file; returns the exit code."""
     parser = parser_of("tensorprimat.engines.bridge", __doc__, needs_result=False)
     parser.add_argument("--rank", action="store_true", help="train as one rank that torchrun started")
     parser.add_argument("--environment", type=Path, metavar="FILE", help="write the recipe's variables and exit")

@@ -24,7 +24,7 @@ def parser_of(module: str, manual: str | None, *, needs_result: bool = True) -> 
     parser = argparse.ArgumentParser(
         prog=f"python -m {module}", description=manual, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--spec", type=Path, required=True, help="JSON file with the RunSpec to run")
+    parser.add_argument("--spec", type=Path, required=True, help="JSON file with the spec to run")
     parser.add_argument("--result", type=Path, required=needs_result, help="file for the result of this run")
     return parser
 

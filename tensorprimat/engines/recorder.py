@@ -160,7 +160,6 @@ class Recorder:
         self._indices.append(end.index)
 
     def is_warmup(self, row: int) -> bool:
-        """Return True if the step of a row belongs to the warm-up."""
         return self._indices[row] - self._indices[0] < self._warmup_steps
 
     def index(self, row: int) -> int:

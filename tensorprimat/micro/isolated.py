@@ -7,7 +7,6 @@ killed, the sweep continues, and the table shows OOM for this cell if the kernel
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import signal
@@ -21,6 +20,7 @@ from tensorprimat.core.errors import TensorPrimatError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY, ending, was_killed
 from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.engines import launch
+from tensorprimat.engines.entry import parser_of
 from tensorprimat.machine import oom_kills
 
 MODULE = "tensorprimat.micro.isolated"
@@ -83,11 +83,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Time the cell of a spec file; returns the exit code."""
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
-    parser.add_argument("--spec", type=Path, required=True, help="JSON file with the CellSpec to time")
-    parser.add_argument("--result", type=Path, required=True, help="file for the measured cell")
-    arguments = parser.parse_args(argv)
+    arguments = parser_of(MODULE, __doc__).parse_args(argv)
     from tensorprimat.micro import passes
 
     try:

@@ -42,7 +42,6 @@ def _measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the preflight that a spec file describes; returns the exit code."""
     return run_spec("preflight", PreflightSpec, parser_of("tensorprimat.micro.preflight_rank", __doc__), _measure, argv)
 
 

@@ -62,7 +62,6 @@ def _metrics(comparison: Comparison) -> str:
 
 
 def render(comparison: Comparison, report: Report = COMPARISON) -> str:
-    """Return the whole file."""
     if report.of_metrics:
         return _metrics(comparison)
     rows = []

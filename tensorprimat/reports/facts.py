@@ -200,12 +200,10 @@ MEMORY = (
 
 
 def hardware(comparison: Comparison) -> Table:
-    """Return the table of the sides' hardware."""
     return side_by_side("hardware", "Hardware", HARDWARE, comparison.sides, numeric=False)
 
 
 def configuration_table(comparison: Comparison) -> Table:
-    """Return the table of the sides' training configuration."""
     return side_by_side("configuration", "Configuration", CONFIGURATION_ROWS, comparison.sides, numeric=False)
 
 

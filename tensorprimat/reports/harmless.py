@@ -60,7 +60,6 @@ class HarmlessStream:
             abandon(self.below)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write several texts."""
         for line in lines:
             self.write(line)
 

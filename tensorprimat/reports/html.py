@@ -37,7 +37,6 @@ _KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled
 
 
 def render(comparison: Comparison, report: Report = COMPARISON) -> str:
-    """Return the whole file."""
     looks = looks_of(comparison.sides)
     script = "".join((_HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sections_of_models = [_model(part, report, looks) for part in comparison.by_model()]

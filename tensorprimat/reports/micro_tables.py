@@ -26,12 +26,10 @@ class MicroColumn(NamedTuple):
 
 
 def one_decimal(value: float | None) -> str:
-    """Return a number of a column with one decimal."""
     return quantities.fixed(value, 1)
 
 
 def two_decimals(value: float | None) -> str:
-    """Return a number of a column with two decimals."""
     return quantities.fixed(value, 2)
 
 

@@ -61,7 +61,6 @@ def verdict_sentence(comparison: TaskComparison, confidence: float) -> str:
 
 
 def as_json(found: Sequence[TaskComparison], confidence: float) -> str:
-    """Return the comparisons as JSON."""
     return as_document([_document(comparison, confidence) for comparison in found])
 
 
@@ -122,7 +121,6 @@ def vendor_text(rounds: Sequence[VendorRound]) -> str:
 
 
 def vendor_json(rounds: Sequence[VendorRound]) -> str:
-    """Return the fastest entry of each vendor in each round as JSON."""
     rows = [
         {
             "benchmark": one.scored.entry.benchmark,
@@ -141,7 +139,6 @@ def vendor_json(rounds: Sequence[VendorRound]) -> str:
 
 
 def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], confidence: float) -> str:
-    """Return scaling and rounds of one GPU as JSON."""
     document = {
         "scaling": [
             {

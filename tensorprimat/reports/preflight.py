@@ -24,7 +24,6 @@ def _giga(bytes_per_second: float) -> TableCell:
 
 
 def preflight_tables(found: Preflight) -> list[Table]:
-    """Return every part that was measured."""
     parts = [_matmul(found), _bandwidth(found)]
     if found.collectives:
         parts.append(_collectives(found))

@@ -27,7 +27,6 @@ _TITLES = (
 
 
 def projection_document(found: Projection) -> dict[str, Any]:
-    """Return the JSON object of a projection."""
     return {
         "benchmark": found.benchmark, "gpu": found.gpu, "measured_gpus": found.measured_gpus, "gpus": found.gpus,
         "measured": found.measured, "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu, "low": found.low,

@@ -82,7 +82,6 @@ def _document(survey: Survey) -> dict[str, Any]:
 
 
 def render_json(survey: Survey) -> str:
-    """Return all findings as JSON."""
     return json.dumps(_document(survey), indent=2, ensure_ascii=False, allow_nan=False)
 
 

@@ -43,7 +43,6 @@ class JobState:
 
     @property
     def ended(self) -> bool:
-        """Return True if the job has ended."""
         return self.word not in ALIVE
 
     @property

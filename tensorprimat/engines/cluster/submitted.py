@@ -329,7 +329,6 @@ _SCRIPTS = {"skypilot": _cloud_task, "kubernetes": _train_job}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Submit the run of a spec file; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tensorprimat.engines.cluster.submitted",
         description=__doc__,

@@ -166,7 +166,6 @@ def _run_under_torchrun(recipe: Any, spec: RunSpec) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train the run of a spec file; returns the exit code."""
     parser = parser_of("tensorprimat.engines.nemo.engine", __doc__, needs_result=False)
     return run_spec("nemo", RunSpec, parser, lambda spec, options: train(spec, result_file=options.result), argv)
 

@@ -229,7 +229,6 @@ def _versions(spec: RunSpec) -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train the run of a spec file; returns the exit code."""
     parser = parser_of("tensorprimat.engines.primus.engine", __doc__)
     return run_spec("primus", RunSpec, parser, lambda spec, options: train(spec, options.result), argv)
 

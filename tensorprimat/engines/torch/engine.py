@@ -287,7 +287,6 @@ def _fit(trainer: Any, module: Any, spec: RunSpec) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train the run of a spec file; returns the exit code."""
     parser = parser_of("tensorprimat.engines.torch.engine", __doc__)
     return run_spec("torch", RunSpec, parser, lambda spec, options: train(spec, options.result), argv)
 
