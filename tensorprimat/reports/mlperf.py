@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.published import Baseline
@@ -13,7 +13,7 @@ from tensorprimat.core.mlperf_library import DERIVED, Entry, Library
 from tensorprimat.core.quantities import count, counted, fixed, percent, rate, rounded, significant
 from tensorprimat.core.safe_text import one_line
 
-_LIST_COLUMNS = ("minutes", "GPUs", "GPU", "benchmark", "batch", "precision", "tokens/s/GPU", "runs", "entry")
+TextRecord = TypeVar("TextRecord")
 _CONFIGURED = "from a configuration file of the submission; its logs do not state the precision"
 _RIGHT = {
     "minutes", "GPUs", "batch", "tokens/s/GPU", "runs", "seconds", "training", "evaluation", "samples", "samples/s",
@@ -112,10 +112,20 @@ def _baseline_row(one: Baseline) -> dict[str, Any]:
 def listing(entries: Sequence[Entry]) -> str:
     """Return a table with a line per entry, fastest first within a benchmark and number of GPUs."""
     ordered = sorted((Scored(entry) for entry in entries), key=_order)
-    lines = [_list_row(scored) for scored in ordered]
+    columns: dict[str, Callable[[Scored], str]] = {
+        "minutes": lambda scored: fixed(scored.minutes, 3),
+        "GPUs": lambda scored: count(scored.entry.num_gpus),
+        "GPU": lambda scored: scored.entry.gpu or "unknown",
+        "benchmark": lambda scored: scored.entry.benchmark,
+        "batch": lambda scored: count(scored.entry.global_batch_size),
+        "precision": precision_cell,
+        "tokens/s/GPU": lambda scored: count(scored.tokens_per_second_per_gpu),
+        "runs": lambda scored: f"{len(scored.succeeded)}/{max(scored.expected, len(scored.entry.runs))}",
+        "entry": lambda scored: one_line("/".join((scored.entry.round, scored.entry.submitter, scored.entry.system))),
+    }
     notes = [f"{one.entry.name}: no score, {one.reason}." for one in ordered if one.reason]
     notes_below = "".join(f"{one_line(note)}\n" for note in [*notes, *_marks(entries)])
-    return text_table(_LIST_COLUMNS, lines) + configured_note(ordered) + notes_below
+    return table_of_text(columns, ordered) + configured_note(ordered) + notes_below
 
 
 def details(entries: Sequence[Entry]) -> str:
@@ -134,6 +144,11 @@ def text_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines) + "\n"
+
+
+def table_of_text(columns: Mapping[str, Callable[[TextRecord], str]], records: Iterable[TextRecord]) -> str:
+    """Return plain columns with a row for each record. columns: title → text of a record."""
+    return text_table(tuple(columns), [[text(record) for text in columns.values()] for record in records])
 
 
 def _detail(scored: Scored) -> str:
@@ -192,21 +207,6 @@ def _details(entry: Entry) -> dict[str, Any]:
         "parallelism": dict(entry.parallelism),
         "each_run": [asdict(run) for run in entry.runs],
     }
-
-
-def _list_row(scored: Scored) -> tuple[str, ...]:
-    entry = scored.entry
-    return (
-        fixed(scored.minutes, 3),
-        count(entry.num_gpus),
-        entry.gpu or "unknown",
-        entry.benchmark,
-        count(entry.global_batch_size),
-        precision_cell(scored),
-        count(scored.tokens_per_second_per_gpu),
-        f"{len(scored.succeeded)}/{max(scored.expected, len(entry.runs))}",
-        one_line("/".join((entry.round, entry.submitter, entry.system))),
-    )
 
 
 def _order(scored: Scored) -> tuple[Any, ...]:

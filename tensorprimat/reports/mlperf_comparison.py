@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
-from tensorprimat.analysis.mlperf_scaling import Scaling, VendorRound
+from tensorprimat.analysis.mlperf_scaling import Scaling, ScalingPoint, VendorRound
+from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.scaling_laws import FEWEST_COUNTS, Law
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.mlperf_library import DERIVED
@@ -23,7 +24,7 @@ from tensorprimat.core.quantities import (
     times,
 )
 from tensorprimat.core.safe_text import one_line
-from tensorprimat.reports.mlperf import as_document, configured_note, precision_cell, text_table
+from tensorprimat.reports.mlperf import as_document, configured_note, precision_cell, table_of_text
 
 
 def comparison_text(found: Sequence[TaskComparison], confidence: float) -> str:
@@ -68,24 +69,20 @@ def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
     """Return scaling tables with their law, then the rounds over time."""
     parts = [_scaling(one) for one in scalings]
     if rounds:
-        lines = [
-            (
-                comparison.sides[0].gpu,
-                comparison.task.benchmark,
-                str(comparison.task.num_gpus),
-                f"{comparison.sides[1].round} {_minutes(comparison.sides[1].minutes)}",
-                f"{comparison.sides[0].round} {_minutes(comparison.sides[0].minutes)}",
-                f"{times(math.exp(comparison.ratio.log), 3)}{_interval(comparison.ratio, confidence, 3)}",
-                _submitters(comparison),
-            )
-            for comparison in rounds
-        ]
-        titles = ("GPU", "benchmark", "GPUs", "before, min", "after, min", "time after / before", "submitters")
+        columns: dict[str, Callable[[TaskComparison], str]] = {
+            "GPU": lambda one: one.sides[0].gpu,
+            "benchmark": lambda one: one.task.benchmark,
+            "GPUs": lambda one: str(one.task.num_gpus),
+            "before, min": lambda one: f"{one.sides[1].round} {_minutes(one.sides[1].minutes)}",
+            "after, min": lambda one: f"{one.sides[0].round} {_minutes(one.sides[0].minutes)}",
+            "time after / before": lambda one: times(math.exp(one.ratio.log), 3) + _interval(one.ratio, confidence, 3),
+            "submitters": _submitters,
+        }
         repeated = dict.fromkeys(
             warning.text for one in rounds for warning in one.warnings if warning.kind in ("shared runs", "same runs")
         )
         warned = "".join(f"warning: {one_line(warning)}\n" for warning in repeated)
-        parts.append("Rounds over time, the same GPU on the same task\n" + text_table(titles, lines) + warned)
+        parts.append("Rounds over time, the same GPU on the same task\n" + table_of_text(columns, rounds) + warned)
     if not parts:
         return "One number of GPUs and one round: nothing to compare.\n"
     shown = {one.round for one in scalings} | {side.round for one in rounds for side in one.sides}
@@ -96,27 +93,23 @@ def vendor_text(rounds: Sequence[VendorRound]) -> str:
     """Return the fastest entry of each vendor in each round as a table."""
     if not rounds:
         return "No scored entry of these vendors in this selection.\n"
-    lines = [
-        (
-            one.scored.entry.benchmark,
-            str(one.scored.entry.num_gpus),
-            one.vendor,
-            one.scored.entry.round,
-            _minutes(one.minutes),
-            "" if one.over_before is None else times(one.over_before, 3),
-            one.scored.entry.gpu or "unknown",
-            "–" if one.scored.entry.global_batch_size is None else str(one.scored.entry.global_batch_size),
-            f"{one.scored.entry.submitter}/{one.scored.entry.system}",
-        )
-        for one in rounds
-    ]
-    titles = ("benchmark", "GPUs", "vendor", "round", "minutes", "time / previous", "GPU", "batch", "fastest entry")
+    columns: dict[str, Callable[[VendorRound], str]] = {
+        "benchmark": lambda one: one.scored.entry.benchmark,
+        "GPUs": lambda one: str(one.scored.entry.num_gpus),
+        "vendor": lambda one: one.vendor,
+        "round": lambda one: one.scored.entry.round,
+        "minutes": lambda one: _minutes(one.minutes),
+        "time / previous": lambda one: "" if one.over_before is None else times(one.over_before, 3),
+        "GPU": lambda one: one.scored.entry.gpu or "unknown",
+        "batch": lambda one: _batch(one.scored),
+        "fastest entry": lambda one: f"{one.scored.entry.submitter}/{one.scored.entry.system}",
+    }
     shown = ", ".join(sorted({one.scored.entry.round for one in rounds}))
     same = "".join(f"note: {one_line(repeat.sentence)}\n" for one in rounds for repeat in one.repeats)
     return (
         "Rounds over time, the fastest entry of each vendor: one entry each, so no interval; the GPU can change from "
-        f"round to round\n{text_table(titles, lines)}{same}\nTimes: scored by the rules of MLPerf from the logs of "
-        f"MLPerf Training {shown}.\n"
+        f"round to round\n{table_of_text(columns, rounds)}{same}\nTimes: scored by the rules of MLPerf from the logs "
+        f"of MLPerf Training {shown}.\n"
     )
 
 
@@ -170,30 +163,29 @@ def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
 
 def _block(comparison: TaskComparison, confidence: float) -> str:
     task, level = comparison.task, comparison.level
-    rows = [row for side in comparison.sides for row in _rows(side)]
-    titles = ("minutes", "GPU", "batch", "precision", "tokens/s/GPU", "samples", "entry")
+    rows = [(side, one) for side in comparison.sides for one in side.scored]
     lines = [f"{task.benchmark} on {task.num_gpus} GPUs. {level.sentence}: time to train to one quality target"]
     lines.append(verdict_sentence(comparison, confidence))
     lines += [_spread(side, confidence) for side in comparison.sides]
     lines.append(_best(comparison))
     lines += [f"warning: {one_line(warning.text)}" for warning in comparison.warnings]
     star = configured_note(one for side in comparison.sides for one in side.scored)
-    return "\n".join(lines) + "\n" + text_table(titles, rows) + star
+    return "\n".join(lines) + "\n" + table_of_text(_ENTRY_COLUMNS, rows) + star
 
 
-def _rows(side: TaskSide) -> list[tuple[str, ...]]:
-    return [
-        (
-            _minutes(one.minutes or math.nan),
-            side.gpu,
-            str(one.entry.global_batch_size or "–"),
-            precision_cell(one),
-            count(one.tokens_per_second_per_gpu),
-            count(one.samples),
-            one_line(f"{one.entry.round}/{one.entry.submitter}/{one.entry.system}"),
-        )
-        for one in side.scored
-    ]
+_ENTRY_COLUMNS: dict[str, Callable[[tuple[TaskSide, Scored]], str]] = {
+    "minutes": lambda row: _minutes(row[1].minutes or math.nan),
+    "GPU": lambda row: row[0].gpu,
+    "batch": lambda row: _batch(row[1]),
+    "precision": lambda row: precision_cell(row[1]),
+    "tokens/s/GPU": lambda row: count(row[1].tokens_per_second_per_gpu),
+    "samples": lambda row: count(row[1].samples),
+    "entry": lambda row: one_line(f"{row[1].entry.round}/{row[1].entry.submitter}/{row[1].entry.system}"),
+}
+
+
+def _batch(scored: Scored) -> str:
+    return str(scored.entry.global_batch_size or "–")
 
 
 def _spread(side: TaskSide, confidence: float) -> str:
@@ -222,22 +214,18 @@ def _best(comparison: TaskComparison) -> str:
 
 
 def _scaling(one: Scaling) -> str:
-    lines = [
-        (
-            str(point.scored.entry.num_gpus),
-            _minutes(point.scored.minutes or math.nan),
-            str(point.scored.entry.global_batch_size or "–"),
-            rate(point.scored.samples_per_second),
-            percent(point.efficiency, 1),
-            one_line(f"{point.scored.entry.submitter}/{point.scored.entry.system}"),
-        )
-        for point in one.points
-    ]
-    titles = ("GPUs", "minutes", "batch", "samples/s", "efficiency", "entry")
+    columns: dict[str, Callable[[ScalingPoint], str]] = {
+        "GPUs": lambda point: str(point.scored.entry.num_gpus),
+        "minutes": lambda point: _minutes(point.scored.minutes or math.nan),
+        "batch": lambda point: _batch(point.scored),
+        "samples/s": lambda point: rate(point.scored.samples_per_second),
+        "efficiency": lambda point: percent(point.efficiency, 1),
+        "entry": lambda point: one_line(f"{point.scored.entry.submitter}/{point.scored.entry.system}"),
+    }
     measure = "efficiency: samples/s per GPU, relative to their mean at the fewest GPUs"
     heading = f"{one.gpu}, {one.benchmark}, {one.round}: strong scaling ({measure})\n"
     same = "".join(f"note: {one_line(repeat.sentence)}\n" for repeat in one.repeats)
-    return heading + text_table(titles, lines) + same + _law_sentence(one)
+    return heading + table_of_text(columns, one.points) + same + _law_sentence(one)
 
 
 def _law_sentence(one: Scaling) -> str:
