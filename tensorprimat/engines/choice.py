@@ -100,30 +100,27 @@ def choose_engines(
     if requested != "auto":
         engine = ENGINES[requested]
         if engine.own_configuration and configured is not None:
-            return _training(engine, models, f"{engine.title} trains on this machine, as requested", among=configured)
+            return _plan(engine, models, f"{engine.title} trains on this machine, as requested", among=configured)
         if engine.logs is not None:
-            return _reading(engine, models, with_log, f"{engine.logs}, as requested")
-        return _training(engine, models, f"{engine.title}, as requested")
+            return _plan(engine, models, f"{engine.logs}, as requested", among=with_log, from_logs=True)
+        return _plan(engine, models, f"{engine.title}, as requested", among=models)
     if platform == "nvd":
         return in_order(models, obstacle, platform=platform)
     if platform == "amd":
         because = "on ROCm, Primus logs are read; use --engine torch to train here instead"
-        return _reading(ENGINES[default_engine(platform)], models, with_log, because)
+        return _plan(ENGINES[default_engine(platform)], models, because, among=with_log, from_logs=True)
     if with_log:
         because = (
             "no GPU found; reading the training logs that were found; use --engine torch to train on the CPU instead"
         )
-        return _reading(ENGINES[LOGS], models, with_log, because)
+        return _plan(ENGINES[LOGS], models, because, among=with_log, from_logs=True)
     because = "No GPU or training log found; training on the CPU (by default a tiny version of each model)"
-    return _training(ENGINES[OWN], models, because)
+    return _plan(ENGINES[OWN], models, because, among=models)
 
 
-def _training(engine: Engine, models: Sequence[str], because: str, *, among: Sequence[str] | None = None) -> Plan:
-    """Return a plan that trains every model; with `among`, only the models in it."""
-    trained = models if among is None else among
-    return Plan(engines={model: engine if model in trained else None for model in models}, because=because)
-
-
-def _reading(engine: Engine, models: Sequence[str], with_log: Sequence[str], because: str) -> Plan:
-    found = {model: engine if model in with_log else None for model in models}
-    return Plan(engines=found, because=because, from_logs=True)
+def _plan(
+    engine: Engine, models: Sequence[str], because: str, *, among: Sequence[str], from_logs: bool = False
+) -> Plan:
+    """Return a plan with this engine for the models in `among`, and none for the others."""
+    engines = {model: engine if model in among else None for model in models}
+    return Plan(engines=engines, because=because, from_logs=from_logs)

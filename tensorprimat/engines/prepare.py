@@ -33,6 +33,8 @@ RESOLVED = ("preset", "methodology", *settings_of_runs.OF_A_METHODOLOGY, "num_gp
 """Settings whose value also depends on the methodology, the preset, the engine or the machine."""
 AS_CHOSEN = tuple(setting.name for setting in settings_of_runs.WITH_OPTION if setting.name not in RESOLVED)
 """All other settings with an option: the value in a RunSpec is that of the flag, or the flag's default."""
+OF_EVERY_ENGINE = ("steps", "warmup_steps", "seed", "num_gpus", "num_nodes")
+"""Settings that hold for any engine that is tried instead of the requested one."""
 LEAST_BYTES_PER_PARAMETER = 8  # weights, gradients and both moments of AdamW, in 16 bits each: no engine needs less
 
 
@@ -111,7 +113,7 @@ def obstacle(model: str, settings: RunSettings, *, engine: Engine, machine: Mach
     """
     if settings.methodology or any((getattr(settings, name) or 1) > 1 for name in settings_of_runs.MODEL_PARALLEL):
         return None
-    kept = {name: getattr(settings, name) for name in ("steps", "warmup_steps", "seed", "num_gpus", "num_nodes")}
+    kept = {name: getattr(settings, name) for name in OF_EVERY_ENGINE}
     reasons: list[str | None] = []
     for tried in (settings, RunSettings(**kept)):
         try:
@@ -315,15 +317,8 @@ def _could_train(spec: RunSpec, engine: Engine, machine: Machine) -> bool:
         return False
     if (checkout := modules_of(engine).load("checkout")) is not None:
         return bool(checkout.configures(spec.model))
-    settings = RunSettings(
-        steps=spec.steps,
-        warmup_steps=spec.warmup_steps,
-        seed=spec.seed,
-        num_gpus=spec.num_gpus,
-        num_nodes=spec.num_nodes,
-        precision=spec.precision,
-        methodology=spec.methodology if spec.with_methodology_flag else None,
-    )
+    kept = {name: getattr(spec, name) for name in (*OF_EVERY_ENGINE, "precision")}
+    settings = RunSettings(**kept, methodology=spec.methodology if spec.with_methodology_flag else None)
     try:
         check_memory(spec_of(spec.model, settings, engine=engine, machine=machine), machine)
     except UsageError:
