@@ -20,8 +20,6 @@ from tensorprimat.core.folders import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
-    from tensorprimat.core.statements import Statement
-    from tensorprimat.core.store import Loaded
     from tensorprimat.reports.sections import Report
     from tensorprimat.session.second_process import StartCall
 
@@ -98,10 +96,20 @@ def command(
             start_call(_load_matplotlib)  # the second process imports it while this one reads results
         from tensorprimat.analysis.compare import compare
         from tensorprimat.analysis.metrics import MetricChoices
+        from tensorprimat.core.statements import laid_over, typed_count
         from tensorprimat.reports.sections import COMPARISON
+        from tensorprimat.session import sides
 
+        skipped = None if warmup_steps is None else typed_count(facts.WARMUP[0], str(warmup_steps), least=0)
+        arguments = sides.parse_argument(results or [str(folder) for folder in folders_here()])
+        several = results is not None and (len(arguments) > 1 or arguments[0].name is not None)
+        loaded, problems = sides.load_sides(
+            arguments, by_argument=by is None and several, read=partial(sides.read_in_two, start_call)
+        )
+        options.say_each(problems)
+        loaded = laid_over(loaded, stated)
         comparison = compare(
-            _loaded(results, start_call, stated, warmup_steps=warmup_steps, by_argument=by is None),
+            loaded if skipped is None else [sides.with_warmup(item, skipped) for item in loaded],
             by=by or "platform",
             assume_run_cv=None if assume_run_cv is None else options.fraction("--assume-run-cv", assume_run_cv),
             assume_host_cv=None if assume_host_cv is None else options.fraction("--assume-host-cv", assume_host_cv),
@@ -192,29 +200,6 @@ def _load_matplotlib() -> None:
 
     if canvas.can_draw():
         canvas.load_matplotlib()
-
-
-def _loaded(
-    results: list[str] | None,
-    start_call: StartCall,
-    stated: Sequence[Statement],
-    *,
-    warmup_steps: int | None,
-    by_argument: bool,
-) -> list[Loaded]:
-    """Return every result that the arguments name, with its side; warnings about them go to stderr."""
-    from tensorprimat.core.statements import laid_over, typed_count
-    from tensorprimat.session import sides
-
-    skipped = None if warmup_steps is None else typed_count(facts.WARMUP[0], str(warmup_steps), least=0)
-    arguments = sides.parse_argument(results or [str(folder) for folder in folders_here()])
-    several = results is not None and (len(arguments) > 1 or arguments[0].name is not None)
-    loaded, problems = sides.load_sides(
-        arguments, by_argument=by_argument and several, read=partial(sides.read_in_two, start_call)
-    )
-    options.say_each(problems)
-    loaded = laid_over(loaded, stated)
-    return loaded if skipped is None else [sides.with_warmup(item, skipped) for item in loaded]
 
 
 def write_reports(comparison: Comparison, folder: Path, start_call: StartCall | None) -> list[str]:
