@@ -106,6 +106,16 @@ def run_guarded(
     return subprocess.CompletedProcess(command, child.returncode, out, err)
 
 
+def ask(*command: str, patience_seconds: float) -> subprocess.CompletedProcess[str] | None:
+    """Return the answer of a program that only reports something; None where it is missing or does not answer."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=patience_seconds, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
 def terminate(child: subprocess.Popen[Any]) -> None:
     """Send SIGTERM to a guarded command."""
     child.send_signal(signal.SIGUSR1)

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from tensorprimat.core import processes as programs
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.units import GIB, MIB
 from tensorprimat.machine import leftovers
@@ -79,11 +79,8 @@ def memory_by_process() -> tuple[dict[int, float | None], list[str]]:
 
 
 def _answer(question: Sequence[str]) -> str | None:
-    try:
-        answer = subprocess.run(question, capture_output=True, timeout=_PATIENCE_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):  # not installed, or its driver does not answer
-        return None
-    return answer.stdout.decode(errors="replace") if answer.returncode == 0 else None
+    answer = programs.ask(*question, patience_seconds=_PATIENCE_SECONDS)
+    return answer.stdout if answer is not None and answer.returncode == 0 else None
 
 
 def _nvidia(text: str) -> Iterable[tuple[int, float | None]]:

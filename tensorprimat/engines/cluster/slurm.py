@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
+from functools import partial
+
+from tensorprimat.core import processes
 
 UNANSWERED = "UNANSWERED"  # this program's own state: the controller did not answer
 ALIVE = (
@@ -28,7 +30,7 @@ _ENDINGS = {
 A state is a word of the controller's answer. The texts to find in a job's output are in core/failures.
 """
 
-_PATIENCE_SECONDS = 60  # time limit of one Slurm command: a busy controller takes many seconds
+_ask = partial(processes.ask, patience_seconds=60.0)  # a busy controller takes many seconds for one command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +95,3 @@ def cancel(job: str) -> str | None:
     if answer is None:
         return "Slurm did not answer"
     return None if answer.returncode == 0 else answer.stderr.strip() or f"scancel exited with {answer.returncode}"
-
-
-def _ask(*command: str) -> subprocess.CompletedProcess[str] | None:
-    """Return the output of one Slurm command; None where it is missing or does not answer."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None

@@ -302,11 +302,8 @@ def _script(submission: Submission) -> str:
     with submission.experiment() as experiment:
         experiment.dryrun(log=False, delete_exp_dir=False)
         job = experiment.jobs[0]
-        return _SCRIPTS.get(submission.cluster.executor, _logged)(job)
-
-
-def _logged(job: Any) -> str:
-    return str(job._dryrun_info)  # NeMo-Run only logs it, wrapped to the width of a console
+        write = _SCRIPTS.get(submission.cluster.executor)
+        return write(job) if write else str(job._dryrun_info)  # NeMo-Run only logs it, wrapped to a console's width
 
 
 def _cloud_task(job: Any) -> str:

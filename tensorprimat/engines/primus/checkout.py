@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorprimat.core import regular
+from tensorprimat.core import processes, regular
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
@@ -65,7 +64,8 @@ def gpu_model() -> tuple[str, str]:
     if named := os.environ.get("PRIMUS_GPU_MODEL"):
         return named, "PRIMUS_GPU_MODEL"
     for question in QUESTIONS:
-        if match := GPU_MODEL.search(_answer(question)):
+        answer = processes.ask(*question, patience_seconds=_PATIENCE_SECONDS)
+        if answer is not None and (match := GPU_MODEL.search(answer.stdout)):
             return match[0], question[0]
     programs = ", ".join(program for program, *_ in QUESTIONS)
     raise UsageError(
@@ -87,14 +87,6 @@ def machine_of(machine: Machine) -> Machine:
     gpu, _ = gpu_model()
     info = GpuInfo(device_name=gpu, device_count=int(named), software_stack="rocm")
     return Machine(platform="amd", gpu_info=info, host=machine.host, warnings=machine.warnings)
-
-
-def _answer(question: tuple[str, ...]) -> str:
-    try:
-        answer = subprocess.run(question, capture_output=True, timeout=_PATIENCE_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):  # not installed, or its driver does not answer
-        return ""
-    return answer.stdout.decode(errors="replace")
 
 
 def models_here(models: Sequence[str]) -> list[str] | None:
