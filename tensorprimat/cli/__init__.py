@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic would search every installed package
 
@@ -95,7 +95,7 @@ def main(
             guard.enter_context(regular.debugging())
         else:
             guard.push(_unexpected)
-        guard.callback(_flush_talk)
+        guard.callback(_flush, sys.stderr)
         try:
             code = _run(arguments, program, defaults or {})
             sys.stdout.flush()  # at the end of Python an error would give neither a line nor an exit code
@@ -107,19 +107,16 @@ def main(
 
 def _without_output(program: str, error: OSError) -> None:
     """Report an error of a file or of stdout, and close stdout if it can no longer be written."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        harmless.abandon(sys.stdout)
+    _flush(sys.stdout)
     if not isinstance(error, BrokenPipeError):  # the reader of our output has closed it (head, less)
         print(f"{program}: {one_line(of_file_system(error), longest=LONGEST_ERROR)}", file=sys.stderr)
 
 
-def _flush_talk() -> None:
+def _flush(stream: TextIO) -> None:
     try:
-        sys.stderr.flush()
+        stream.flush()
     except OSError:
-        harmless.abandon(sys.stderr)
+        harmless.abandon(stream)
 
 
 def _unexpected(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:

@@ -219,7 +219,13 @@ def alternate(requests: Sequence[Request]) -> int:
                     screen.warn(advice)
             if first.dry_run:
                 continue
-            outcomes.append(_alternate_model(model, sides, machine, screen, stamp))
+            try:
+                outcomes.append(run_in_turn(sides, machine, screen, stamp))
+            except TensorPrimatError as error:
+                outcomes.append(ModelOutcome(model=model, error=error))
+            if outcomes[-1].error is not None:
+                screen.complain(f"{model}: {outcomes[-1].error}")
+            _show_pair(sides, screen)
             results += [side.loaded.result for side in sides if side.loaded is not None]
             if outcomes[-1].interrupted:
                 break
@@ -228,18 +234,6 @@ def alternate(requests: Sequence[Request]) -> int:
     if first.json and results:
         print("[" + ",".join(f"\n{store.to_json(result).rstrip()}" for result in results) + "\n]")
     return _exit_code([outcome.error for outcome in outcomes])
-
-
-def _alternate_model(model: str, sides: Sequence[AbSide], machine: Machine, screen: Screen, stamp: str) -> ModelOutcome:
-    """Run the two configurations of a model in turn, print their comparison, and return the outcome."""
-    try:
-        outcome = run_in_turn(sides, machine, screen, stamp)
-    except TensorPrimatError as error:
-        outcome = ModelOutcome(model=model, error=error)
-    if outcome.error is not None:
-        screen.complain(f"{model}: {outcome.error}")
-    _show_pair(sides, screen)
-    return outcome
 
 
 def _show_pair(sides: Sequence[AbSide], screen: Screen) -> None:

@@ -17,39 +17,32 @@ PRESET_HELP = "Size of the model; full states that it has its published dimensio
 SHAPE_HELP = "Dimensions: a known model, a Hugging Face config.json, or name=d_model/d_ff/layers/heads."
 PRECISION = "Precision that ran: fp32, tf32, bf16, fp16, fp8 or fp4."
 MODEL_NAME = "Name of the model, such as llama."
-FACT_OPTIONS = {
-    "model_name": ("MODEL", MODEL_NAME),
-    "gpu": ("NAME", GPU_HELP),
-    "num_gpus": ("N", settings.option("num_gpus").help),
-    "preset": ("NAME", PRESET_HELP),
-    "shape": ("SHAPE", SHAPE_HELP),
-    "precision": ("P", PRECISION),
-    "sequence_length": ("N", settings.option("sequence_length").help),
-    "global_batch_size": ("N", settings.option("global_batch_size").help),
+FACT_OPTIONS: Mapping[str, tuple[str, str, known.Values | None]] = {
+    "model_name": ("MODEL", MODEL_NAME, known.models),
+    "gpu": ("NAME", GPU_HELP, known.gpu_names),
+    "num_gpus": ("N", settings.option("num_gpus").help, None),
+    "preset": ("NAME", PRESET_HELP, known.of_setting("preset")),
+    "shape": ("SHAPE", SHAPE_HELP, None),
+    "precision": ("P", PRECISION, known.precisions),
+    "sequence_length": ("N", settings.option("sequence_length").help, None),
+    "global_batch_size": ("N", settings.option("global_batch_size").help, None),
 }
-"""Fact → its value on the command line, and its help."""
-COMPLETED: Mapping[str, known.Values] = {
-    "model_name": known.models,
-    "gpu": known.gpu_names,
-    "preset": known.of_setting("preset"),
-    "precision": known.precisions,
-}
-"""Fact → values that the shell completes."""
+"""Fact → its value on the command line, its help, and the values that the shell completes."""
 WARMUP = (settings.flag("warmup_steps"), "--warmup")
 """Spellings of the option that leaves out steps, the one of `tprimat run` first."""
-LOG_OPTIONS = FACT_OPTIONS | {"micro_batch_size": ("N", settings.option("micro_batch_size").help)}
+LOG_OPTIONS = {**FACT_OPTIONS, "micro_batch_size": ("N", settings.option("micro_batch_size").help, None)}
 
 
 def with_fact_options(
-    *, after: str, options: Mapping[str, tuple[str, str]] = FACT_OPTIONS, side: str = "[SIDE=]"
+    *, after: str, options: Mapping[str, tuple[str, str, known.Values | None]] = FACT_OPTIONS, side: str = "[SIDE=]"
 ) -> Callable[[Command], Command]:
     """Return a decorator that gives a command one option for each fact that a user can state, after a parameter.
 
     side: how --help shows that a value may be for one input only.
     """
     made = [
-        typed_option(name, list[str] | None, f"{side}{metavar}", text, offers=COMPLETED.get(name))
-        for name, (metavar, text) in options.items()
+        typed_option(name, list[str] | None, f"{side}{metavar}", text, offers=offers)
+        for name, (metavar, text, offers) in options.items()
     ]
     return with_options(made, after=after)
 

@@ -54,7 +54,7 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         "published": [_published(row) for row in comparison.published],
         "published_left_out": dict(comparison.published_left_out),
         "errors": list(comparison.errors),
-        "warnings": list(notices.comparison_warnings(comparison, comparison.sides)),
+        "warnings": list(notices.comparison_warnings(comparison)),
     }
 
 
@@ -70,7 +70,7 @@ def metrics_document(comparison: Comparison) -> dict[str, Any]:
         "budget_tokens": comparison.choices.budget_tokens,
         "results": [_metrics_of(side) for side in comparison.sides],
         "returns": [_return(pair.model, weigh(pair)) for pair in comparison.pairs],
-        "warnings": list(notices.comparison_warnings(comparison, comparison.sides)),
+        "warnings": list(notices.comparison_warnings(comparison)),
         "errors": list(comparison.errors),
     }
 

@@ -13,8 +13,9 @@ from tensorprimat.reports import formatting
 _MOST_WARNINGS = 200  # of a report
 
 
-def comparison_warnings(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
+def comparison_warnings(comparison: Comparison) -> tuple[str, ...]:
     """Return all warnings, each once, with its sides in front."""
+    sides = comparison.sides
     several = len({side.result.model.name for side in sides}) > 1
     about: dict[str, list[str]] = {}
     for side in sides:
@@ -33,7 +34,7 @@ def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
     Errors of the audit come first. The line of a subject contains all its sentences; of sentences that differ only in
     their numbers, it contains the first and a count. After _MOST_WARNINGS warnings a last line counts the rest.
     """
-    every = comparison_warnings(comparison, comparison.sides)
+    every = comparison_warnings(comparison)
     others = len(every) - _MOST_WARNINGS
     subjects: dict[tuple[str, str], list[str]] = {}
     for warning in every[:_MOST_WARNINGS]:
