@@ -288,9 +288,8 @@ def check_engine(engine: Engine, platform: Platform | None = None) -> None:
     platform: platform of this machine if the training runs on it; None if it runs elsewhere.
     """
     if missing := engine.missing_packages(platform):
-        raise UsageError(
-            f"the {engine.name} engine needs {', '.join(missing)}, not installed here; {engine.advice_without(missing)}"
-        )
+        install = engine.gpu_install if set(missing) & set(engine.gpu_packages) else engine.install
+        raise UsageError(f"the {engine.name} engine needs {', '.join(missing)}, not installed here; {install}")
     if outdated := engine.outdated_packages():
         raise UsageError(f"the {engine.name} engine needs {', '.join(outdated)}; {engine.install}")
 

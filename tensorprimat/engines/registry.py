@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tensorprimat.core.errors import UsageError
@@ -70,10 +70,6 @@ class Engine:
         """
         needed = self.packages if platform in (None, "cpu") else (*self.packages, *self.gpu_packages)
         return tuple(name for name in needed if not importable(name))
-
-    def advice_without(self, missing: Collection[str]) -> str:
-        """Return the advice for a Python without some of the engine's packages."""
-        return self.gpu_install if any(name in self.gpu_packages for name in missing) else self.install
 
     def outdated_packages(self) -> tuple[str, ...]:
         """Return a phrase for each package that is too old for the engine, without importing any."""

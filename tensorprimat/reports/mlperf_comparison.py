@@ -15,6 +15,7 @@ from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import (
     confidence_level,
     count,
+    counted,
     fixed,
     percent,
     rate,
@@ -189,18 +190,13 @@ def _batch(scored: Scored) -> str:
 
 
 def _spread(side: TaskSide, confidence: float) -> str:
-    submitters = len(side.weights)
+    entries = "1 entry" if len(side.scored) == 1 else f"{len(side.scored)} entries"
     runs = "" if side.over_runs is None else f"; runs of one entry scatter by {percent(side.over_runs, 1)}"
     between = "" if side.over_submitters is None else f", submitters by a further {percent(side.over_submitters, 1)}"
     return (
-        f"{side.gpu}, {side.round}: {_count(len(side.scored), 'entry', 'entries')} of "
-        f"{_count(submitters, 'submitter', 'submitters')}, mean "
+        f"{side.gpu}, {side.round}: {entries} of {counted(len(side.weights), 'submitter')}, mean "
         f"{_minutes(side.minutes)} min{_interval(side.estimate, confidence, unit=' min')}{runs}{between}"
     )
-
-
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number} {one if number == 1 else several}"
 
 
 def _best(comparison: TaskComparison) -> str:
