@@ -205,7 +205,7 @@ def node_machine(cluster: Cluster, num_gpus: int | None, here: Machine) -> Machi
 
 
 def plan_engines(
-    requested: str, cluster: Cluster, *, platform: str, models: Sequence[str], obstacle: Obstacle = lambda *_: None
+    requested: str, cluster: Cluster, *, platform: Platform, models: Sequence[str], obstacle: Obstacle = lambda *_: None
 ) -> Plan:
     """Return the engine that trains each model through the executor. Raises UsageError for one that cannot."""
     if requested not in ("auto", *TRAINS_THERE):
