@@ -50,18 +50,15 @@ def load_cells(folder: str | PathLike[str]) -> Any:
     Each row is a cell: the measurement of one configuration. Columns are the keys of the files. A file that cannot be
     read is left out with a Python warning.
 
-    Raises tensorprimat.core.errors.InputError for a folder without cells, MissingPackageError without pandas.
+    Raises tensorprimat.core.errors.InputError for a folder without cells.
     """
     import warnings
     from pathlib import Path
 
-    from tensorprimat.core.cell_rows import load_rows
-    from tensorprimat.core.errors import MissingPackageError
+    import pandas as pd
 
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise MissingPackageError("pandas", needed_for="data frames") from error
+    from tensorprimat.core.cell_rows import load_rows
+
     rows, problems = load_rows(Path(folder))
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
