@@ -47,7 +47,8 @@ def __getattr__(name: str) -> Any:
 def load_cells(folder: str | PathLike[str]) -> Any:
     """Return the measurements of a folder that `tprimat passes` or `tprimat sweep` wrote, as a pandas DataFrame.
 
-    Each row is a cell: the measurement of one configuration. Columns are the keys of the files. A file that cannot be
+    Each row is a cell: the measurement of one configuration. Columns are the keys of the files, of type Int64, Float64,
+    boolean or string with NA for unmeasured, or object for lists and for values of several kinds. A file that cannot be
     read is left out with a Python warning.
 
     Raises tensorprimat.core.errors.InputError for a folder without cells.
@@ -55,11 +56,9 @@ def load_cells(folder: str | PathLike[str]) -> Any:
     import warnings
     from pathlib import Path
 
-    import pandas as pd
-
     from tensorprimat.core.cell_rows import load_rows
 
-    rows, problems = load_rows(Path(folder))
+    cells, problems = load_rows(Path(folder))
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
-    return pd.DataFrame(rows)
+    return cells

@@ -1,16 +1,19 @@
 """Tests of tprimat aggregate: a folder of cells as tables, pivots, user-defined columns, and a data frame."""
 
+import csv
 import itertools
 import json
+import subprocess
+import sys
 
 import pytest
 
 import tensorprimat
 from tensorprimat.analysis import aggregate
-from tensorprimat.analysis.expressions import Expression
+from tensorprimat.analysis.expressions import evaluate
 from tensorprimat.cli import main
 from tensorprimat.core import cell_rows
-from tensorprimat.core.cell_rows import load_rows
+from tensorprimat.core.cell_rows import frame_of, load_rows, plain
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.reports import aggregate as reports
 from tensorprimat.reports.plots import canvas
@@ -37,6 +40,13 @@ ROWS = [
     row("medium", 128, mean=200.0),
     row("small", 128, forward_only=True, mean=40.0),
 ]
+CELLS = frame_of(ROWS)
+
+
+def value(text, **cell):
+    """Return the value of an expression for one cell; None for NA."""
+    (found,) = plain(evaluate(text, frame_of([row(**cell)]), flag="--add"))
+    return found
 
 
 @pytest.fixture
@@ -64,8 +74,45 @@ def test_load_cells_warns_of_a_file_that_it_leaves_out(folder):
     assert caught[0].filename == __file__
 
 
-def test_importing_tensorprimat_imports_no_pandas():
-    assert "pandas" not in vars(tensorprimat)
+def test_only_a_table_of_cells_imports_pandas():
+    load = (
+        "import sys, tensorprimat.cli.aggregate, tensorprimat.reports.aggregate, tensorprimat.reports.plots.micro\n"
+        "from tensorprimat.core.cell_rows import frame_of\n"
+        "before = 'pandas' in sys.modules\n"
+        "frame_of([])\n"
+        "print(before, 'pandas' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, timeout=60, check=True)
+    assert shown.stdout.split() == ["False", "True"]
+
+
+def test_a_column_of_one_kind_has_its_type_and_a_missing_value_is_unmeasured():
+    kinds = {
+        "whole": ([4, None], "Int64"), "times": ([100.0, 200.0], "Float64"), "both": ([1, 2.5], "Float64"),
+        "flag": ([True, None], "boolean"), "name": (["small", None], "string"), "nothing": ([None, None], "Float64"),
+        "mixed": ([True, "max-autotune"], "object"), "lists": ([[1.0], None], "object"),
+        "beyond": ([2**70, 1], "Float64"), "infinite": ([float("inf"), 1.5], "Float64"),
+    }  # fmt: skip
+    rows = [{name: values[number] for name, (values, _) in kinds.items()} for number in (0, 1)]
+    cells = frame_of([*rows, {}])
+    assert {name: str(kind) for name, kind in cells.dtypes.items()} == {name: kind for name, (_, kind) in kinds.items()}
+    assert plain(cells["whole"]) == [4, None, None]
+    assert plain(cells["infinite"]) == [None, 1.5, None]
+    assert cells.iloc[2].isna().all()
+    assert cell_rows.columns_of(cells) == [name for name in kinds if name != "lists"]
+
+
+def test_whole_numbers_stay_whole_in_the_files_and_an_unmeasured_one_is_empty(tmp_path):
+    for number, batch in enumerate((4, None)):
+        (tmp_path / f"bench_{number}.json").write_text(json.dumps(row(batch_size=batch, compile=batch or "reduce")))
+    assert main(["aggregate", str(tmp_path), "--add", "twice=batch_size", "--output", str(tmp_path / "all")]) == 0
+    (first, second) = csv.DictReader((tmp_path / "all" / "cells.csv").read_text().splitlines())
+    assert [first[key] for key in ("batch_size", "compile", "twice", "mean_time_ms")] == ["4", "4", "4", "100.0"]
+    assert [second[key] for key in ("batch_size", "compile", "twice")] == ["", "reduce", ""]
+    assert "trial_times_ms" not in first
+    stored = json.loads((tmp_path / "all" / "cells.json").read_text())
+    assert [one["batch_size"] for one in stored] == [4, None]
+    assert stored[0]["trial_times_ms"] == [99.0, 101.0]
 
 
 def test_tables_go_to_stdout_as_markdown(folder, capsys):
@@ -90,36 +137,59 @@ def test_a_pivot_shows_means_in_the_order_of_sizes(folder, capsys):
 
 
 def test_a_pivot_that_averages_unlike_cells_has_a_note():
-    table = aggregate.pivot(ROWS, rows="context_length", columns="model_size", values="mean_time_ms")
-    assert table.means[0] == (70.0, 200.0)
+    table = aggregate.pivot(CELLS, rows="context_length", columns="model_size", values="mean_time_ms")
+    assert plain(table.means)[0] == [70.0, 200.0]
     assert "Means of up to 2 cells" in reports.pivot_table(table).note
 
 
 def test_cells_of_different_passes_are_never_averaged_together():
-    tables = aggregate.pivots(ROWS, rows="context_length", columns="model_size", values="mean_time_ms")
-    assert {table.pass_name for table in tables} == {aggregate._pass_of(row) for row in ROWS}
+    tables = aggregate.pivots(CELLS, rows="context_length", columns="model_size", values="mean_time_ms")
+    assert {table.pass_name for table in tables} == set(aggregate._passes(CELLS))
     assert len(tables) > 1
     assert all(table.most_cells == 1 for table in tables)
-    by_pass = aggregate.pivots(ROWS, rows="context_length", columns="forward_only", values="mean_time_ms")
+    by_pass = aggregate.pivots(CELLS, rows="context_length", columns="forward_only", values="mean_time_ms")
     assert [table.pass_name for table in by_pass] == [None]
+
+
+def test_a_pivot_of_one_cell_or_by_one_column_twice_has_its_mean():
+    (one,) = aggregate.pivots(CELLS[:1], rows="batch_size", columns="device", values="mean_time_ms")
+    assert (plain(one.means), one.most_cells, one.pass_name) == ([[400.0]], 1, None)
+    twice = aggregate.pivot(CELLS[:4], rows="context_length", columns="context_length", values="mean_time_ms")
+    assert plain(twice.means) == [[150.0, None], [None, 300.0]]
+
+
+def test_rows_and_columns_of_a_pivot_can_be_unmeasured_or_of_several_kinds():
+    rows = [row(mean=1.0, compile=True), row(mean=2.0, compile="reduce"), row(mean=4.0), row(mean=8.0, compile=True)]
+    table = aggregate.pivot(frame_of(rows), rows="compile", columns="model_size", values="mean_time_ms")
+    assert list(table.means.index) == [None, True, "reduce"]
+    assert plain(table.means) == [[4.0], [4.5], [2.0]]
+    assert table.most_cells == 2
+
+
+def test_cells_that_state_no_setting_but_their_size_have_tables(tmp_path, capsys):
+    for number, time in enumerate((1.5, None)):
+        (tmp_path / f"{number}.json").write_text(json.dumps({"model_size": "a", "mean_time_ms": time}))
+    assert main(["aggregate", str(tmp_path)]) == 0
+    assert "| a | 1.5 |\n| a | – |" in capsys.readouterr().out
 
 
 def test_each_setting_in_which_cells_differ_gets_a_column():
     rows = [row(), row(attention="eager")]
-    titles = [column.title for column in reports.all_cells_table(rows).columns]
+    titles = [column.title for column in reports.all_cells_table(frame_of(rows)).columns]
     assert "Attention" in titles
     assert "Vocabulary" not in titles
 
 
 def test_pivots_and_the_complete_table_show_oom_in_place_of_a_time():
     rows = [row(), row("medium", mean=None, status="oom")]
-    table = aggregate.pivot(rows, rows="context_length", columns="model_size", values="mean_time_ms")
-    assert table.means == ((100.0, "OOM"),)
-    assert reports.all_cells_table(rows).rows[1][-1].text == "OOM"
+    table = aggregate.pivot(frame_of(rows), rows="context_length", columns="model_size", values="mean_time_ms")
+    assert plain(table.means) == [[100.0, "OOM"]]
+    assert reports.all_cells_table(frame_of(rows)).rows[1][-1].text == "OOM"
 
 
 def test_the_document_names_the_tables_that_it_leaves_out_and_the_flag_that_shows_one():
-    many = aggregate.sort([row(context=128 + number, mean=100.0 + number) for number in range(reports.MOST_TABLES + 1)])
+    rows = [row(context=128 + number, mean=100.0 + number) for number in range(reports.MOST_TABLES + 1)]
+    many = aggregate.sort(frame_of(rows))
     found = reports.aggregate_tables(many, added=(), pivots=(), fits=())
     assert [table.title for table in found] == ["All cells"]
     text = reports.render_markdown(found, heading="Cells")
@@ -147,13 +217,13 @@ def test_files_are_written_and_reported(folder, tmp_path, capsys):
 
 def test_a_script_in_a_model_name_is_escaped_in_html_and_markdown():
     rows = [row() | {"model_size": "<script>alert(1)</script>|=1"}]
-    tables = reports.aggregate_tables(rows, added=(), pivots=(), fits=())
+    tables = reports.aggregate_tables(frame_of(rows), added=(), pivots=(), fits=())
     assert "<script>" not in reports.render_html(tables, heading="h")
     assert "<script>" not in reports.render_markdown(tables, heading="h")
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
+    ("text", "expected"),
     [
         ("1000/mean_time_ms", 10.0),
         ("batch_size*context_length/(mean_time_ms/1e3)", 5120.0),
@@ -178,13 +248,63 @@ def test_a_script_in_a_model_name_is_escaped_in_html_and_markdown():
         ("sqrt(0-1)", None),
     ],
 )
-def test_an_expression_gives_its_value_or_none_if_it_cannot_be_evaluated(text, value):
-    assert Expression(text, flag="--add").value(row()) == value
+def test_an_expression_gives_its_value_or_none_if_it_cannot_be_evaluated(text, expected):
+    assert value(text, missing=None) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("time < 300", [True, None, False]),
+        ("not (time < 300)", [False, None, True]),
+        ("not flag", [False, None, True]),
+        ("time < 300 or whole == 4", [True, None, False]),
+        ("time > 300 and whole == 4", [False, None, False]),
+        ("time > 0 or 1/0", [True, None, True]),
+        ("time == None", [False, True, False]),
+        ("time != None", [True, False, True]),
+        ("note != 'a'", [False, None, True]),
+        ("1**time", [1.0, None, 1.0]),
+        ("time**0", [1.0, None, 1.0]),
+        ("max(time, 200)", [200.0, None, 400.0]),
+        ("min(whole, 3)", [3, None, 3]),
+        ("whole // 0", [None, None, None]),
+        ("1 / (1e308 * 10) + time", [None, None, None]),
+        ("nothing + 1", [None, None, None]),
+        ("nothing == 1", [None, None, None]),
+        ("mixed * 2", [2.0, None, 6.0]),
+        ("mixed == true", [True, False, False]),
+        ("mixed > 1", [False, None, True]),
+        ("mixed < 'b'", [None, True, None]),
+        ("mixed == note", [False, None, False]),
+        ("mixed and true", [True, True, True]),
+        ("flag + flag", [2.0, None, 0.0]),
+        ("round(time, whole)", [100.0, None, 400.0]),
+        ("round(8.345, 2)", [8.35, 8.35, 8.35]),
+        ("round(1.7e308, -308)", [None, None, None]),
+        ("10**10**10 > time", [None, None, None]),
+        ("'a'", ["a", "a", "a"]),
+    ],
+)
+def test_an_unmeasured_value_stays_unmeasured_and_is_never_true(text, expected):
+    rows = [
+        {"time": 100.0, "whole": 4, "flag": True, "note": "a", "mixed": True, "nothing": None},
+        {"time": None, "whole": None, "flag": None, "note": None, "mixed": "a", "nothing": None},
+        {"time": 400.0, "whole": 5, "flag": False, "note": "b", "mixed": 3, "nothing": None},
+    ]
+    assert plain(evaluate(text, frame_of(rows), flag="--add")) == expected
+    assert plain(evaluate(text, frame_of(rows)[1:], flag="--add")) == expected[1:], "also of a part of the cells"
+
+
+@pytest.mark.parametrize("text", ["abs(1, 2)", "sqrt()", "round(1, 2, 3)", "min()"])
+def test_a_function_of_too_many_or_too_few_values_is_refused(text):
+    with pytest.raises(UsageError, match=r"--add .*: \w+ of \d values; use columns"):
+        value(text)
 
 
 @pytest.mark.parametrize("text", ["batch_size", "max(batch_size, 4)", "-(-batch_size)", "round(batch_size / 1)"])
 def test_a_whole_number_without_arithmetic_stays_whole(text):
-    assert repr(Expression(text, flag="--add").value(row())) == "4"
+    assert repr(value(text)) == "4"
 
 
 @pytest.mark.parametrize(
@@ -198,15 +318,15 @@ def test_a_whole_number_without_arithmetic_stays_whole(text):
 )  # fmt: skip
 def test_an_expression_other_than_arithmetic_is_refused(text):
     if text.startswith("(" * 60):
-        assert Expression(text, flag="--add").value({}) == 1.0  # brackets alone nest nothing
+        assert value(text) == 1.0  # brackets alone nest nothing
         return
     with pytest.raises(UsageError, match="--add"):
-        Expression(text, flag="--add")
+        value(text)
 
 
 def test_an_added_column_may_use_another_added_column():
-    (first, *_) = aggregate.with_columns([row()], ["seconds=mean_time_ms/1000", "rate=1/seconds"])
-    assert first["rate"] == pytest.approx(10.0)
+    cells = aggregate.with_columns(frame_of([row()]), ["seconds=mean_time_ms/1000", "rate=1/seconds"])
+    assert cells["rate"].tolist() == pytest.approx([10.0])
 
 
 @pytest.mark.parametrize(
@@ -219,10 +339,11 @@ def test_an_added_column_may_use_another_added_column():
         (["context_length >= 256"], 2),
         (["not forward_only and mean_time_ms < 300"], 3),
         (["forward_only=true"], 1),
+        (["context_length=128.0"], 3),
     ],
 )
 def test_filters_keep_the_cells_that_meet_them(conditions, left):
-    assert len(aggregate.filtered(ROWS, conditions)) == left
+    assert len(aggregate.filtered(CELLS, conditions)) == left
 
 
 @pytest.mark.parametrize(
@@ -262,27 +383,27 @@ def test_broken_files_are_named_and_left_out(folder, capsys):
     assert main(["aggregate", str(folder)]) == 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
     assert "bench_9.json" in line
-    rows, _ = load_rows(folder)
-    assert [one["mean_time_ms"] for one in rows].count(None) == 1, "NaN is unmeasured, and its cell is kept"
+    cells, _ = load_rows(folder)
+    assert cells["mean_time_ms"].isna().sum() == 1, "NaN is unmeasured, and its cell is kept"
 
 
 def test_a_fit_finds_the_exponent_of_a_power_law():
     rows = [row(context=context, mean=0.5 * context**1.5) for context in (64, 128, 256)]
-    (found,) = aggregate.size_scalings(rows, "context_length")
+    (found,) = aggregate.size_scalings(frame_of(rows), "context_length")
     assert found.exponent == pytest.approx(1.5)
     assert found.factor == pytest.approx(0.5)
 
 
 def test_two_points_are_too_few_to_fit_an_exponent():
     rows = [row(context=context, mean=float(context)) for context in (64, 128)]
-    (found,) = aggregate.size_scalings(rows, "context_length")
+    (found,) = aggregate.size_scalings(frame_of(rows), "context_length")
     assert (found.exponent, found.factor) == (None, None)
 
 
 def test_sizes_of_one_label_and_several_shapes_are_distinguished():
     rows = [row(), row(d_model=256, num_layers=4, num_heads=4, num_parameters=20_000_000, mean=20.0)]
     document = reports.render_markdown(
-        reports.aggregate_tables(rows, added=(), fits=(), pivots=aggregate.pivots(aggregate.with_distinct_labels(rows),
+        reports.aggregate_tables(frame_of(rows), added=(), fits=(), pivots=aggregate.pivots(frame_of(rows),
         rows="model_size", columns="context_length", values="mean_time_ms")), heading="x",
     )  # fmt: skip
     for name in ("small 768x12x12", "small 256x4x4"):
@@ -293,7 +414,7 @@ def test_sizes_of_one_label_and_several_shapes_are_distinguished():
 
 def pair(*, alone, both, **more):
     rows = [row(forward_only=True, mean=40.0, trial_times_ms=alone), row(trial_times_ms=both, **more)]
-    (found,) = aggregate.pass_pairs(rows)
+    (found,) = aggregate.pass_pairs(frame_of(rows))
     return found
 
 
@@ -318,10 +439,22 @@ def test_trials_that_cannot_be_paired_give_no_deviation(both):
     assert "without a deviation" in found.method
 
 
+def test_of_cells_with_one_configuration_the_last_is_paired():
+    rows = [row(forward_only=True, mean=40.0), row(mean=90.0), row(mean=100.0, backward_time_ms=58.0)]
+    (found,) = aggregate.pass_pairs(frame_of(rows))
+    assert (found.forward_ms, found.forward_backward_ms, found.backward_ms) == (40.0, 100.0, 58.0)
+
+
+def test_equal_values_of_two_kinds_are_shown_each_in_its_own_form():
+    table = reports.all_cells_table(frame_of([row(compile=True), row(compile=1), row(compile="reduce")]))
+    place = [column.title for column in table.columns].index("Compiled")
+    assert [texts[place].text for texts in table.rows] == ["yes", "1", "reduce"]
+
+
 def test_cells_of_one_scaling_curve_differ_only_in_the_scaled_setting():
-    found = aggregate.size_scalings(ROWS, "context_length")
+    found = aggregate.size_scalings(CELLS, "context_length")
     assert sorted(len(one.points) for one in found) == [2, 2]
-    (by_size, other) = aggregate.size_scalings(ROWS, "num_parameters")
+    (by_size, other) = aggregate.size_scalings(CELLS, "num_parameters")
     assert {by_size.label, other.label} == {"context 128", "context 256"}
 
 
@@ -357,7 +490,7 @@ def test_ticks_of_the_scaling_plot_are_numbers_in_millions():
     seen = []
 
     def draw(figure):
-        cell_plots.size_scaling_plot(aggregate.size_scalings(ROWS, "num_parameters"))(figure)
+        cell_plots.size_scaling_plot(aggregate.size_scalings(CELLS, "num_parameters"))(figure)
         figure.canvas.draw()
         seen.extend(label.get_text() for label in figure.axes[0].get_xticklabels())
 
@@ -375,7 +508,7 @@ def test_the_legend_of_many_curves_is_inside_the_picture_and_the_title_counts_th
         }
         for number, (context, batch, precision) in enumerate(settings)
     ]  # fmt: skip
-    figure = canvas.laid_out(cell_plots.size_scaling_plot(aggregate.size_scalings(rows, "context_length")))
+    figure = canvas.laid_out(cell_plots.size_scaling_plot(aggregate.size_scalings(frame_of(rows), "context_length")))
     figure.canvas.draw()
     (axes,) = figure.axes
     legend, whole = axes.get_legend().get_window_extent(), figure.bbox
@@ -390,7 +523,7 @@ def test_names_that_the_plots_font_lacks_are_drawn_without_a_warning():
         {**ROWS[0], "model_size": "日本\x1b[31m", "context_length": length, "mean_time_ms": 9.0} for length in (1, 2)
     ]
     other = [{**row, "model_size": "b"} for row in rows]
-    fits = aggregate.size_scalings([*rows, *other], "context_length")
+    fits = aggregate.size_scalings(frame_of([*rows, *other]), "context_length")
     assert canvas.picture(cell_plots.size_scaling_plot(fits)).startswith(b"\x89PNG")
 
 

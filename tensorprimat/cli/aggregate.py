@@ -36,7 +36,9 @@ def command(
     Without an output file, the tables go to stdout as Markdown. A pivot table shows means of --values (default
     mean_time_ms) by --rows (default context_length) and --columns (default model_size). Expressions can use the columns
     of the JSON files, arithmetic, comparisons, the words and/or/not, and the functions sqrt, log, log2, log10, exp,
-    min, max, abs and round. In Python, tensorprimat.load_cells(DIR) returns the folder as a pandas DataFrame.
+    min, max, abs and round. A result of an unmeasured value is unmeasured, and no condition on it holds, except that
+    "mean_time_ms == None" selects the cells without a time. In Python, tensorprimat.load_cells(DIR) returns the folder
+    as a pandas DataFrame.
 
     \b
     Examples:
@@ -68,7 +70,7 @@ def command(
         print(f"warning: {problem}", file=sys.stderr)
     cells = aggregate.sort(aggregate.with_columns(aggregate.filtered(cells, filter or ()), add or ()))
     added = [text.partition("=")[0].strip() for text in add or ()]
-    pivots = aggregate.chosen_pivots(cells, rows=rows, columns=columns, values=values)
+    pivots = aggregate.pivots(cells, rows=rows, columns=columns, values=values)
     fits = [found for axis in ("num_parameters", "context_length") for found in aggregate.size_scalings(cells, axis)]
     tables = reports.aggregate_tables(cells, added=added, pivots=pivots, fits=fits)
     heading = f"Cells of {folder.name or folder}"
@@ -84,7 +86,7 @@ def command(
     document = reports.render_markdown(tables, heading=heading, plot=plot.name if plot in files and plot else None)
     if roofline is not None:
         files[roofline] = _roofline(folder, results or (), forms_of_plots["--roofline"])
-    table = rows_csv(cells, aggregate.columns_of(cells))
+    table = rows_csv(cells)
     if output is not None:
         forms = {".md": document, ".csv": table, ".json": rows_json(cells)}
         if file := options.named_file("--output", output):

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from operator import methodcaller
-from typing import Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 from tensorprimat.analysis.aggregate import (
     LEAST_POINTS,
     PassPair,
     Pivot,
     SizeScaling,
-    grouped,
+    by_value,
     pass_pairs,
-    values_of,
     with_distinct_labels,
 )
 from tensorprimat.core import quantities
-from tensorprimat.core.cell_rows import MicroRow, is_figure
+from tensorprimat.core.cell_rows import is_figure, plain
 from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.units import TERA
 from tensorprimat.reports import markdown
 from tensorprimat.reports.micro_tables import milliseconds, one_decimal, two_decimals
 from tensorprimat.reports.tables import Column, Table, TableCell, table_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TITLES = {
     "model_size": "Model",
@@ -88,37 +89,29 @@ def shown(key: str, value: Any) -> str:
     return form(value)
 
 
-def all_cells_table(rows: Sequence[MicroRow], *, added: Sequence[str] = (), title: str = "All cells") -> Table:
+@lru_cache(maxsize=2**18, typed=True)  # the tables by model and by context repeat the cells of the first
+def _cell(key: str, value: Any) -> TableCell:
+    return TableCell(text=shown(key, value), value=value if value is None or is_figure(value) else str(value))
+
+
+def all_cells_table(cells: pd.DataFrame, *, added: Sequence[str] = (), title: str = "All cells") -> Table:
     """Return one row per cell. added: columns that the user added."""
+    filled = cells.columns[cells.notna().any()]
     keys = [
         key
         for key in TITLES
-        if any(row.get(key) is not None for row in rows)
-        and (key not in ONLY_WHERE_THEY_DIFFER or len({row.get(key) for row in rows}) > 1)
+        if key in filled and (key not in ONLY_WHERE_THEY_DIFFER or cells[key].nunique(dropna=False) > 1)
     ]
-    if "pass" in keys and all("pass" in row for row in rows) and "forward_only" in keys:
+    if "pass" in keys and cells["pass"].notna().all() and "forward_only" in keys:
         keys.remove("forward_only")  # the pass implies it
     keys += [key for key in added if key not in keys]
-    failed = any(row.get("status", "ok") != "ok" for row in rows)
     columns = [Column(title=TITLES.get(key, key), numeric=key not in _LABELS) for key in keys]
-    return Table(
-        key="all",
-        title=title,
-        columns=(*columns, Column(title="Status")) if failed else tuple(columns),
-        rows=tuple(
-            tuple(TableCell(text=shown(key, row.get(key)), value=_plain(row.get(key))) for key in keys)
-            + ((TableCell(text=_status(row)),) if failed else ())
-            for row in rows
-        ),
-    )
-
-
-def _status(row: MicroRow) -> str:
-    return {"ok": "measured", "oom": "OOM"}.get(row.get("status", "ok"), "failed")
-
-
-def _plain(value: Any) -> float | int | str | None:
-    return value if value is None or is_figure(value) else str(value)
+    texts = [[_cell(key, value) for value in plain(cells[key])] for key in keys]
+    if "status" in filled and cells["status"].ne("ok").any():
+        columns.append(Column(title="Status"))
+        status = {None: "measured", "ok": "measured", "oom": "OOM"}
+        texts.append([TableCell(text=status.get(value, "failed")) for value in plain(cells["status"])])
+    return Table(key="all", title=title, columns=tuple(columns), rows=tuple(zip(*texts, strict=True)))
 
 
 def pass_table(pairs: Sequence[PassPair]) -> Table:
@@ -143,21 +136,19 @@ def _of_row(key: str, pair: PassPair) -> TableCell:
 
 def pivot_table(content: Pivot) -> Table:
     """Return the table of a column's means by two other columns."""
+    rows, columns = content.means.index, content.means.columns
     note = f"Means of up to {content.most_cells} cells that differ in other columns; use --filter to select one kind."
     return Table(
         key="pivot",
-        title=f"{content.values} by {content.rows} and {content.columns}"
+        title=f"{content.values} by {rows.name} and {columns.name}"
         + (f", {content.pass_name}" if content.pass_name else ""),
         columns=(
-            Column(title=f"{content.rows} / {content.columns}"),
-            *(Column(title=shown(content.columns, value), numeric=True) for value in content.column_values),
+            Column(title=f"{rows.name} / {columns.name}"),
+            *(Column(title=shown(columns.name, value), numeric=True) for value in columns),
         ),
         rows=tuple(
-            (
-                TableCell(text=shown(content.rows, value)),
-                *(TableCell(text=shown(content.values, mean), value=mean) for mean in means),
-            )
-            for value, means in zip(content.row_values, content.means, strict=True)
+            (TableCell(text=shown(rows.name, value)), *(_cell(content.values, mean) for mean in means))
+            for value, means in zip(rows, plain(content.means), strict=True)
         ),
         note=note if content.most_cells > 1 else None,
     )
@@ -178,25 +169,25 @@ def scaling_table(found: Sequence[SizeScaling]) -> Table:
 
 
 def aggregate_tables(
-    rows: Sequence[MicroRow], *, added: Sequence[str], pivots: Sequence[Pivot], fits: Sequence[SizeScaling]
+    cells: pd.DataFrame, *, added: Sequence[str], pivots: Sequence[Pivot], fits: Sequence[SizeScaling]
 ) -> list[Table]:
     """Return every table of the document, in order."""
-    rows = with_distinct_labels(rows)
-    of_all, left_out = all_cells_table(rows, added=added), []
+    cells = with_distinct_labels(cells)
+    of_all, left_out = all_cells_table(cells, added=added), []
     found = [of_all, *map(pivot_table, pivots)]
     for key, name in (("model_size", "Model"), ("context_length", "Context")):
-        values = values_of(rows, key)
+        values, places = by_value(cells, key) if key in cells else ([], None)
         if len(values) > MOST_TABLES:
             left_out.append(
                 f"{quantities.count(len(values))} values of {key} are more than {MOST_TABLES}, so none has a table "
                 "of its own; --filter selects some."
             )
         elif len(values) > 1:
-            of_value = grouped(rows, methodcaller("get", key))
             found += [
-                all_cells_table(of_value[value], added=added, title=f"{name} {shown(key, value)}") for value in values
+                all_cells_table(group, added=added, title=f"{name} {shown(key, values[place])}")
+                for place, group in cells.groupby(places)
             ]
-    if pairs := pass_pairs(rows):
+    if pairs := pass_pairs(cells):
         found.append(pass_table(pairs))
     if fits:
         found.append(scaling_table(fits))

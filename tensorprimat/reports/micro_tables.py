@@ -7,14 +7,17 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorprimat.core import quantities
-from tensorprimat.core.cell_rows import MicroRow
+from tensorprimat.core.cell_rows import columns_of, plain
 from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
 from tensorprimat.core.quantities import rough_time
 from tensorprimat.core.units import TERA
 from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, headed, table_of, text_cell
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class MicroColumn(NamedTuple):
@@ -185,21 +188,22 @@ def _worst(alike: Mapping[str, Sequence[MicroResult]], cells: int) -> str:
     return f"{sentence} [{which}]"
 
 
-def rows_csv(rows: Sequence[MicroRow], columns: Sequence[str]) -> str:
+def rows_csv(cells: pd.DataFrame) -> str:
     """Return a file for spreadsheets: numbers unrounded, unmeasured ones empty, lists left to the JSON."""
-    return csv_of(columns, ([row.get(column) for column in columns] for row in rows))
+    columns = columns_of(cells)
+    return csv_of(columns, plain(cells[columns]))
 
 
-def rows_json(rows: Sequence[MicroRow]) -> str:
-    """Return every column of every row, lists too."""
-    return json.dumps([dict(row) for row in rows], indent=2) + "\n"
+def rows_json(cells: pd.DataFrame) -> str:
+    """Return every column of every cell, lists too."""
+    return json.dumps([dict(zip(cells, row, strict=True)) for row in plain(cells)], indent=2) + "\n"
 
 
 def render_csv(cells: Sequence[MicroResult]) -> str:
     """Return every field of every cell but the series."""
     rows = [cell.model_dump(mode="json", by_alias=True) for cell in cells]
     columns = [key for key, value in rows[0].items() if not isinstance(value, list)]
-    return rows_csv(rows, columns)
+    return csv_of(columns, ([row[column] for column in columns] for row in rows))
 
 
 def basis_of_estimates(precision: str, flops_per_second: float | None, origin: str) -> str:
