@@ -424,6 +424,13 @@ def test_no_cost_of_one_model_is_better_than_that_of_another():
     assert "is better" not in drawn
 
 
+@pytest.mark.parametrize(("seconds", "unit"), [(0.1, "hours"), (12.8, "days"), (60.0, "years")])
+def test_the_axis_of_a_long_time_has_the_unit_of_its_labels(seconds, unit):
+    drawn = texts_of_enhanced_plot(comparison_of(plausible.result("h100", runs=3, seconds=seconds)))
+    assert f"{unit} on all GPUs of a side" in drawn
+    assert re.search(rf"\d {unit}(?! on)", drawn)
+
+
 def test_plot_and_page_draw_no_cost_where_a_side_cannot_be_compared_and_say_so():
     sides = [plausible.result("h100", runs=3, seconds=seconds, seed=round(seconds)) for seconds in (12.8, 11.0, 0.003)]
     paths = [Path(f"{name}.json") for name in "abc"]

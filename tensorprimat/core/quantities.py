@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 
-from tensorprimat.core.units import DAYS_PER_YEAR, GB, GIGA, SECONDS_PER_HOUR
+from tensorprimat.core.units import DAYS_PER_YEAR, GB, GIGA, SECONDS_PER_DAY, SECONDS_PER_HOUR
 
 UNMEASURED = "–"
 NOT_MEASURED = "not measured"  # where there is room for words
@@ -470,6 +470,21 @@ def digits_of(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
+def unit_of_long_time(value: float) -> tuple[str, float]:
+    """Return the name of the unit in which a long time is written, and its seconds.
+
+    >>> [unit_of_long_time(v)[0] for v in (12.25, 1800.0, 90_000.0, 8_640_000.0, 9.5e7)]
+    ['seconds', 'hours', 'hours', 'days', 'years']
+    """
+    hours = value / SECONDS_PER_HOUR
+    if hours < 0.1:
+        return "seconds", 1.0
+    if hours < 72:
+        return "hours", SECONDS_PER_HOUR
+    year = DAYS_PER_YEAR * SECONDS_PER_DAY
+    return ("days", SECONDS_PER_DAY) if value < year else ("years", year)
+
+
 def long_time(value: float | None) -> str:
     """Return a long time.
 
@@ -478,16 +493,12 @@ def long_time(value: float | None) -> str:
     """
     if value is None:
         return UNMEASURED
-    hours = value / SECONDS_PER_HOUR
-    if hours < 0.1:
+    unit, per_unit = unit_of_long_time(value)
+    if unit == "seconds":
         return seconds(value)
-    if hours < 10:
-        return f"{hours:.2f} hours"
-    if hours < 72:
-        return f"{hours:.0f} hours"
-    days = hours / 24
-    years = days / DAYS_PER_YEAR
-    return f"{days:.0f} days" if years < 1 else f"{years:,.{2 if years < 10 else 1}f} years"
+    below_ten, above = {"hours": (2, 0), "days": (0, 0), "years": (2, 1)}[unit]
+    digits = below_ten if value < 10 * per_unit else above
+    return f"{value / per_unit:,.{digits}f} {unit}"
 
 
 def money(value: float | None) -> str:

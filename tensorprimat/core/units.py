@@ -11,4 +11,5 @@ GIGA = 10**9
 TERA = 10**12
 NUMBER_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}  # by precision
 SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
 DAYS_PER_YEAR = 365.25

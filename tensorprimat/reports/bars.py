@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorprimat.analysis.economics import unlike_prices
 from tensorprimat.analysis.metric import Metric
@@ -15,13 +15,10 @@ from tensorprimat.analysis.rates import NORMALISED_BY, common_metric
 from tensorprimat.analysis.records import Estimate, Pair, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.result import MEMORY_KINDS
-from tensorprimat.core.units import SECONDS_PER_HOUR
 from tensorprimat.reports import facts, formatting
 from tensorprimat.reports.efficiency import of_unlike_kinds
 from tensorprimat.reports.metric_forms import FORMS
 from tensorprimat.reports.plots.canvas import COLOURS, HATCHES
-
-SECONDS_PER_DAY = 24 * SECONDS_PER_HOUR
 
 Metrics = Mapping[str, Metric]
 
@@ -223,6 +220,7 @@ class Drawn:
     """Metric whose value is written next to each bar."""
 
 
+_TIME = "time_to_1t_tokens_seconds"
 EFFICIENCY = (
     Drawn(name="mfu", title="MFU", unit="% of the dense peak", per_unit=0.01, better="higher"),
     Drawn(name="model_tflops_per_gpu", title="Model FLOP/s per GPU", unit="TFLOP/s", better="higher"),
@@ -239,8 +237,7 @@ COST = (
         better="lower", companion="price_usd_per_gpu_hour",
     ),
     Drawn(
-        name="time_to_1t_tokens_seconds", title="Time to 1 T tokens", unit="days on all GPUs of a side",
-        per_unit=SECONDS_PER_DAY, better="lower",
+        name=_TIME, title="Time to 1 T tokens", unit="seconds", better="lower",  # see _in_its_unit
     ),
 )  # fmt: skip
 
@@ -252,16 +249,25 @@ def metric_panels(sides: Sequence[Side], looks: Mapping[str, BarStyle], *, compa
     model have only the panels of EFFICIENCY.
     """
     metrics = [side.metrics for side in sides]
+    every_drawn = (*EFFICIENCY, *(COST if comparable or alone(sides) else ()))
     every = (
         Panel(
             title=drawn.title + (f" ({drawn.better} is better)" if comparable and _may_win(drawn, metrics) else ""),
             unit=drawn.unit,
             bars=tuple(_metric_bar(drawn, side, looks) for side in sides),
         )
-        for drawn in (*EFFICIENCY, *(COST if comparable or alone(sides) else ()))
+        for drawn in (_in_its_unit(one, metrics) for one in every_drawn)
         if not (drawn.name == "memory_utilization" and of_unlike_kinds(metrics))
     )
     return tuple(panel for panel in every if worth_drawing(panel, sides))
+
+
+def _in_its_unit(drawn: Drawn, metrics: Sequence[Metrics]) -> Drawn:
+    """Return the panel of a time with the unit in which the longest time is written, any other as it is."""
+    if drawn.name != _TIME:
+        return drawn
+    unit, per_unit = quantities.unit_of_long_time(max((one[_TIME].value or 0.0 for one in metrics), default=0.0))
+    return replace(drawn, unit=f"{unit} on all GPUs of a side", per_unit=per_unit)
 
 
 def _may_win(drawn: Drawn, metrics: Sequence[Metrics]) -> bool:
