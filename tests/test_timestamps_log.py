@@ -192,6 +192,12 @@ def test_an_impossible_date_is_skipped_for_another_timestamp_of_the_row() -> Non
     assert row.moment.seconds == clocks.moment_in("2026-01-05 08:00:01").seconds
 
 
+def test_a_stamp_is_read_alike_by_every_version_of_python() -> None:
+    assert clocks.moment_in("2026-01-05 24:00:00") is None  # Python 3.14 parses it as the next midnight, others refuse
+    arabic = "2026-01-05 08:00:01".translate({ord("0") + digit: 0x0660 + digit for digit in range(10)})
+    assert clocks.moment_in(arabic) == clocks.moment_in("2026-01-05 08:00:01")
+
+
 @pytest.mark.parametrize(
     "numbers", ["iter {micro} step {n}", "micro step {micro} global_step {n}", "step {micro} update {n}", "step {n:,}"]
 )

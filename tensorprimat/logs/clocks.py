@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -115,9 +115,11 @@ def _moment(parts: Mapping[str, str | None]) -> Moment | None:
     if month.isalpha():
         month, day = f"{MONTHS.index(month) + 1:02}", day.replace(" ", "0")
     try:
-        seconds = datetime.fromisoformat(f"{year or _UNKNOWN_YEAR}-{month}-{day}T{parts['time']}+00:00").timestamp()
+        hour, minute, second = map(int, (parts["time"] or "").split(":"))
+        date = datetime(int(year or _UNKNOWN_YEAR), int(month), int(day), hour, minute, second, tzinfo=timezone.utc)
     except ValueError:  # no calendar has it
         return None
+    seconds = date.timestamp()
     if zone := parts.get("zone"):
         ahead = 3600 * int(zone[1:3]) + 60 * int(zone[-2:])
         seconds -= ahead if zone[0] == "+" else -ahead
