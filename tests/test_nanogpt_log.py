@@ -190,6 +190,16 @@ def test_validations_alone_are_means_over_the_steps_between(read_text: Any) -> N
     assert "loss" not in result.steps.seen
 
 
+def test_the_date_of_nvidia_smi_counts_with_one_blank_before_its_day_too(read_text: Any) -> None:
+    result = read_text(log("Wed Sep 3 19:58:00 2025", clock(1, 99), clock(2, 199)))
+    assert result.timestamp == "2025-09-03T19:58:00"
+
+
+def test_a_date_of_nvidia_smi_that_does_not_exist_leaves_the_date_before_it(read_text: Any) -> None:
+    result = read_text(log("2025-09-03 19:58:00", "Wed Sep 33 19:58:00 2025", clock(1, 99), clock(2, 199)))
+    assert result.timestamp == "2025-09-03T19:58:00"
+
+
 def test_the_device_is_what_nvidia_smi_lists(read_text: Any) -> None:
     smi = [
         f"|   {n}  NVIDIA H100 80GB HBM3          On  |   00000000:{n}9:00.0 Off |                    0 |"

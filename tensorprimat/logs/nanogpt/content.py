@@ -58,7 +58,8 @@ _PEAK = re.compile(
     r"|^peak_vram_mb: +([\d.]+)"
 )
 _DATE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
-_SMI_DATE = re.compile(r"^[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\s*$")  # nvidia-smi's first line
+_SMI_DATE = re.compile(r"^[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d \d{4})\s*$")
+"""The first line of nvidia-smi; a page that it was copied from may have joined the two blanks before the day."""
 NOTABLE = re.compile(
     r"FP8 training enabled|world size"
     r"|^(?:\s+train_b|Number of par|tokens per iter|total desired|=> calc|Total batch|Tokens /|Overriding:|\||GPU:"
@@ -123,8 +124,11 @@ def notice(text: str, seen: LineFacts) -> None:
         for name, size in (("memory_allocated_peak_bytes", allocated), ("memory_reserved_peak_bytes", reserved)):
             if peak := fields.positive(size, MIB):
                 seen.peaks[name] = peak
-    elif (seen.timestamp is None and _DATE.match(text)) or _SMI_DATE.match(text):
-        seen.timestamp = fields.iso(date_in(text)) or seen.timestamp
+    elif seen.timestamp is None and _DATE.match(text):
+        seen.timestamp = fields.iso(date_in(text))
+    elif match := _SMI_DATE.match(text):
+        month, day, time_and_year = match.groups()
+        seen.timestamp = fields.iso(date_in(f"{month} {day:>2} {time_and_year}")) or seen.timestamp
 
 
 def _set(name: str, value: int, seen: LineFacts) -> None:
