@@ -85,9 +85,13 @@ def first_bytes(path: Path, size: int = SNIFF_BYTES) -> bytes:
         return file.read(size)
 
 
-def with_numbers(name: str) -> list[str | int]:
-    """Return a key that sorts numbers in a file's name as numbers: result_10 comes after result_9."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+def with_numbers(name: str) -> tuple[list[str | int], str]:
+    """Return a key that sorts numbers in a file's name as numbers; of equal ones, 09 comes before 9.
+
+    >>> sorted(["run_10", "run_9", "run_09"], key=with_numbers)
+    ['run_09', 'run_9', 'run_10']
+    """
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)], name
 
 
 def files_below(folder: Path) -> Iterator[Path]:
