@@ -133,11 +133,10 @@ class CellSpec(Record):
     @property
     def file_name(self) -> str:
         """Return the name of the sweep's file, bench_{model}_{context}_…, which contains the value of every axis."""
-        parts = [
-            self.model_size, str(self.context_length), f"b{self.batch_size}", self.pass_name, self.precision,
-            *(["autocast"] * self.autocast), *(["compile"] * self.compile),
-            *([self.attention] * (self.attention != "sdpa")),
-        ]  # fmt: skip
+        parts = [self.model_size, str(self.context_length), f"b{self.batch_size}", self.pass_name, self.precision]
+        parts += ["autocast"] if self.autocast else []
+        parts += ["compile"] if self.compile else []
+        parts += [self.attention] if self.attention != "sdpa" else []
         safe = ("".join(c if c.isalnum() or c in ".-" else "-" for c in part) for part in parts)
         return f"bench_{'_'.join(safe)}.json"
 
