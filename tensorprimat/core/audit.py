@@ -239,7 +239,7 @@ def _is_steady(gaps: FloatArray, resolution: float) -> bool:
 
 def _summed(explained: Sequence[Reason], clock: float) -> tuple[Reason, ...]:
     """Return each reason once, with the sum of its seconds, if it explains more than NAMED_SHARE of the clock."""
-    return tuple(reason for reason in summed_up(explained) if abs(reason[1]) > NAMED_SHARE * clock)
+    return tuple((what, seconds) for what, seconds in summed_up(explained) if abs(seconds) > NAMED_SHARE * clock)
 
 
 def summed_up(reasons: Iterable[Reason]) -> list[Reason]:

@@ -171,7 +171,8 @@ def _longest_chain(by_segment: dict[int, np.ndarray], index: np.ndarray, covers:
         last = int(index[rows[-1]])
     if not chains:
         return list(by_segment)[-1:]
-    return max(reversed(chains), key=lambda chain: sum(int(covers[by_segment[number]].sum()) for number in chain))
+    latest_first = reversed(chains)  # max takes the first of equals
+    return max(latest_first, key=lambda chain: sum(int(covers[by_segment[number]].sum()) for number in chain))
 
 
 def _is_level(piece: _Piece, main: _Piece, pace: FloatArray) -> bool:
@@ -270,8 +271,9 @@ def pool(results: Sequence[Result]) -> Result:
         facts = result.runs or (Run(index=0, started_at=result.timestamp, complete=result.complete),)
         of_steps = result.steps.column("run")
         numbers = sorted({*distinct(of_steps), *(run.index for run in facts)})
-        renumbered, files = np.searchsorted(numbers, of_steps) + first_run, result.steps.column("source") + len(sources)
-        parts.append(result.steps.replace(run=renumbered, source=files))
+        run_of_row = np.searchsorted(numbers, of_steps) + first_run
+        source_of_row = result.steps.column("source") + len(sources)
+        parts.append(result.steps.replace(run=run_of_row, source=source_of_row))
         seed = result.training_config.seed
         runs += [
             run.changed(

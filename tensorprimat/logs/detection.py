@@ -70,11 +70,11 @@ def _best(log: Log, formats: Sequence[Format]) -> Detection | None:
 
 def format_named(name: str) -> Format:
     """Return a format by its name. Raises UsageError for a name that is not in the table."""
-    names = {format.name: format for format in FORMATS}
-    if name in names:
-        return names[name]
-    near = get_close_matches(name.casefold(), names, n=3, cutoff=0.7)
+    by_name = {format.name: format for format in FORMATS}
+    if name in by_name:
+        return by_name[name]
+    near = get_close_matches(name.casefold(), by_name, n=3, cutoff=0.7)
     nearest = f"; did you mean {alternatives(near)}?" if near else ";"
     raise UsageError(
-        f"--format {name}: no such format{nearest} tprimat extract --formats lists all {len(names)} with their rows"
+        f"--format {name}: no such format{nearest} tprimat extract --formats lists all {len(by_name)} with their rows"
     )

@@ -240,7 +240,7 @@ def growth_of(total: np.ndarray, steps: Steps) -> np.ndarray:
 
 def usual_distance(distances: np.ndarray) -> int:
     """Return the most frequent of the distances between numbers of rows, the log interval; 1 if there are none."""
-    if len(distances) and (distances == distances[0]).all():  # of most logs; sorting millions takes a while
+    if len(distances) and (distances == distances[0]).all():  # as in most logs: millions need no sorting
         return int(distances[0])
     sizes, counts = np.unique(distances, return_counts=True)
     return int(sizes[counts.argmax()]) if len(sizes) else 1

@@ -33,7 +33,8 @@ _MAGIC: Mapping[str, re.Pattern[bytes]] = {
     "zip": re.compile(rb"PK\x03\x04"),
 }
 _BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError)
-"""Errors of broken data; gzip and bzip2 raise OSError without a number, a damaged name in an archive the last one."""
+"""Errors of broken data: OSError is one if it has no number, as from gzip and bzip2. A name of a zip archive that is
+damaged raises UnicodeDecodeError."""
 OFFICE_MEMBER = "[Content_Types].xml"  # workbooks and documents are zip archives too, but not packed logs
 SAVED_MEMBERS = ("/data.pkl", ".npy")  # checkpoints of PyTorch and arrays of NumPy: binary files, not archives of logs
 NAMED_MEMBERS = 3  # of an archive, in an error

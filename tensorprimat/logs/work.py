@@ -127,7 +127,8 @@ def weighted(
         work = rates * steps.column("seconds")
         return (steps.replace(tokens=work * over_all) if over_all else steps.replace(relative_work=work)), []
     known = rates[1:][np.isfinite(rates[1:]) & (rates[1:] > 0)]
-    off = float(known.mean() * (1 / known).mean()) - 1 if len(known) else 0.0  # of rows of equal time to equal work
+    # The mean rate of rows of equal time exceeds that of rows of equal work by this fraction.
+    off = float(known.mean() * (1 / known).mean()) - 1 if len(known) else 0.0
     if off <= UNEVEN or (labels is not None and changes.level_of(labels) is not None):
         return steps, []
     seconds, error = _between_rows(steps, elapsed, rates)

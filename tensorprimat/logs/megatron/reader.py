@@ -67,7 +67,7 @@ def read(log: Log) -> Reading:
     is_keyed = _first_rows((block for _, block in log.numbered_blocks()), keys, NEEDLE, bridges) == keys
     facts, scan, seen_bytes = Facts(), _Scan(log_bytes=log.size_bytes), 0
     stretches = [] if log.parts else parallel.stretches(log, first_bytes=FACTS_BYTES)
-    # Lines of step times are close to the iterations, or are the only rows.
+    # The first line of step times is close to the first iteration line, or the log has no iteration lines.
     step_times = (
         bool(stretches) and _first_rows(files.blocks_between(log.path, *stretches[0]), bridges, NEEDLE) != NEEDLE
     )
