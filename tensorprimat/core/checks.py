@@ -223,8 +223,8 @@ def _flops_disagreements(result: Result) -> list[str]:
             f"tflops_per_gpu: computed {digits_of(tflops)} (convention {name}, the nearest) but the framework reported "
             f"{digits_of(reported.tflops_per_gpu)}{_BOTH_SHOWN}"
         )
-    device, precision = catalogue.find_gpu_of(result.gpu_info), result.training_config.precision
-    if reported.mfu and (peak := catalogue.dense_peak(device, precision)):
+    precision = result.training_config.precision
+    if reported.mfu and (peak := catalogue.dense_peak(catalogue.find_gpu_of(result.gpu_info), precision)):
         rates = {"the reported TFLOP/s": reported.tflops_per_gpu} if reported.tflops_per_gpu else computed
         if nearest := _nearest_of_those_off(reported.mfu, {name: rate / peak for name, rate in rates.items()}):
             name, mfu = nearest
