@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -283,6 +284,24 @@ def test_formats_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if line[0] != " "][:3] == ["megatron", "nemo", "torchtitan"]
     assert "elapsed time per iteration" in lines[1]
+
+
+def test_the_error_of_a_log_is_shown_before_the_next_one_is_read(tmp_path: Path) -> None:
+    broken = tmp_path / "notes.txt"
+    broken.write_text("nothing to see here\n")
+    running = subprocess.Popen(
+        [sys.executable, ROOT / "extract_primus_metrics.py", broken, "-", "--output", tmp_path / "out"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stderr is not None
+    is_told, _, _ = select.select([running.stderr], [], [], 30)  # standard input is still open
+    _, told = running.communicate(log(), timeout=60)
+    assert is_told
+    assert str(broken) in told.splitlines()[0]
+    assert running.returncode == 2, told
 
 
 def test_follow_shows_growth_and_writes_the_result_in_the_end(tmp_path: Path) -> None:

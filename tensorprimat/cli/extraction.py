@@ -57,9 +57,16 @@ def extract(
         if len(paths) != 1 or paths[0] == logs.STDIN:
             raise UsageError("--follow watches one file; name one log, which is not standard input")
         _show_growth(follow_log(Path(paths[0]), stated, format))
-    read, refused = extract_each(paths, stated, format=format, segment=chosen)
+    read: list[Extracted] = []
+    refused = False
+    for one in extract_each(paths, stated, format=format, segment=chosen):
+        if isinstance(one, Extracted):
+            read.append(one)
+        else:
+            _say(str(one))  # at once: reading the other logs may take long
+            refused = True
     results, notes = (read, []) if chosen == EACH else joined_logs(read)
-    for note in (*map(str, refused), *notes):
+    for note in notes:
         _say(note)
     if explain is not None:
         for extracted in results:

@@ -39,14 +39,12 @@ class Extracted:
 
 def extract_each(
     paths: Sequence[str], stated: Sequence[Statement], *, format: str | None, segment: int | None = None
-) -> tuple[list[Extracted], list[TensorPrimatError]]:
-    """Read each log; model, precision and platform that it does not state may come from its path.
+) -> Iterator[Extracted | TensorPrimatError]:
+    """Yield the results of each log, or the error of one that cannot be read, as soon as it is known.
 
-    segment: number of the training to read in a log with several; EACH reads all of them. Returns the results, and the
-    errors of the logs that cannot be read. Raises the error of the only log.
+    Model, precision and platform that a log does not state may come from its path. segment: number of the training to
+    read in a log with several; EACH reads all of them. Raises the error of the only log.
     """
-    read: list[Extracted] = []
-    refused: list[TensorPrimatError] = []
     for path in paths:
         try:
             facts = facts_for(stated, path)
@@ -57,12 +55,12 @@ def extract_each(
             if path != logs.STDIN:
                 parts = paths_of_logs.parts_of(path)
                 results = [paths_of_logs.with_path_facts(result, parts) for result in results]
-            read += [Extracted(logs=(path,), result=result) for result in results]
         except TensorPrimatError as error:
             if len(paths) == 1:
                 raise
-            refused.append(error)
-    return read, refused
+            yield error
+        else:
+            yield from (Extracted(logs=(path,), result=result) for result in results)
 
 
 def joined_logs(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[list[Extracted], list[str]]:

@@ -16,7 +16,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded, Read, ReadOutcome
 from tensorprimat.core.summary import summarise
 from tensorprimat.logs.text import Log
-from tensorprimat.session.extract import extract_each, joined_logs
+from tensorprimat.session.extract import Extracted, extract_each, joined_logs
 from tensorprimat.session.log_names import log_files_of
 from tensorprimat.session.second_process import StartCall, uncollected
 
@@ -218,12 +218,17 @@ def _of_subfolders(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Lo
 
 
 def _of_logs(paths: Sequence[str], *, one_side: bool) -> tuple[list[Loaded], list[str]]:
-    read, refused = extract_each(paths, (), format=None)
+    read: list[Extracted] = []
+    notes: list[str] = []
+    for one in extract_each(paths, (), format=None):
+        if isinstance(one, Extracted):
+            read.append(one)
+        else:
+            notes.append(f"left out: {one}")
     extracted, odd = joined_logs(read, one_side=one_side)
     if not extracted and paths:
         raise InputError("neither a result nor a training log", path=Path(paths[0]).parent)
-    notes = [*(f"left out: {error}" for error in refused), *odd]
-    return [Loaded(path=Path(one.logs[0]), result=one.result) for one in extracted], notes
+    return [Loaded(path=Path(one.logs[0]), result=one.result) for one in extracted], [*notes, *odd]
 
 
 def with_warmup(item: Loaded, warmup_steps: int) -> Loaded:
