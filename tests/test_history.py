@@ -2,6 +2,7 @@
 
 import csv
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -178,6 +179,16 @@ def test_one_model_and_another_metric_can_be_chosen(folder, capsys):
     assert main(["history", str(folder), *flags]) == 0
     assert "avg step time seconds" in capsys.readouterr().out
     assert not (folder / "out" / "history.png").exists()
+
+
+def test_a_picture_that_is_named_is_drawn_or_says_what_it_needs(folder, capsys, monkeypatch):
+    file = folder / "out.png"
+    assert main(["history", str(folder), "--no-plot", "--output-dir", str(file)]) == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["history", str(folder), "--output-dir", str(folder / "other.svg")]) == 2
+    assert "pip install matplotlib" in capsys.readouterr().err
+    assert not (folder / "other.svg").exists()
 
 
 @pytest.mark.parametrize("flags", [["--metric", "speed"], ["--model", "gpt"]])

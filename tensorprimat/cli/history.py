@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -70,10 +71,12 @@ def command(
         print(f"{number} not shown: {why}", file=sys.stderr)
     folder = file.parent if file else options.writable_folder("--output-dir", output_dir)
     files: dict[str, str | bytes] = {"history.csv": render_csv(all_series)}
-    if not no_plot and (file is None or file.suffix.lower() in _PICTURES):
+    is_picture = file is not None and file.suffix.lower() in _PICTURES
+    if is_picture or not (file or no_plot):
         from tensorprimat.reports.plots import comparison as plots
 
-        drawn = options.drawn_if_possible(lambda: plots.history_plot(all_series))
+        draw = partial(plots.history_plot, all_series)
+        drawn = draw() if is_picture else options.drawn_if_possible(draw)
         files |= {f"history.{form}": picture for form, picture in drawn.items()}
     if file is not None:
         files = {file.name: files[f"history{file.suffix.lower()}"]}
