@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
 from tensorprimat.analysis.mlperf_scaling import Scaling, ScalingPoint, VendorRound
@@ -164,7 +164,7 @@ def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
 
 def _block(comparison: TaskComparison, confidence: float) -> str:
     task, level = comparison.task, comparison.level
-    rows = [(side, one) for side in comparison.sides for one in side.scored]
+    rows = [_EntryOfSide(side.gpu, one) for side in comparison.sides for one in side.scored]
     lines = [f"{task.benchmark} on {task.num_gpus} GPUs. {level.sentence}: time to train to one quality target"]
     lines.append(verdict_sentence(comparison, confidence))
     lines += [_spread(side, confidence) for side in comparison.sides]
@@ -174,14 +174,19 @@ def _block(comparison: TaskComparison, confidence: float) -> str:
     return "\n".join(lines) + "\n" + table_of_text(_ENTRY_COLUMNS, rows) + star
 
 
-_ENTRY_COLUMNS: dict[str, Callable[[tuple[TaskSide, Scored]], str]] = {
-    "minutes": lambda row: _minutes(row[1].minutes or math.nan),
-    "GPU": lambda row: row[0].gpu,
-    "batch": lambda row: _batch(row[1]),
-    "precision": lambda row: precision_cell(row[1]),
-    "tokens/s/GPU": lambda row: count(row[1].tokens_per_second_per_gpu),
-    "samples": lambda row: count(row[1].samples),
-    "entry": lambda row: one_line(f"{row[1].entry.round}/{row[1].entry.submitter}/{row[1].entry.system}"),
+class _EntryOfSide(NamedTuple):
+    gpu: str
+    scored: Scored
+
+
+_ENTRY_COLUMNS: dict[str, Callable[[_EntryOfSide], str]] = {
+    "minutes": lambda row: _minutes(row.scored.minutes or math.nan),
+    "GPU": lambda row: row.gpu,
+    "batch": lambda row: _batch(row.scored),
+    "precision": lambda row: precision_cell(row.scored),
+    "tokens/s/GPU": lambda row: count(row.scored.tokens_per_second_per_gpu),
+    "samples": lambda row: count(row.scored.samples),
+    "entry": lambda row: one_line(f"{row.scored.entry.round}/{row.scored.entry.submitter}/{row.scored.entry.system}"),
 }
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
@@ -265,27 +266,32 @@ def own_device_sentence(pair: Pair) -> str | None:
     return f"Each side on its own device: {'; '.join(clauses)}" if clauses else None
 
 
+class _SideRun(NamedTuple):
+    side: Side
+    run: Run
+
+
 def runs_table(comparison: Comparison) -> Table:
     """Return one row per run of every side."""
-    every = [(side, run) for side in comparison.sides for run in side.result.runs]
+    every = [_SideRun(side, run) for side in comparison.sides for run in side.result.runs]
     of_runs = {id(side): _terms_of_runs(side) for side in comparison.sides}
 
-    def figure(row: tuple[Side, Run], field: str, form: quantities.Form) -> TableCell:
-        side, run = row
-        return figure_cell(getattr(run, field), form, basis_of(side), of_runs[id(side)].get((run.index, field), ()))
+    def figure(row: _SideRun, field: str, form: quantities.Form) -> TableCell:
+        terms = of_runs[id(row.side)].get((row.run.index, field), ())
+        return figure_cell(getattr(row.run, field), form, basis_of(row.side), terms)
 
     step_time = quantities.seconds_together(run.avg_step_time_seconds for _, run in every)
-    columns: dict[str, Callable[[tuple[Side, Run]], TableCell]] = {
-        "Side": lambda row: text_cell(row[0].label),
-        "Run": lambda row: TableCell(text=str(row[1].index + 1), value=row[1].index + 1),
-        "Started": lambda row: text_cell(quantities.moment(row[1].started_at)),
-        "Host": lambda row: text_cell(row[1].host),
-        "Steps": lambda row: figure_cell(row[1].measured_steps, quantities.count),
-        "Warm-up": lambda row: figure_cell(row[1].warmup_steps_dropped, quantities.count),
+    columns: dict[str, Callable[[_SideRun], TableCell]] = {
+        "Side": lambda row: text_cell(row.side.label),
+        "Run": lambda row: TableCell(text=str(row.run.index + 1), value=row.run.index + 1),
+        "Started": lambda row: text_cell(quantities.moment(row.run.started_at)),
+        "Host": lambda row: text_cell(row.run.host),
+        "Steps": lambda row: figure_cell(row.run.measured_steps, quantities.count),
+        "Warm-up": lambda row: figure_cell(row.run.warmup_steps_dropped, quantities.count),
         "Step time": lambda row: figure(row, "avg_step_time_seconds", step_time),
         "tokens/s/GPU": lambda row: figure(row, "tokens_per_second_per_gpu", quantities.rate),
-        "Final loss": lambda row: figure_cell(row[1].final_loss, quantities.loss),
-        "Ended": lambda row: text_cell("complete" if row[1].complete else row[1].ended_by or "incomplete"),
+        "Final loss": lambda row: figure_cell(row.run.final_loss, quantities.loss),
+        "Ended": lambda row: text_cell("complete" if row.run.complete else row.run.ended_by or "incomplete"),
     }
     words = ("Side", "Started", "Host", "Ended")
     more = f"The first {MOST_RUNS} of {len(every)} runs; the files of the sides contain all."
