@@ -131,8 +131,8 @@ def _document(path: Path, places: _Logs, named: set[Path]) -> Iterator[Finding]:
         yield _cell(path, document)
     elif isinstance(document, dict) and document.get("kind") == "preflight":
         preflight.load(path)
-        stored = "a preflight stores no single times, so it cannot be checked"
-        yield Finding(path=path, state="unchecked", says=stored)
+        no_times = "a preflight stores no single times, so it cannot be checked"
+        yield Finding(path=path, state="unchecked", says=no_times)
     elif not (isinstance(document, dict) and document.get("kind") in REPORTS):
         yield Finding(path=path, state="foreign", says="JSON that is not a result, cell, preflight or report")
 

@@ -27,7 +27,10 @@ def offer(values: Values, *, listed: bool = False) -> Completion:
 
 
 def named(module: str, name: str, *others: str, first: Sequence[str] = ()) -> Values:
-    """Return the source of the values that a module of the package has under a name, and of others around them."""
+    """Return a function that imports a module of the package and returns the values of its table called `name`.
+
+    first, others: further values, before and after those of the table.
+    """
 
     def values() -> Iterable[str]:
         return (*first, *getattr(import_module(f"tensorprimat.{module}"), name), *others)

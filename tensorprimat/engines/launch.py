@@ -101,7 +101,7 @@ def supervise(
     """
     interrupted = False
     with stderr_file.open("wb") as stderr:
-        # In a session of its own: a Ctrl-C reaches this process alone, and all of the command's can be signalled.
+        # In a session of its own: a Ctrl-C reaches this process alone, which can signal all processes of the command.
         child = processes.popen(
             command,
             scratch=scratch,

@@ -303,8 +303,9 @@ def check_spec(engine: Engine, spec: RunSpec, machine: Machine, *, packages: boo
     if (program := modules_of(engine).load("program")) is not None:
         program.check(spec, machine)
         if packages and engine.own_training:
-            able = VENDOR_ENGINES[spec.platform] if spec.precision == "fp8" else ()
-            program.check_packages(spec, [name for name in able if _could_train(spec, ENGINES[name], machine)])
+            others = VENDOR_ENGINES[spec.platform] if spec.precision == "fp8" else ()
+            able = [name for name in others if _could_train(spec, ENGINES[name], machine)]  # once installed
+            program.check_packages(spec, able)
     check_window(spec, engine)
     check_split(spec, engine)
     check_memory(spec, machine)

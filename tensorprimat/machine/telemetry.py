@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,7 +135,8 @@ class Sampler:
 
     def _reductions(self) -> Counter[str]:
         """Return the number of samples in which each reason reduced the clock of a device."""
-        return Counter(why for _, looks in self._looks for why in {why for one in looks for why in one.throttled_by})
+        of_samples = ({why for reading in readings for why in reading.throttled_by} for _, readings in self._looks)
+        return Counter(chain.from_iterable(of_samples))
 
     @property
     def boundary(self) -> str | None:

@@ -188,8 +188,9 @@ def course_of(side: Side, look: BarStyle, all_curves: Sequence[StepCurve]) -> Co
 def _course_curve(curve: StepCurve) -> CourseCurve:
     shown = thinned(curve.seconds, canvas.MOST_POINTS)
     finite = np.isfinite(curve.seconds)
-    is_measured = bool((curve.measured & finite).any())
-    paced = curve.seconds[curve.measured & finite if is_measured else finite]
+    measured = curve.measured & finite
+    is_measured = bool(measured.any())
+    scaled = curve.seconds[measured if is_measured else finite]  # the step times that the scale must contain
     return CourseCurve(
         step=curve.step[shown],
         seconds=curve.seconds[shown],
@@ -197,8 +198,8 @@ def _course_curve(curve: StepCurve) -> CourseCurve:
         first_step=int(curve.step[0]),
         warmup_steps=curve.warmup_steps,
         typical=float(np.nanmedian(curve.seconds[curve.measured] if curve.measured.any() else curve.seconds)),
-        least=float(paced.min()),
-        greatest=float(paced.max()),
+        least=float(scaled.min()),
+        greatest=float(scaled.max()),
         is_measured=is_measured,
     )
 
