@@ -89,7 +89,8 @@ def test_only_a_table_of_cells_imports_pandas():
 def test_a_column_of_one_kind_has_its_type_and_a_missing_value_is_unmeasured():
     kinds = {
         "whole": ([4, None], "Int64"), "times": ([100.0, 200.0], "Float64"), "both": ([1, 2.5], "Float64"),
-        "flag": ([True, None], "boolean"), "name": (["small", None], "string"), "nothing": ([None, None], "Float64"),
+        "counts": ([1, 4.0], "Int64"), "flag": ([True, None], "boolean"), "name": (["small", None], "string"),
+        "nothing": ([None, None], "Float64"),
         "mixed": ([True, "max-autotune"], "object"), "lists": ([[1.0], None], "object"),
         "beyond": ([2**70, 1], "Float64"), "infinite": ([float("inf"), 1.5], "Float64"),
     }  # fmt: skip

@@ -81,14 +81,16 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 def column_of(values: Sequence[Any], *, index: Any = None) -> pd.Series:
     """Return values as a column: boolean, Int64, Float64 or string; object for lists and for values of several kinds.
 
-    NaN and numbers larger than any float are unmeasured (NA), as None is.
+    NaN and numbers larger than any float are unmeasured (NA), as None is. Whole floats among whole numbers are whole
+    numbers: a batch of 4.0 in the cell of one tool is that of 4 in the cells of another.
     """
     import pandas as pd
 
     known = [None if isinstance(v, int | float) and not abs(v) <= sys.float_info.max else v for v in values]
     kinds = {type(value) for value in known if value is not None} or {float}
-    if kinds == {int, float} or (kinds == {int} and any(value and abs(value) >= 2**63 for value in known)):
-        kinds = {float}
+    if int in kinds and kinds <= {int, float}:
+        are_whole = all(value == int(value) and abs(value) < 2**63 for value in known if value is not None)
+        kinds = {int} if are_whole else {float}
     return pd.Series(known, index=index, dtype=_DTYPES.get(kinds.pop(), object) if len(kinds) == 1 else object)
 
 
