@@ -36,9 +36,9 @@ def command(
     Without an output file, the tables go to stdout as Markdown. A pivot table shows means of --values (default
     mean_time_ms) by --rows (default context_length) and --columns (default model_size). Expressions can use the columns
     of the JSON files, arithmetic, comparisons, the words and/or/not, and the functions sqrt, log, log2, log10, exp,
-    min, max, abs and round. A result of an unmeasured value is unmeasured, and no condition on it holds, except that
-    "mean_time_ms == None" selects the cells without a time. In Python, tensorprimat.load_cells(DIR) returns the folder
-    as a pandas DataFrame.
+    min, max, abs and round. An expression that needs an unmeasured value has no result, and as a condition it does not
+    hold; "mean_time_ms == None" selects the cells without a time. In Python, tensorprimat.load_cells(DIR) returns the
+    folder as a pandas DataFrame.
 
     \b
     Examples:
