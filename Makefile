@@ -17,8 +17,9 @@ benchmark: $(READY)   ## benchmark this machine (3 runs of every model), compare
 	$(PY) benchmark.py --model all --runs 3 --budget-minutes $(or $(MINUTES),15) $(ENGINE)
 	$(PY) compare_results.py
 
+# Three processes for two cores: many tests wait for a program that they started.
 test: $(READY)        ## run the test suite
-	$(PY) -m pytest -n 2 --dist worksteal -m "not fuzz and not thorough and not walkthrough"
+	$(PY) -m pytest -n 3 --dist worksteal -m "not fuzz and not thorough and not walkthrough"
 
 test-docs: $(READY)    ## run the commands of the documentation's pages that train
 	$(PY) -m pytest -n 2 -m walkthrough tests/test_docs_commands.py

@@ -207,6 +207,7 @@ def test_stopping_when_narrow_keeps_the_coverage():
     assert held >= 36
 
 
+@pytest.mark.thorough
 def test_stopping_when_narrow_keeps_the_coverage_over_three_sessions_of_appended_runs():
     random = np.random.default_rng(7)
     held, trials, template = 0, 60, result(runs=12, steps=8, warmup=0, noise=0, run_noise=0, losses=False)

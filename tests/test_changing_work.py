@@ -31,7 +31,7 @@ def tokens(job: Job) -> float:
     return job.batch * job.length / job.seconds
 
 
-@pytest.mark.parametrize("seconds", [2.0, 1.0])
+@pytest.mark.parametrize("seconds", [2.0, pytest.param(1.0, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", sorted(ALL_JOBS.keys() - set(WITHOUT_TOKENS)))
 def test_no_figure_mixes_the_work_of_two_parts(tmp_path: Path, name: str, change: str, seconds: float) -> None:
