@@ -188,6 +188,12 @@ def test_pivots_and_the_complete_table_show_oom_in_place_of_a_time():
     assert reports.all_cells_table(frame_of(rows)).rows[1][-1].text == "OOM"
 
 
+def test_a_cell_without_a_status_is_measured_only_if_it_has_a_time():
+    rows = [row(), row(mean=None), row(mean=None, status="failed"), row(status=None)]
+    texts = [cells[-1].text for cells in reports.all_cells_table(frame_of(rows)).rows]
+    assert texts == ["measured", "not measured", "failed", "measured"]
+
+
 def test_the_document_names_the_tables_that_it_leaves_out_and_the_flag_that_shows_one():
     rows = [row(context=128 + number, mean=100.0 + number) for number in range(reports.MOST_TABLES + 1)]
     many = aggregate.sort(frame_of(rows))
@@ -299,7 +305,7 @@ def test_an_unmeasured_value_stays_unmeasured_and_is_never_true(text, expected):
 
 @pytest.mark.parametrize("text", ["abs(1, 2)", "sqrt()", "round(1, 2, 3)", "min()"])
 def test_a_function_of_too_many_or_too_few_values_is_refused(text):
-    with pytest.raises(UsageError, match=r"--add .*: \w+ of \d values; use columns"):
+    with pytest.raises(UsageError, match=r"--add .*: \w+ does not take \d values; use columns"):
         value(text)
 
 

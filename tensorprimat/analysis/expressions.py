@@ -18,6 +18,7 @@ import numpy as np
 
 from tensorprimat.core.cell_rows import column_of, columns_of, plain
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.quantities import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +87,7 @@ def evaluate(text: str, cells: pd.DataFrame, *, flag: str) -> pd.Series:
                     raise refused(f"there is no function {name}")
                 function, most = FUNCTIONS[name]
                 if not 1 <= len(arguments) <= most:
-                    raise refused(f"{name} of {len(arguments)} values")
+                    raise refused(f"{name} does not take {counted(len(arguments), 'value')}")
                 return _finite(function, *map(_numbers, each(*arguments)))
         raise refused(f"{type(node).__name__.lower()} is not allowed")
 

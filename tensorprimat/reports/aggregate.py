@@ -94,6 +94,13 @@ def _cell(key: str, value: Any) -> TableCell:
     return TableCell(text=shown(key, value), value=value if value is None or is_figure(value) else str(value))
 
 
+def _status(status: Any, *, is_timed: bool) -> str:
+    """Return the outcome of a cell in a word; cells of other tools have no status, and their time tells it."""
+    if status is None:
+        return "measured" if is_timed else "not measured"
+    return {"ok": "measured", "oom": "OOM"}.get(str(status), "failed")
+
+
 def all_cells_table(cells: pd.DataFrame, *, added: Sequence[str] = (), title: str = "All cells") -> Table:
     """Return one row per cell. added: columns that the user added."""
     filled = cells.columns[cells.notna().any()]
@@ -109,8 +116,8 @@ def all_cells_table(cells: pd.DataFrame, *, added: Sequence[str] = (), title: st
     texts = [[_cell(key, value) for value in plain(cells[key])] for key in keys]
     if "status" in filled and cells["status"].ne("ok").any():
         columns.append(Column(title="Status"))
-        status = {None: "measured", "ok": "measured", "oom": "OOM"}
-        texts.append([TableCell(text=status.get(value, "failed")) for value in plain(cells["status"])])
+        rows = plain(cells[["status", "mean_time_ms"]])
+        texts.append([TableCell(text=_status(status, is_timed=time is not None)) for status, time in rows])
     return Table(key="all", title=title, columns=tuple(columns), rows=tuple(zip(*texts, strict=True)))
 
 
