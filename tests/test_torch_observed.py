@@ -16,17 +16,21 @@ from test_torch_engine import spec_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tensorprimat.core import models, store
+from tensorprimat.core.recompute import describe
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.engines.torch import engine as torch_engine
 from tensorprimat.engines.torch import fp8, observed
-from tensorprimat.engines.torch.model import LanguageModel, adamw
+from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule
+from tensorprimat.engines.torch.optimizer import adamw
 
 pytestmark = [  # of torch, while it compiles
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
 LAYERS = 4
+KEEPS_ATTENTION = describe(("queries", "up"), 0.35)
+KEEPS_PRODUCTS = describe(("attention",), 0.6)
 PLAN = TrainingConfig(
     compile=False, attention_kernel="flash", recompute="none", fused_kernels="linear cross-entropy, AdamW"
 )
@@ -67,16 +71,16 @@ def ran(network, planned, **options):
     return observed.observed_settings(operations_of(network, **options), planned, layers=LAYERS)
 
 
-@pytest.mark.parametrize(("every", "recompute"), [(None, "none"), (1, "full"), (2, "every second layer")])
-def test_a_run_as_planned_contradicts_nothing(network, every, recompute):
-    if every:
-        network.recompute_activations(every=every)
+@pytest.mark.parametrize("recompute", ["none", "full", "every second layer", KEEPS_ATTENTION, KEEPS_PRODUCTS])
+def test_a_run_as_planned_contradicts_nothing(network, recompute):
+    if recompute != "none":
+        network.recompute_activations(recompute)
     assert ran(network, PLAN.changed(recompute=recompute)) == ({}, [])
 
 
-@pytest.mark.parametrize(("every", "recompute"), [(1, "full"), (2, "every second layer")])
-def test_recomputation_is_counted_from_the_calls_of_attention(network, every, recompute):
-    network.recompute_activations(every=every)
+@pytest.mark.parametrize("recompute", ["full", "every second layer"])
+def test_recomputation_is_counted_from_the_calls_of_attention(network, recompute):
+    network.recompute_activations(recompute)
     assert ran(network, PLAN) == ({"recompute": recompute}, [f"recompute: none was planned, but {recompute} ran"])
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.memory import headroom, largest_micro_batch, utilization
 from tensorprimat.analysis.metric import Input, Metric, derive, unknown
-from tensorprimat.core import catalogue, flops, models
+from tensorprimat.core import catalogue, flops, models, recompute
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.explained import Explained, explained
@@ -232,12 +232,16 @@ _OF_PARTS = (_SECOND_PRODUCT, "every second layer")
 def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     """Return MFU × FLOPs executed / FLOPs of the model (Korthikanti et al., Reducing Activation Recomputation, 2022).
 
-    Layers run again, never the output head. `full`: their whole forward pass. `selective`: the attention core with
-    Megatron and NeMo; with torchtitan the second, fourth and sixth matrix product of a layer and no attention
+    Layers run again, never the output head. `full`: their whole forward pass, but with the torch engine without the
+    last product. A plan of the torch engine names its operations (core/recompute). `selective`: the attention core
+    with Megatron and NeMo; with torchtitan the second, fourth and sixth matrix product of a layer and no attention
     (torchtitan/distributed/activation_checkpoint.py; docs/concepts/mfu.md derives the factor).
     """
     setting = (result.training_config.recompute or "").lower()
-    kind = RECOMPUTE_NAMES.get(setting)
+    named = recompute.recomputed_operations(setting)
+    if setting == recompute.FULL and result.provenance.engine != "torch":
+        named = None
+    kind = RECOMPUTE_NAMES.get(setting, None if named is None else setting)
     if kind == "selective" and (result.training_config.framework or "").lower() == "torchtitan":
         kind = _SECOND_PRODUCT
     shape, length = result.model.shape, result.training_config.sequence_length
@@ -246,22 +250,27 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
         kind, because = None, "what recomputation costs is known only for a model whose layers are all alike"
     elif shape is not None and kind in _OF_PARTS and (feature := _of_unknown_cost(kind, shape)):
         kind, because = None, f"the cost of recomputing {kind} is not known for {feature}"
-    recompute = Input(name="recompute", value=kind, source="the run's configuration", because=because)
+    stated = Input(name="recompute", value=kind, source="the run's configuration", because=because)
     model = flops.charged_per_token(result, convention)
     if kind is None or shape is None or not length or model is None:
-        return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu)
+        return derive("hfu", (mfu.as_input(), stated), lambda mfu: mfu)
     counting = flops.convention_named(convention)
     products = 2 * min(counting.weights(shape), models.matrix_parameters(shape) - shape.vocab_size * shape.hidden_size)
     core = counting.attention(shape, length) / 3
     second = models.every_second_product(shape)  # None only for a kind that `_of_unknown_cost` has refused
-    again = {
-        "none": 0.0,
-        "selective": core,
-        **({} if second is None else {_SECOND_PRODUCT: products * second}),
-        "full": products + core,
-        "every second layer": (products + core) / 2,
-    }[kind]
-    return derive("hfu", (mfu.as_input(), recompute), lambda mfu: mfu * (1 + again / model), remark=f"recompute {kind}")
+    if named is not None and recompute.can_plan(shape):
+        costs = recompute.operations_of(shape, sequence_length=length, width=1)
+        of_products = recompute.recomputed_flops(costs, set(named) - {recompute.ATTENTION}) * shape.num_layers
+        again = of_products + (core if recompute.ATTENTION in named else 0.0)
+    else:
+        again = {
+            "none": 0.0,
+            "selective": core,
+            **({} if second is None else {_SECOND_PRODUCT: products * second}),
+            "full": products + core,
+            "every second layer": (products + core) / 2,
+        }[kind]
+    return derive("hfu", (mfu.as_input(), stated), lambda mfu: mfu * (1 + again / model), remark=f"recompute {kind}")
 
 
 def _of_unknown_cost(kind: str, shape: ModelShape) -> str | None:

@@ -8,6 +8,7 @@ records that contain it; the command line, completion, identity, fairness, repor
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -69,6 +70,8 @@ class Option:
     """True if only the project's own training loop has the option."""
     least: int | None = None
     choices: tuple[str, ...] = ()
+    takes_share: bool = False
+    """True if the value can also be a percentage."""
     in_ab: bool = True
     """True if it may differ between the two configurations of --ab."""
 
@@ -76,6 +79,16 @@ class Option:
     def parameter(self) -> str:
         """Return the parameter of the command: the flag as an identifier."""
         return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
+
+
+def share_of(text: str) -> float | None:
+    """Return a percentage above 0 and up to 100 as a share; None for other text.
+
+    >>> share_of("35%"), share_of("full"), share_of("0%")
+    (0.35, None, None)
+    """
+    found = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?)\s?%", text)
+    return float(found[1]) / 100 if found and 0 < float(found[1]) <= 100 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +239,9 @@ SETTINGS: tuple[Setting, ...] = (
         name="recompute", label="recompute", kind="word",
         option=Option(
             flag="--activation-checkpointing", metavar="HOW", type=str, choices=("none", "selective", "full"),
-            help="Activations to recompute: none, selective (torch engine: every second layer) or full.",
+            takes_share=True,
+            help="Activations to recompute: none, selective (torch engine: every second layer) or full; with the torch "
+            "engine also the share to keep at most, such as 35%.",
             shown_default="torch engine: what fits; else none",
         ),
     ),

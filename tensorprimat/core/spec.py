@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tensorprimat.core import settings
+from tensorprimat.core import recompute, settings
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import alternatives, counted, listed
@@ -56,8 +56,11 @@ class RunSpec(Record):
     reshard: bool = True
     """Free the gathered weights of a layer after forward (FSDP); False keeps them for backward, which saves an exchange
     and costs the memory of all layers' weights."""
-    recompute: Literal["none", "every second layer", "full"] = "none"
-    """Layers that keep only their input and compute the rest again in backward (activation checkpointing)."""
+    recompute: str = recompute.NONE
+    """Activations that are computed again in backward: none, "every second layer", full, or a plan in words (see
+    core/recompute)."""
+    falls_back: bool = False
+    """The engine chose `recompute`: a run that is out of memory before a measured step starts again with less."""
     platform: Literal["nvd", "amd", "cpu"] = "cpu"
     output_dir: str = str(DEFAULT_FOLDER)
     config: dict[str, Any] | None = None
@@ -149,7 +152,8 @@ class RunSettings:
     num_nodes: int = 1
     strategy: str = "auto"
     recompute: str | None = None
-    """none, selective or full; None: the least that fits into the device's memory (torch engine), else none."""
+    """none, selective, full or a share such as 35%; None: the least that fits into the device's memory (torch engine),
+    else none."""
     compile: bool | None = None
     attention_backend: str | None = None
     master_weights: str | None = None
@@ -165,7 +169,10 @@ class RunSettings:
             if setting.name == "preset":  # models have presets of their own
                 continue
             if option and option.choices and value not in (None, *option.choices):
-                raise UsageError(f"{option.flag} {value}: must be {alternatives(option.choices)}")
+                if option.takes_share and settings.share_of(value) is not None:
+                    continue
+                choices = (*option.choices, "a share such as 35%") if option.takes_share else option.choices
+                raise UsageError(f"{option.flag} {value}: must be {alternatives(choices)}")
 
 
 def check_least(chosen: RunSpec | RunSettings) -> None:

@@ -7,10 +7,12 @@ parameter of weights, gradients and optimizer state, the loss, and a fixed allow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from tensorprimat.core import models
+from tensorprimat.core import models, recompute
 from tensorprimat.core.configured import model_of
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate, smaller_micro_batches
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
@@ -21,11 +23,11 @@ COUNTED = "kept_bytes_per_token"
 A formula for built-in models takes its place where it is absent."""
 UNFUSED_NORM = "unfused_norm"
 """Option of a spec: this torch has no single kernel for RMS norm, so that an uncompiled norm keeps more."""
-RECOMPUTE_STEPS = ("none", "every second layer", "full")
-"""Ways to keep fewer activations, from fastest to smallest."""
+OTHER_LAYERS = "other_layers"
+"""Option of a spec: the layers of this configured model have other operations than those of a plan."""
 RECOMPUTE_FLAG = "--activation-checkpointing"
 ALL_RECOMPUTED = f"{RECOMPUTE_FLAG} full"
-LOSS_ROWS_BYTES = 2**28 * 8.0  # one chunk of logits in float32, and their likelihoods
+LOSS_LOGITS = 2**28  # of one chunk, as in engines/torch/cross_entropy
 
 
 def kept_bytes_per_token(
@@ -82,36 +84,25 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
     """Return the peak memory of the torch engine on one device, in backward of a micro-batch."""
     model = model_of(spec)
     shape, parameters = model.memory_shape, model.parameters
-    width = NUMBER_BYTES["bf16" if spec.precision == "fp8" else spec.precision]  # only products are in FP8
+    width = _width(spec)
     stored = 4 if spec.master_weights == "fp32" or spec.precision == "fp16" else width
     autocast = uses_autocast(spec)
     shards = spec.data_parallel_size if is_sharded(spec) else 1
     tokens = spec.micro_batch_size * spec.sequence_length
-    whole_scores = spec.sequence_length if spec.attention_backend == "eager" else 0
-    if COUNTED in spec.options:
-        of_token = float(spec.options[COUNTED]) + _scores(shape, width, whole_scores)
-    else:
-        of_token = kept_bytes_per_token(
-            shape,
-            width=width,
-            compiled=spec.compile,
-            fused_norm=UNFUSED_NORM not in spec.options,
-            whole_scores=whole_scores,
-            quantised=(2 if spec.fp8_recipe == "mxfp8" else 1) if spec.precision == "fp8" else 0,  # along both axes
-            autocast=autocast,
-        )
-    layer = tokens * of_token
-    layer_input = tokens * shape.hidden_size * (4 if autocast else width)
-    kept_whole = 1.0 - recomputed_share(spec)
-    activations = shape.num_layers * (kept_whole * layer + (1 - kept_whole) * layer_input) + 2 * layer_input
+    of_token, of_input = _bytes_of_layer(spec)
+    kept, layer, layer_input = tokens * _kept_of_layer(spec), tokens * of_token, tokens * of_input
+    activations = shape.num_layers * kept + 2 * layer_input
     layer_weights = model.matrix_parameters - models.embedding_parameters(shape)
-    recomputed = layer if spec.recompute != "none" else 0.0
+    partly = spec.recompute not in (recompute.ALTERNATE, recompute.FULL)
+    recomputed = layer - kept if partly else layer  # of one layer, while its backward pass runs
     casts = 0.0
     if autocast:  # an eager cast lives until the optimizer's step, one of a compiled layer until its backward
+        kept_whole = {recompute.NONE: 1.0, recompute.ALTERNATE: 0.5}.get(spec.recompute, 0.0)
         casts = width * layer_weights * (kept_whole if spec.compile else 1.0)
         recomputed += width * layer_weights / shape.num_layers if recomputed and spec.compile else 0.0
     embedding = models.embedding_parameters(shape)
-    loss = embedding * width * (2 if autocast else 1) + min(LOSS_ROWS_BYTES, tokens * shape.vocab_size * 8.0)
+    of_logit = 2.0 * width if spec.compile else 10.0  # logits and their gradient; in eager code, likelihoods too
+    loss = embedding * width * (2 if autocast else 1) + min(LOSS_LOGITS, tokens * shape.vocab_size) * of_logit
     at_once = 2 / shape.num_layers if spec.reshard else 1.0  # of the layers: two where one is gathered ahead, or all
     gathered = (2 * embedding + at_once * layer_weights) * (4 if autocast else width) if shards > 1 else 0.0
     gradients = parameters * stored / shards
@@ -129,14 +120,98 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
     )
 
 
+def _width(spec: RunSpec) -> int:
+    """Return the bytes of a number in the compute type; with FP8 only the operands of products are narrower."""
+    return NUMBER_BYTES["bf16" if spec.precision == "fp8" else spec.precision]
+
+
+def _bytes_of_layer(spec: RunSpec) -> tuple[float, float]:
+    """Return the bytes of one token that a layer keeps without recomputation, and those of its input."""
+    shape, width, autocast = model_of(spec).memory_shape, _width(spec), uses_autocast(spec)
+    whole_scores = spec.sequence_length if spec.attention_backend == "eager" else 0
+    layer_input = shape.hidden_size * (4 if autocast else width)
+    if COUNTED in spec.options:
+        return float(spec.options[COUNTED]) + _scores(shape, width, whole_scores), layer_input
+    kept = kept_bytes_per_token(
+        shape,
+        width=width,
+        compiled=spec.compile,
+        fused_norm=UNFUSED_NORM not in spec.options,
+        whole_scores=whole_scores,
+        quantised=(2 if spec.fp8_recipe == "mxfp8" else 1) if spec.precision == "fp8" else 0,  # along both axes
+        autocast=autocast,
+    )
+    return kept, layer_input
+
+
+def _kept_of_layer(spec: RunSpec) -> float:
+    """Return the bytes of one token that a layer keeps for backward, as the mean of all layers."""
+    of_token, of_input = _bytes_of_layer(spec)
+    again = recompute.recomputed_operations(spec.recompute)
+    if spec.recompute == recompute.FULL:
+        return of_input
+    if again is not None:
+        return of_input + recompute.kept_bytes(_operations(spec), again)
+    return (of_token + of_input) / 2 if spec.recompute == recompute.ALTERNATE else of_token
+
+
+def _operations(spec: RunSpec) -> dict[str, recompute.Operation]:
+    shape = model_of(spec).memory_shape
+    return recompute.operations_of(shape, sequence_length=spec.sequence_length, width=_width(spec))
+
+
+def can_plan(spec: RunSpec) -> bool:
+    """Return True if single operations of the model's layers can be recomputed."""
+    model = model_of(spec)
+    shape = model.shape
+    eager_scores = spec.attention_backend == "eager"  # its scores are not one operation
+    return shape is not None and recompute.can_plan(shape) and not eager_scores and OTHER_LAYERS not in spec.options
+
+
+def plans(spec: RunSpec) -> list[str]:
+    """Return the values of `recompute` that the spec can have, from the fastest to the smallest."""
+    if not can_plan(spec):
+        return [recompute.NONE, recompute.ALTERNATE, recompute.FULL]
+    of_token, of_input = _bytes_of_layer(spec)
+    operations = _operations(spec)
+    shares = {
+        again: (of_input + recompute.kept_bytes(operations, again)) / of_token
+        for again in recompute.cheapest_first(operations)
+    }
+    described = [recompute.describe(again, share) for again, share in shares.items() if share < 1]
+    return [recompute.NONE, *described[:-1], recompute.FULL]
+
+
+def with_share(spec: RunSpec, share: float) -> RunSpec:
+    """Return the spec with the fastest plan that keeps at most a share of the activations, 0 to 1.
+
+    Raises UsageError where no plan keeps so little, or the model's layers have no plan.
+    """
+    named = f"{RECOMPUTE_FLAG} {round(100 * share)}%"
+    if not can_plan(spec):
+        raise UsageError(f"{named}: only for dense models with a gated MLP and fused attention; use selective or full")
+    whole, _ = _bytes_of_layer(spec)
+    found = {one: _kept_of_layer(spec.changed(recompute=one)) / whole for one in plans(spec)}
+    fitting = [one for one, kept in found.items() if round(kept, 2) <= share]
+    if not fitting:
+        raise UsageError(f"{named}: {RECOMPUTE_FLAG} full keeps least, {min(found.values()):.0%}; use full")
+    return spec.changed(recompute=fitting[0])
+
+
 def uses_autocast(spec: RunSpec) -> bool:
     """Return True if weights are in float32 and autocast casts them for each product; FSDP casts BF16 ones itself."""
     return spec.precision == "fp16" or (spec.master_weights is not None and not is_sharded(spec))
 
 
 def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float:
-    """Return the share of the layers whose forward pass runs again in backward."""
-    return {"none": 0.0, "every second layer": 0.5, "full": 1.0}[spec.recompute]
+    """Return the FLOPs that backward runs again, as a share of all layers' forward pass."""
+    again = recompute.recomputed_operations(spec.recompute) if can_plan(spec) else None
+    if again is None:
+        return {recompute.NONE: 0.0, recompute.ALTERNATE: 0.5}.get(spec.recompute, 1.0)
+    operations, shape = _operations(spec), model_of(spec).memory_shape
+    down = 2 * shape.hidden_size * shape.ffn_hidden_size  # its result is needed by no gradient
+    forward = recompute.recomputed_flops(operations, operations) + down
+    return recompute.recomputed_flops(operations, again) / forward
 
 
 def is_sharded(spec: RunSpec) -> bool:
@@ -159,8 +234,9 @@ def strategy_of(spec: RunSpec) -> str:
     return "fsdp" if large else "ddp"
 
 
-ROOM_TO_CHOOSE = 0.92
-"""Share of the memory that an estimate (good to 10 %) may reach before more recomputation is chosen by default."""
+ROOM_TO_CHOOSE = 0.94
+"""Share of the memory that an estimate (good to 3 %) may reach before more recomputation is chosen by default. The
+allocator reserves some 2 % more than it hands out."""
 
 
 def smallest_that_fits(spec: RunSpec, memory_bytes: float) -> RunSpec | None:
@@ -168,11 +244,27 @@ def smallest_that_fits(spec: RunSpec, memory_bytes: float) -> RunSpec | None:
 
     With full recomputation the estimate may reach all of the memory; None where it needs more.
     """
-    candidates = [spec.changed(recompute=recompute) for recompute in RECOMPUTE_STEPS]
+    candidates = [spec.changed(recompute=one) for one in plans(spec)]
     for candidate in candidates:
         if estimate(candidate).total <= ROOM_TO_CHOOSE * memory_bytes:
             return candidate
     return candidates[-1] if estimate(candidates[-1]).total <= memory_bytes else None
+
+
+def next_smaller(spec: RunSpec) -> RunSpec | None:
+    """Return the spec with the fastest plan that saves at least STEP_OF_RETRY of the estimate, else with the smallest.
+
+    None where the spec has the smallest plan already.
+    """
+    after = plans(spec)
+    smaller = [spec.changed(recompute=one) for one in after[after.index(spec.recompute) + 1 :]]
+    needed = estimate(spec).total
+    enough = [one for one in smaller if estimate(one).total <= (1 - STEP_OF_RETRY) * needed]
+    return next(iter(enough or smaller[-1:]), None)
+
+
+STEP_OF_RETRY = 0.03
+"""Share of the estimate by which a plan that ran out of memory is reduced: the error that the estimate may have."""
 
 
 ROOM_TO_KEEP = 0.85
@@ -194,6 +286,14 @@ def _smaller_micro_batch(spec: RunSpec, memory_bytes: float) -> list[int]:
     return (fitting or sizes)[:1]
 
 
+def _smaller_plans(spec: RunSpec, memory_bytes: float) -> list[tuple[str, str]]:
+    """Return the values of RECOMPUTE_FLAG that may make the spec fit, with the plans that they stand for."""
+    fitting = smallest_that_fits(spec, memory_bytes)
+    share = None if fitting is None else re.match(r"\d+", fitting.recompute)
+    partly = [] if share is None or fitting is None else [(f"{share[0]}%", fitting.recompute)]
+    return [*(partly or [("selective", recompute.ALTERNATE)]), ("full", recompute.FULL)]
+
+
 def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
     """Return at most two flags that make the spec fit into the device's memory, the mildest first.
 
@@ -201,8 +301,7 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
     """
     devices = spec.num_gpus * spec.num_nodes
     candidates: list[tuple[str, Mapping[str, object]]] = [
-        (f"{RECOMPUTE_FLAG} selective", {"recompute": "every second layer"}),
-        (ALL_RECOMPUTED, {"recompute": "full"}),
+        *((f"{RECOMPUTE_FLAG} {flag}", {"recompute": plan}) for flag, plan in _smaller_plans(spec, memory_bytes)),
         *(
             (f"--micro-batch-size {size}", {"micro_batch_size": size})
             for size in _smaller_micro_batch(spec, memory_bytes)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import atomic, catalogue, models, training_memory
+from tensorprimat.core import atomic, catalogue, models, recompute, training_memory
 from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
@@ -27,8 +27,8 @@ from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine
 
 GPUS_OF_A_NODE = 8  # the presets' global batch is that of the methodologies, which are for eight GPUs
-CHECKPOINTING = {"none": "none", "selective": "every second layer", "full": "full"}
-"""--activation-checkpointing → RunSpec.recompute."""
+CHECKPOINTING = {"none": recompute.NONE, "selective": recompute.ALTERNATE, "full": recompute.FULL}
+"""--activation-checkpointing → RunSpec.recompute, without a share."""
 RESOLVED = ("preset", "methodology", *settings_of_runs.OF_A_METHODOLOGY, "num_gpus", "recompute", "compile")
 """Settings whose value also depends on the methodology, the preset, the engine or the machine."""
 AS_CHOSEN = tuple(setting.name for setting in settings_of_runs.WITH_OPTION if setting.name not in RESOLVED)
@@ -95,12 +95,18 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         )
     check_model_parallel(engine, spec)
     spec = _divided(spec, machine)
-    memory = machine.gpu_info.total_memory_gb
-    if not engine.own_training or platform == "cpu" or memory is None:
+    if not engine.own_training:
         return spec
-    spec = _with_counted_activations(spec, preset)
+    share = None if settings.recompute is None else settings_of_runs.share_of(settings.recompute)
+    memory = None if platform == "cpu" else machine.gpu_info.total_memory_gb
+    if memory is not None or share is not None:
+        spec = _with_counted_activations(spec, preset)
+    if share is not None:
+        spec = training_memory.with_share(spec, share)
+    if memory is None:
+        return spec
     if settings.recompute is None:
-        spec = training_memory.smallest_that_fits(spec, memory * GB) or spec
+        spec = (training_memory.smallest_that_fits(spec, memory * GB) or spec).changed(falls_back=True)
     return training_memory.with_resharding(spec, memory * GB)
 
 
@@ -210,7 +216,8 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
         )  # fmt: skip
     except (RuntimeError, UsageError, ImportError):  # the start block says it; a later check refuses FP8
         return spec
-    return spec.changed(options={**spec.options, training_memory.COUNTED: str(round(kept))})
+    other = {} if memory.has_operations_of_plans(preset) else {training_memory.OTHER_LAYERS: "yes"}
+    return spec.changed(options={**spec.options, training_memory.COUNTED: str(round(kept)), **other})
 
 
 def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> models.Preset | ConfiguredModel:
@@ -262,13 +269,16 @@ def _default_precision(engine: Engine, machine: Machine) -> str:
     return "fp16" if gpu is not None and "bf16" in gpu.lacks else "bf16"
 
 
-def _recompute(settings: str | None, engine: Engine) -> str:
-    """Return RunSpec.recompute for --activation-checkpointing. Raises UsageError where the engine has no such mode."""
-    if settings == "selective" and not engine.own_training:
+def _recompute(setting: str | None, engine: Engine) -> str:
+    """Return RunSpec.recompute for --activation-checkpointing. Raises UsageError where the engine has no such mode.
+
+    The plan of a share depends on the whole spec, so that it is chosen later.
+    """
+    if setting not in (None, "none", "full") and not engine.own_training:
         raise UsageError(
-            f"--activation-checkpointing selective: only the torch engine has it; use full with {engine.name}"
+            f"--activation-checkpointing {setting}: only the torch engine has it; use full with {engine.name}"
         )
-    return CHECKPOINTING[settings or "none"]
+    return CHECKPOINTING.get(setting or "none", recompute.NONE)
 
 
 def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:

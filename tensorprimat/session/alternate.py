@@ -28,6 +28,7 @@ from tensorprimat.session.runs import (
     explained_error,
     look_before_run,
     save_partial,
+    spec_with_less_memory,
     with_command,
     with_noise,
     with_notes,
@@ -112,6 +113,11 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
                     ending = launch.run_in_process(side.spec, module=side.job.module, log=log, on_line=show)
             except KeyboardInterrupt:  # outside of `launch.run_in_process`, such as while cooling down
                 ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
+            if smaller := spec_with_less_memory(side.spec, ending, observer):
+                side.spec = smaller
+                for one in sides:
+                    one.parts, one.loaded = [], None
+                return run_in_turn(sides, machine, observer, stamp)
             if ending.error is not None or ending.result is None:
                 kept = [side.loaded.path for side in sides if side.loaded is not None]
                 partial = save_partial(ending.result, side.place, number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import quantities, settings, training_memory
+from tensorprimat.core import quantities, recompute, settings, training_memory
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
@@ -11,7 +11,11 @@ from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import LABELS, Machine
 
-RECOMPUTED = {"full": "all layers", "every second layer": "every second layer"}
+RECOMPUTED = {
+    recompute.NONE: "",
+    recompute.FULL: "; activations of all layers are recomputed",
+    recompute.ALTERNATE: "; activations of every second layer are recomputed",
+}
 SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/GPU", "Peak memory")
 
 
@@ -50,7 +54,7 @@ def memory_estimate_text(spec: RunSpec, machine: Machine) -> str | None:
     if needed is None:
         return None
     parts = prepare.describe_memory(needed)
-    recomputed = "" if spec.recompute == "none" else f"; activations of {RECOMPUTED[spec.recompute]} are recomputed"
+    recomputed = RECOMPUTED.get(spec.recompute, f"; {spec.recompute}")
     megatron = ENGINES[spec.engine].megatron
     if megatron is not None and (again := megatron.recomputed_by_recipe(spec, device_name)):
         recomputed = f"; NVIDIA's recipe recomputes the activations of {again} layers"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import atomic, regular, result_names, store
+from tensorprimat.core import atomic, regular, result_names, store, training_memory
 from tensorprimat.core.configured import model_of
-from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import OF_A_LOG
@@ -69,6 +69,8 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer
                 ending = launch.run_in_process(spec, module=job.module, log=log, on_line=show, wrapping=elsewhere)
         except KeyboardInterrupt:  # outside of `launch.run_in_process`, such as while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
+        if job.earlier is None and (smaller := spec_with_less_memory(spec, ending, observer)):
+            return _train(job, smaller, request, machine, observer, stamp)
         if ending.error is not None or ending.result is None:
             which = f"run {run} of {budget.most}" if budget.most > 1 else None
             kept = [] if outcome.path is None else [outcome.path]
@@ -87,6 +89,23 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer
         if decision.done:
             break
     return outcome
+
+
+def spec_with_less_memory(spec: RunSpec, ending: launch.Ending, observer: Observer) -> RunSpec | None:
+    """Return the spec with which all runs start again after a run that was out of memory, or None.
+
+    Only where the engine chose what to recompute, no step was measured, and a smaller plan exists. A note of the spec,
+    which becomes a warning of the result, says so.
+    """
+    measured = ending.result is not None and ending.result.performance_metrics.measured_steps
+    if not (spec.falls_back and isinstance(ending.error, OutOfMemoryError)) or measured or ending.interrupted:
+        return None
+    smaller = training_memory.next_smaller(spec)
+    if smaller is None:
+        return None
+    note = f"recompute: out of memory with {spec.recompute!r}, so that all runs use {smaller.recompute!r}"
+    observer.warn(note)
+    return smaller.changed(notes=(*spec.notes, note))
 
 
 def look_before_run(request: Request, gpus: Sequence[str], observer: Observer, run: str) -> noise.NoiseReading | None:
@@ -147,11 +166,13 @@ def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Resu
     with observer.training(f"{job.model} profiled", spec.max_steps) as show:
         log, around = place.kept(planned, "run1.txt"), profiling.profiler_command(profiler, stem)
         ending = launch.run_in_process(spec, module=job.module, log=log, on_line=show, wrapping=around)
+    if smaller := spec_with_less_memory(spec, ending, observer):
+        return _profile(job, smaller, profiler, place, planned, observer)
     measured = None if ending.result is None else with_provenance(ending.result, profiled=True)
     if measured is None or ending.error is not None:
         error = explained_error(ending.error, partial=save_partial(measured, place, 1))
         return ModelOutcome(model=job.model, error=error, interrupted=ending.interrupted)
-    result = with_command(pool([measured]))
+    result = with_notes(with_command(pool([measured])), spec)
     path = store.write(result, place.kept(result, "profiled.json"))
     for written in sorted(stem.parent.glob(f"{stem.name}*")):
         observer.say(f"Profile: {written}")

@@ -10,6 +10,7 @@ be timed separately.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,16 +28,18 @@ def linear_cross_entropy(
     *,
     bias: torch.Tensor | None = None,
     soft_cap: float | None = None,
+    compiled: bool = False,
 ) -> torch.Tensor:
     """Return the mean negative log-likelihood of targets, a float32 scalar.
 
+    compiled: compile what lies between the products, so that no float32 tensor of the logits' size is made.
     hidden: (rows, width); weight: (vocabulary, width); targets: (rows,), integers below the vocabulary's size; bias:
     (vocabulary,); soft_cap: c in c·tanh(logits / c), which bounds the logits of Gemma 2 (arXiv:2408.00118, section 2).
     """
     budget = LOGITS_PER_CHUNK.get(hidden.device.type, LOGITS_PER_CHUNK["cpu"])
     chunks = max(1, -(-hidden.shape[0] * weight.shape[0] // budget))
     rows = -(-hidden.shape[0] // chunks)
-    loss: torch.Tensor = _LinearCrossEntropy.apply(hidden, weight, targets, rows, bias, soft_cap)
+    loss: torch.Tensor = _LinearCrossEntropy.apply(hidden, weight, targets, rows, bias, soft_cap, compiled)
     return loss
 
 
@@ -80,6 +83,7 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
         rows: int,
         bias: torch.Tensor | None,
         soft_cap: float | None,
+        compiled: bool,
     ) -> torch.Tensor:
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
@@ -93,24 +97,17 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
             for start in range(0, states.shape[0], rows):
                 part, target = states[start : start + rows], targets[start : start + rows, None]
                 logits = functional.linear(part, head, offset)
-                bounded = torch.tanh(logits / soft_cap) if soft_cap else None
-                logits = logits if bounded is None else soft_cap * bounded
-                logits = logits.to(torch.float32)  # frees the narrower ones before log_softmax allocates its output
-                likelihood = torch.log_softmax(logits, dim=-1)
-                del logits
-                loss -= likelihood.gather(1, target).sum()
-                of_logits = _gradient(likelihood, target)
-                if bounded is not None:
-                    of_logits *= 1 - bounded.square()  # the derivative of the cap
+                of_chunk, gradient = (_compiled_loss() if compiled else _loss_of_logits)(logits, target, soft_cap)
+                del logits  # else it stays in memory during the products
+                loss += of_chunk
                 if bias_gradient is not None:
-                    bias_gradient += of_logits.sum(0)
-                gradient = of_logits.to(dtype)
+                    bias_gradient += gradient.sum(0, dtype=torch.float32)
                 torch.mm(gradient, head, out=hidden_gradient[start : start + rows])
                 if start == 0:
                     torch.mm(gradient.T, part, out=weight_gradient)
                 else:
                     weight_gradient.addmm_(gradient.T, part)
-                del bounded, likelihood, of_logits, gradient  # else they stay in memory during the next chunk
+                del gradient  # else it stays in memory during the next chunk
         context.save_for_backward(hidden_gradient, weight_gradient, bias_gradient)
         context.dtypes = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
         return loss / states.shape[0]
@@ -123,7 +120,42 @@ class _LinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]
             None if one is None else one.mul_(scale).to(dtype)
             for one, dtype in zip(context.saved_tensors, context.dtypes, strict=True)
         )
-        return of_hidden, of_weight, None, None, of_bias, None
+        return of_hidden, of_weight, None, None, of_bias, None, None
+
+
+def _loss_of_logits(
+    logits: torch.Tensor, target: torch.Tensor, soft_cap: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the summed loss of rows of logits, and its gradient, in the logits' type. target: (rows, 1)."""
+    bounded = torch.tanh(logits / soft_cap) if soft_cap else None
+    capped = logits if bounded is None else soft_cap * bounded
+    likelihood = torch.log_softmax(capped, dim=-1, dtype=torch.float32)  # a GPU's kernel widens as it reads
+    loss = -likelihood.gather(1, target).sum()
+    gradient = _gradient(likelihood, target)
+    if bounded is not None:
+        gradient = gradient * (1 - bounded.square())  # the derivative of the cap
+    return loss, gradient.to(logits.dtype)
+
+
+def _loss_to_compile(
+    logits: torch.Tensor, target: torch.Tensor, soft_cap: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `_loss_of_logits` returns, without a scattered write, for which the compiler would fill a tensor."""
+    bounded = torch.tanh(logits.float() / soft_cap) if soft_cap else None
+    capped = logits.float() if bounded is None else soft_cap * bounded
+    total = torch.logsumexp(capped, dim=-1, keepdim=True)
+    loss = (total - capped.gather(1, target)).sum()
+    is_target = torch.arange(logits.shape[1], device=logits.device) == target
+    gradient = torch.exp(capped - total) - is_target.float()
+    if bounded is not None:
+        gradient = gradient * (1 - bounded.square())
+    return loss, gradient.to(logits.dtype)
+
+
+@cache
+def _compiled_loss() -> Any:
+    """Return the compiled loss of a chunk: one kernel reads the logits for their sum, another writes the gradient."""
+    return torch.compile(_loss_to_compile, dynamic=False)
 
 
 def _gradient(likelihood: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ from tensorprimat.core.configured import ConfiguredModel
 from tensorprimat.engines.registry import importable
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import fp8
+from tensorprimat.engines.torch import model as model_of_torch
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import COMPUTE_DTYPES
 
@@ -58,6 +59,12 @@ def mean_kept_bytes_per_token(
     of_token = (counted(length) - counted(half)) / (length - half) if autocast else counted(length) / length
     layer_input = model.decoder.hidden_size * stored.itemsize
     return of_token + (layer_input if compiled else 0)
+
+
+def has_operations_of_plans(model: ConfiguredModel) -> bool:
+    """Return True if single operations of the model's layers can be recomputed."""
+    with torch.device("meta"):
+        return model_of_torch.has_operations_of_plans(LanguageModel(model).decoder.layers)
 
 
 def _kept_by_layers(

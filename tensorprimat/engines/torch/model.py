@@ -5,33 +5,36 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from tensorprimat.core import configured
 from tensorprimat.core.configured import ConfiguredModel
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.models import Preset
+from tensorprimat.core.recompute import ALTERNATE, ATTENTION, FULL, OPERATIONS, PRODUCTS, recomputed_operations
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch.cross_entropy import linear_cross_entropy
 
 _ARCHITECTURES = {"llama": "llama", "course": "llama", "qwen": "qwen2", "mistral": "mistral"}
 """Model family → its architecture in transformers. The models of "course" have Llama's."""
 
-_LOUD_AT_IMPORT = ("torchao", "torch.utils._pytree")
-"""Loggers that warn of kernels for other GPUs and of deprecated calls when transformers imports torchao."""
+_LOUD_AT_IMPORT = ("torchao", "torch.utils._pytree", "torch._higher_order_ops.wrap")
+"""Loggers that warn of kernels for other GPUs and of deprecated calls when transformers imports torchao, and of
+operations in place inside of a selective recomputation, which the layers do not have."""
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::_scaled_mm")
+"""Operations as which the product of a linear layer runs, the last one in FP8."""
 _WITHOUT_SDPA = ("gemma2", "gpt_oss")
 """Architectures whose attention scores have a soft cap or sinks, which no SDPA kernel supports."""
-LEARNING_RATE = 3e-5
-"""A tenth of the rate that Llama 2 7B reaches after 2,000 steps (arXiv:2307.09288, table 1). With all of it from the
-first step on, the loss of Llama 3.1 8B rose from 12.6 to 20 in five steps on an H200; runs of one seed differed."""
-_BETAS = (0.9, 0.95)  # Llama 2, section 2.2, as the weight decay
-_WEIGHT_DECAY = 0.1
 
 
 def transformers_config(preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
@@ -168,6 +171,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         with _layers_on_meta(kind):
             self.causal = kind(config)
         self._reaches = _reaches(preset)
+        self._compiles_loss = False
         _fuse_norms(self.causal)
         self._rotary = _rotary_of(self.causal)
         if not layers_later:
@@ -205,6 +209,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
             tokens[:, 1:].flatten(),
             bias=head.bias,
             soft_cap=getattr(config, "final_logit_softcapping", None),
+            compiled=self._compiles_loss,
         )
 
     def _mask(self, tokens: torch.Tensor) -> Any:
@@ -236,12 +241,22 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         for part, name, frequencies in self._rotary:
             setattr(part, name, frequencies.to(getattr(part, name).device))
 
-    def recompute_activations(self, *, every: int = 1) -> None:
-        """Keep only the input of every `every`-th layer, from the first on, and recompute the layer in backward."""
-        newer = getattr(self.causal, "activation_checkpointing_enable", None)  # transformers 6 removes the older name
-        (newer or self.causal.gradient_checkpointing_enable)({"use_reentrant": False})
+    def recompute_activations(self, recompute: str) -> None:
+        """Make backward compute activations of the layers again, as `RunSpec.recompute` states.
+
+        The engine wraps the layers itself, inside of the compiled region, where the partitioner drops the last product.
+        transformers does that from version 5.23 on only. Raises UsageError where a plan names operations that the
+        layers of this model do not have.
+        """
+        again = recomputed_operations(recompute)
+        if recompute not in (ALTERNATE, FULL) and not has_operations_of_plans(self.decoder.layers):
+            raise UsageError(f"recompute: {recompute}: not for the layers of this model; use selective or full")
+        kept = None if recompute in (ALTERNATE, FULL) else frozenset(OPERATIONS) - frozenset(again or ())
+        classes: dict[type, type] = {}  # one for all layers of a kind, which share one compiled graph
         for position, layer in enumerate(self.decoder.layers):
-            layer.gradient_checkpointing = position % every == 0
+            if recompute != ALTERNATE or position % 2 == 0:
+                kind = type(layer)
+                layer.__class__ = classes.setdefault(kind, classes.get(kind) or _recomputing(kind, kept))
 
     def compile_layers(self, *, cuda_graphs: bool = False) -> None:
         """Compile each decoder layer in place; the names of parameters stay.
@@ -250,6 +265,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         layers, outside of it. cuda_graphs: record the kernels of each layer; only perf/mfu_ladder.py uses it, to
         measure the gain.
         """
+        self._compiles_loss = True
         for layer in self.decoder.layers:
             layer.compile(dynamic=False, options={"triton.cudagraphs": True} if cuda_graphs else None)
 
@@ -288,6 +304,50 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
             torch.cuda.empty_cache()  # memory of whole layers is free now, and must not count as reserved
 
 
+def has_operations_of_plans(layers: Iterable[nn.Module]) -> bool:
+    """Return True if every layer has the matrix products of a plan, and no other ones."""
+    expected = [f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")]
+    return all(
+        [name.rpartition(".")[2] for name, part in layer.named_modules() if isinstance(part, nn.Linear)] == expected
+        and sum(weight.ndim > 1 for weight in layer.parameters()) == len(expected)
+        for layer in layers
+    )
+
+
+def _recomputing(kind: type[nn.Module], kept: frozenset[str] | None) -> type[nn.Module]:
+    """Return a layer's class whose backward computes the layer again, except for the operations whose results it keeps.
+
+    kept: names in OPERATIONS; None keeps the layer's input only, without looking at operations.
+    """
+    selective = {} if kept is None else {"context_fn": partial(_contexts, kept)}
+
+    def forward(self: nn.Module, *arguments: Any, **more: Any) -> Any:
+        def run(*inputs: Any) -> Any:
+            return kind.forward(self, *inputs, **more)
+
+        return checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False, **selective)  # no dropout
+
+    return type(kind.__name__, (kind,), {"forward": forward})
+
+
+def _contexts(kept: frozenset[str]) -> Any:
+    """Return torch's two contexts of selective recomputation for one call of a layer."""
+    calls: Counter[bool] = Counter()
+
+    def policy(context: Any, operation: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        name = operation.name()
+        if name in _PRODUCTS:
+            ran = PRODUCTS[calls[context.is_recompute] % len(PRODUCTS)]
+            calls[context.is_recompute] += 1
+        elif "attention" in name or "flash_attn" in name:
+            ran = ATTENTION
+        else:
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        return CheckpointPolicy.MUST_SAVE if ran in kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
 def _reaches(preset: Preset | ConfiguredModel) -> dict[str | None, tuple[int | None, int | None]]:
     """Return window and chunk, in tokens, by kind of layer; a model without named kinds has the one kind None."""
     if not isinstance(preset, ConfiguredModel):
@@ -295,14 +355,6 @@ def _reaches(preset: Preset | ConfiguredModel) -> dict[str | None, tuple[int | N
     layers = preset.decoder.layers
     kinds = preset.config.get("layer_types") or [None] * len(layers)
     return {kind: (layer.window, layer.chunk) for kind, layer in zip(kinds, layers, strict=True)}
-
-
-def adamw(model: nn.Module, *, fused: bool, learning_rate: float = LEARNING_RATE) -> torch.optim.AdamW:
-    """Return AdamW without decay of vectors (norms, biases)."""
-    decayed = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
-    others = [parameter for parameter in model.parameters() if parameter.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": _WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=_BETAS, fused=fused)
 
 
 def has_fused_norm(device_type: str) -> bool:

@@ -23,7 +23,8 @@ from tensorprimat.engines import introspect, profiling
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import data as torch_data
 from tensorprimat.engines.torch import fp8, observed
-from tensorprimat.engines.torch.model import LEARNING_RATE, LanguageModel, adamw, has_fused_norm
+from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm
+from tensorprimat.engines.torch.optimizer import LEARNING_RATE, adamw
 
 LEARNING_RATES = {"tiny": 3e-3}
 """Preset → learning rate, where that of a 7B model would not reduce the loss visibly in a few dozen steps."""
@@ -84,12 +85,14 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             elif convert is not None:
                 convert(self.network.decoder.layers)
         if spec.recompute != "none":
-            self.network.recompute_activations(every=1 if spec.recompute == "full" else 2)
+            self.network.recompute_activations(spec.recompute)
         if spec.compile:
             self.network.compile_layers()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        return adamw(self, learning_rate=self.learning_rate, fused=self._has_fused_adamw)
+        return adamw(
+            self, learning_rate=self.learning_rate, fused=self._has_fused_adamw, compiled=self._has_compiled_adamw
+        )
 
     def cpu(self) -> TrainingModule:
         """Return the module as it is: Lightning would move it to the host after training, where nothing reads it."""
@@ -106,7 +109,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             *(["RMS norm"] if self._has_fused_norm else []),
             *(self._fused_by_compiling() if spec.compile else []),
             "linear cross-entropy",
-            *(["AdamW"] if self._has_fused_adamw else []),
+            *(["compiled AdamW"] if self._has_compiled_adamw else ["AdamW"] if self._has_fused_adamw else []),
         ]
         return {
             "precision": spec.precision,  # Lightning states neither FP8 nor the type to which FSDP casts weights
@@ -172,6 +175,12 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
     def _has_fused_adamw(self) -> bool:
         return self._spec.precision != "fp16"  # fused AdamW would unscale the gradients after they are clipped
 
+    @property
+    def _has_compiled_adamw(self) -> bool:
+        """Return True if compiled kernels update the weights; a CPU's fused kernel needs no compiler."""
+        plain = all(type(one) is torch.nn.Parameter or hasattr(one, "to_local") for one in self.parameters())
+        return self._spec.compile and self._has_fused_adamw and self.device.type == "cuda" and plain
+
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> dict[str, torch.Tensor]:
         """Train on tokens of shape (micro-batches, sequences, length + 1); return this rank's mean loss."""
         optimizer = self.optimizers()
@@ -209,4 +218,4 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         return block()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        torch.nn.utils.clip_grad_norm_(self.parameters(), GRADIENT_CLIP)
+        optimizer.clip(GRADIENT_CLIP)

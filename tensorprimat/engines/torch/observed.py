@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tensorprimat.core.quantities import counted
+from tensorprimat.core.recompute import ALTERNATE, ATTENTION, FULL, NONE, recomputed_operations
 from tensorprimat.core.result import TrainingConfig
 
 STEP = 1
@@ -31,7 +32,8 @@ _FUSED_ATTENTION = {
 _PLAIN_ATTENTION = "aten::_scaled_dot_product_attention_math"
 _BATCHED_PRODUCT = "aten::bmm"
 _BACKWARD = {f"{name}_backward" for name in _FUSED_ATTENTION} | {"flash_attn::_flash_attn_backward"}
-_COMPILED_GRAPH = "Torch-Compiled Region"
+_COMPILED_GRAPH = "CompiledFunction"
+"""A compiled graph with a backward pass: those of the layers, but not of the loss and the optimizer."""
 _FP8_PRODUCTS = ("scaled_mm", "mx_mm")
 """Parts of the names of matrix products in FP8: torch's own, and torchao's in MXFP8."""
 _PLAIN_PRODUCT = "aten::mm"
@@ -83,7 +85,7 @@ def observed_settings(
         return {}, []
     ran: dict[str, Any] = {}
     warnings = []
-    graphs = sum(count for name, count in operations.items() if name.startswith(_COMPILED_GRAPH))
+    graphs = operations.get(_COMPILED_GRAPH, 0)
     compiled = bool(planned.compile) and graphs >= layers
     if planned.compile and graphs < layers:
         ran["compile"] = False
@@ -91,7 +93,7 @@ def observed_settings(
             f"compile: torch.compile was planned, but {layers - graphs} of {counted(layers, 'layer')} ran without it "
             "(TORCH_LOGS=recompiles,graph_breaks shows the reason)"
         )
-    elif compiled and graphs > layers * (1 if planned.recompute == "none" else 2):
+    elif compiled and graphs > layers:
         warnings.append(
             f"compile: {counted(layers, 'layer')} ran as {graphs} compiled graphs, so that kernels are not fused "
             "across their borders (TORCH_LOGS=graph_breaks shows the reason)"
@@ -103,7 +105,7 @@ def observed_settings(
     if planned.precision == "fp8" and not _multiplies_in_fp8(operations, layers):
         ran |= {"precision": "bf16", "compute_dtype": "bfloat16", "fp8_recipe": None}
         warnings.append("precision: fp8 was planned, but no product ran in FP8")
-    recompute = _recompute(operations)
+    recompute = _recompute(operations, planned.recompute)
     if recompute is not None and recompute != planned.recompute:
         ran["recompute"] = recompute
         warnings.append(f"recompute: {planned.recompute} was planned, but {recompute} ran")
@@ -136,8 +138,8 @@ def _multiplies_in_fp8(operations: Mapping[str, int], layers: int) -> bool:
     return in_fp8 or operations.get(_PLAIN_PRODUCT, 0) < 4 * layers
 
 
-def _recompute(operations: Mapping[str, int]) -> str | None:
-    """Return the recomputation mode by the ratio of attention's forward calls to its backward calls.
+def _recompute(operations: Mapping[str, int], planned: str | None) -> str | None:
+    """Return the recomputation that attention's calls in forward and backward show; the planned one if they agree.
 
     None where backward has no operation of its own (math kernel, FlexAttention), or where it was not recorded.
     """
@@ -145,9 +147,12 @@ def _recompute(operations: Mapping[str, int]) -> str | None:
     backward = sum(operations.get(name, 0) for name in _BACKWARD)
     if not backward or not backward <= forward <= 2 * backward:
         return None
+    again = recomputed_operations(planned or "")
+    if again is not None and forward == backward * (2 if ATTENTION in again else 1):
+        return planned
     if forward == backward:
-        return "none"
-    return "full" if forward == 2 * backward else "every second layer"
+        return NONE
+    return FULL if forward == 2 * backward else ALTERNATE
 
 
 def _lost(operations: Mapping[str, int], planned: str, *, compiled: bool) -> list[str]:
