@@ -4,13 +4,14 @@
     python -m perf.gpu_peers loop --preset full      a plain loop over a model of transformers
 
 torchtitan needs neither tokenizer nor data set here. Nothing else of it is changed: its rows are its own. Both print a
-line with their peak memory (PEAK) after the last step.
+line with their peak memory (`peak_line`) after the last step.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import sys
 import time
@@ -20,11 +21,16 @@ from datetime import datetime, timezone
 from typing import Any
 
 from tensorprimat.core.models import find_preset
+from tensorprimat.core.units import GIB
 
-PEAK = "peak memory: allocated {allocated:.0f} bytes, reserved {reserved:.0f} bytes"
 LEARNING_RATE = "3e-5"  # as the torch engine
-GIB = 2**30
-TINY = "tiny"
+
+
+def peak_line(allocated_bytes: float, reserved_bytes: float) -> str:
+    return f"peak memory: allocated {allocated_bytes:.0f} bytes, reserved {reserved_bytes:.0f} bytes"
+
+
+PEAK = re.compile(r"peak memory: allocated (\d+) bytes, reserved (\d+) bytes")
 
 
 def torchtitan(flags: list[str]) -> None:
@@ -50,18 +56,15 @@ def torchtitan(flags: list[str]) -> None:
             peaks.update({name: max(value, metrics[name]) for name, value in peaks.items()})
 
         def close(self) -> None:
-            allocated, reserved = (GIB * gib for gib in peaks.values())
-            print(PEAK.format(allocated=allocated, reserved=reserved), flush=True)
+            print(peak_line(*(GIB * gib for gib in peaks.values())), flush=True)
 
     def metrics_with_peaks(*arguments: Any, **more: Any) -> Any:
         processor = build_metrics_processor(*arguments, **more)
         processor.logger = Peaks()
         return processor
 
-    original = llama3.get_train_spec()
     spec = replace(
-        original,
-        model_args={**original.model_args, TINY: tiny_arguments(llama3.TransformerModelArgs)},
+        llama3.get_train_spec(),
         build_tokenizer_fn=None,
         build_dataloader_fn=RandomTokens,
         build_metrics_processor_fn=metrics_with_peaks,
@@ -70,26 +73,14 @@ def torchtitan(flags: list[str]) -> None:
     train.main(train.Trainer)
 
 
-def tiny_arguments(kind: Any) -> Any:
-    """Return torchtitan's arguments of the preset llama tiny; kind: their class."""
-    preset = find_preset("llama", "tiny")
-    shape = preset.shape
-    # torchtitan's width of the MLP is about 8/3 of the model's, times a factor, up to a multiple.
-    factor = shape.ffn_hidden_size / (8 * shape.hidden_size / 3)
-    return kind(
-        dim=shape.hidden_size, n_layers=shape.num_layers, n_heads=shape.num_attention_heads,
-        n_kv_heads=shape.num_key_value_heads, vocab_size=shape.vocab_size, multiple_of=shape.ffn_hidden_size,
-        ffn_dim_multiplier=factor, rope_theta=preset.rope_theta,
-    )  # fmt: skip
-
-
 class RandomTokens:
-    """torchtitan's data loader, with random tokens; built with torchtitan's arguments for its own."""
+    """Data loader of random tokens, which takes the arguments of torchtitan's own loader."""
 
     def __init__(self, *, job_config: Any, **_: Any) -> None:
-        shape = find_preset("llama", TINY if job_config.model.flavor == TINY else "full").shape
-        self.vocabulary, training = shape.vocab_size, job_config.training
-        self.batch, self.length = training.local_batch_size, training.seq_len
+        from torchtitan.models.llama3 import llama3_args
+
+        self.vocabulary = llama3_args[job_config.model.flavor].vocab_size
+        self.batch, self.length = job_config.training.local_batch_size, job_config.training.seq_len
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yield inputs and labels, int64 of shape (sequences, length)."""
@@ -156,7 +147,7 @@ def loop(flags: list[str]) -> None:
         print(f"{date} step {step} | loss {total:.4f} | {1e3 * (now - before):.2f} ms/step", flush=True)
         before = now
     if on_gpu:
-        print(PEAK.format(allocated=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved()))
+        print(peak_line(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()))
 
 
 if __name__ == "__main__":

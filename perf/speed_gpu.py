@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import math
 import os
 import re
 import statistics
@@ -46,9 +45,9 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 
-from perf.gpu_peers import LEARNING_RATE, PEAK, TINY  # noqa: E402
+from perf import gpu_peers  # noqa: E402
+from perf.turns import ratio_of_runs  # noqa: E402
 from tensorprimat import logs  # noqa: E402
-from tensorprimat.analysis import stats  # noqa: E402
 from tensorprimat.core import atomic, processes  # noqa: E402
 from tensorprimat.core.errors import TensorPrimatError, UsageError  # noqa: E402
 from tensorprimat.core.units import GIGA, MEGA  # noqa: E402
@@ -59,10 +58,9 @@ ALL = "engine,torchtitan:full,torchtitan:selective-op,torchtitan:memory_budget=0
 NEEDED_BY_TORCHTITAN = ("torchtitan", "datasets", "torchdata", "tyro")
 VERSION_OF_TORCHTITAN = "0.2.2"  # the last whose flags this script knows
 OUT_OF_MEMORY = "out of memory"
-CONFIDENCE = 0.95
 SAMPLE_SECONDS = 0.5
-LENGTHS = {"full": 8192, TINY: 64}
-PEAK_LINE = re.compile(re.sub(r"\\\{\w+:\.0f\\\}", r"(\\d+)", re.escape(PEAK)))
+LENGTHS = {"full": 8192, "tiny": 64}
+FLAVORS = {"full": "8B", "tiny": "debugmodel"}  # of torchtitan; its smallest model is for trials of the script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +96,6 @@ class Run:
     peak_reserved_bytes: float | None = None
     mean_clock_hertz: float | None = None
     mean_watts: float | None = None
-    throttled_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +126,7 @@ def torchtitan_command(mode: str, work: Workload, result: Path) -> list[str]:
     option = {"selective": "selective_ac_option", "memory_budget": "memory_budget"}.get(kind)
     flags = {
         "model.name": "llama3",
-        "model.flavor": TINY if work.preset == TINY else "8B",
+        "model.flavor": FLAVORS[work.preset],
         "training.seq_len": work.sequence_length,
         "training.local_batch_size": 1,
         "training.global_batch_size": work.global_batch_size,
@@ -137,7 +134,7 @@ def torchtitan_command(mode: str, work: Workload, result: Path) -> list[str]:
         "training.steps": work.warmup_steps + work.steps,
         "metrics.log_freq": 1,
         "optimizer.name": "AdamW",
-        "optimizer.lr": LEARNING_RATE,
+        "optimizer.lr": gpu_peers.LEARNING_RATE,
         "job.dump_folder": result.with_suffix(""),
         "activation_checkpoint.mode": kind,
         **({f"activation_checkpoint.{option}": value} if option else {}),
@@ -166,11 +163,11 @@ PROGRAMS: dict[str, tuple[Callable[[str, Workload, Path], list[str]], re.Pattern
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", default=ALL, help=f"separated by commas (default: {ALL})".replace("%", "%%"))
+    parser.add_argument("--programs", default=ALL, help=f"separated by commas (default: {ALL})")
     parser.add_argument("--turns", type=int, default=1, help="runs of each program")
     parser.add_argument("--steps", type=int, default=6, help="measured steps of a run")
     parser.add_argument("--warmup-steps", type=int, default=4)
-    parser.add_argument("--sequence-length", type=int, help=f"default: {LENGTHS['full']}, tiny: {LENGTHS[TINY]}")
+    parser.add_argument("--sequence-length", type=int, help=f"default: {LENGTHS['full']}, tiny: {LENGTHS['tiny']}")
     parser.add_argument("--global-batch-size", type=int, default=4, help="sequences of a step")
     parser.add_argument("--preset", choices=tuple(LENGTHS), default="full")
     parser.add_argument("--cpu", action="store_true", help="train on the CPU, in FP32 and without compilation")
@@ -247,7 +244,7 @@ def measured(done: Run, file: Path, text: str, work: Workload, sampler: telemetr
     allocated, reserved = (
         GIGA * peaks[name] if name in peaks else None for name in ("memory_allocated", "memory_reserved")
     )
-    if match := PEAK_LINE.search(text):
+    if match := gpu_peers.PEAK.search(text):
         allocated, reserved = map(float, match.groups())
     clock = sampler.columns(ended_at, seconds).get("clock_hertz")
     return replace(
@@ -258,7 +255,6 @@ def measured(done: Run, file: Path, text: str, work: Workload, sampler: telemetr
         peak_reserved_bytes=reserved,
         mean_clock_hertz=None if clock is None or not np.isfinite(clock).any() else float(np.nanmean(clock)),
         mean_watts=sampler.mean_watts(ended_at[0] - seconds[0], ended_at[-1]),
-        throttled_by=sampler.throttled_by,
     )
 
 
@@ -268,24 +264,9 @@ def ratio(ours: Sequence[Run], theirs: Sequence[Run]) -> Ratio | None:
     pairs = [(one, by_turn[one.turn]) for one in ours if one.step_seconds and one.turn in by_turn]
     if not pairs:
         return None
-    own, other = ([statistics.median(pair[side].step_seconds) for pair in pairs] for side in (0, 1))
-    low = high = None
-    if len(pairs) > 1:
-        log = stats.of_pairs(other, own)
-        value, (low, high) = math.exp(log.log), log.interval(CONFIDENCE)
-    else:
-        value = other[0] / own[0]
-        if all(len(one.step_seconds) >= stats.FEWEST_ROWS_FOR_INTERVAL for one in pairs[0]):
-            half = math.hypot(*(half_width(one) for one in pairs[0]))
-            low, high = value * math.exp(-half), value * math.exp(half)
     first, second = pairs[0]
+    value, low, high = ratio_of_runs(*([one.step_seconds for one in side] for side in zip(*pairs, strict=True)))
     return Ratio(ours=first.program, theirs=second.program, turns=len(pairs), value=value, low=low, high=high)
-
-
-def half_width(one: Run) -> float:
-    """Return the relative half-width of the interval of the mean step of one run."""
-    seconds = np.array(one.step_seconds)
-    return stats.of_one_run(seconds / seconds.mean() - 1, CONFIDENCE).half_width
 
 
 def ratios(runs: Sequence[Run]) -> list[Ratio]:
@@ -297,44 +278,36 @@ def ratios(runs: Sequence[Run]) -> list[Ratio]:
     for one in runs:
         of_program.setdefault(one.program, []).append(one)
     is_ours = {program: program.partition(":")[0] == OURS for program in of_program}
-    found = [
-        ratio(of_program[ours], of_program[theirs])
-        for ours in of_program
-        for theirs in of_program
-        if is_ours[ours] and not is_ours[theirs]
-    ]
-    known = [one for one in found if one is not None]
-    smallest = {one.ours: min(other.value for other in known if other.ours == one.ours) for one in known}
-    return sorted(known, key=lambda one: (-smallest[one.ours], one.value))
+    pairs = [(ours, theirs) for ours in of_program for theirs in of_program if is_ours[ours] and not is_ours[theirs]]
+    found = [ratio(of_program[ours], of_program[theirs]) for ours, theirs in pairs]
+    known = [each for each in found if each is not None]
+    smallest = {each.ours: min(other.value for other in known if other.ours == each.ours) for each in known}
+    return sorted(known, key=lambda each: (-smallest[each.ours], each.value))
 
 
-HEADER = (
-    f"{'turn':>4}  {'program':<30}{'step, s':>9}{'tokens/s':>10}{'allocated':>11}{'reserved':>10}{'clock':>10}"
-    f"{'power':>8}{'process':>9}"
-)
+COLUMNS = ("step", "tokens/s", "allocated", "reserved", "clock", "power", "process")
+HEADER = f"{'turn':>4}  {'program':<30}" + "".join(f"{name:>12}" for name in COLUMNS)
 
 
 def row(one: Run) -> str:
     """Return the line of a run."""
     head = f"{one.turn:>4}  {one.program:<30}"
-    if one.failure:
-        return f"{head} {one.failure} ({one.process_seconds:.0f} s)"
+    if one.tokens_per_second is None:
+        return f"{head}  {one.failure} ({one.process_seconds:.0f} s)"
 
-    def cell(value: float | None, form: str, width: int) -> str:
-        return f"{'–' if value is None else form.format(value):>{width}}"
+    def figure(value: float | None, unit: float, symbol: str) -> str:
+        return "–" if value is None else f"{value / unit:,.1f} {symbol}"
 
-    return head + "".join(
-        cell(value if value is None else value / unit, form, width)
-        for value, unit, form, width in (
-            (statistics.median(one.step_seconds), 1, "{:.3f}", 9),
-            (one.tokens_per_second, 1, "{:,.0f}", 10),
-            (one.peak_allocated_bytes, GIGA, "{:.1f} GB", 11),
-            (one.peak_reserved_bytes, GIGA, "{:.1f} GB", 10),
-            (one.mean_clock_hertz, MEGA, "{:,.0f} MHz", 10),
-            (one.mean_watts, 1, "{:.0f} W", 8),
-            (one.process_seconds, 1, "{:.0f} s", 9),
-        )
+    cells = (
+        f"{statistics.median(one.step_seconds):.3f} s",
+        f"{one.tokens_per_second:,.0f}",
+        figure(one.peak_allocated_bytes, GIGA, "GB"),
+        figure(one.peak_reserved_bytes, GIGA, "GB"),
+        figure(one.mean_clock_hertz, MEGA, "MHz"),
+        figure(one.mean_watts, 1, "W"),
+        f"{one.process_seconds:.0f} s",
     )
+    return head + "".join(f"{cell:>12}" for cell in cells)
 
 
 def in_words(one: Ratio) -> str:
@@ -368,7 +341,7 @@ def measure(arguments: argparse.Namespace) -> int:
         global_batch_size=arguments.global_batch_size, steps=arguments.steps, warmup_steps=arguments.warmup_steps,
         on_cpu=arguments.cpu,
     )  # fmt: skip
-    name = f"{devices[0].name}, driver {devices[0].driver}" if devices else "CPU"
+    name = f"{devices[0].name}, {devices[0].driver}" if devices else "CPU"
     print(f"{name}: llama {work.preset}, {work.global_batch_size} x {work.sequence_length} tokens a step")
     print(HEADER, flush=True)
     runs: list[Run] = []
@@ -387,10 +360,10 @@ def measure(arguments: argparse.Namespace) -> int:
                     tables = {"runs": [asdict(one) for one in runs], "ratios": [asdict(one) for one in ratios(runs)]}
                     atomic.write_atomically(arguments.json, json.dumps({**parts, **tables}, indent=1) + "\n")
     found = ratios(runs)
-    print("\nspeed of the engine over that of another program (above 1: the engine is faster)")
-    for one in found:
-        print(f"{one.ours} / {one.theirs}: {in_words(one)}")
     if found:
+        print("\nspeed of the engine over that of another program (above 1: the engine is faster)")
+        for one in found:
+            print(f"{one.ours} / {one.theirs}: {in_words(one)}")
         best = found[0]
         print(f"\n{best.ours} / best of the others ({best.theirs}): {in_words(best)}; goal {arguments.goal:.2f}x")
     return exit_code(runs, found, arguments.goal)
