@@ -39,7 +39,7 @@ def stand_in(**changes):
         },
         "amdsmi_get_gpu_driver_info": lambda _: {"driver_name": "amdgpu", "driver_version": "6.12.12"},
         "amdsmi_get_power_info": lambda _: {"current_socket_power": "N/A", "average_socket_power": 731},
-        "amdsmi_get_power_cap_info": lambda _: {"power_cap": 750_000_000},
+        "amdsmi_get_power_cap_info": lambda _: {"power_cap": 650_000_000, "default_power_cap": 750_000_000},
         "amdsmi_get_energy_count": lambda _: {"energy_accumulator": 1_000_000, "counter_resolution": 15.3},
         "amdsmi_get_clock_info": lambda _, which: {"clk": 2_100 if which == "gfx" else 1_300, "max_clk": 2_100},
         "amdsmi_get_gpu_activity": lambda _: {"gfx_activity": 88},
@@ -70,7 +70,8 @@ def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
     (device,) = amd.devices()
     assert (device.id, device.driver) == ("5f8bc1d4e7a2a9b0", "amdgpu 6.12.12")
     reading = device.read()
-    assert (reading.power_watts, reading.power_limit_watts) == (731.0, pytest.approx(750.0))
+    assert reading.power_watts == 731.0
+    assert (reading.power_limit_watts, reading.default_power_limit_watts) == pytest.approx((650.0, 750.0))
     assert reading.energy_joules == pytest.approx(15.3)
     assert reading.clock_hertz == 2.1e9
     assert reading.temperature_celsius == 61.0
@@ -79,6 +80,17 @@ def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
     assert limits == [(), (), ("the power cap",), ("a limit that the driver does not name",), ()]
     del smi.amdsmi_get_gpu_metrics_info  # a question that an older package does not know
     assert device.read().throttled_by == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "reasons"),
+    [(0b11, ("the power cap",)), (1 << 16, ("the current limit",)), (1 << 34 | 1, ("the power cap", "heat"))],
+)
+def test_an_mi200_names_its_limits_by_flags(monkeypatch, flags, reasons):
+    metrics = {"throttle_status": 1, "indep_throttle_status": flags}
+    monkeypatch.setitem(sys.modules, "amdsmi", stand_in(amdsmi_get_gpu_metrics_info=lambda _: metrics))
+    (device,) = amd.devices()
+    assert device.glance().throttled_by == reasons
 
 
 @pytest.mark.parametrize("absent", [2**16 - 1, 2**32 - 1, 2**64 - 1, "N/A"])

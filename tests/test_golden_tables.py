@@ -57,6 +57,7 @@ def side(machine, number, **options):
         "device_count": 9 + number, "power_boundary": ("GPU", "module")[number],
         "total_memory_gb": 80.5 + number, "gpu_cores": 17_000 + number,
         "software_version": f"12.{number}", "pytorch_version": f"2.{number}", "power_limit_watts": 700.0 + number,
+        "default_power_limit_watts": 710.0 + number, "max_clock_hertz": (2.0 + number / 10) * 1e9,
     }  # fmt: skip
     kinds = ("allocated", "reserved", "device_used")
     memory = {f"{what}_memory_{kind}_gb": 40 + 10 * place + offset + number
@@ -87,6 +88,7 @@ def side(machine, number, **options):
                 avg_temperature_celsius=61.0 + number,
                 max_temperature_celsius=71.0 + number,
                 throttled_seconds=2.5 + number,
+                slowdown_seconds=1.5 + number,
             ),
             "performance_metrics": figures,
             "runs": runs,

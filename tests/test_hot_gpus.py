@@ -1,19 +1,23 @@
-"""Throttled GPUs: a sentence above the headline, and curves of clock, temperature and power over the steps."""
+"""GPUs below their normal state: a sentence above the headline; the power cap, clocks and power over the steps."""
 
 import io
 import json as json_module
 import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
 import plausible
+import pytest
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.core import store
+from tensorprimat.core import checks, store
+from tensorprimat.core.result import POWER_CAP
+from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
-from tensorprimat.core.summary import summarise
-from tensorprimat.reports import console, html, markdown, notices
+from tensorprimat.core.summary import select_measured, summarise
+from tensorprimat.reports import console, html, json, markdown, notices, sections
 
 
 def comparison_of(*results):
@@ -21,48 +25,124 @@ def comparison_of(*results):
     return compare([Loaded(path=Path(f"{number}.json"), result=one) for number, one in enumerate(results)])
 
 
-def hot_result(seed, *, share=0.12, seen=True):
+def named(**results):
+    """Return a comparison of results whose sides have these names."""
+    return compare([Loaded(path=Path(f"{name}.json"), result=one, side=name) for name, one in results.items()])
+
+
+def above(comparison):
+    """Return the warnings above the headline, which every report shows there, and only there."""
+    found = notices.before_headline(comparison)
+    screen = Console(width=200, record=True, file=io.StringIO())
+    screen.print(console.summary(comparison, width=200))
+    texts = {"console": screen.export_text(), "markdown": markdown.render(comparison), "html": html.render(comparison)}
+    for name, text in texts.items():
+        plain = " ".join(unescape(text).replace("\N{NO-BREAK SPACE}", " ").replace("\\", "").split())
+        assert [plain.count(sentence.partition(": ")[2]) for sentence in found] == [1] * len(found), name
+        assert all(plain.index(sentence) < plain.index("tokens/s/GPU") for sentence in found), name
+        assert "throttled for 100" not in plain, name
+    return found
+
+
+def hot_result(seed, *, share=0.12, seen=True, **columns):
     """Return a result whose GPU ran at a reduced clock for a share of every step."""
     one = plausible.result("h100", runs=2, seed=seed)
     seconds = one.steps.column("seconds")
     steps = one.steps.replace(
         throttled_seconds=share * seconds,
+        **{name: part * seconds for name, part in columns.items()},
         **({"clock_hertz": np.full(len(seconds), 1.4e9), "temperature_celsius": np.full(len(seconds), 85.0),
             "power_watts_per_gpu": np.full(len(seconds), 690.0)} if seen else {}),
     )  # fmt: skip
-    runs = tuple(run.changed(throttled_by=("heat",)) for run in one.runs)
+    runs = tuple(run.changed(throttled_by=("heat", POWER_CAP)) for run in one.runs)
     return summarise(one.changed(steps=steps, runs=runs))
 
 
-def test_a_throttled_side_is_named_above_the_headline_in_every_report():
-    sides = {"cool": plausible.result("h100", runs=2), "hot": hot_result(1)}
-    comparison = compare([Loaded(path=Path(f"{name}.json"), result=one, side=name) for name, one in sides.items()])
-    sentence = "hot: throttled for 12 % of the measured time by heat"
-    screen = Console(width=160, record=True, file=io.StringIO())
-    screen.print(console.summary(comparison, width=160))
-    texts = {"console": screen.export_text(), "markdown": markdown.render(comparison), "html": html.render(comparison)}
-    for name, text in texts.items():
-        plain = text.replace("\N{NO-BREAK SPACE}", " ")
-        assert sentence in plain, name
-        headline = plain.index("the tokens/s/GPU")
-        assert plain.index(sentence) < headline, name
-        assert "cool: throttled" not in plain
+def real(shared, name="h200_no_recompute"):
+    return store.load(shared / "gpu" / f"{name}.json")
 
 
-def test_the_reasons_of_all_runs_are_named_whatever_a_warning_says(tmp_path):
+def test_a_gpu_at_its_power_cap_is_a_fact_and_no_warning(shared):
+    one, other = real(shared, "h100_full_recompute"), real(shared, "h200_full_recompute")
+    comparison = named(one=one, other=other)
+    assert above(comparison) == ()
+    assert "throttled" not in str(json.comparison_document(comparison)["warnings"])
+    results = sections.results(comparison.sides)
+    place = [column.title for column in results.columns].index("Power; clock")
+    assert [row[place].text for row in results.rows] == [
+        "692 of 700 W; 1.46 GHz, power-limited", "690 of 700 W; 1.56 GHz, power-limited"
+    ]  # fmt: skip
+    now = one.changed(gpu_info=one.gpu_info.changed(max_clock_hertz=1.98e9))
+    assert sections.results(named(now=now).sides).rows[0][place].text.endswith("1.46 of 1.98 GHz, power-limited")
+
+
+def test_a_slowdown_is_named_above_the_headline_with_its_share_of_the_time():
+    comparison = named(cool=plausible.result("h100", runs=2), hot=hot_result(1, share=1.0, slowdown_seconds=0.12))
+    assert above(comparison) == (
+        "hot: throttled for 12 % of the measured time by heat (1.40 GHz on average); the figures are those of the "
+        "lower clock; check cooling and power supply",
+    )
+    assert "power-limited 88 % of the time" in markdown.render(comparison)
+
+
+def test_a_file_that_does_not_tell_slowdowns_from_the_power_cap_names_both(tmp_path):
     hot = hot_result(1)
-    reasons = (("heat",), ("a power cap", "heat"))
-    runs = tuple(run.changed(throttled_by=one) for run, one in zip(hot.runs, reasons, strict=True))
-    hot = hot.changed(runs=runs, warnings=(*hot.warnings, "clock: throttled for 12 % of the measured time by mistake"))
+    hot = hot.changed(warnings=(*hot.warnings, "clock: throttled for 12 % of the measured time by mistake"))
     read = store.load(store.write(hot, tmp_path / "hot.json"))
-    assert notices.throttled(comparison_of(read, plausible.result("mi300x")).sides)[0].endswith(
-        "throttled for 12 % of the measured time by heat and a power cap (1.40 GHz on average)"
+    assert above(named(hot=read))[0].startswith(
+        "hot: throttled for 12 % of the measured time by heat and the power cap"
     )
 
 
 def test_a_clock_that_was_hardly_reduced_is_not_named():
-    comparison = comparison_of(hot_result(1, share=0.004))
-    assert "throttled for" not in markdown.render(comparison).partition("## ")[0]
+    assert above(named(hot=hot_result(1, share=1.0, slowdown_seconds=0.004))) == ()
+
+
+@pytest.mark.parametrize(("default", "of"), [(None, "the data sheet's limit"), (700, "the board's default"), (500, "")])
+def test_a_power_cap_below_the_boards_default_is_named(shared, default, of):
+    one = real(shared)
+    one = one.changed(
+        gpu_info=one.gpu_info.changed(
+            power_limit_watts=500, default_power_limit_watts=default, device_name="NVIDIA H100 80GB HBM3"
+        )
+    )
+    found = above(named(capped=summarise(one)))
+    expected = f"capped: the power cap of 500 W is below {of} of 700 W, so the GPU is slower than it can be; "
+    assert found == ((f"{expected}nvidia-smi -pl 700 raises it",) if of else ())
+
+
+def test_sides_of_one_device_with_different_power_caps_are_named(shared):
+    one = real(shared)
+    low = one.changed(gpu_info=one.gpu_info.changed(power_limit_watts=690.0, default_power_limit_watts=690.0))
+    (found,) = above(named(one=one, low=low))
+    assert found.startswith("NVIDIA H200: the sides have different power caps, 700 W (one) and 690 W (low), so a ratio")
+    amd = plausible.result("mi300x")
+    amd = amd.changed(gpu_info=amd.gpu_info.changed(power_limit_watts=750.0))
+    assert above(named(one=one, amd=amd)) == ()
+
+
+def test_a_clock_that_falls_during_a_run_is_named(shared):
+    one = real(shared)
+    clocks = one.steps.column("clock_hertz").copy()
+    clocks[-2:] *= 0.9
+    (found,) = above(named(falls=summarise(one.changed(steps=one.steps.replace(clock_hertz=clocks)))))
+    assert found.startswith(
+        "falls: the clock fell from 1.56 GHz in the first third of the measured steps to 1.41 GHz in the"
+    )
+
+
+@pytest.mark.parametrize("readings", [1, 2, 4, 8])
+def test_the_steady_clock_of_a_power_limited_gpu_does_not_fall_whatever_steps_are_compared(shared, readings):
+    """Read the clock every half second, and average over the readings of a step."""
+    rows = [line.split(",") for line in (shared / "gpu/h100_nvidia_smi.csv").read_text().splitlines()[1:]]
+    busy = np.array([float(clock) * 1e6 for _, watts, clock, *_ in rows if float(watts) > 650])
+    clocks = busy[: len(busy) // readings * readings].reshape(-1, readings).mean(axis=1)
+    one = real(shared)
+    for first in range(0, len(clocks) - 6, 2):
+        for last in range(first + 6, len(clocks), 7):
+            part = clocks[first:last]
+            steps = Steps({"seconds": np.full(len(part), readings / 2), "clock_hertz": part})
+            assert checks._falling_clocks(one.changed(steps=steps), select_measured(steps, warmup_steps=0)) == []
 
 
 def test_clock_temperature_and_power_over_time_are_in_the_page_where_they_were_seen():

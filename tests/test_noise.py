@@ -34,18 +34,19 @@ def test_a_busy_machine_is_reported_with_its_load_and_a_remedy():
 
 
 def test_other_processes_and_throttling_of_a_gpu_are_reported():
-    look = replace(QUIET, gpus=(replace(GPU, other_processes=2, throttled_by=("power cap",)),))
+    look = replace(QUIET, gpus=(replace(GPU, other_processes=2, throttled_by=("the power brake", "the power cap")),))
     company, clock = noise.about(look, "after run 2")
     assert "2 other processes on GPU 0" in company
-    assert "reduced by power cap" in clock
+    assert "reduced by the power brake;" in clock
 
 
 @pytest.mark.parametrize(
-    ("why", "cools"), [(("the power cap",), False), (("heat (memory)",), True), (("the power cap", "heat"), True)]
+    ("why", "cools"), [(("the power brake",), False), (("heat (memory)",), True), (("the power cap", "heat"), True)]
 )
 def test_only_a_hot_gpu_is_advised_to_cool_down(why, cools):
     (warning,) = noise.clocks(replace(QUIET, gpus=(replace(GPU, throttled_by=why),)), "before run 1")
     assert ("--cooldown" in warning) == cools
+    assert "power cap" not in warning
 
 
 def test_limits_that_move_during_a_run_are_reported():

@@ -97,13 +97,13 @@ def test_a_power_limit_is_a_reason_only_where_the_gpus_differ_in_it(limit, why):
 def test_a_gpu_below_the_others_is_named_with_its_drivers_reason():
     checks = [
         DeviceCheck(index=0, flops_per_second=7e14),
-        DeviceCheck(index=1, flops_per_second=5e14, power_limit_watts=350, throttled_by=("the power cap",)),
+        DeviceCheck(index=1, flops_per_second=5e14, power_limit_watts=350, throttled_by=("heat", "the power cap")),
         DeviceCheck(index=2, flops_per_second=6.9e14),
         DeviceCheck(index=3, flops_per_second=4e14, other_processes=2),
         DeviceCheck(index=4, flops_per_second=4e14, other_processes=1),
     ]
     slow, shared, by_one = preflight.preflight_warnings(made(devices=tuple(checks)))
-    assert slow == "gpu 1: reaches 71 % of the fastest GPU (clock reduced by the power cap; power limit 350 W)"
+    assert slow == "gpu 1: reaches 71 % of the fastest GPU (clock reduced by heat; power limit 350 W)"
     assert "gpu 3: reaches 57 % of the fastest GPU (2 other processes on it)" in shared
     assert by_one.endswith("(1 other process on it)")
 

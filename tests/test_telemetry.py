@@ -10,7 +10,7 @@ import pytest
 from replay import Replay
 
 from tensorprimat.core.provenance import Provenance
-from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, Run, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.engines import power
@@ -96,10 +96,8 @@ def test_a_throttled_clock_is_reported_with_the_share_of_its_time():
     sampler = Sampler([Replay(readings)])
     for _ in readings:
         sampler.sample()
-    assert sampler.warnings() == [
-        "clock: reduced by heat in 2 of 3 samples",
-        "clock: reduced by the power cap in 1 of 3 samples",
-    ]
+    assert sampler.throttled_by == ("heat", "the power cap")
+    assert sampler.warnings() == ["clock: reduced by heat in 2 of 3 samples"]
 
 
 def following(times, readings):
@@ -121,7 +119,7 @@ def curve(seconds=10, *, watts=500.0, joules=lambda second: 1000.0 + 500.0 * sec
                 energy_joules=joules(second),
                 clock_hertz=1.98e9 if second < 5 else 1.5e9,
                 temperature_celsius=60.0 + second,
-                throttled_by=("heat",) if second in held else (),
+                throttled_by=("heat", "the power cap") if second in held else ("the power cap",),
             )
             for second in range(seconds + 1)
         ],
@@ -141,7 +139,8 @@ def test_a_counter_is_used_where_the_sampled_power_is_missing_or_zero(watts):
 def test_clock_and_throttled_time_of_a_step_are_those_of_its_moments():
     found = curve(held=(6, 7)).columns(np.array([104.0, 110.0]), np.array([4.0, 4.0]))
     assert found["clock_hertz"] == pytest.approx([1.98e9, 1.5e9])
-    assert found["throttled_seconds"] == pytest.approx([0.0, 2.0])
+    assert found["throttled_seconds"] == pytest.approx([4.0, 4.0])
+    assert found["slowdown_seconds"] == pytest.approx([0.0, 2.0])
     assert found["temperature_celsius"] == pytest.approx([61.5, 67.5])
 
 
@@ -279,6 +278,7 @@ def result_on(*gpu_ids, name=None):
         training_config=TrainingConfig(num_gpus=1),
         performance_metrics=PerformanceMetrics(),
         provenance=Provenance(gpu_ids=gpu_ids),
+        runs=(Run(index=0),),
     )
 
 
@@ -286,21 +286,29 @@ def measured(sampler, *, watts=500.0):
     """Return a result of ten steps of a second that the sampler watched."""
     rows = [Step(index=index, seconds=1.0, ended_at=101.0 + index, power_watts_per_gpu=watts) for index in range(10)]
     result, steps = power.with_telemetry(result_on("GPU-a"), Steps.of(rows), sampler)
-    return power.judged(summarise(result.model_copy(update={"steps": steps})), sampler)
+    return power.judged(summarise(result.changed(steps=steps)))
 
 
 def test_the_result_has_both_energies_clock_and_throttling():
-    result = measured(curve(held=(6, 7)))
+    sampler = curve(held=(6, 7))
+    limits = [
+        {"power_limit_watts": one, "default_power_limit_watts": 700.0, "max_clock_hertz": 2e9} for one in (650, 600)
+    ]
+    sampler.first = tuple(DeviceReading(**one) for one in limits)
+    result = measured(sampler)
+    assert {name: getattr(result.gpu_info, name) for name in limits[1]} == limits[1]
     figures = result.power_metrics
     time = result.performance_metrics.measured_time_seconds
     assert figures.energy_joules_per_gpu == pytest.approx(500.0 * time)
     assert figures.sampled_energy_joules_per_gpu == pytest.approx(500.0 * time)
     assert 1.5e9 < figures.avg_clock_hertz < 1.98e9
-    assert figures.throttled_seconds == pytest.approx(2.0)
+    assert (figures.throttled_seconds, figures.slowdown_seconds) == pytest.approx((time, 2.0))
     assert 60 < figures.avg_temperature_celsius < figures.max_temperature_celsius < 70
     mean = f"{figures.avg_clock_hertz / 1e9:.2f} GHz on average"
-    assert result.warnings[0] == f"clock: throttled for {200 / time:.0f} % of the measured time by heat ({mean})"
-    assert [run.throttled_by for run in result.runs] == [("heat",)]
+    _, hot, falls = [warning for warning in result.warnings if warning.startswith("clock: ")]
+    assert hot.startswith(f"clock: throttled for {200 / time:.0f} % of the measured time by heat ({mean}); ")
+    assert falls.startswith("clock: the clock fell from 1.98 GHz")
+    assert [run.throttled_by for run in result.runs] == [("heat", "the power cap")]
 
 
 def test_a_counter_that_sampled_power_contradicts_is_named():
@@ -397,9 +405,9 @@ def nvml(**answers):
 
 NVML_QUESTIONS = (
     "nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName",
-    "nvmlSystemGetDriverVersion",
-    "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetEnforcedPowerLimit",
-    "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates",
+    "nvmlSystemGetDriverVersion", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementDefaultLimit", "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates",
     "nvmlDeviceGetTemperature", "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetMigMode",
 )  # fmt: skip
@@ -408,7 +416,8 @@ NVML_QUESTIONS = (
 def test_nvml_is_read_in_si_units(monkeypatch):
     answers = {
         "nvmlDeviceGetPowerUsage": 612_345,
-        "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+        "nvmlDeviceGetEnforcedPowerLimit": 500_000,
+        "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
         "nvmlDeviceGetClockInfo": 1_755,
         "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4 | 0x1,
         "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=77, usedGpuMemory=None)],
@@ -418,7 +427,7 @@ def test_nvml_is_read_in_si_units(monkeypatch):
     assert device.driver == "NVIDIA 580.95.05"
     reading = device.read()
     assert reading.power_watts == pytest.approx(612.345)
-    assert reading.power_limit_watts == 700.0
+    assert (reading.power_limit_watts, reading.default_power_limit_watts) == (500.0, 700.0)
     assert reading.clock_hertz == 1.755e9
     assert reading.throttled_by == ("the power cap",)
     assert reading.processes == (Process(pid=77, memory_bytes=None),)

@@ -38,6 +38,7 @@ from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
 from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable_results
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.explained import explained
+from tensorprimat.core.quantities import listed, stated_watts
 from tensorprimat.core.store import Loaded
 
 IsBase = Callable[[Group], bool]
@@ -112,6 +113,7 @@ def compare(
             *([] if is_base is None else _without_baseline(groups, group_pairs, is_base, str(baseline))),
             *filter(None, map(same_run_warning, in_order)),
             *_missed_targets(in_order),
+            *_unlike_caps(sides.values()),
             *unused_prices(list(sides.values()), choices.prices),
         ),
         errors=impossible_of_sides([(side.label, side.result) for side in sides.values()]),
@@ -207,6 +209,22 @@ def _without_baseline(
         f"{'all' if any(map(is_base, of_model)) else 'none'} of them ({', '.join(group.label for group in of_model)})"
         for model, of_model in groups.items()
         if len(of_model) > 1 and not group_pairs[model]
+    ]
+
+
+def _unlike_caps(sides: Iterable[Side]) -> list[str]:
+    """Return a warning for each kind of device that has another power cap on another side."""
+    caps: dict[str, dict[float, dict[str, None]]] = {}
+    for side in sides:
+        info = side.result.gpu_info
+        if info.device_name and info.power_limit_watts:
+            caps.setdefault(info.device_name, {}).setdefault(info.power_limit_watts, {})[side.label] = None
+    return [
+        f"{device}: clock: the sides have different power caps, "
+        f"{listed([f'{stated_watts(cap)} ({listed(labels)})' for cap, labels in of_device.items()])}, so a ratio may "
+        "show the cap; set one cap for all (nvidia-smi -pl W, amd-smi set -o W)"
+        for device, of_device in caps.items()
+        if len(of_device) > 1
     ]
 
 

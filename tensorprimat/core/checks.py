@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -18,8 +19,9 @@ from tensorprimat.core.quantities import (
     listed,
     percent,
     significant,
+    stated_watts,
 )
-from tensorprimat.core.result import PowerMetrics, Result
+from tensorprimat.core.result import POWER_CAP, Result
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import find_outliers, median
 from tensorprimat.core.steps import INTERRUPTIONS, finite
@@ -31,8 +33,10 @@ from tensorprimat.core.terms import (
     POWER_COLUMN,
     RATES,
     ROWS_OF_POWER,
+    combined,
     known_share,
     power_figures,
+    time_of,
     token_range,
     usable_rate,
 )
@@ -42,23 +46,17 @@ DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by
 NAMED_OUTLIERS = 3  # the slowest; a list of fifty is of no use
 WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its inverse) to point at a wrong configuration
 LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads
+LOWERED = 0.01  # relative; a cap is a setting, so a larger difference is no rounding
+FALLEN = 0.05
+STEADY_SECONDS = 10.0
+"""A clock fell if its mean over the last third of a run is 5 % below that over the first. An H100 at its power cap
+(nvidia-smi, 2026-11-27) had means over 10 s that differ by 1.7 % (standard deviation) and fall by at most 2.1 %, but
+over 2 s by 4.3 % and at most 8.2 %, so less time allows more: by the root of the time."""
 
-EARLIER_WARNING = re.compile(r"steps: (?:run \d+: )?\d+ unexplained (?:outliers?|slow rows?) kept in\b")
-"""A warning of these checks in result files from before 2026-11-25; the checks now print other words."""
-
-
-def throttling(power: PowerMetrics | None, seconds: float | None, causes: str) -> str | None:
-    """Return a phrase such as "throttled for 12 % of the measured time by heat (1.40 GHz on average)".
-
-    None if the clock was reduced for at most LEAST_THROTTLED of the measured seconds, or if this is unknown. causes:
-    the reasons that the driver gave, such as "heat"; may be empty.
-    """
-    reduced = None if power is None else power.throttled_seconds
-    if power is None or not seconds or not reduced or reduced <= LEAST_THROTTLED * seconds:
-        return None
-    by = f" by {causes}" if causes else ""
-    mean = f" ({quantities.gigahertz(power.avg_clock_hertz)} on average)" if power.avg_clock_hertz else ""
-    return f"throttled for {percent(reduced / seconds, 0)} of the measured time{by}{mean}"
+EARLIER_WARNING = re.compile(
+    r"steps: (?:run \d+: )?\d+ unexplained (?:outliers?|slow rows?) kept in\b|clock: throttled for \d"
+)
+"""A warning of these checks in result files from before 2026-11-28; the checks now print other words."""
 
 
 def result_warnings(result: Result, selections: Sequence[Selection]) -> tuple[str, ...]:
@@ -72,6 +70,9 @@ def result_warnings(result: Result, selections: Sequence[Selection]) -> tuple[st
         *_uneven_tokens(result, selections),
         *_sparse_power(result, selections),
         *_stated_power(result),
+        *_lowered_cap(result),
+        *_slowdown(result),
+        *_falling_clocks(result, selections),
         *_outliers(result, selections),
     )
 
@@ -395,6 +396,68 @@ def _stated_power(result: Result) -> list[str]:
     return [
         f"power_metrics: {listed(stated)} {verb} as the file states {no}; its steps hold no such values, so nothing "
         "confirms that the same steps were measured"
+    ]
+
+
+def _lowered_cap(result: Result) -> list[str]:
+    """Return a warning about a power cap below the board's default, or below the data sheet's if that is unknown."""
+    info, gpu = result.gpu_info, catalogue.find_gpu_of(result.gpu_info)
+    limit, default, whose = info.power_limit_watts, info.default_power_limit_watts, "the board's default"
+    if default is None and gpu is not None and gpu.tdp_watts is not None:
+        default, whose = gpu.tdp_watts.value, "the data sheet's limit"
+    if not limit or not default or limit >= default * (1 - LOWERED):
+        return []
+    tool = "amd-smi set -o" if result.platform == "amd" else "nvidia-smi -pl"
+    return [
+        f"clock: the power cap of {stated_watts(limit)} is below {whose} of {stated_watts(default)}, so the GPU "
+        f"is slower than it can be; {tool} {as_stated(default)} raises it"
+    ]
+
+
+def _slowdown(result: Result) -> list[str]:
+    """Return a warning if heat or the hardware reduced the clock for more than LEAST_THROTTLED of the measured time.
+
+    A result file without slowdown_seconds counts the time at the power cap too, so the warning names that as well.
+    """
+    power, seconds = result.power_metrics, result.performance_metrics.measured_time_seconds
+    reasons = dict.fromkeys(why for run in result.runs for why in run.throttled_by)
+    if power is None or not seconds or not reasons.keys() - {POWER_CAP}:
+        return []
+    slowed = power.throttled_seconds
+    if power.slowdown_seconds is not None:
+        slowed = power.slowdown_seconds
+        reasons.pop(POWER_CAP, None)
+    if not slowed or slowed <= LEAST_THROTTLED * seconds:
+        return []
+    mean = f" ({quantities.gigahertz(power.avg_clock_hertz)} on average)" if power.avg_clock_hertz else ""
+    return [
+        f"clock: throttled for {percent(slowed / seconds, 0)} of the measured time by {listed(reasons)}{mean}; the "
+        "figures are those of the lower clock; check cooling and power supply"
+    ]
+
+
+def _falling_clocks(result: Result, selections: Sequence[Selection]) -> list[str]:
+    """Return a warning about runs whose mean clock is lower in the last third of the measured rows (see FALLEN)."""
+    falls = []
+    for selection in selections:
+        third = len(selection.rows) // 3
+        if not third or not result.steps.has("clock_hertz"):
+            continue
+        ends = [result.steps.take(rows) for rows in (selection.rows[:third], selection.rows[-third:])]
+        first, last = (combined(part, "clock_hertz") for part in ends)
+        shortest = min(time_of(part) or 0.0 for part in ends)
+        if first is None or last is None or not shortest:
+            continue
+        if 1 - last.value / first.value > FALLEN * max(1.0, math.sqrt(STEADY_SECONDS / shortest)):
+            falls.append((last.value / first.value, first.value, last.value))
+    if not falls:
+        return []
+    _, high, low = min(falls)
+    runs = f" (in {len(falls)} of {counted(len(selections), 'run')})" if len(selections) > 1 else ""
+    return [
+        f"clock: the clock fell from {quantities.gigahertz(high)} in the first third of the measured steps to "
+        f"{quantities.gigahertz(low)} in the last{runs}, so the average depends on the length of the run; benchmark.py "
+        "--warmup-steps N leaves more steps out"
     ]
 
 

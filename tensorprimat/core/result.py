@@ -56,6 +56,10 @@ class GpuInfo(RoundedRecord):
     """Version of the PyTorch that trained."""
     power_limit_watts: Figure = None
     """Power limit of one device."""
+    default_power_limit_watts: Figure = None
+    """Power limit with which the board starts."""
+    max_clock_hertz: Figure = None
+    """Highest clock of the compute units."""
     power_boundary: str | None = None
     """Hardware that power and energy include: the GPU with its memory, a socket, a board of two dies."""
 
@@ -318,6 +322,12 @@ class PowerMetrics(RoundedRecord):
     """Highest mean temperature of a measured step, of the hottest GPU."""
     throttled_seconds: Figure = None
     """Measured time in which the clock of a GPU was reduced (power cap, heat)."""
+    slowdown_seconds: Figure = None
+    """The part of it for which the driver names another reason than the power cap."""
+
+
+POWER_CAP = "the power cap"
+"""Entry of `Run.throttled_by` that is normal: a GPU at full load is limited by its power cap."""
 
 
 class Run(RoundedRecord):

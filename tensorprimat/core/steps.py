@@ -75,6 +75,8 @@ class Step:
     """Temperature of the hottest GPU, mean over the step."""
     throttled_seconds: float | None = None
     """Seconds of one optimizer step in which the clock of a GPU was reduced (power cap, heat)."""
+    slowdown_seconds: float | None = None
+    """The part of them for which the driver names another reason than the power cap."""
     interrupted_by: str = ""
     """Other work inside the interval ("validation", "checkpoint", "profile" for the writing of one): such a row is
     measured only if all have some."""

@@ -249,6 +249,7 @@ ROWS_OF_POWER = {
     "avg_temperature_celsius": ("temperature_celsius",),
     "max_temperature_celsius": ("temperature_celsius",),
     "throttled_seconds": ("throttled_seconds",),
+    "slowdown_seconds": ("slowdown_seconds",),
 }
 """Field of PowerMetrics → the columns of steps from which it is computed."""
 LEAST_KNOWN = 0.5
@@ -305,9 +306,9 @@ def power_figures(measured: Steps) -> dict[str, Term]:
         put_in = f"{fixed(hottest, 1)} °C, {_rows_of(measured)}"
         highest = _term(hottest, f"{name}, of the hottest GPU", put_in, (name, hottest, "°C"))
         found["max_temperature_celsius"] = highest
-    held = _whole(measured, "throttled_seconds")
-    if held is not None:
-        found["throttled_seconds"] = _amount(measured, held, "throttled seconds", "s")
+    for name in ("throttled_seconds", "slowdown_seconds"):
+        if (held := _whole(measured, name)) is not None:
+            found[name] = _amount(measured, held, name.replace("_", " "), "s")
     return found
 
 

@@ -313,7 +313,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             described, steps = power.with_telemetry(described, steps, self._sampler)
         self.result = live_result.finish(described, steps, memory=memory, ended_by=ended_by, warnings=warnings)
         if self._sampler is not None:
-            self.result = power.judged(self.result, self._sampler)
+            self.result = power.judged(self.result)
         try:
             self.result_path = live_result.save_training(
                 self.result, output_dir=self.output_dir, result_file=self.result_file, stamp=self._stamp

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.checks import throttling
-from tensorprimat.core.quantities import celsius, fixed, joules, listed, percent, stated_seconds
+from tensorprimat.core.quantities import celsius, fixed, joules, percent, stated_seconds
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.machine import telemetry
@@ -68,14 +67,16 @@ def unmeasured(result: Result, sampler: telemetry.Sampler) -> list[str]:
 
 
 def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> tuple[Result, Steps]:
-    """Return the result with the power limit and boundary, and the steps with the sampler's columns per step.
+    """Return the result with its limits and reasons for a reduced clock, and the steps with the sampler's columns.
 
-    The columns are energy, clock, temperature and throttled time.
+    A limit is the lowest of the GPUs. The columns are energy, clock, temperature and throttled time per step.
     """
-    limits = [one.power_limit_watts for one in sampler.first if one.power_limit_watts is not None]
-    gpu = {"power_boundary": sampler.boundary, "power_limit_watts": min(limits) if limits else None}
-    known = {name: value for name, value in gpu.items() if value is not None}
-    result = result.changed(gpu_info=result.gpu_info.changed(**known))
+    gpu: dict[str, Any] = {"power_boundary": sampler.boundary} if sampler.boundary else {}
+    for limit in ("power_limit_watts", "default_power_limit_watts", "max_clock_hertz"):
+        if stated := [value for one in sampler.first if (value := getattr(one, limit)) is not None]:
+            gpu[limit] = min(stated)
+    runs = tuple(run.changed(throttled_by=sampler.throttled_by) for run in result.runs)
+    result = result.changed(gpu_info=result.gpu_info.changed(**gpu), runs=runs)
     if not len(steps):
         return result, steps
     covers = np.maximum(steps.column("covers"), 1)
@@ -104,23 +105,14 @@ def line(sampler: telemetry.Sampler) -> str | None:
     return f"{sentence}; {celsius(hot[0])} at the start, {celsius(hot[1])} at the end"
 
 
-def judged(result: Result, sampler: telemetry.Sampler) -> Result:
-    """Return the result with the reasons for a reduced clock in its runs, and with warnings.
-
-    They are about throttling and about an energy counter that sampled power contradicts.
-    """
-    if sampler.throttled_by:
-        result = result.changed(runs=tuple(run.changed(throttled_by=sampler.throttled_by) for run in result.runs))
-    power, time = result.power_metrics, result.performance_metrics.measured_time_seconds
-    if power is None or not time:
+def judged(result: Result) -> Result:
+    """Return the result with a warning about an energy counter that sampled power contradicts."""
+    power = result.power_metrics
+    counted, sampled = (power.energy_joules_per_gpu, power.sampled_energy_joules_per_gpu) if power else (None, None)
+    if not counted or not sampled or abs(counted - sampled) <= ENERGY_TOLERANCE * sampled:
         return result
-    warnings = []
-    if sentence := throttling(power, time, listed(sampler.throttled_by) or "a limit that the driver does not name"):
-        warnings.append(f"clock: {sentence}")
-    counted, sampled = power.energy_joules_per_gpu, power.sampled_energy_joules_per_gpu
-    if counted and sampled and abs(counted - sampled) > ENERGY_TOLERANCE * sampled:
-        warnings.append(
-            f"power_metrics: energy per GPU is {joules(counted)} by the energy counter, but {joules(sampled)} by "
-            f"sampled power, more than {percent(ENERGY_TOLERANCE, 0)} apart; energy per token may be wrong by as much"
-        )
-    return result.changed(warnings=(*warnings, *result.warnings)) if warnings else result
+    warning = (
+        f"power_metrics: energy per GPU is {joules(counted)} by the energy counter, but {joules(sampled)} by sampled "
+        f"power, more than {percent(ENERGY_TOLERANCE, 0)} apart; energy per token may be wrong by as much"
+    )
+    return result.changed(warnings=(warning, *result.warnings))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tensorprimat.core.result import POWER_CAP
 from tensorprimat.core.units import MEGA
 from tensorprimat.machine.device import HEAT, Device, DeviceReading, Process
 
@@ -24,12 +25,15 @@ ABSENT = (2**16 - 1, 2**32 - 1, 2**64 - 1)
 # amdgpu's gpu_metrics 1.6 and later (MI300): how long each limit has held the clock down, in counts that only grow.
 # amdsmi_get_violation_status of AMD SMI reads the same counts twice and waits a tenth of a second in between.
 _THROTTLING = {
-    "ppt_residency_acc": "the power cap",
+    "ppt_residency_acc": POWER_CAP,
     "socket_thm_residency_acc": HEAT,
     "hbm_thm_residency_acc": f"{HEAT} (memory)",
     "vr_thm_residency_acc": f"{HEAT} (voltage regulators)",
     "prochot_residency_acc": f"{HEAT} (hardware)",
 }
+# Bits of indep_throttle_status, which GPUs without these counts have (MI200 and before): SMU_THROTTLER_*_BIT of
+# amdgpu_smu.h, read on 2026-11-28.
+_FLAGS = {0xFF: POWER_CAP, 0xFF << 16: "the current limit", 0xFFFF << 32: HEAT}
 
 
 class AmdDevice:
@@ -75,10 +79,12 @@ class AmdDevice:
 
     def read(self) -> DeviceReading:
         smi = self._smi
-        clock = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.GFX)
+        clock, cap = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.GFX), self._ask("amdsmi_get_power_cap_info")
+        default = _number(cap, "default_power_cap", "power_cap_default")  # the second one: older packages
         return replace(
             self.glance(),
-            power_limit_watts=_product(_number(self._ask("amdsmi_get_power_cap_info"), "power_cap"), MICRO),
+            power_limit_watts=_product(_number(cap, "power_cap"), MICRO),
+            default_power_limit_watts=_product(default, MICRO),
             max_clock_hertz=_product(_number(clock, "max_clk"), MEGA),
             processes=self._processes(),
         )
@@ -89,8 +95,11 @@ class AmdDevice:
         counts = {name: count for name in _THROTTLING if (count := _number(metrics, name)) is not None}
         grown = tuple(_THROTTLING[name] for name, count in counts.items() if count > self._held.get(name, count))
         self._held = counts
-        held_now = not counts and bool(_number(metrics, "throttle_status"))  # MI200 and before: flags
-        return ("a limit that the driver does not name",) if held_now else grown
+        if counts:
+            return grown
+        flags = int(_number(metrics, "indep_throttle_status") or 0)
+        named = tuple(why for bits, why in _FLAGS.items() if flags & bits)
+        return named or ("a limit that the driver does not name",) * bool(_number(metrics, "throttle_status"))
 
     def _processes(self) -> tuple[Process, ...]:
         listed = self._ask("amdsmi_get_gpu_process_list").get("value", ())

@@ -24,6 +24,7 @@ class DeviceReading:
     energy_joules: float | None = None
     """Energy used since the driver was loaded."""
     power_limit_watts: float | None = None
+    default_power_limit_watts: float | None = None
     clock_hertz: float | None = None
     """Clock of the compute units."""
     max_clock_hertz: float | None = None

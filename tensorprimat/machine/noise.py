@@ -15,6 +15,7 @@ import psutil
 
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.quantities import fixed, gigahertz, listed, percent, watts
+from tensorprimat.core.result import POWER_CAP
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import HEAT, Device
 
@@ -128,10 +129,10 @@ def company(now: NoiseReading, when: str) -> list[str]:
 
 
 def clocks(now: NoiseReading, when: str) -> list[str]:
-    """Return a warning for every GPU whose clock is reduced; only a hot one is advised to cool down."""
+    """Return a warning for every GPU whose clock is reduced below its power cap; only a hot one is advised to cool."""
     warnings = []
     for gpu in now.gpus:
-        if why := listed(gpu.throttled_by):
+        if why := listed(reason for reason in gpu.throttled_by if reason != POWER_CAP):
             is_hot = any(reason.startswith(HEAT) for reason in gpu.throttled_by)
             advice = "; --cooldown 60 lets it cool between runs" if is_hot else ""
             warnings.append(

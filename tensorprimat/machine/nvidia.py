@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tensorprimat.core.result import POWER_CAP
 from tensorprimat.core.units import MEGA
 from tensorprimat.machine.device import HEAT, Device, DeviceReading, Process
 
 # nvml.h, nvmlClocksEventReasons: bits of limits that reduce the clock. Idle (0x1) and application clocks (0x2) are
 # intended and not among them.
 _THROTTLING = {
-    0x4: "the power cap",
+    0x4: POWER_CAP,
     0x8: "a hardware slowdown",
     0x20: HEAT,
     0x40: f"{HEAT} (hardware)",
@@ -62,6 +63,7 @@ class NvidiaDevice:
         return replace(
             self.glance(),
             power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3),
+            default_power_limit_watts=self._ask("nvmlDeviceGetPowerManagementDefaultLimit", scale=1e-3),
             max_clock_hertz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM, scale=MEGA),
             processes=tuple(Process(pid=one.pid, memory_bytes=_bytes(one.usedGpuMemory)) for one in listed or ()),
         )

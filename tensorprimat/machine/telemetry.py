@@ -16,6 +16,7 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorprimat.core.result import POWER_CAP
 from tensorprimat.core.steps import FloatArray
 from tensorprimat.machine import amd, nvidia
 from tensorprimat.machine.device import Device, DeviceReading, Process
@@ -152,8 +153,9 @@ class Sampler:
         """Return columns of `Steps` for rows with these ends (Unix time) and durations, as means over the devices.
 
         They are energy_joules_per_gpu from the devices' counters, clock_hertz, temperature_celsius of the hottest
-        device, and throttled_seconds by the share of the readings in which the clock of a device was reduced. A column
-        that the devices do not report is left out; a row in which several readings in a row are missing is nan.
+        device, and, by the share of the readings in which the clock of a device was reduced, throttled_seconds (for any
+        reason) and slowdown_seconds (for another one than the power cap). A column that the devices do not report is
+        left out; a row in which several readings in a row are missing is nan.
         """
         if len(self._looks) < 2:
             return {}
@@ -165,8 +167,10 @@ class Sampler:
             if (level := figures[figure]) is not None:
                 found[figure] = level.integral().growth(ended_at, seconds) / seconds
         times = np.array([moment for moment, _ in self._looks])
-        held = np.array([any(one.throttled_by for one in looks) for _, looks in self._looks], float)
-        found["throttled_seconds"] = _Series(times, held, np.zeros(len(times) - 1)).integral().growth(ended_at, seconds)
+        reasons = [{why for one in looks for why in one.throttled_by} for _, looks in self._looks]
+        for column, normal in (("throttled_seconds", set[str]()), ("slowdown_seconds", {POWER_CAP})):
+            held = np.array([bool(one - normal) for one in reasons], float)
+            found[column] = _Series(times, held, np.zeros(len(times) - 1)).integral().growth(ended_at, seconds)
         return found
 
     def _looked(self, figure: str) -> _Series | None:
@@ -208,10 +212,11 @@ class Sampler:
         return None
 
     def warnings(self) -> list[str]:
-        """Return the warnings about reduced clocks, the energy counter and missing figures."""
+        """Return the warnings about clocks reduced below the power cap, the energy counter and missing figures."""
         held = [
             f"clock: reduced by {why} in {count} of {len(self._looks)} samples"
             for why, count in sorted(self._reductions().items())
+            if why != POWER_CAP
         ]
         return held + self.column_warnings()
 

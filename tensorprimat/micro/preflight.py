@@ -19,6 +19,7 @@ from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.preflight import Bandwidth, DeviceCheck, MatrixRate, Preflight
 from tensorprimat.core.quantities import listed, percent, watts
+from tensorprimat.core.result import POWER_CAP
 from tensorprimat.core.units import TERA
 from tensorprimat.engines import failures
 from tensorprimat.machine import telemetry
@@ -235,7 +236,8 @@ def preflight_warnings(found: Preflight) -> list[str]:
     for check in found.devices:
         if check.flops_per_second >= BELOW_SIBLINGS * best:
             continue
-        reasons = [f"clock reduced by {listed(check.throttled_by)}"] if check.throttled_by else []
+        slowed_by = listed(why for why in check.throttled_by if why != POWER_CAP)
+        reasons = [f"clock reduced by {slowed_by}"] if slowed_by else []
         if check.power_limit_watts and any(check.power_limit_watts != one.power_limit_watts for one in found.devices):
             reasons.append(f"power limit {watts(check.power_limit_watts)}")
         if check.other_processes:

@@ -115,7 +115,7 @@ def _least_width(content: Table, narrow: bool) -> int:
     return total
 
 
-_FIGURE = re.compile(r"(?<= GB) ")  # "61.30 GB allocated" on two lines
+_FIGURE = re.compile(r"(?<= GB) |(?<= W;) |(?<= GHz,) ")  # "61.30 GB allocated" on two lines, power and clock on three
 _RANGE = re.compile(r"^([\d,]+ × [\d,]+) (to [\d,]+)$")  # "10 × 10,752 to 11,520", runs of unlike lengths, likewise
 
 
@@ -138,7 +138,7 @@ def summary(
     width: columns of the terminal. explain: with formula and inputs of every metric.
     """
     parts = [*_errors(comparison, width), *_answer(comparison, width)]
-    parts[:0] = [safe(f"Warning: {text}", "yellow") for text in notices.before_headline(comparison.sides)]
+    parts[:0] = [safe(f"Warning: {text}", "yellow") for text in notices.before_headline(comparison)]
     several = len(comparison.pairs) > 1
     for part in comparison.by_model():
         parts += _of_model(part, width, several_pairs=several, scaled=len(comparison.models) == 1)

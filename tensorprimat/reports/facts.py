@@ -82,6 +82,8 @@ HARDWARE = (
     _gpu_info("Memory of one device", "total_memory_gb", quantities.gigabytes),
     _gpu_info("Cores of one device", "gpu_cores", quantities.count),
     _gpu_info("Power limit", "power_limit_watts", quantities.stated_watts),
+    _gpu_info("Power limit, default", "default_power_limit_watts", quantities.stated_watts),
+    _gpu_info("Highest clock", "max_clock_hertz", quantities.gigahertz),
     SideRow(label="Platform", read=lambda side: side.result.platform),
     _gpu_info("Software stack", "software_stack"),
     _gpu_info("Stack version", "software_version"),
@@ -261,7 +263,8 @@ POWER = (
     _power("avg_clock_hertz", "Clock, mean", quantities.gigahertz, "of the compute units over the measured steps"),
     _power("avg_temperature_celsius", "Temperature, mean", quantities.celsius, "hottest GPU over the measured steps"),
     _power("max_temperature_celsius", "Temperature, maximum", quantities.celsius, "hottest GPU, hottest measured step"),
-    _power("throttled_seconds", "Time throttled", quantities.seconds, "measured time with a reduced clock"),
+    _power("throttled_seconds", "Time at a limit", quantities.seconds, "measured time with a reduced clock"),
+    _power("slowdown_seconds", "Time at another limit than the power cap", quantities.seconds, "of the measured time"),
 )  # fmt: skip
 
 

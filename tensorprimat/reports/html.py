@@ -48,7 +48,7 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
         curves=htmlsafe_json_dumps(_all_curves(comparison, looks), separators=(",", ":"), allow_nan=False),
         warnings=notices.grouped_warnings(comparison),
         most_warnings=_MOST_WARNINGS,
-        contradictions=notices.before_headline(comparison.sides),
+        contradictions=notices.before_headline(comparison),
         answers=forest.answers(comparison) or [sections.no_pair_sentence(comparison.sides).removesuffix(".")],
         kind=_kind(comparison),
         scales=forest.forests(comparison),

@@ -48,7 +48,7 @@ def render(comparison: Comparison, report: Report = COMPARISON, *, pictures: Seq
         f"{safe(formatting.sides_by(comparison))}",
         "## Executive summary",
         *(f"**Error: {safe(error)}**" for error in comparison.errors),
-        *(f"**Warning:** {safe(text)}" for text in notices.before_headline(comparison.sides)),
+        *(f"**Warning:** {safe(text)}" for text in notices.before_headline(comparison)),
         *(f"**{safe(sentence)}.**" for sentence in forest.answers(comparison)),
     ]
     for scale in forest.forests(comparison):

@@ -1,16 +1,16 @@
-"""Sentences above and below the figures: warnings, throttled GPUs, figures that the log's clock contradicts."""
+"""Warnings above and below the figures; above are those that can change what the headline means."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from tensorprimat.analysis.records import Comparison, Side
-from tensorprimat.core.checks import throttling
-from tensorprimat.core.quantities import listed
+from tensorprimat.analysis.records import Comparison
 from tensorprimat.reports import formatting
 
 _MOST_WARNINGS = 200  # of a report
+_ABOVE = re.compile(r": (?:audit|clock): ")
+"""Subjects of the warnings above the headline."""
 
 
 def comparison_warnings(comparison: Comparison) -> tuple[str, ...]:
@@ -29,12 +29,13 @@ def comparison_warnings(comparison: Comparison) -> tuple[str, ...]:
 
 
 def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
-    """Return one line per subject and side: the subject of a warning is the text before its first colon.
+    """Return one line per subject and side for the warnings that are not above the headline.
 
-    Errors of the audit come first. The line of a subject contains all its sentences; of sentences that differ only in
-    their numbers, it contains the first and a count. After _MOST_WARNINGS warnings a last line counts the rest.
+    The subject of a warning is the text before its first colon. The line of a subject contains all its sentences; of
+    sentences that differ only in their numbers, it contains the first and a count. After _MOST_WARNINGS warnings a last
+    line counts the rest.
     """
-    every = comparison_warnings(comparison)
+    every = [text for text in comparison_warnings(comparison) if not _ABOVE.search(text)]
     others = len(every) - _MOST_WARNINGS
     subjects: dict[tuple[str, str], list[str]] = {}
     for warning in every[:_MOST_WARNINGS]:
@@ -72,27 +73,9 @@ def _titled(subject: str) -> str:
     return _SUBJECTS.get(subject) or formatting.METRIC_TITLES.get(subject) or subject.replace("_", " ")
 
 
-def before_headline(sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return the warnings above all figures: reduced clocks, and logs that contradict their figures."""
-    return (*throttled(sides), *_contradictions(sides))
-
-
-def throttled(sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return a sentence for each side whose clock was reduced for a noticeable share of the measured time."""
-    sentences = []
-    for side in sides:
-        seconds = side.result.performance_metrics.measured_time_seconds
-        by = listed(dict.fromkeys(reason for run in side.result.runs for reason in run.throttled_by))
-        several = f" ({formatting.model_title(side.result.model)})" if len({one.model for one in sides}) > 1 else ""
-        if sentence := throttling(side.result.power_metrics, seconds, by):
-            sentences.append(f"{side.label}{several}: {sentence}")
-    return tuple(sentences)
-
-
-def _contradictions(sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return a sentence for each side whose figures contradict its log's own clock."""
-    contradicted = [(side.label, text) for side in sides for text in side.result.warnings if text.startswith("audit: ")]
-    return tuple(f"{label}: {text.removeprefix('audit: ')}" for label, text in dict.fromkeys(contradicted))
+def before_headline(comparison: Comparison) -> tuple[str, ...]:
+    """Return the warnings above all figures: contradicted by the log's own clock, GPUs below their normal state."""
+    return tuple(_ABOVE.sub(": ", text, count=1) for text in comparison_warnings(comparison) if _ABOVE.search(text))
 
 
 def _all_of(labels: Sequence[str], count: int) -> str:

@@ -12,7 +12,7 @@ from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.analysis.stats import MOST_PLANNED_RUNS
 from tensorprimat.core import quantities
-from tensorprimat.core.result import MEMORY_KINDS, Run
+from tensorprimat.core.result import MEMORY_KINDS, POWER_CAP, Run
 from tensorprimat.core.summary import terms_of_runs
 from tensorprimat.reports import efficiency, facts, formatting
 from tensorprimat.reports.facts import basis_of, formula_lines, peak_memory, source_of, source_of_figure
@@ -24,6 +24,7 @@ Section = Callable[[Comparison], Table]
 """Function that returns a table from the comparison of one model; a section without rows is left out."""
 
 MOST_RUNS = 200  # rows of the table of runs: a document is for reading
+ALL_THE_TIME = 0.95  # of the measured time: a limit for as long is called one without its share
 
 
 def model_heading(sides: Sequence[Side]) -> str:
@@ -69,6 +70,30 @@ def _unlike_memory(sides: Sequence[Side]) -> str | None:
             sides_of.setdefault(quantities.listed(peaks), []).append(side.label)
     each = "; ".join(f"{quantities.listed(labels)}: {peaks}" for peaks, labels in sides_of.items())
     return f"Peak memory of different kinds cannot be compared. {each}." if each else None
+
+
+def _power_and_clock(side: Side) -> str | None:
+    """Return what the GPU did, such as "692 of 700 W; 1.46 of 1.98 GHz, power-limited"; None if nothing measured it."""
+    power, info = side.result.power_metrics, side.result.gpu_info
+    if power is None:
+        return None
+    figures = [
+        f"{form(value).rpartition(' ')[0]} of {form(most)}" if most else form(value)
+        for value, most, form in (
+            (power.avg_power_watts_per_gpu, info.power_limit_watts, quantities.watts),
+            (power.avg_clock_hertz, info.max_clock_hertz, quantities.gigahertz),
+        )
+        if value is not None
+    ]
+    reasons = {why for run in side.result.runs for why in run.throttled_by}
+    slowed = 0.0 if reasons == {POWER_CAP} else power.slowdown_seconds  # None in a file from before 2026-11-28
+    seconds, held = side.result.performance_metrics.measured_time_seconds, power.throttled_seconds
+    if POWER_CAP in reasons and seconds and held and slowed is not None:
+        share = (held - slowed) / seconds
+        of_time = "" if share > ALL_THE_TIME else f" {quantities.percent(share, 0)} of the time"
+        figures.append(", ".join([*figures[-1:], f"power-limited{of_time}"]))
+        del figures[-2:-1]
+    return "; ".join(figures) or None
 
 
 def _estimate(estimate: Estimate, form: quantities.Form, side: Side, field: str) -> TableCell:
@@ -132,6 +157,8 @@ def results(sides: Sequence[Side]) -> Table:
     columns |= rates
     if any(peak(side).value for side in sides):
         columns["Peak memory"] = peak
+    if any(map(_power_and_clock, sides)):
+        columns["Power; clock"] = lambda side: text_cell(_power_and_clock(side))
     columns["Runs × steps"] = lambda side: TableCell(
         text=_runs(side), value=side.result.performance_metrics.measured_steps
     )
