@@ -171,6 +171,7 @@ def test_fp4_of_b300_is_not_derived_from_fp8():
     [
         ("H100 SXM", "bf16", 1830, 512, 528),
         ("H100 SXM", "fp8", 1830, 1024, 528),
+        ("H200 SXM", "bf16", 1830, 512, 528),
         ("A100 SXM 80GB", "bf16", 1410, 256, 432),
         ("MI300X", "bf16", 2100, 256, 1216),
         ("MI300X", "fp8", 2100, 512, 1216),
@@ -183,11 +184,19 @@ def test_fp4_of_b300_is_not_derived_from_fp8():
 def test_peaks_follow_from_clock_and_units(name, precision, megahertz, multiply_adds, units):
     computed = megahertz * 1e6 * multiply_adds * 2 * units / 1e12
     assert find_gpu(name).peak(precision).value == pytest.approx(computed, rel=1e-3)
+    assert find_gpu(name).matrix_clock_mhz.value == megahertz
+
+
+def test_the_clock_of_the_peaks_gives_them_with_a_power_of_two_flop_per_clock_and_core():
+    for gpu in catalogue.gpus():
+        if clock := gpu.matrix_clock_mhz:
+            work = math.log2(gpu.peak("bf16").value * 1e6 / (gpu.cores.value * clock.value))
+            assert work == pytest.approx(round(work), abs=2e-3), gpu.name
 
 
 def cells():
     for gpu in catalogue.gpus():
-        single = {key: getattr(gpu, key) for key in ("memory_gb", "memory_tb_per_second", "tdp_watts", "cores")}
+        single = {key: getattr(gpu, key) for key in catalogue.CELLS}
         for table in (single, gpu.peak_tflops, gpu.achievable_tflops):
             for name, fact in table.items():
                 if fact is not None:

@@ -8,7 +8,7 @@ import pytest
 from tensorprimat.analysis import formulas
 from tensorprimat.analysis.metric import DEFINITIONS
 from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
-from tensorprimat.core import catalogue, checks, flops, models, shapes
+from tensorprimat.core import catalogue, checks, flops, models, shapes, store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import (
@@ -414,7 +414,30 @@ def test_measured_power_is_used_and_labelled():
 
 def test_measured_energy_gives_the_power():
     power = metric("power_watts_per_gpu", result(power_metrics=PowerMetrics(energy_joules_per_gpu=100_000.0)))
-    assert (power.value, power.remark) == (500.0, "measured")
+    assert (power.value, power.remark) == (500.0, "measured by counter")
+
+
+def test_energy_is_that_of_the_counter_with_the_sampled_one_beside_it(shared):
+    found = calculate_metrics(store.load(shared / "gpu/h200_no_recompute.json"))
+    step = {"": 12_107.69 / 6, "sampled_": 12_074.2 / 6}
+    for prefix, joules in step.items():
+        assert found[f"{prefix}joules_per_step"].value == pytest.approx(joules, rel=1e-4)
+        assert found[f"{prefix}joules_per_token"].value == pytest.approx(joules / 32_768, rel=1e-4)
+        assert found[f"{prefix}tokens_per_watt_hour"].value == pytest.approx(3600 * 32_768 / joules, rel=1e-4)
+    assert found["power_watts_per_gpu"].remark == "measured by counter"
+    assert metric("sampled_joules_per_token").value is None
+
+
+def test_mfu_at_the_mean_clock_is_that_of_the_peak_at_this_clock(shared):
+    h200 = store.load(shared / "gpu/h200_no_recompute.json")
+    mfu = calculate_metrics(h200)["mfu_at_clock"]
+    assert mfu.value == pytest.approx(11_240.9 * 51_470_401_536 / (16_896 * 32 * 1.56353e9), rel=1e-4)
+    assert mfu.remark == "1,564 MHz of 1,830 MHz, at which the peak is defined"
+    assert metric("mfu_at_clock").because == "no clock was measured"
+    blackwell = h200.changed(gpu_info=device("NVIDIA B200"))
+    assert "not in the catalogue" in calculate_metrics(blackwell)["mfu_at_clock"].because
+    in_fp32 = h200.changed(training_config=h200.training_config.changed(precision="fp32"))
+    assert "the clock of the dense fp32 peak" in calculate_metrics(in_fp32)["mfu_at_clock"].because
 
 
 def test_nameplate_power_is_labelled_and_a_power_limit_overrides_the_catalogue():

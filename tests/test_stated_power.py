@@ -84,7 +84,7 @@ def test_stated_energy_is_not_divided_by_the_time_of_steps_that_may_be_others():
     assert (refused.value, "no power was measured" in refused.because) == (None, True)
     whole = stated(energy)
     counted = summarise(whole.changed(steps=whole.steps.replace(energy_joules_per_gpu=[9000.0] * len(whole.steps))))
-    assert power_input(counted, None).source == "measured"
+    assert power_input(counted, None).source == "measured by counter"
 
 
 def test_verify_counts_stated_power_as_unverified(tmp_path):

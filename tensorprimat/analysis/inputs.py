@@ -12,7 +12,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import alternatives, as_stated, count, of_data_sheet
 from tensorprimat.core.result import MemoryMetrics, Result
-from tensorprimat.core.units import GB, TERA
+from tensorprimat.core.units import GB, MEGA, TERA
 
 CONFIGURED = "the run's configuration"
 PROCESSOR = "no peak FLOP/s is known for this CPU"
@@ -182,18 +182,45 @@ def memory_total(result: Result, gpu: Gpu | None) -> Input:
     return Input(name=name, value=gpu.memory_bytes / GB, unit=unit, source=f"nameplate of {nameplate.source}")
 
 
+def peak_clock(result: Result, gpu: Gpu | None) -> Input:
+    """Return the clock at which the dense peak of the device at the precision that ran is defined."""
+    name, ran = "clock of the peak", result.training_config.precision
+    if gpu is None or ran not in catalogue.OF_MATRIX_CLOCK:
+        why = why_no_gpu(result) if gpu is None else f"the clock of the dense {ran} peak of {gpu.name} is not known"
+        return missing(name, why, unit="MHz")
+    because = f"the clock at which the peaks of {gpu.name} are defined is not in the catalogue"
+    return cell(name, gpu.matrix_clock_mhz, "MHz", label=gpu.name, because=because)
+
+
+def mean_clock(result: Result) -> Input:
+    """Return the mean clock of the compute units over the measured steps."""
+    hertz = result.power_metrics and result.power_metrics.avg_clock_hertz
+    value = hertz / MEGA if hertz else None
+    return Input(name="mean clock", value=value, unit="MHz", source="measured", because="no clock was measured")
+
+
+def sampled_power(result: Result, gpu: Gpu | None) -> Input:
+    """Return the sampled watts of one GPU whose energy counter was read too."""
+    measured = result.power_metrics
+    watts = measured.avg_power_watts_per_gpu if measured and measured.sampled_energy_joules_per_gpu else None
+    watts, of = (None, "") if watts is None else _of_one_die(watts, gpu)
+    because = "power was not measured both by an energy counter and by samples"
+    return Input(name="sampled power", value=watts, unit="W", source=f"measured by samples{of}", because=because)
+
+
 def power_input(result: Result, gpu: Gpu | None) -> Input:
-    """Return the watts of one GPU: measured if present, else nameplate, labelled."""
+    """Return the watts of one GPU: measured (by the energy counter, else by samples) or nameplate, labelled."""
     name, unit = "power per GPU", "W"
-    measured, performance = result.power_metrics, result.performance_metrics
+    measured, seconds = result.power_metrics, result.performance_metrics.measured_time_seconds
     if measured is not None:
-        watts = measured.avg_power_watts_per_gpu
+        watts, how = measured.avg_power_watts_per_gpu, ""
         of_same_steps = not len(result.steps) or result.steps.has("energy_joules_per_gpu")
-        if watts is None and of_same_steps and measured.energy_joules_per_gpu and performance.measured_time_seconds:
-            watts = measured.energy_joules_per_gpu / performance.measured_time_seconds
+        is_counted = watts is None or measured.sampled_energy_joules_per_gpu is not None
+        if is_counted and of_same_steps and measured.energy_joules_per_gpu and seconds:
+            watts, how = measured.energy_joules_per_gpu / seconds, " by counter"
         if watts:
             watts, of = _of_one_die(watts, gpu)
-            return Input(name=name, value=watts, unit=unit, source=f"measured{of}")
+            return Input(name=name, value=watts, unit=unit, source=f"measured{how}{of}")
     limit = result.gpu_info.power_limit_watts
     if limit:
         limit, of = _of_one_die(limit, gpu)

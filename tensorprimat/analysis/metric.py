@@ -54,6 +54,7 @@ _TABLE: dict[str | None, tuple[tuple[str, str, str, str], ...]] = {
         ("flops_per_token", "FLOPs per token", "FLOP", "forward and backward, by the convention"),
         ("model_tflops_per_gpu", "model TFLOP/s per GPU", "TFLOP/s", "tokens/s/GPU × FLOPs per token"),
         ("mfu", "MFU", "fraction", "tokens/s/GPU × FLOPs per token / dense peak"),
+        ("mfu_at_clock", "MFU at the mean clock", "fraction", "MFU × clock of the peak / mean clock"),
         ("hfu", "HFU", "fraction", "MFU with the FLOPs of recomputed activations"),
         (
             "achievable_fraction",
@@ -82,7 +83,11 @@ _TABLE: dict[str | None, tuple[tuple[str, str, str, str], ...]] = {
     "Energy, cost and time": (
         ("power_watts_per_gpu", "power per GPU", "W", "as measured, or nameplate"),
         ("joules_per_token", "energy per token", "J", "power per GPU / tokens/s/GPU"),
+        ("joules_per_step", "energy per step", "J", "energy per token × tokens of a step"),
         ("tokens_per_watt_hour", "tokens per watt-hour", "tokens/Wh", "tokens/s/GPU × 3600 / power per GPU"),
+        ("sampled_joules_per_token", "energy per token, sampled", "J", "sampled power / tokens/s/GPU"),
+        ("sampled_joules_per_step", "energy per step, sampled", "J", "sampled energy per token × tokens of a step"),
+        ("sampled_tokens_per_watt_hour", "tokens/Wh, sampled", "tokens/Wh", "tokens/s/GPU × 3600 / sampled power"),
         ("model_tflops_per_watt", "model TFLOP/s per watt", "TFLOP/s/W", "model TFLOP/s per GPU / power per GPU"),
         ("price_usd_per_gpu_hour", "price", "USD/h", "as stated"),
         ("cost_usd_per_trillion_tokens", "cost of 1 T tokens", "USD", "10¹² / (tokens/s/GPU × 3600) × price"),

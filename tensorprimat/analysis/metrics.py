@@ -7,6 +7,7 @@ unknown GPU, precision or model shape gives no MFU, never a guessed one.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -119,6 +120,8 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
         if stated := _stated(result):
             remark += f"; {STATED}: {stated}"
         mfu = replace(mfu, remark=remark)
+    clocks = inputs.mean_clock(result), inputs.peak_clock(result, gpu)
+    of_clocks = " of ".join(f"{count(one.value)} MHz" for one in clocks if isinstance(one.value, float | int))
     share = derive("achievable_fraction", (tflops.as_input(), best), lambda rate, best: rate / best)
     if share.value is not None and share.value > 1:
         above = "above 100 %: no training is faster than the best matrix product"
@@ -127,6 +130,12 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
         per_token,
         tflops,
         mfu,
+        derive(
+            "mfu_at_clock",
+            (*clocks, mfu.as_input()),
+            lambda mean, of_peak, mfu: mfu * of_peak / mean,
+            remark=f"{of_clocks}, at which the peak is defined",
+        ),
         _hfu(result, mfu, convention),
         share,
         restated_tflops(result, convention),
@@ -320,12 +329,21 @@ def _energy_and_money(result: Result, gpu: Gpu | None, chosen: MetricChoices, tf
     power, price = inputs.power_input(result, gpu), inputs.price(result, gpu, chosen.prices)
     power_kind = (power.source or "").partition(":")[0]
     budget = Input(name="budget", value=chosen.budget_tokens, unit="tokens", source="--budget-tokens")
-    joules = derive("joules_per_token", (power, per_gpu), formulas.calculate_joules_per_token, remark=power_kind)
+    work, because = result.performance_metrics.tokens_per_step, "the tokens of a step are unknown"
+    tokens = Input(name="tokens of a step", value=work, unit="tokens", source=per_gpu.source, because=because)
+
+    def energy(prefix: str, watts: Input, kind: str | None) -> tuple[Metric, Metric, Metric]:
+        joules = derive(f"{prefix}joules_per_token", (watts, per_gpu), formulas.calculate_joules_per_token, remark=kind)
+        per_step = derive(f"{prefix}joules_per_step", (joules.as_input(), tokens), operator.mul, remark=kind)
+        by_both = (watts, per_gpu), lambda watts, rate: formulas.calculate_tokens_per_watt_hour(rate, watts)
+        return joules, per_step, derive(f"{prefix}tokens_per_watt_hour", *by_both, remark=kind)
+
+    of_energy, sampled = energy("", power, power_kind), inputs.sampled_power(result, gpu)
     hours = derive("budget_gpu_hours", (budget, per_gpu), formulas.calculate_gpu_hours)
     return [
         derive("power_watts_per_gpu", (power,), lambda watts: watts, remark=power_kind),
-        joules,
-        derive("tokens_per_watt_hour", (per_gpu, power), formulas.calculate_tokens_per_watt_hour, remark=power_kind),
+        *of_energy,
+        *energy("sampled_", sampled, sampled.source),
         derive(
             "model_tflops_per_watt", (tflops.as_input(), power), lambda rate, watts: rate / watts, remark=power_kind
         ),
@@ -338,7 +356,7 @@ def _energy_and_money(result: Result, gpu: Gpu | None, chosen: MetricChoices, tf
         derive("budget_seconds", (budget, over_all), formulas.calculate_time_to_train),
         derive(
             "budget_energy_kwh",
-            (budget, joules.as_input()),
+            (budget, of_energy[0].as_input()),
             lambda tokens, joules: tokens * joules / 3.6e6,  # joules in a kilowatt-hour
             remark=power_kind,
         ),

@@ -29,6 +29,8 @@ PEAKS_OF_PRECISION = {"fp32": ("fp32_matrix", "fp32")}
 
 MATRIX_TYPES = ("fp32", "fp32_matrix", "tf32", "fp16", "bf16", "fp8", "fp4")
 """Types of numbers for which the GPU table has peaks and measured products."""
+OF_MATRIX_CLOCK = ("tf32", "fp16", "bf16", "fp8", "fp4")
+"""Those whose peak is that of matrix units; the vector units' peak for FP32 may be defined at another clock (H100)."""
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Count = Annotated[int, Field(gt=0)]
 
@@ -75,6 +77,8 @@ class Gpu:
     tdp_watts: SourcedValue | None = None
     cores: SourcedValue | None = None
     """CUDA cores or stream processors."""
+    matrix_clock_mhz: SourcedValue | None = None
+    """Clock at which the peaks of OF_MATRIX_CLOCK are defined."""
     peak_tflops: Mapping[str, SourcedValue] = field(default_factory=dict)
     """Dense peak by precision."""
     achievable_tflops: Mapping[str, SourcedValue] = field(default_factory=dict)
@@ -103,7 +107,7 @@ def dense_peak(gpu: Gpu | None, precision: str | None) -> float | None:
     return fact.value if fact else None
 
 
-CELLS = ("memory_gb", "memory_tb_per_second", "tdp_watts", "cores")
+CELLS = ("memory_gb", "memory_tb_per_second", "tdp_watts", "cores", "matrix_clock_mhz")
 _TABLES = ("peak_tflops", "achievable_tflops")
 """Fields of a Gpu that contain one sourced value, and one for each precision."""
 

@@ -20,11 +20,14 @@ from tensorprimat.reports.metric_forms import FORMS
 from tensorprimat.reports.tables import Table, TableCell, figure_cell, headed, table_of, text_cell
 
 SHORT = (
-    "model_tflops_per_gpu", "mfu", "power_watts_per_gpu", "tokens_per_watt_hour", "price_usd_per_gpu_hour",
-    "cost_usd_per_trillion_tokens",
+    "model_tflops_per_gpu", "mfu", "mfu_at_clock", "power_watts_per_gpu", "tokens_per_watt_hour",
+    "price_usd_per_gpu_hour", "cost_usd_per_trillion_tokens",
 )  # fmt: skip
 """Metrics that every comparison shows."""
-QUIET = ("reported_tflops_per_gpu_restated", "hfu")
+QUIET = (
+    "reported_tflops_per_gpu_restated", "hfu", "mfu_at_clock",
+    *(name for name in DEFINITIONS if name.startswith("sampled_")),
+)  # fmt: skip
 """Metrics left out where no side has them: few runs have their inputs."""
 SYMBOLS = {
     "P_mm": "weights of all matrix products", "N": "parameters", "L": "layers", "H": "heads", "Q": "size of a head",
@@ -132,6 +135,7 @@ def _of_side(side: Side, names: Sequence[str], quiet: Collection[str]) -> Iterat
 
 WITH_REMARK = {
     "mfu",
+    "mfu_at_clock",
     "reported_tflops_per_gpu_restated",
     "memory_utilization",
     "largest_micro_batch_size",
