@@ -46,6 +46,7 @@ DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by
 NAMED_OUTLIERS = 3  # the slowest; a list of fifty is of no use
 WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its inverse) to point at a wrong configuration
 LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads
+ENERGY_TOLERANCE = 0.05  # relative; sampling noise alone causes a smaller difference between counter and sampled power
 LOWERED = 0.01  # relative; a cap is a setting, so a larger difference is no rounding
 FALLEN = 0.05
 STEADY_SECONDS = 10.0
@@ -70,6 +71,7 @@ def result_warnings(result: Result, selections: Sequence[Selection]) -> tuple[st
         *_uneven_tokens(result, selections),
         *_sparse_power(result, selections),
         *_stated_power(result),
+        *_energies(result),
         *_lowered_cap(result),
         *_slowdown(result),
         *_falling_clocks(result, selections),
@@ -396,6 +398,19 @@ def _stated_power(result: Result) -> list[str]:
     return [
         f"power_metrics: {listed(stated)} {verb} as the file states {no}; its steps hold no such values, so nothing "
         "confirms that the same steps were measured"
+    ]
+
+
+def _energies(result: Result) -> list[str]:
+    """Return a warning about an energy counter that sampled power contradicts."""
+    power = result.power_metrics
+    counter, sampled = (power.energy_joules_per_gpu, power.sampled_energy_joules_per_gpu) if power else (None, None)
+    if not counter or not sampled or abs(counter - sampled) <= ENERGY_TOLERANCE * sampled:
+        return []
+    return [
+        f"power_metrics: energy per GPU is {quantities.joules(counter)} by the energy counter, but "
+        f"{quantities.joules(sampled)} by sampled power, more than {percent(ENERGY_TOLERANCE, 0)} apart; energy per "
+        "token may be wrong by as much"
     ]
 
 

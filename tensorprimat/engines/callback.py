@@ -312,8 +312,6 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             warnings = [*warnings, *self._sampler.column_warnings(), *power.unmeasured(described, self._sampler)]
             described, steps = power.with_telemetry(described, steps, self._sampler)
         self.result = live_result.finish(described, steps, memory=memory, ended_by=ended_by, warnings=warnings)
-        if self._sampler is not None:
-            self.result = power.judged(self.result)
         try:
             self.result_path = live_result.save_training(
                 self.result, output_dir=self.output_dir, result_file=self.result_file, stamp=self._stamp

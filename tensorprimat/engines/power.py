@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.quantities import celsius, fixed, joules, percent, stated_seconds
+from tensorprimat.core.quantities import celsius, fixed, stated_seconds
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import Device
-
-ENERGY_TOLERANCE = 0.05  # relative; sampling noise alone causes a smaller difference between counter and sampled power
 
 
 def with_own_gpus(result: Result, trainer: Any) -> Result:
@@ -103,16 +101,3 @@ def line(sampler: telemetry.Sampler) -> str | None:
     if None in hot:
         return sentence
     return f"{sentence}; {celsius(hot[0])} at the start, {celsius(hot[1])} at the end"
-
-
-def judged(result: Result) -> Result:
-    """Return the result with a warning about an energy counter that sampled power contradicts."""
-    power = result.power_metrics
-    counted, sampled = (power.energy_joules_per_gpu, power.sampled_energy_joules_per_gpu) if power else (None, None)
-    if not counted or not sampled or abs(counted - sampled) <= ENERGY_TOLERANCE * sampled:
-        return result
-    warning = (
-        f"power_metrics: energy per GPU is {joules(counted)} by the energy counter, but {joules(sampled)} by sampled "
-        f"power, more than {percent(ENERGY_TOLERANCE, 0)} apart; energy per token may be wrong by as much"
-    )
-    return result.changed(warnings=(warning, *result.warnings))
