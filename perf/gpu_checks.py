@@ -8,9 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from perf.parts import NotHereError
@@ -260,6 +260,119 @@ def events() -> str:
     if abs(wall - measured) > CLOCK_TOLERANCE * wall + 1e-3:
         raise RuntimeError(f"{timer.name} {measured:.4f} s, wall clock {wall:.4f} s")
     return f"{timer.name} {measured:.4f} s, wall clock {wall:.4f} s"
+
+
+def _milliseconds(work: Callable[[], object], times: int = 8) -> float:
+    """Return the time of one call on the device, after two calls that compile and allocate."""
+    from tensorprimat.engines import clock
+
+    timer = clock.choose_clock("cuda" if on_gpu() else "cpu", sync=False)
+    for _ in range(2):
+        work()
+    timer.synchronise()
+    first = timer.mark()
+    for _ in range(times):
+        work()
+    last = timer.mark()
+    timer.synchronise()
+    return 1e3 * timer.seconds(first, last) / times
+
+
+UPDATE_GOAL, LOSS_GOAL = 0.8, 0.9
+"""Goals of the time of clipping with AdamW, and of head with loss: shares of that of separate kernels."""
+
+
+def update() -> str:
+    """Return the time of clipping and AdamW, folded into each other, as a share of two passes, with bytes and launches.
+
+    On a GPU of 80 GB and more for the weights of Llama 3.1 8B, else for those of the tiny model.
+    """
+    import torch
+
+    from tensorprimat.core.models import find_preset
+    from tensorprimat.engines.torch.model import LanguageModel
+    from tensorprimat.engines.torch.optimizer import adamw
+
+    large = on_gpu() and torch.cuda.get_device_properties(0).total_memory > 75e9
+    with torch.device("cuda" if on_gpu() else "cpu"):
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            model = LanguageModel(find_preset("llama", "full" if large else "tiny"))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    weights = list(model.parameters())
+    for weight in weights:
+        weight.grad = 1e-3 * torch.randn_like(weight)
+    found = []
+    for folded in (False, True):
+        optimizer = adamw(model, fused=True, compiled=folded and can_compile())
+
+        def step(optimizer: Any = optimizer, folded: bool = folded) -> None:
+            if folded:
+                optimizer.clip(1.0)
+            else:
+                torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+
+        found.append((_milliseconds(step), _launches(step)))
+        del optimizer, step
+    (plain, many), (ours, few) = found
+    count = sum(weight.numel() for weight in weights)
+    share = ours / plain
+    return (
+        f"{count:,} weights: {plain:.1f} ms for {20 * count / 1e9:.3g} GB in {many} kernels before, {ours:.1f} ms for "
+        f"{16 * count / 1e9:.3g} GB in {few} kernels now, {share:.2f} of it, goal {UPDATE_GOAL} "
+        f"{reached(share <= UPDATE_GOAL)}"
+    )
+
+
+def _launches(work: Callable[[], object]) -> int:
+    """Return the number of kernels of one call; on a CPU that of the profiler's outermost operations."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    kind = ProfilerActivity.CUDA if on_gpu() else ProfilerActivity.CPU
+    with profile(activities=[kind]) as seen:
+        work()
+        if on_gpu():
+            torch.cuda.synchronize()
+    return sum(event.count for event in seen.key_averages())
+
+
+def loss() -> str:
+    """Return the time of head and loss with compiled chunks, as a share of that with separate kernels."""
+    import torch
+
+    from tensorprimat.core.models import find_preset
+    from tensorprimat.engines.torch.cross_entropy import linear_cross_entropy
+
+    if not can_compile():
+        raise NotHereError("torch.compile needs a C++ compiler on a CPU")
+    shape = find_preset("llama", "full" if on_gpu() else "tiny").shape
+    device = "cuda" if on_gpu() else "cpu"
+    torch.manual_seed(1)
+    rows = 8192 if on_gpu() else 128
+    hidden = torch.randn(rows, shape.hidden_size, device=device, dtype=torch.bfloat16, requires_grad=True)
+    head = (0.02 * torch.randn(shape.vocab_size, shape.hidden_size, device=device)).bfloat16().requires_grad_()
+    targets = torch.randint(shape.vocab_size, (rows,), device=device)
+    losses, times = [], []
+    for compiled in (False, True):
+
+        def once(compiled: bool = compiled) -> torch.Tensor:
+            value = linear_cross_entropy(hidden, head, targets, compiled=compiled)
+            value.backward()
+            hidden.grad = head.grad = None
+            return value.detach()
+
+        times.append(_milliseconds(once))
+        losses.append(once().item())
+    if abs(losses[0] - losses[1]) > 1e-3 * losses[0]:
+        raise RuntimeError(f"loss {losses[0]:.5f} by separate kernels, {losses[1]:.5f} compiled")
+    share = times[1] / times[0]
+    return (
+        f"{rows} tokens: {times[0]:.2f} ms by separate kernels, {times[1]:.2f} ms compiled, {share:.2f} of it, "
+        f"goal {LOSS_GOAL} {reached(share <= LOSS_GOAL)}; loss {losses[1]:.4f}"
+    )
 
 
 def flash() -> str:

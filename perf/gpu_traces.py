@@ -4,8 +4,8 @@
     python perf/gpu_traces.py FOLDER          # five traces of three steps each, in about a minute
     python perf/gpu_traces.py FOLDER --cpu    # a trial without a GPU
 
-The torch engine trains four layers with the sizes of Llama 3.1 8B: in BF16 and FP8, without recomputation and with all of
-it, and in BF16 twice the same. Paths and the machine's identity are removed from the traces.
+The torch engine trains four layers with the sizes of Llama 3.1 8B: in BF16 and FP8, without recomputation and with all
+of it, and in BF16 twice the same. Paths and the machine's identity are removed from the traces.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEPT = ("schemaVersion", "deviceProperties", "cuda_runtime_version", "cuda_drive
 
 
 def small_llama(*, layers: int, on_cpu: bool) -> dict[str, object]:
-    """Return the configuration of a model with few layers; its vocabulary is small, so that the head is not most of it."""
+    """Return the configuration of a model with few layers and a small vocabulary, so that the head is not most of it."""
     shape = find_preset("llama", "tiny" if on_cpu else "full").shape
     return {
         "model_type": "llama", "num_hidden_layers": layers, "hidden_size": shape.hidden_size,

@@ -41,11 +41,13 @@ from perf.gpu_checks import (  # noqa: E402
     events,
     flash,
     learns_in_fp8,
+    loss,
     on_gpu,
     oom,
     reached,
     sampler,
     sync,
+    update,
 )  # fmt: skip
 from perf.parts import FAIL, PASS, SKIP, NotHereError, free_memory, run, supervise  # noqa: E402
 
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from tensorprimat.analysis.metric import Metric
 
 GOAL, GOAL_OF_PRODUCT = 0.60, 0.75
+ESTIMATE_TOLERANCE = 0.03
 SEQUENCES = 4  # of one optimizer step on each GPU
 PART_SECONDS = (
     600.0  # fp8, the longest part, compiles and trains each recipe: two on an H200 (about 180 s), three on Blackwell
@@ -97,10 +100,10 @@ def _half_of_llama(folder: Path) -> Path:
     return path
 
 
-def benchmark(*flags: str) -> dict[str, object]:
-    """Return the result of one run of benchmark.py; the tiny model without a GPU."""
+def benchmark(*flags: str, whole: bool = False) -> dict[str, object]:
+    """Return the result of one run of benchmark.py; the tiny model without a GPU. whole: train all layers."""
     with tempfile.TemporaryDirectory() as folder:
-        model = str(_half_of_llama(Path(folder))) if on_gpu() and _recomputes() else "llama"
+        model = str(_half_of_llama(Path(folder))) if on_gpu() and not whole and _recomputes() else "llama"
         command = [sys.executable, str(ROOT / "benchmark.py"), "--model", model, "--engine", "torch", "--json"]
         gpus = int(flags[flags.index("--num-gpus") + 1])
         size = ["--preset", "tiny", "--sequence-length", "32", "--global-batch-size", "4"]
@@ -171,6 +174,37 @@ def compiled() -> str:
     if not can_compile():
         raise NotHereError("torch.compile needs a C++ compiler on a CPU")
     return _rung("--compile", "--num-gpus", "1")
+
+
+def plans() -> str:
+    """Train llama whole, with the plan of recomputation that the engine chooses, and check the estimate of its memory.
+
+    On a CPU, which has no such estimate, the plan of a share of the activations.
+    """
+    from tensorprimat.core import training_memory
+    from tensorprimat.core.memory_estimate import CONTEXT_BYTES
+    from tensorprimat.core.result import Result
+    from tensorprimat.core.spec import RunSettings
+    from tensorprimat.core.units import GB
+    from tensorprimat.engines import prepare
+    from tensorprimat.engines.registry import ENGINES
+    from tensorprimat.machine.platform import detect_platform
+
+    if not can_compile():
+        raise NotHereError("torch.compile needs a C++ compiler on a CPU")
+    share = () if on_gpu() else ("--activation-checkpointing", "35%")
+    result = Result.model_validate(benchmark("--compile", "--num-gpus", "1", *share, whole=True))
+    config = result.training_config
+    printed = f"recompute: {config.recompute}, {result.performance_metrics.tokens_per_second_per_gpu:,.0f} tokens/s/GPU"
+    if not on_gpu():
+        return printed
+    settings = RunSettings(steps=8, warmup_steps=2, seed=1, num_gpus=1, global_batch_size=SEQUENCES, compile=True)
+    spec = prepare.spec_of("llama", settings, engine=ENGINES["torch"], machine=detect_platform())
+    needed = (training_memory.estimate(spec).total - CONTEXT_BYTES) / GB  # the allocator does not count the driver
+    peak = result.memory_metrics.peak_memory_allocated_gb
+    if abs(peak - needed) > ESTIMATE_TOLERANCE * peak:
+        raise RuntimeError(f"{printed}; estimated {needed:.1f} GB, allocated {peak:.1f} GB")
+    return f"{printed}; estimated {needed:.1f} GB, allocated {peak:.1f} GB"
 
 
 def graphs() -> str:
@@ -313,8 +347,8 @@ def _shared(strategy: str) -> str:
 
 GROUPS: tuple[tuple[Callable[[], str], ...], ...] = (
     (devices, sampler, callback, events, flash, group),
-    (sync, graphs),
-    (oom, product, eager, compiled, fp8, ddp, fsdp),
+    (sync, graphs, update, loss),
+    (oom, product, eager, compiled, plans, fp8, ddp, fsdp),
 )
 """The parts that share a process, since each start costs seconds. The second group holds large models in GPU memory,
 which ends with it; the last one trains in children, and compares them with one measurement of the product."""
