@@ -39,7 +39,7 @@ KEPT = ("schemaVersion", "deviceProperties", "cuda_runtime_version", "cuda_drive
 
 
 def small_llama(*, layers: int, on_cpu: bool) -> dict[str, object]:
-    """Return the configuration of a model with few layers and a small vocabulary, so that the head is not most of it."""
+    """Return the configuration of a model with few layers, and a vocabulary so small that the head costs little."""
     shape = find_preset("llama", "tiny" if on_cpu else "full").shape
     return {
         "model_type": "llama", "num_hidden_layers": layers, "hidden_size": shape.hidden_size,
