@@ -174,7 +174,7 @@ def test_a_plan_is_refused_for_layers_with_other_operations():
 def test_a_share_chooses_the_fastest_plan_that_keeps_at_most_so_much():
     for share in range(6, 100):
         plan = training_memory.with_share(spec(), share / 100).recompute
-        kept = 6 if plan == recompute.FULL else int(re.match(r"\d+", plan)[0])
+        kept = 6 if plan == recompute.ALL_LAYERS else int(re.match(r"\d+", plan)[0])
         assert kept <= share
         faster = training_memory.plans(spec())[: training_memory.plans(spec()).index(plan)]
         assert all(one == recompute.NONE or int(re.match(r"\d+", one)[0]) > share for one in faster)
@@ -229,6 +229,6 @@ def test_a_run_does_not_start_again_with_less_memory(changes, ending):
 def test_every_plan_is_read_from_its_own_words():
     for plan in training_memory.plans(spec())[1:]:
         again = recompute.recomputed_operations(plan)
-        assert plan == recompute.FULL or f"{', '.join(again) or 'no product'} recomputed" in plan
+        assert plan == recompute.ALL_LAYERS or f"{', '.join(again) or 'no product'} recomputed" in plan
     for text in ("none", "selective", "35 % of activations kept: everything recomputed"):
         assert recompute.recomputed_operations(text) is None

@@ -295,7 +295,7 @@ def test_float32_master_weights_double_the_state():
     [
         ({"recompute": "some"}, "torch", "--activation-checkpointing some: must be none, selective, full or a share"),
         ({"recompute": "0%"}, "torch", "--activation-checkpointing 0%: must be none, selective, full or a share"),
-        ({"recompute": "3%"}, "torch", "--activation-checkpointing 3%: .* full keeps least, 6%; use full"),
+        ({"recompute": "3%"}, "torch", "--activation-checkpointing 3%: .* full keeps least, 6 %; use full"),
         ({"recompute": "35%"}, "nemo", "--activation-checkpointing 35%: only the torch engine has it"),
         ({"recompute": "selective"}, "nemo", "--activation-checkpointing selective: only the torch engine has it"),
         ({"compile": True}, "nemo", "--compile: only the torch engine has it"),

@@ -234,6 +234,8 @@ RECOMPUTE_NAMES = {
 """Spelling of a framework → value of this project."""
 
 _SECOND_PRODUCT = "every second matrix product"
+_WITHOUT_LAST_PRODUCT = ("transformers on lightning", "torchtitan")
+"""Frameworks whose `full` does not repeat the last product of a layer, in lower case; the first is the torch engine."""
 _OF_PARTS = (_SECOND_PRODUCT, "every second layer")
 """Recomputations whose cost is known only if all layers are alike: dense, with grouped queries."""
 
@@ -241,17 +243,18 @@ _OF_PARTS = (_SECOND_PRODUCT, "every second layer")
 def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     """Return MFU × FLOPs executed / FLOPs of the model (Korthikanti et al., Reducing Activation Recomputation, 2022).
 
-    Layers run again, never the output head. `full`: their whole forward pass, but with the torch engine without the
-    last product. A plan of the torch engine names its operations (core/recompute). `selective`: the attention core
-    with Megatron and NeMo; with torchtitan the second, fourth and sixth matrix product of a layer and no attention
-    (torchtitan/distributed/activation_checkpoint.py; docs/concepts/mfu.md derives the factor).
+    Layers run again, never the output head. `full`: their whole forward pass, without the last product where torch
+    stops at what backward needs. A plan of the torch engine names its operations (core/recompute). `selective`: the
+    attention core with Megatron and NeMo; with torchtitan the second, fourth and sixth matrix product of a layer and no
+    attention (torchtitan/distributed/activation_checkpoint.py; docs/concepts/mfu.md derives the factor).
     """
     setting = (result.training_config.recompute or "").lower()
+    framework = (result.training_config.framework or "").lower()
     named = recompute.recomputed_operations(setting)
-    if setting == recompute.FULL and result.provenance.engine != "torch":
+    if setting == recompute.ALL_LAYERS and framework not in _WITHOUT_LAST_PRODUCT:
         named = None
     kind = RECOMPUTE_NAMES.get(setting, None if named is None else setting)
-    if kind == "selective" and (result.training_config.framework or "").lower() == "torchtitan":
+    if kind == "selective" and framework == "torchtitan":
         kind = _SECOND_PRODUCT
     shape, length = result.model.shape, result.training_config.sequence_length
     because = f"recompute {setting!r} is unknown" if setting else "activation recomputation is not stated"
@@ -267,7 +270,7 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     products = 2 * min(counting.weights(shape), models.matrix_parameters(shape) - shape.vocab_size * shape.hidden_size)
     core = counting.attention(shape, length) / 3
     second = models.every_second_product(shape)  # None only for a kind that `_of_unknown_cost` has refused
-    if named is not None and recompute.can_plan(shape):
+    if named is not None and recompute.is_plannable(shape):
         costs = recompute.operations_of(shape, sequence_length=length, width=1)
         of_products = recompute.recomputed_flops(costs, set(named) - {recompute.ATTENTION}) * shape.num_layers
         again = of_products + (core if recompute.ATTENTION in named else 0.0)

@@ -15,7 +15,7 @@ from itertools import combinations
 from tensorprimat.core import flops
 from tensorprimat.core.result import ModelShape
 
-NONE, ALTERNATE, FULL = "none", "every second layer", "full"
+NONE, SECOND_LAYERS, ALL_LAYERS = "none", "every second layer", "full"
 PRODUCTS = ("queries", "keys", "values", "output", "gate", "up", "down")
 """Matrix products of a dense layer, in the order in which they run."""
 ATTENTION = "attention"
@@ -36,7 +36,7 @@ class Operation:
     flops_per_token: float
 
 
-def can_plan(shape: ModelShape) -> bool:
+def is_plannable(shape: ModelShape) -> bool:
     """Return True if the layers of a model have the operations of a plan: dense, with a gated MLP."""
     return shape.gated_mlp and not (shape.experts or shape.latent_attention)
 
@@ -104,7 +104,7 @@ def recomputed_operations(recompute: str) -> tuple[str, ...] | None:
     >>> recomputed_operations("35 % of activations kept: queries, up recomputed")
     ('queries', 'up')
     """
-    if recompute == FULL:
+    if recompute == ALL_LAYERS:
         return OPERATIONS
     found = _PLAN.fullmatch(recompute)
     if found is None:

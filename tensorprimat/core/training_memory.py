@@ -14,6 +14,7 @@ from tensorprimat.core import models, recompute
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate, smaller_micro_batches
+from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import NUMBER_BYTES
@@ -93,11 +94,11 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
     kept, layer, layer_input = tokens * _kept_of_layer(spec), tokens * of_token, tokens * of_input
     activations = shape.num_layers * kept + 2 * layer_input
     layer_weights = model.matrix_parameters - models.embedding_parameters(shape)
-    partly = spec.recompute not in (recompute.ALTERNATE, recompute.FULL)
+    partly = spec.recompute not in (recompute.SECOND_LAYERS, recompute.ALL_LAYERS)
     recomputed = layer - kept if partly else layer  # of one layer, while its backward pass runs
     casts = 0.0
     if autocast:  # an eager cast lives until the optimizer's step, one of a compiled layer until its backward
-        kept_whole = {recompute.NONE: 1.0, recompute.ALTERNATE: 0.5}.get(spec.recompute, 0.0)
+        kept_whole = {recompute.NONE: 1.0, recompute.SECOND_LAYERS: 0.5}.get(spec.recompute, 0.0)
         casts = width * layer_weights * (kept_whole if spec.compile else 1.0)
         recomputed += width * layer_weights / shape.num_layers if recomputed and spec.compile else 0.0
     embedding = models.embedding_parameters(shape)
@@ -148,11 +149,11 @@ def _kept_of_layer(spec: RunSpec) -> float:
     """Return the bytes of one token that a layer keeps for backward, as the mean of all layers."""
     of_token, of_input = _bytes_of_layer(spec)
     again = recompute.recomputed_operations(spec.recompute)
-    if spec.recompute == recompute.FULL:
+    if spec.recompute == recompute.ALL_LAYERS:
         return of_input
     if again is not None:
         return of_input + recompute.kept_bytes(_operations(spec), again)
-    return (of_token + of_input) / 2 if spec.recompute == recompute.ALTERNATE else of_token
+    return (of_token + of_input) / 2 if spec.recompute == recompute.SECOND_LAYERS else of_token
 
 
 def _operations(spec: RunSpec) -> dict[str, recompute.Operation]:
@@ -165,13 +166,13 @@ def can_plan(spec: RunSpec) -> bool:
     model = model_of(spec)
     shape = model.shape
     eager_scores = spec.attention_backend == "eager"  # its scores are not one operation
-    return shape is not None and recompute.can_plan(shape) and not eager_scores and OTHER_LAYERS not in spec.options
+    return shape is not None and recompute.is_plannable(shape) and not eager_scores and OTHER_LAYERS not in spec.options
 
 
 def plans(spec: RunSpec) -> list[str]:
     """Return the values of `recompute` that the spec can have, from the fastest to the smallest."""
     if not can_plan(spec):
-        return [recompute.NONE, recompute.ALTERNATE, recompute.FULL]
+        return [recompute.NONE, recompute.SECOND_LAYERS, recompute.ALL_LAYERS]
     of_token, of_input = _bytes_of_layer(spec)
     operations = _operations(spec)
     shares = {
@@ -179,7 +180,7 @@ def plans(spec: RunSpec) -> list[str]:
         for again in recompute.cheapest_first(operations)
     }
     described = [recompute.describe(again, share) for again, share in shares.items() if share < 1]
-    return [recompute.NONE, *described[:-1], recompute.FULL]
+    return [recompute.NONE, *described[:-1], recompute.ALL_LAYERS]
 
 
 def with_share(spec: RunSpec, share: float) -> RunSpec:
@@ -194,7 +195,7 @@ def with_share(spec: RunSpec, share: float) -> RunSpec:
     found = {one: _kept_of_layer(spec.changed(recompute=one)) / whole for one in plans(spec)}
     fitting = [one for one, kept in found.items() if round(kept, 2) <= share]
     if not fitting:
-        raise UsageError(f"{named}: {RECOMPUTE_FLAG} full keeps least, {min(found.values()):.0%}; use full")
+        raise UsageError(f"{named}: {RECOMPUTE_FLAG} full keeps least, {percent(min(found.values()), 0)}; use full")
     return spec.changed(recompute=fitting[0])
 
 
@@ -207,7 +208,7 @@ def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float:
     """Return the FLOPs that backward runs again, as a share of all layers' forward pass."""
     again = recompute.recomputed_operations(spec.recompute) if can_plan(spec) else None
     if again is None:
-        return {recompute.NONE: 0.0, recompute.ALTERNATE: 0.5}.get(spec.recompute, 1.0)
+        return {recompute.NONE: 0.0, recompute.SECOND_LAYERS: 0.5}.get(spec.recompute, 1.0)
     operations, shape = _operations(spec), model_of(spec).memory_shape
     down = 2 * shape.hidden_size * shape.ffn_hidden_size  # its result is needed by no gradient
     forward = recompute.recomputed_flops(operations, operations) + down
@@ -291,7 +292,7 @@ def _smaller_plans(spec: RunSpec, memory_bytes: float) -> list[tuple[str, str]]:
     fitting = smallest_that_fits(spec, memory_bytes)
     share = None if fitting is None else re.match(r"\d+", fitting.recompute)
     partly = [] if share is None or fitting is None else [(f"{share[0]}%", fitting.recompute)]
-    return [*(partly or [("selective", recompute.ALTERNATE)]), ("full", recompute.FULL)]
+    return [*(partly or [("selective", recompute.SECOND_LAYERS)]), ("full", recompute.ALL_LAYERS)]
 
 
 def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
@@ -328,4 +329,6 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
             continue
         elif estimate(changed.changed(recompute="full")).total <= memory_bytes:
             fitting.append(f"{flag} with {ALL_RECOMPUTED}")
+    if len(fitting) > 1 and fitting[0].startswith(RECOMPUTE_FLAG):  # the milder one is enough
+        fitting = [fitting[0], *(flag for flag in fitting if flag != ALL_RECOMPUTED and flag != fitting[0])]
     return fitting[:2]

@@ -27,7 +27,7 @@ from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine
 
 GPUS_OF_A_NODE = 8  # the presets' global batch is that of the methodologies, which are for eight GPUs
-CHECKPOINTING = {"none": recompute.NONE, "selective": recompute.ALTERNATE, "full": recompute.FULL}
+CHECKPOINTING = {"none": recompute.NONE, "selective": recompute.SECOND_LAYERS, "full": recompute.ALL_LAYERS}
 """--activation-checkpointing → RunSpec.recompute, without a share."""
 RESOLVED = ("preset", "methodology", *settings_of_runs.OF_A_METHODOLOGY, "num_gpus", "recompute", "compile")
 """Settings whose value also depends on the methodology, the preset, the engine or the machine."""
@@ -216,7 +216,7 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
         )  # fmt: skip
     except (RuntimeError, UsageError, ImportError):  # the start block says it; a later check refuses FP8
         return spec
-    other = {} if memory.has_operations_of_plans(preset) else {training_memory.OTHER_LAYERS: "yes"}
+    other = {} if memory.can_plan_layers(preset) else {training_memory.OTHER_LAYERS: "yes"}
     return spec.changed(options={**spec.options, training_memory.COUNTED: str(round(kept)), **other})
 
 

@@ -13,8 +13,8 @@ from tensorprimat.machine.platform import LABELS, Machine
 
 RECOMPUTED = {
     recompute.NONE: "",
-    recompute.FULL: "; activations of all layers are recomputed",
-    recompute.ALTERNATE: "; activations of every second layer are recomputed",
+    recompute.ALL_LAYERS: "; activations of all layers are recomputed",
+    recompute.SECOND_LAYERS: "; activations of every second layer are recomputed",
 }
 SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/GPU", "Peak memory")
 

@@ -41,5 +41,6 @@ def nvmlDeviceGetPowerUsage(handle):
 
 
 nvmlDeviceGetTotalEnergyConsumption = nvmlDeviceGetClockInfo = nvmlDeviceGetTemperature = _unsupported
-nvmlDeviceGetMaxClockInfo = nvmlDeviceGetEnforcedPowerLimit = nvmlDeviceGetComputeRunningProcesses = _unsupported
+nvmlDeviceGetMaxClockInfo = nvmlDeviceGetEnforcedPowerLimit = _unsupported
+nvmlDeviceGetPowerManagementDefaultLimit = nvmlDeviceGetComputeRunningProcesses = _unsupported
 nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetMigMode = _unsupported

@@ -61,7 +61,7 @@ def mean_kept_bytes_per_token(
     return of_token + (layer_input if compiled else 0)
 
 
-def has_operations_of_plans(model: ConfiguredModel) -> bool:
+def can_plan_layers(model: ConfiguredModel) -> bool:
     """Return True if single operations of the model's layers can be recomputed."""
     with torch.device("meta"):
         return model_of_torch.has_operations_of_plans(LanguageModel(model).decoder.layers)

@@ -21,7 +21,14 @@ from tensorprimat.core import configured
 from tensorprimat.core.configured import ConfiguredModel
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.models import Preset
-from tensorprimat.core.recompute import ALTERNATE, ATTENTION, FULL, OPERATIONS, PRODUCTS, recomputed_operations
+from tensorprimat.core.recompute import (
+    ALL_LAYERS,
+    ATTENTION,
+    OPERATIONS,
+    PRODUCTS,
+    SECOND_LAYERS,
+    recomputed_operations,
+)
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch.cross_entropy import linear_cross_entropy
 
@@ -249,12 +256,12 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         layers of this model do not have.
         """
         again = recomputed_operations(recompute)
-        if recompute not in (ALTERNATE, FULL) and not has_operations_of_plans(self.decoder.layers):
+        if recompute not in (SECOND_LAYERS, ALL_LAYERS) and not has_operations_of_plans(self.decoder.layers):
             raise UsageError(f"recompute: {recompute}: not for the layers of this model; use selective or full")
-        kept = None if recompute in (ALTERNATE, FULL) else frozenset(OPERATIONS) - frozenset(again or ())
+        kept = None if recompute in (SECOND_LAYERS, ALL_LAYERS) else frozenset(OPERATIONS) - frozenset(again or ())
         classes: dict[type, type] = {}  # one for all layers of a kind, which share one compiled graph
         for position, layer in enumerate(self.decoder.layers):
-            if recompute != ALTERNATE or position % 2 == 0:
+            if recompute != SECOND_LAYERS or position % 2 == 0:
                 kind = type(layer)
                 layer.__class__ = classes.setdefault(kind, classes.get(kind) or _recomputing(kind, kept))
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tensorprimat.core.quantities import counted
-from tensorprimat.core.recompute import ALTERNATE, ATTENTION, FULL, NONE, recomputed_operations
+from tensorprimat.core.recompute import ALL_LAYERS, ATTENTION, NONE, SECOND_LAYERS, recomputed_operations
 from tensorprimat.core.result import TrainingConfig
 
 STEP = 1
@@ -152,7 +152,7 @@ def _recompute(operations: Mapping[str, int], planned: str | None) -> str | None
         return planned
     if forward == backward:
         return NONE
-    return FULL if forward == 2 * backward else ALTERNATE
+    return ALL_LAYERS if forward == 2 * backward else SECOND_LAYERS
 
 
 def _lost(operations: Mapping[str, int], planned: str, *, compiled: bool) -> list[str]:

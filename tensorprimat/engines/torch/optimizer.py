@@ -17,7 +17,7 @@ from torch import nn
 
 BETAS = (0.9, 0.95)  # Llama 2 (arXiv:2307.09288), section 2.2, as the weight decay
 WEIGHT_DECAY = 0.1
-ROW = 1024
+KERNEL_ROW = 1024
 LEARNING_RATE = 3e-5
 """A tenth of the rate that Llama 2 7B reaches after 2,000 steps (arXiv:2307.09288, table 1). With all of it from the
 first step on, the loss of Llama 3.1 8B rose from 12.6 to 20 in five steps on an H200; runs of one seed differed."""
@@ -131,7 +131,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as rows of ROW numbers, so that one kernel with aligned accesses serves weights of all sizes."""
-    if not tensor.is_contiguous() or tensor.numel() % ROW or tensor.numel() == ROW:
+    """Return a tensor as rows of KERNEL_ROW numbers, so that one kernel serves weights of all sizes."""
+    if not tensor.is_contiguous() or tensor.numel() % KERNEL_ROW or tensor.numel() == KERNEL_ROW:
         return tensor
-    return tensor.view(-1, ROW)
+    return tensor.view(-1, KERNEL_ROW)
