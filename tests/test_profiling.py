@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from collections import Counter
 
 import fake_primus
 import pytest
@@ -144,7 +145,7 @@ def train(tmp_path, monkeypatch):
 
         return slowly
 
-    def train(steps=6, raising=None, seconds=SLOW_SECONDS):
+    def train(steps=6, raising=None, seconds=SLOW_SECONDS, micro_batches=1):
         for name in ("stop", "export_chrome_trace"):
             monkeypatch.setattr(torch_profile.profile, name, slower(getattr(torch_profile.profile, name), seconds))
 
@@ -158,7 +159,7 @@ def train(tmp_path, monkeypatch):
         monkeypatch.setattr(torch_module, "TrainingModule", Marks)
         spec = RunSpec(
             model="llama", preset="tiny", engine="torch", steps=steps, warmup_steps=2, micro_batch_size=1,
-            global_batch_size=1, sequence_length=32, precision="fp32", num_gpus=1,
+            global_batch_size=micro_batches, sequence_length=32, precision="fp32", num_gpus=1,
             options={profiling.STEM: str(tmp_path / "new" / "p")},
         )  # fmt: skip
         torch_engine.train(spec, tmp_path / "result.json")
@@ -174,9 +175,12 @@ OPERATIONS = ("tanh", "sinh", "asinh", "erf", "atan", "acosh", "digamma", "erfin
 def profiled(folder):
     """Return the operations of OPERATIONS in the trace, in order."""
     assert "Self CPU" in (folder / "new" / "p.txt").read_text()
-    trace = json.loads(gzip.decompress((folder / "new" / "p.trace.json.gz").read_bytes()))["traceEvents"]
-    names = {event.get("name") for event in trace}
+    names = {event.get("name") for event in traced(folder)}
     return [name for name in OPERATIONS if f"aten::{name}" in names]
+
+
+def traced(folder):
+    return json.loads(gzip.decompress((folder / "new" / "p.trace.json.gz").read_bytes()))["traceEvents"]
 
 
 @pytest.mark.filterwarnings("ignore")  # Lightning's and transformers' own
@@ -193,6 +197,19 @@ def test_the_step_that_contains_the_writing_of_the_profile_is_not_measured(train
     assert "steps: 1 left out because they include the writing of a profile" in result.warnings
     assert not [warning for warning in result.warnings if warning.startswith("timer")]
     assert re.search(r"8 steps in .* s, profile \d+\.\d+ s", capfd.readouterr().out)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_profile_marks_its_steps_and_their_parts(train, tmp_path):
+    train(seconds=0, micro_batches=2)
+    marks = [event for event in traced(tmp_path) if event.get("cat") == "user_annotation"]
+    inside = {
+        f"ProfilerStep#{step}": {"micro-batch": 2, "forward": 2, "backward": 2, "optimizer": 1} for step in range(3)
+    }
+    for name, parts in inside.items():
+        (step,) = (mark for mark in marks if mark["name"] == name)
+        found = (mark["name"] for mark in marks if step["ts"] <= mark["ts"] < step["ts"] + step["dur"])
+        assert {part: count for part, count in Counter(found).items() if part in parts} == parts
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -191,17 +191,25 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
                 losses.append(self._forward_backward(tokens, parts=len(batch)))
         with self._operations_recorded(batch_idx):
             losses.append(self._forward_backward(last, parts=len(batch)))
-            optimizer.step()
+            with self._range("optimizer"):
+                optimizer.step()
         optimizer.zero_grad()
         return {"loss": torch.stack(losses).mean()}
 
     def _forward_backward(self, tokens: torch.Tensor, *, parts: int) -> torch.Tensor:
         """Add the gradients of one of `parts` micro-batches, shape (sequences, length + 1); return its loss."""
         assert self.network is not None
-        loss = self.network(tokens)
-        self.manual_backward(loss / parts)
+        with self._range("micro-batch"):
+            with self._range("forward"):
+                loss = self.network(tokens)
+            with self._range("backward"):
+                self.manual_backward(loss / parts)
         detached: torch.Tensor = loss.detach()
         return detached
+
+    def _range(self, name: str) -> Any:
+        """Return a context that marks a part of the step in a profile (--profile torch); else it does nothing."""
+        return torch.profiler.record_function(name) if profiling.STEM in self._spec.options else nullcontext()
 
     def _operations_recorded(self, step: int) -> Any:
         """Return a context that records the operations of one warm-up step on rank 0, but not in a profiled run."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from tensorprimat.engines.callback import BenchmarkCallback
 from tensorprimat.engines.failures import end_reason
@@ -41,12 +41,17 @@ class StepProfiler(Callback):  # type: ignore[misc]  # Lightning is not there fo
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if self._batches == self._first and trainer.is_global_zero:
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-            self._running = profile(activities=activities)
+            always = ProfilerAction.RECORD
+            self._running = profile(activities=activities, schedule=lambda _: always)  # with one, it marks the steps
             self._running.start()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._batches += 1
-        if self._batches == self._first + _STEPS and self._running is not None:
+        if self._running is None:
+            return
+        if self._batches < self._first + _STEPS:
+            self._running.step()  # ends the range ProfilerStep#N and begins the next
+        else:
             with contextlib.ExitStack() as stack:
                 for callback in trainer.callbacks:
                     if isinstance(callback, BenchmarkCallback):
