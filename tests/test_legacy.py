@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from tensorprimat.core import statements, store
@@ -284,6 +285,17 @@ def test_outliers_of_a_file_without_step_numbers_are_named_by_row(tmp_path):
     (warning,) = (note for note in result.warnings if "outlier" in note)
     assert "row 20 took 9.000 s" in warning
     assert "step 0" not in warning
+
+
+def test_an_outlier_in_which_the_device_waited_for_the_host_has_a_cause(shared):
+    result = store.load(shared / "gpu" / "h100_full_recompute.json")  # step 10 took 4.181 s instead of 3.864
+    for waited, sentence in (
+        (0.1, "1 outlier of unknown cause is included (median 3.864 s): step 10 took 4.181 s"),
+        (0.3, "1 outlier is included (median 3.864 s): step 10 took 4.181 s (the device waited 0.300 s for the host)"),
+    ):
+        waits = np.where(np.arange(len(result.steps)) == 9, waited, 0.0)
+        again = summarise(result.changed(steps=result.steps.replace(host_wait_seconds=waits), warnings=()))
+        assert [note for note in again.warnings if "outlier" in note] == [f"steps: run 1: {sentence}"]
 
 
 def test_a_warning_of_outliers_in_the_words_of_an_earlier_version_is_replaced(tmp_path):

@@ -16,6 +16,7 @@ class WoundClock:
     """Clock whose marks are numbers that the test sets; those up to `passed` have been reached."""
 
     name = "wound clock"
+    is_queued = True
 
     def __init__(self):
         self.now, self.passed, self.lost = 0.0, math.inf, False
@@ -68,6 +69,34 @@ def test_a_row_that_covers_several_steps_holds_the_mean_of_them(clock):
     step = recorder.steps[1]
     assert (step.index, step.covers, step.seconds) == (4, 3, 1.0)
     assert step.data_wait_seconds == pytest.approx(0.1)
+
+
+def test_the_time_that_the_device_waited_for_the_host_is_measured_at_the_start_of_a_step(clock):
+    recorder = Recorder(clock)
+    recorder.start()
+    for index, (passed, looks, end) in enumerate(
+        [(0.0, [], 1.0), (0.9, [1.2, 2.1], 2.0), (2.0, [2.3, 2.9], 4.0), (4.0, [4.5], 5.0)], start=1
+    ):
+        clock.passed = passed
+        for clock.now in looks:
+            recorder.step_starts()
+        if index == 4:
+            recorder.interruption_starts("validation")
+        clock.now = end
+        recorder.step_end(index)
+    recorder.finish()
+    waits = [step.host_wait_seconds for step in recorder.steps]
+    assert waits == [None, 0.0, pytest.approx(0.3), None]
+
+
+def test_a_clock_of_the_host_shows_no_wait_of_the_device(clock):
+    clock.is_queued = False
+    recorder = Recorder(clock)
+    recorder.start()
+    recorder.step_starts()
+    recorder.step_end(1)
+    recorder.finish()
+    assert recorder.steps[0].host_wait_seconds is None
 
 
 def test_clocks_that_disagree_are_a_warning(clock):

@@ -513,12 +513,19 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
         if not len(rows):
             continue
         worst = sorted(rows[np.argsort(-seconds[rows])][:NAMED_OUTLIERS].tolist())
-        named = ", ".join(f"{_called(result, row)} took {quantities.seconds(seconds[row])}" for row in worst)
-        more = f" and {len(rows) - len(worst)} more" if len(rows) > len(worst) else ""
         usual = median(finite(seconds[selection.rows]))
+        waited = result.steps.column("host_wait_seconds")
+        explained = (seconds > usual) & (2 * waited > seconds - usual)
+        named = ", ".join(
+            f"{_called(result, row)} took {quantities.seconds(seconds[row])}"
+            + (f" (the device waited {quantities.seconds(waited[row])} for the host)" if explained[row] else "")
+            for row in worst
+        )
+        more = f" and {len(rows) - len(worst)} more" if len(rows) > len(worst) else ""
+        unknown = "" if explained[rows].all() else " of unknown cause"
         verb = "is" if len(rows) == 1 else "are"
         warnings.append(
-            f"steps: {where}{counted(len(rows), 'outlier')} of unknown cause {verb} included (median "
+            f"steps: {where}{counted(len(rows), 'outlier')}{unknown} {verb} included (median "
             f"{quantities.seconds(usual)}): {named}{more}"
         )
     return warnings

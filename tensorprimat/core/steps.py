@@ -39,6 +39,9 @@ class Step:
     ended_at: float | None = None
     """Time at which the row was printed, in seconds since the epoch; a clock without a time zone is read as UTC."""
     data_wait_seconds: float | None = None
+    host_wait_seconds: float | None = None
+    """Seconds at the start of one optimizer step in which the device had finished the step before, and the host had not
+    yet queued any work."""
     tokens: float | None = None
     """Tokens of one optimizer step over all devices."""
     samples: float | None = None

@@ -171,6 +171,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
     # In every step: microseconds, and never a wait for the device.
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self._recorder is not None:
+            self._recorder.step_starts()
         if self._waiting_since is None:
             return
         if batch is not None:  # NeMo fetches its batches inside the step, where their wait cannot be measured

@@ -18,6 +18,8 @@ class Clock:
 
     name = "wall clock"
     """Value of provenance.timer."""
+    is_queued = False
+    """True if the device reaches a mark after the host has made it, so that the device may wait for the host."""
 
     def mark(self) -> StepMark:
         """Return the moment at which the device finishes the work queued so far (or now, on a host clock)."""
@@ -54,6 +56,7 @@ class EventClock(SynchronisedClock):
     """CUDA or HIP events on the current stream, exact to about 0.5 µs; the host never waits for the device."""
 
     name = "device events"
+    is_queued = True
 
     def mark(self) -> StepMark:
         import torch

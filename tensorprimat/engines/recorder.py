@@ -33,6 +33,7 @@ class _StepEnd:
     index: int
     covers: int
     mark: StepMark
+    resumed: StepMark | None
     loss: torch.Tensor | None
     learning_rate: float | None
     data_wait_seconds: float | None
@@ -78,6 +79,7 @@ class Recorder:
         self._rows = StepsBuilder()
         self._indices: list[int] = []
         self._waiting: deque[_StepEnd] = deque()
+        self._resumed: StepMark | None = None
         self._interruptions: list[_Interruption] = []
         self._interrupted_by = ""
         self._event_seconds = 0.0
@@ -87,7 +89,16 @@ class Recorder:
         self.clock.synchronise()
         self._wall_start = time.perf_counter()
         self.started_at = time.time()
-        self._first = self._previous = self.clock.mark()
+        self._previous = self._last = self.clock.mark()
+
+    def step_starts(self) -> None:
+        """Look whether the device already waits for the host, which is about to queue the work of a step.
+
+        Only the first call in a step looks. The device has not finished the step before, as is usual, or it has, and
+        a mark then shows how long ago.
+        """
+        if self._resumed is None and self.clock.is_queued:
+            self._resumed = self.clock.mark() if self.clock.reached(self._last) else self._last
 
     def step_end(
         self,
@@ -100,13 +111,14 @@ class Recorder:
         memory: MemoryReading | None = None,
     ) -> None:
         """Mark the end of `covers` optimizer steps that have been queued. index: number of the last one."""
+        self._last = self.clock.mark()
         self._waiting.append(
             _StepEnd(
-                index, covers, self.clock.mark(), loss, learning_rate, data_wait_seconds, memory or {},
+                index, covers, self._last, self._resumed, loss, learning_rate, data_wait_seconds, memory or {},
                 self._interrupted_by,
             )
         )  # fmt: skip
-        self._interrupted_by = ""
+        self._resumed, self._interrupted_by = None, ""
 
     def interruption_starts(self, kind: str) -> None:
         """Begin other work (one of INTERRUPTIONS): the step that it falls into is marked and not measured."""
@@ -134,9 +146,13 @@ class Recorder:
 
     def _read(self, end: _StepEnd) -> None:
         elapsed = self.clock.seconds(self._previous, end.mark)
-        ended_at = self.started_at + self.clock.seconds(self._first, end.mark)
+        host_wait = None
+        if end.resumed is not None and not end.interrupted_by:
+            is_waiting = end.resumed is not self._previous
+            host_wait = self.clock.seconds(self._previous, end.resumed) / end.covers if is_waiting else 0.0
         self._previous = end.mark
         self._event_seconds += elapsed
+        ended_at = self.started_at + self._event_seconds
         if len(self._rows) and not end.interrupted_by:
             self.timed_steps += end.covers
             self.timed_seconds += elapsed
@@ -152,6 +168,7 @@ class Recorder:
             loss=None if end.loss is None else end.loss.item(),
             learning_rate=end.learning_rate,
             data_wait_seconds=None if wait is None else wait / end.covers,
+            host_wait_seconds=host_wait,
             power_watts_per_gpu=self._power_at(ended_at - elapsed, ended_at) if self._power_at else None,
             interrupted_by=end.interrupted_by,
             **end.memory,  # type: ignore[arg-type]  # columns of Step
