@@ -367,6 +367,14 @@ def test_a_failure_before_the_first_step_still_writes_the_configuration(callback
     assert document["raw_step_times"] == []
 
 
+def test_only_an_engine_freezes_the_objects_of_its_process(tmp_path, monkeypatch):
+    frozen = []
+    monkeypatch.setattr("tensorprimat.engines.callback.gc.freeze", lambda: frozen.append("first batch"))
+    for engine in (None, "torch"):
+        fit(BenchmarkCallback(output_dir=str(tmp_path), engine=engine), max_steps=3)
+    assert frozen == ["first batch"]
+
+
 def test_the_trainer_is_left_as_it_was_found(callback):
     trainer = lightning.Trainer(
         accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False, max_steps=2,
