@@ -330,6 +330,24 @@ POWER_CAP = "the power cap"
 """Entry of `Run.throttled_by` that is normal: a GPU at full load is limited by its power cap."""
 
 
+class Startup(RoundedRecord):
+    """Time of a run outside its usual steps, by part."""
+
+    imports_seconds: Figure = None
+    """From the start of the process to the last import (torch engine); during a pause of 10 s or more before the run,
+    if there is one."""
+    device_seconds: Figure = None
+    """From then to the start of Lightning: detection of the device, and checks."""
+    model_seconds: Figure = None
+    """From the start of Lightning to the first step: model, weights and optimizer."""
+    first_step_seconds: Figure = None
+    """First step, with the compilation in it."""
+    compile_seconds: Figure = None
+    """Compilation by torch.compile, or reading its cache; it is part of the first steps."""
+    writing_seconds: Figure = None
+    """From the end of the last step to the end of the process."""
+
+
 class Run(RoundedRecord):
     """One repetition: a fresh process, or one log."""
 
@@ -372,6 +390,8 @@ class Run(RoundedRecord):
     """Name of the pair of runs (benchmark.py --ab) that this run belongs to."""
     throttled_by: tuple[str, ...] = ()
     """Reasons for which the driver reduced a GPU's clock during the run."""
+    startup: Startup | None = None
+    """Seconds before and after its steps; None for a log."""
     ended_by: str | None = None
     """Reason why an incomplete run ended: interrupted, out of memory, crashed …"""
 

@@ -27,12 +27,12 @@ except ModuleNotFoundError as error:
 
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.result import Result, TrainingConfig
+from tensorprimat.core.result import Result, Startup, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.engines import clock, console, live_result, power, ranks
 from tensorprimat.engines.batches import BatchCounter, tokens_of_step, with_counted_work
 from tensorprimat.engines.failures import end_reason
-from tensorprimat.engines.introspect import batch_shape, is_nemo, observed_by, optimizer_dtype
+from tensorprimat.engines.introspect import batch_shape, compile_seconds, is_nemo, observed_by, optimizer_dtype
 from tensorprimat.engines.live_result import Declared
 from tensorprimat.engines.memory import DeviceMemory
 from tensorprimat.engines.recorder import Recorder, mean_loss
@@ -108,6 +108,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         """The result, once the training has ended (rank 0)."""
         self.result_path: Path | None = None
         """The file that contains it."""
+        self.startup = Startup()
+        """The parts of the start-up that the caller has measured before the training."""
         self._start_over()
 
     def _start_over(self) -> None:
@@ -136,6 +138,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         if stage != "fit":
             return
         self._start_over()
+        self._began = time.perf_counter()
         self.result = self.result_path = None
         if trainer.is_global_zero:
             live_result.check_writable(self.output_dir, self.result_file)
@@ -169,6 +172,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             warmup_steps=self._described.training_config.warmup_steps,
         )
         self._recorder.start()
+        self.startup = self.startup.changed(model_seconds=time.perf_counter() - self._began)
 
     # In every step: microseconds, and never a wait for the device.
 
@@ -315,7 +319,10 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             config = config.changed(optimizer_dtype=optimizer_dtype(trainer))
         ran, contradictions = observed_by(trainer.lightning_module, config)
         config, warnings = config.changed(**ran), [*warnings, *contradictions]
-        described = described.changed(training_config=config)
+        first = recorder.step(0).seconds if recorder is not None and len(recorder.steps) else None
+        startup = self.startup.changed(first_step_seconds=first, compile_seconds=compile_seconds())
+        runs = tuple(run.changed(startup=startup) for run in described.runs)
+        described = described.changed(training_config=config, runs=runs)
         if recorder is not None:
             timer = described.provenance.changed(timer=recorder.clock.name)
             described = described.changed(provenance=timer)

@@ -7,6 +7,7 @@ without an attribute only yields fewer facts.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -48,6 +49,10 @@ MIXED = ("num_local_experts", "num_experts", "n_routed_experts", "num_moe_expert
 
 DIFFERING = ("multi_latent_attention", "layer_types", "window_attn_skip_freq")
 """Attributes that only a model with latent attention, or with windows in some of its layers, sets."""
+
+COMPILATIONS = ("_compile.compile_inner", "_compile.<locals>.compile_inner", "backward._backward_impl")
+"""torch's names of its timers around a compilation: of a function, by newer and older versions, and of a late backward
+pass."""
 
 _TOKENS = ("input_ids", "tokens", "text")
 """Keys of the token ids in a batch that is a dictionary, of transformers, Megatron and older Megatron."""
@@ -216,6 +221,12 @@ def _precision(trainer: Any) -> dict[str, Any]:
 def dtype_name(dtype: Any) -> str:
     """Return the name of a torch dtype without its prefix: bfloat16, not torch.bfloat16."""
     return str(dtype).removeprefix("torch.")
+
+
+def compile_seconds() -> float | None:
+    """Return the seconds that torch.compile has taken in this process, forward and backward; None if it did not run."""
+    times = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", {})
+    return sum(sum(times.get(key, ())) for key in COMPILATIONS) or None
 
 
 def optimizer_dtype(trainer: Any) -> str | None:

@@ -16,9 +16,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tensorprimat
 from tensorprimat.core import atomic, processes, store
@@ -70,26 +71,73 @@ def cool_down(seconds: float, on_wait: Callable[[float], None]) -> None:
         time.sleep(min(1.0, left))
 
 
-def run_in_process(
-    spec: RunSpec, *, module: str, log: Path, on_line: Callable[[str], None], wrapping: Sequence[str] = ()
-) -> Ending:
-    """Run a spec in a fresh process and return the outcome. on_line: called with each line of its stdout as it comes.
+@dataclass(frozen=True, kw_only=True)
+class EngineProcess:
+    """The process of one run and its files."""
 
-    wrapping: command before the engine's command (a profiler). log: file for the process's stderr if the run fails.
-    Ctrl-C stops the process and is returned as an Ending.
+    child: subprocess.Popen[str]
+    scratch: Path
+    result_file: Path
+    stderr_file: Path
+    waits: bool = False
+    """It waits after its imports, until `run_in_process` lets it go on."""
+
+
+@contextlib.contextmanager
+def engine_process(
+    spec: RunSpec, *, module: str, wrapping: Sequence[str] = (), waits: bool = False
+) -> Iterator[EngineProcess]:
+    """Start a fresh process for a spec and end it after the block.
+
+    wrapping: command before the engine's command (a profiler). waits: the process (of the torch engine) imports its
+    libraries and waits, without a context on a GPU, so that a pause before the run is used for the imports.
     """
     with processes.scratch_folder() as scratch:
         spec_file, result_file, stderr_file = (scratch / name for name in ("spec.json", "result.json", "stderr"))
         spec_file.write_text(spec.model_dump_json())
         command = [*wrapping, sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(result_file)]
-        kills = oom_kills.KillWatch()
-        code, interrupted = supervise(command, stderr_file=stderr_file, scratch=scratch, on_line=on_line)
-        result = _read(result_file)
+        with _started([*command, *(["--wait"] if waits else [])], stderr_file, scratch, waits=waits) as child:
+            yield EngineProcess(
+                child=child, scratch=scratch, result_file=result_file, stderr_file=stderr_file, waits=waits
+            )
+
+
+def run_in_process(
+    spec: RunSpec,
+    *,
+    module: str,
+    log: Path,
+    on_line: Callable[[str], None],
+    wrapping: Sequence[str] = (),
+    process: EngineProcess | None = None,
+) -> Ending:
+    """Run a spec in a fresh process and return the outcome. on_line: called with each line of its stdout as it comes.
+
+    wrapping: command before the engine's command (a profiler). log: file for the process's stderr if the run fails.
+    process: one that waits; None starts one. Ctrl-C stops the process and is returned as an Ending.
+    """
+    kills = oom_kills.KillWatch()
+    with contextlib.nullcontext(process) if process else engine_process(spec, module=module, wrapping=wrapping) as used:
+        code, interrupted = _to_its_end(used.child, used.scratch, on_line)
+        ended = time.time()
+        result = _read(used.result_file)
         if not interrupted and code == 0 and result is not None and result.complete:
-            return Ending(result=result)
-        error = cluster_error(stderr_file) if interrupted else _cause(spec, code, stderr_file, log, kills)
+            return Ending(result=result if wrapping else _with_writing(result, ended))
+        error = cluster_error(used.stderr_file) if interrupted else _cause(spec, code, used.stderr_file, log, kills)
         partial = None if result is None else result.changed(complete=False)
         return Ending(result=partial, error=error, interrupted=interrupted)
+
+
+def _with_writing(result: Result, ended: float) -> Result:
+    """Return the result of a process of this machine with the time that it took after its last step.
+
+    ended: end of the process (Unix time).
+    """
+    (run,) = result.runs
+    seconds = ended - float(result.steps.column("ended_at")[-1])
+    if run.startup is None or not seconds >= 0:  # nan without the times of the steps
+        return result
+    return result.changed(runs=(run.changed(startup=run.startup.changed(writing_seconds=seconds)),))
 
 
 def supervise(
@@ -99,13 +147,21 @@ def supervise(
 
     on_line: called with each line of its stdout as it comes. stderr_file: file for its stderr.
     """
-    interrupted = False
+    with _started(command, stderr_file, scratch) as child:
+        return _to_its_end(child, scratch, on_line)
+
+
+@contextlib.contextmanager
+def _started(
+    command: list[str], stderr_file: Path, scratch: Path, *, waits: bool = False
+) -> Iterator[subprocess.Popen[Any]]:
+    """Start a command and end it after the block. waits: it reads a line from stdin."""
     with stderr_file.open("wb") as stderr:
         # In a session of its own: a Ctrl-C reaches this process alone, which can signal all processes of the command.
         child = processes.popen(
             command,
             scratch=scratch,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
             start_new_session=True,
@@ -114,14 +170,24 @@ def supervise(
             env=process_environment(),
         )
         try:
-            _follow(child, lambda line: None if str(scratch) in line else on_line(line))  # the folder is temporary
-            child.wait()
-        except KeyboardInterrupt:
-            interrupted = True
-            _stop(child)
+            yield child
         finally:
             processes.end(child)
-    return child.returncode, interrupted
+
+
+def _to_its_end(child: subprocess.Popen[Any], scratch: Path, on_line: Callable[[str], None]) -> tuple[int, bool]:
+    """Let a command go on that waits, and follow it to its end; see `supervise`."""
+    try:
+        if child.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has failed: its stderr says why
+                child.stdin.write("\n")
+                child.stdin.close()
+        _follow(child, lambda line: None if str(scratch) in line else on_line(line))  # the folder is temporary
+        child.wait()
+    except KeyboardInterrupt:
+        _stop(child)
+        return child.returncode, True
+    return child.returncode, False
 
 
 def process_environment() -> dict[str, str]:

@@ -24,9 +24,9 @@ from tensorprimat.session.plan import Job, Request, check_facts, check_request, 
 from tensorprimat.session.runs import (
     ModelOutcome,
     Place,
-    cool_down_after_run,
     explained_error,
     look_before_run,
+    process_after_pause,
     save_partial,
     spec_with_less_memory,
     with_command,
@@ -104,13 +104,15 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
         for place, side in enumerate(sides if number % 2 else tuple(reversed(sides))):
             run, gpus = f"run {number}{side.name}", machine.gpus_of(side.spec)
             try:
-                if number > 1 or place:
-                    cool_down_after_run(side.request, machine, observer)
-                observer.say(run.capitalize())
-                before = look_before_run(side.request, gpus, observer, run)
-                with observer.training(f"{side.job.model} {number}{side.name}", side.spec.max_steps) as show:
-                    log = side.place.kept(side.planned, f"run{number}.txt")
-                    ending = launch.run_in_process(side.spec, module=side.job.module, log=log, on_line=show)
+                first = number == 1 and not place
+                with process_after_pause(side.job, side.spec, side.request, machine, observer, first=first) as process:
+                    observer.say(run.capitalize())
+                    before = look_before_run(side.request, gpus, observer, run)
+                    with observer.training(f"{side.job.model} {number}{side.name}", side.spec.max_steps) as show:
+                        log = side.place.kept(side.planned, f"run{number}.txt")
+                        ending = launch.run_in_process(
+                            side.spec, module=side.job.module, log=log, on_line=show, process=process
+                        )
             except KeyboardInterrupt:  # outside of `launch.run_in_process`, such as while cooling down
                 ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
             if smaller := spec_with_less_memory(side.spec, ending, observer):

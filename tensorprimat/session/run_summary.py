@@ -156,7 +156,12 @@ def run_line(result: Result, run: int) -> str:
     parts = [f"{figures.measured_steps} measured steps"]
     parts += [f"mean {quantities.seconds(mean)}"] if mean is not None else []
     parts += [f"{quantities.rate(rate)} tokens/s"] if rate is not None else []
-    return f"Run {run}: {', '.join(parts)}"
+    startup = dict(result.runs[0].startup or ())
+    known = {
+        name.removesuffix("_seconds").replace("_", " "): value for name, value in startup.items() if value is not None
+    }
+    around = ", ".join(f"{part} {quantities.fixed(seconds, 1)} s" for part, seconds in known.items())
+    return f"Run {run}: {', '.join(parts)}" + (f" ({around})" if around else "")
 
 
 def _short_memory(result: Result) -> str:

@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
 from tensorprimat.engines import launch, methodology, profiling
 from tensorprimat.engines.cluster import executors, submit
+from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append, found_log, run_summary, run_time
@@ -31,6 +33,7 @@ from tensorprimat.session.observer import Observer
 from tensorprimat.session.plan import Job, Request
 
 GPU_COOLDOWN_SECONDS = 30.0
+IMPORTS_SECONDS = 10.0  # a shorter pause may end before the imports, which the look at the machine would then see
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +61,16 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer
     gpus = machine.gpus_of(spec)
     for run in range(1, budget.most + 1):
         try:
-            if run > 1:
-                cool_down_after_run(request, machine, observer)
-            if budget.most > 1:
-                observer.say(f"Run {run} of {budget.most}" if budget.target is None else f"Run {run}")
-            before = look_before_run(request, gpus, observer, f"run {run}")
-            with observer.training(f"{job.model} run {run}/{budget.most}", spec.max_steps) as show:
-                log = place.kept(planned, f"run{run}.txt")
-                elsewhere = submit.submit_command(request.cluster, place.elsewhere(planned, run))
-                ending = launch.run_in_process(spec, module=job.module, log=log, on_line=show, wrapping=elsewhere)
+            with process_after_pause(job, spec, request, machine, observer, first=run == 1) as process:
+                if budget.most > 1:
+                    observer.say(f"Run {run} of {budget.most}" if budget.target is None else f"Run {run}")
+                before = look_before_run(request, gpus, observer, f"run {run}")
+                with observer.training(f"{job.model} run {run}/{budget.most}", spec.max_steps) as show:
+                    log = place.kept(planned, f"run{run}.txt")
+                    elsewhere = submit.submit_command(request.cluster, place.elsewhere(planned, run))
+                    ending = launch.run_in_process(
+                        spec, module=job.module, log=log, on_line=show, wrapping=elsewhere, process=process
+                    )
         except KeyboardInterrupt:  # outside of `launch.run_in_process`, such as while cooling down
             ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
         if job.earlier is None and (smaller := spec_with_less_memory(spec, ending, observer)):
@@ -136,11 +140,20 @@ def with_notes(result: Result, spec: RunSpec) -> Result:
     return result.changed(warnings=tuple(dict.fromkeys((*result.warnings, *spec.notes))))
 
 
-def cool_down_after_run(request: Request, machine: Machine, observer: Observer) -> None:
-    """Wait for `cooldown_of` seconds before the next run."""
+@contextmanager
+def process_after_pause(
+    job: Job, spec: RunSpec, request: Request, machine: Machine, observer: Observer, *, first: bool
+) -> Iterator[launch.EngineProcess | None]:
+    """Wait for `cooldown_of` seconds before a run that is not the first; yield its process if it imports meanwhile."""
+    if first:
+        yield None
+        return
     seconds = cooldown_of(request, machine)
-    with observer.cooling(seconds) as tick:
-        launch.cool_down(seconds, tick)
+    imports = seconds >= IMPORTS_SECONDS and ENGINES[spec.engine].own_training and not request.cluster.executor
+    with launch.engine_process(spec, module=job.module, waits=True) if imports else nullcontext() as process:
+        with observer.cooling(seconds) as tick:
+            launch.cool_down(seconds, tick)
+        yield process
 
 
 def save_partial(result: Result | None, place: Place, run: int) -> str | None:

@@ -15,16 +15,20 @@ import logging
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tensorprimat.core import settings
 from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.models import Preset
 from tensorprimat.core.processes import usable_cores
+from tensorprimat.core.result import Startup
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.training_memory import is_sharded, strategy_of, uses_autocast
 from tensorprimat.engines import failures, profiling, rendezvous
@@ -126,13 +130,18 @@ def lightning_precision(spec: RunSpec) -> str:
     return {"fp32": "32-true", "tf32": "32-true", "fp16": "16-mixed"}[spec.precision]
 
 
-def train(spec: RunSpec, result_file: Path) -> None:
-    """Train one run and write its result.
+def train(spec: RunSpec, result_file: Path, *, waits: bool = False) -> None:
+    """Train one run and write its result. waits: after the imports, wait for a line on stdin.
 
     Raises UsageError before the training; RunError or OutOfMemoryError if the training fails, after a result of the
     steps so far is written.
     """
     _prepare_process(spec)
+    _import_libraries(spec)
+    imported = time.time() - psutil.Process().create_time()
+    if waits:
+        sys.stdin.readline()  # the other ranks, which Lightning starts with the same flags, find its end
+    began = time.perf_counter()
     machine = detect_platform(cpu=spec.platform == "cpu")
     check(spec, machine)
     check_packages(spec)
@@ -144,10 +153,18 @@ def train(spec: RunSpec, result_file: Path) -> None:
     if spec.platform == "cpu" and spec.num_gpus > 1:  # one process keeps torch's default, or OMP_NUM_THREADS
         torch.set_num_threads(max(1, usable_cores() // spec.num_gpus))
     module = TrainingModule(spec)
-    trainer = trainer_of(spec, [callback_of(spec, module, result_file), *_profilers(spec)])
+    callback = callback_of(spec, module, result_file)
+    trainer = trainer_of(spec, [callback, *_profilers(spec)])
     if _is_srun_task(spec) and "TORCHELASTIC_RUN_ID" not in os.environ and trainer.world_size > 1:
         rendezvous.check_srun()
+    callback.startup = Startup(imports_seconds=imported, device_seconds=time.perf_counter() - began)
     _fit(trainer, module, spec)
+
+
+def _import_libraries(spec: RunSpec) -> None:
+    """Import what the run needs, apart from the classes of its model; nothing here creates a context on a GPU."""
+    for name in ("tensorprimat.engines.torch.module", *(["torch._inductor.compile_fx"] if spec.compile else [])):
+        importlib.import_module(name)
 
 
 def callback_of(spec: RunSpec, module: Any, result_file: Path) -> Any:
@@ -288,7 +305,10 @@ def _fit(trainer: Any, module: Any, spec: RunSpec) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of("tensorprimat.engines.torch.engine", __doc__)
-    return run_spec("torch", RunSpec, parser, lambda spec, options: train(spec, options.result), argv)
+    parser.add_argument("--wait", action="store_true", help="after the imports, wait for a line on stdin")
+    return run_spec(
+        "torch", RunSpec, parser, lambda spec, options: train(spec, options.result, waits=options.wait), argv
+    )
 
 
 if __name__ == "__main__":
