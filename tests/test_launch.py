@@ -262,6 +262,28 @@ def test_the_error_of_the_rank_that_failed_counts_and_not_the_connection_that_an
     assert str(ending.error).startswith("out of memory: llama (tiny); try --recompute")
 
 
+@pytest.mark.usefixtures("warm")
+def test_a_process_that_imports_during_a_pause_trains_only_when_it_is_let_go(tmp_path):
+    lines = []
+    with launch.engine_process(SPEC, module="tensorprimat.engines.torch.engine", waits=True) as process:
+        launch.cool_down(3.0, lambda _: None)
+        assert process.child.poll() is None
+        let_go = time.time()
+        ending = launch.run_in_process(
+            SPEC, module="", log=tmp_path / "kept.txt", on_line=lines.append, process=process
+        )
+    assert ending.error is None
+    (run,) = ending.result.runs
+    assert ending.result.steps[0].ended_at > let_go
+    startup = run.startup.model_dump()
+    assert startup.pop("compile_seconds") is None
+    assert all(0 < seconds < 60 for seconds in startup.values()), startup
+    assert startup["first_step_seconds"] == pytest.approx(ending.result.steps[0].seconds, rel=1e-3)
+    with launch.engine_process(SPEC, module="tensorprimat.engines.torch.engine", waits=True) as process:
+        pass
+    assert process.child.poll() is not None, "a process that is never let go ends with the pause"
+
+
 def test_the_cool_down_counts_its_remaining_seconds_down():
     left = []
     started = time.monotonic()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import fake_primus
@@ -21,6 +22,7 @@ from tensorprimat.core import store
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines import modules, registry
 from tensorprimat.machine.platform import Machine
+from tensorprimat.session import runs
 
 ROOT = Path(__file__).parents[1]
 LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")
@@ -433,6 +435,16 @@ def test_ctrl_c_while_cooling_down_is_reported_in_one_line_and_loses_nothing(fol
     assert process.returncode == 1
     assert "Traceback" not in shown
     assert len(store.load(folder / "output" / "benchmark_cpu_llama.json").runs) == 1
+
+
+def test_the_process_of_a_run_starts_before_a_long_pause_and_after_a_short_one(folder, engine, monkeypatch):
+    monkeypatch.setattr(runs, "IMPORTS_SECONDS", 0.5)
+    monkeypatch.setattr(runs, "ENGINES", {"torch": replace(registry.ENGINES["torch"], own_training=True)})
+    engine("write(seconds=0.5 if '--wait' in sys.argv else 1.0)")
+    for pause, seconds in (("0.5", [1.0, 0.5]), ("0.4", [1.0, 1.0])):
+        assert main(["run", "--model", "llama", "--runs", "2", "--cooldown", pause, *QUICK]) == 0
+        steps = store.load(folder / "output" / "benchmark_cpu_llama.json").steps
+        assert [steps[0].seconds, steps[-1].seconds] == seconds
 
 
 def test_a_benchmark_that_is_killed_leaves_the_last_whole_state(folder, tmp_path, engine):

@@ -173,6 +173,9 @@ def _started(
             yield child
         finally:
             processes.end(child)
+            if child.stdin is not None and not child.stdin.closed:  # it has never gone on, and nothing reads its output
+                for stream in filter(None, (child.stdin, child.stdout)):
+                    stream.close()
 
 
 def _to_its_end(child: subprocess.Popen[Any], scratch: Path, on_line: Callable[[str], None]) -> tuple[int, bool]:
