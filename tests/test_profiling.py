@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from collections import Counter
+from contextlib import nullcontext
 
 import fake_primus
 import pytest
@@ -210,6 +211,13 @@ def test_a_profile_marks_its_steps_and_their_parts(train, tmp_path):
         (step,) = (mark for mark in marks if mark["name"] == name)
         found = (mark["name"] for mark in marks if step["ts"] <= mark["ts"] < step["ts"] + step["dur"])
         assert {part: count for part, count in Counter(found).items() if part in parts} == parts
+
+
+def test_without_a_profile_nothing_is_marked():
+    torch_module = pytest.importorskip("tensorprimat.engines.torch.module")
+    from test_torch_engine import spec_of
+
+    assert isinstance(torch_module.TrainingModule(spec_of())._range("forward"), nullcontext)
 
 
 @pytest.mark.filterwarnings("ignore")
