@@ -164,6 +164,24 @@ def test_a_missing_loss_stays_none_and_a_nan_loss_stays_nan(clock):
     assert losses[2] == 2.0
 
 
+def test_every_loss_of_a_gpu_has_a_place_of_its_own_on_the_host(clock, monkeypatch):
+    class OnGpu(torch.Tensor):
+        device = torch.device("cuda")
+
+    empty, pinned = torch.empty, []
+    monkeypatch.setattr(
+        torch, "empty", lambda size, dtype, pin_memory: pinned.append(pin_memory) or empty(size, dtype=dtype)
+    )
+    recorder = Recorder(clock)
+    recorder.start()
+    numbers = [float(index) for index in range(recorders.SLOTS + 3)]
+    for index, number in enumerate(numbers):
+        recorder.step_end(index, loss=torch.tensor(number).as_subclass(OnGpu))
+    recorder.drain()
+    assert [step.loss for step in recorder.steps] == numbers
+    assert pinned == [True, True], "two allocations"
+
+
 def test_memory_is_on_the_rows_that_were_read_and_nowhere_else(clock):
     recorder = Recorder(clock)
     recorder.start()

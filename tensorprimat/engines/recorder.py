@@ -1,7 +1,7 @@
 """`Recorder`: records step ends during training; steps can be read once the device has finished them.
 
 With device events nothing waits for the device between `start` and `finish`. A loss is a tensor on the host whose copy
-was queued before the step's mark, so that it holds its value once the mark is reached.
+is queued before the step's mark, so that it holds its value once the mark is reached.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tensorprimat.engines.memory import MemoryReading
 
+SLOTS = 64  # losses that share one allocation of pinned memory, which costs more than the copy of one
 CLOCK_TOLERANCE = 0.01  # relative; clocks agree to 0.01 %, so a difference of 1 % is work that the events missed
 ABANDON_SECONDS = 1.0
 CLOCK_TOLERANCE_SECONDS = 0.005  # allows for one delay of the host at the start or the end of the run
@@ -80,6 +81,7 @@ class Recorder:
         self._indices: list[int] = []
         self._waiting: deque[_StepEnd] = deque()
         self._resumed: StepMark | None = None
+        self._slots: list[torch.Tensor] = []
         self._interruptions: list[_Interruption] = []
         self._interrupted_by = ""
         self._event_seconds = 0.0
@@ -111,6 +113,7 @@ class Recorder:
         memory: MemoryReading | None = None,
     ) -> None:
         """Mark the end of `covers` optimizer steps that have been queued. index: number of the last one."""
+        loss = None if loss is None else self._on_host(loss)
         self._last = self.clock.mark()
         self._waiting.append(
             _StepEnd(
@@ -119,6 +122,16 @@ class Recorder:
             )
         )  # fmt: skip
         self._resumed, self._interrupted_by = None, ""
+
+    def _on_host(self, loss: torch.Tensor) -> torch.Tensor:
+        """Queue the copy of a loss to the host, into pinned memory; it has arrived when the next mark is reached."""
+        if loss.device.type == "cpu":
+            return loss
+        if not self._slots:
+            import torch
+
+            self._slots += torch.empty(SLOTS, dtype=loss.dtype, pin_memory=True).unbind()
+        return self._slots.pop().copy_(loss, non_blocking=True)
 
     def interruption_starts(self, kind: str) -> None:
         """Begin other work (one of INTERRUPTIONS): the step that it falls into is marked and not measured."""
@@ -228,10 +241,9 @@ class Recorder:
 
 
 def mean_loss(losses: Sequence[torch.Tensor], *, scale: int = 1) -> torch.Tensor | None:
-    """Return the step's loss, the mean of its micro-batches times scale, as a tensor on the host; None without a loss.
+    """Return the step's loss, the mean of its micro-batches times scale, as a tensor; None without a loss.
 
-    A loss with several elements, such as one per token, counts as their mean. The copy goes into pinned memory and is
-    not waited for; it has arrived when the next mark is reached.
+    A loss with several elements, such as one per token, counts as their mean.
     """
     if not losses:
         return None
@@ -241,6 +253,4 @@ def mean_loss(losses: Sequence[torch.Tensor], *, scale: int = 1) -> torch.Tensor
         import torch
 
         mean = torch.stack([loss.float() for loss in scalars]).mean()
-    if scale != 1:
-        mean = mean * scale
-    return mean.to("cpu", non_blocking=True)  # a tensor on the CPU is returned unchanged
+    return mean if scale == 1 else mean * scale

@@ -118,7 +118,7 @@ class Sampler:
         Without a sample in between, return the nearest one, or None if it is more than NEAREST_SAMPLE_SECONDS from the
         middle.
         """
-        times = self._times[:]
+        times = self._times  # it only grows; a copy for each step would take longer, the longer the run
         first, last = bisect_left(times, start), bisect_left(times, end)
         if last > first:
             return sum(self._watts[first:last]) / (last - first)
