@@ -327,16 +327,19 @@ def update() -> str:
 
 
 def _launches(work: Callable[[], object]) -> int:
-    """Return the number of kernels of one call; on a CPU that of the profiler's outermost operations."""
+    """Return the number of kernels of one call; on a CPU that of all operations."""
     import torch
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
-    kind = ProfilerActivity.CUDA if on_gpu() else ProfilerActivity.CPU
+    kind, device = ProfilerActivity.CPU, DeviceType.CPU
+    if on_gpu():
+        kind, device = ProfilerActivity.CUDA, DeviceType.CUDA  # without the calls of the runtime
     with profile(activities=[kind]) as seen:
         work()
         if on_gpu():
             torch.cuda.synchronize()
-    return sum(event.count for event in seen.key_averages())
+    return sum(event.count for event in seen.key_averages() if event.device_type == device)
 
 
 def loss() -> str:

@@ -73,6 +73,26 @@ def test_flash_attn_computes_the_attention_of_every_architecture(kind):
 
 
 @pytest.mark.usefixtures("flash_attn")
+@pytest.mark.parametrize(("capability", "module"), [((9, 0), "flash_attn_interface"), ((10, 0), "flash_attn")])
+def test_version_3_of_flash_attn_runs_on_hopper_only(monkeypatch, capability, module):
+    """Version 3, here with the log-sums of its early releases, takes no dropout."""
+
+    def version_3(query, key, value, softmax_scale, causal, window_size, softcap=0.0):
+        return flash_attn_func(query, key, value, 0.0, softmax_scale, causal, window_size, softcap), None
+
+    package = types.ModuleType("flash_attn_interface")
+    package.flash_attn_func, package.__spec__ = version_3, ModuleSpec("flash_attn_interface", None)
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", package)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert torch_attention.flash_package() == module
+    query = torch.randn(1, 4, 12, 8)
+    expected, _ = torch_attention.causal_attention(None, query, query, query, scaling=0.3)
+    found, _ = torch_attention.package_attention(None, query, query, query, scaling=0.3)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.usefixtures("flash_attn")
 def test_flash_attn_gets_16_bits_under_autocast(monkeypatch):
     kinds = []
 

@@ -51,7 +51,9 @@ def check_cell(spec: CellSpec, machine: Machine) -> None:
     if spec.attention == "flash":
         if not on_gpu:
             raise UsageError("--attention flash: not on a CPU; use sdpa")
-        if importlib.util.find_spec("flash_attn") is None:
+        from tensorprimat.engines.torch.attention import flash_package
+
+        if flash_package() is None:
             raise UsageError("--attention flash: the package flash-attn is not installed; use sdpa, which has its own")
         if spec.precision not in ("bf16", "fp16"):
             raise UsageError(f"--attention flash: not with --precision {spec.precision}; it needs bf16 or fp16")

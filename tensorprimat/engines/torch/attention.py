@@ -9,6 +9,7 @@ mask, which the model builds (`mask_of`) and passes to transformers.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from functools import cache
 from typing import Any
@@ -23,6 +24,8 @@ CAUSAL_SDPA = "tensorprimat_causal_sdpa"
 """Name of `causal_attention` in transformers."""
 PACKAGE_ATTENTION = "tensorprimat_package_attention"
 """Name of `package_attention` in transformers."""
+FLASH_2, FLASH_3 = "flash_attn", "flash_attn_interface"
+"""Modules of FlashAttention 2 and 3."""
 EAGER = "eager"
 FLEX_ATTENTION = "flex_attention"
 """transformers' names of attention by plain matrix products and by FlexAttention."""
@@ -82,25 +85,32 @@ def package_attention(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return the output of the package flash-attn, with the shapes of `causal_attention`.
+    """Return the output of FlashAttention's own package, with the shapes of `causal_attention`.
 
     transformers' own call of the package searches a batch of one sequence for packed documents in every layer, for
     which the host waits for the device.
     """
-    from flash_attn import flash_attn_func
-
+    package = flash_package()
     device = query.device.type
     if torch.is_autocast_enabled(device):  # rotary embedding in float32 widens queries and keys
         query, key, value = (one.to(torch.get_autocast_dtype(device)) for one in (query, key, value))
     width, value_width = query.shape[-1], value.shape[-1]
     if value_width < width:  # the kernels need one width: latent attention has two
         value = pad(value, (0, width - value_width))
-    output = flash_attn_func(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), dropout_p=dropout, softmax_scale=scaling,
-        causal=True, window_size=(-1, -1) if sliding_window is None else (sliding_window - 1, 0),
-        **({} if softcap is None else {"softcap": softcap}),
+    output = importlib.import_module(package or FLASH_2).flash_attn_func(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), softmax_scale=scaling, causal=True,
+        window_size=(-1, -1) if sliding_window is None else (sliding_window - 1, 0),
+        **({} if package == FLASH_3 else {"dropout_p": dropout}), **({} if softcap is None else {"softcap": softcap}),
     )  # fmt: skip
+    output = output[0] if isinstance(output, tuple) else output  # early releases of version 3 add the log-sums
     return output[..., :value_width], None
+
+
+def flash_package() -> str | None:
+    """Return the module of FlashAttention that runs: version 3 on a Hopper GPU if it is there, else 2; None without."""
+    is_hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+    names = (FLASH_3, FLASH_2) if is_hopper else (FLASH_2,)
+    return next((name for name in names if importlib.util.find_spec(name) is not None), None)
 
 
 def _with_heads_of(

@@ -10,7 +10,7 @@ Exit codes: 0 done, 1 the run failed or was interrupted, 2 a spec that cannot wo
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import logging
 import os
 import signal
@@ -111,8 +111,11 @@ def check_packages(spec: RunSpec, others: Sequence[str] = ()) -> None:
     others: engines that could train this in FP8 without the package that it lacks, for the message.
     """
     fp8.check_torchao(spec, others)
-    if spec.attention_backend == "flash" and importlib.util.find_spec("flash_attn") is None:
-        raise UsageError("--attention flash: the package flash-attn is not installed; use sdpa")
+    if spec.attention_backend == "flash":
+        from tensorprimat.engines.torch.attention import flash_package
+
+        if flash_package() is None:
+            raise UsageError("--attention flash: the package flash-attn is not installed; use sdpa")
 
 
 def lightning_precision(spec: RunSpec) -> str:

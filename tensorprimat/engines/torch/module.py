@@ -155,8 +155,10 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         )
 
     def _attention_kernel(self, spec: RunSpec) -> str | None:
-        if spec.attention_backend in ("eager", "flash"):
-            return {"eager": "math", "flash": "flash"}[spec.attention_backend]
+        if spec.attention_backend == "eager":
+            return "math"
+        if spec.attention_backend == "flash":
+            return "flash 3" if torch_attention.flash_package() == torch_attention.FLASH_3 else "flash"
         if isinstance(self.preset, ConfiguredModel) and self.network is not None:
             chosen = self.network.causal.config._attn_implementation
             if chosen in OTHER_KERNELS:

@@ -26,12 +26,16 @@ _FUSED_ATTENTION = {
     "aten::_scaled_dot_product_flash_attention": "flash",
     "aten::_scaled_dot_product_flash_attention_for_cpu": "flash",
     "flash_attn::_flash_attn_forward": "flash",  # the package flash-attn
+    "flash_attn_3::fwd": "flash 3",
     "aten::_scaled_dot_product_efficient_attention": "efficient",
     "aten::_scaled_dot_product_cudnn_attention": "cudnn",
 }
 _PLAIN_ATTENTION = "aten::_scaled_dot_product_attention_math"
 _BATCHED_PRODUCT = "aten::bmm"
-_BACKWARD = {f"{name}_backward" for name in _FUSED_ATTENTION} | {"flash_attn::_flash_attn_backward"}
+_BACKWARD = {f"{name}_backward" for name in _FUSED_ATTENTION} | {
+    "flash_attn::_flash_attn_backward",
+    "flash_attn_3::bwd",
+}
 _COMPILED_GRAPH = "CompiledFunction"
 """A compiled graph with a backward pass: those of the layers, but not of the loss and the optimizer."""
 _FP8_PRODUCTS = ("scaled_mm", "mx_mm")
