@@ -11,6 +11,7 @@ from test_run_command import LAPTOP, engine, folder, run  # noqa: F401  # fixtur
 from tensorprimat.core import quantities, store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.summary import summarise
+from tensorprimat.engines import prepare
 from tensorprimat.session.budget import Budget, decide_runs, half_width
 from tensorprimat.session.plan import Job
 
@@ -238,3 +239,23 @@ def pooled_runs(template, levels, runs):
 def test_a_target_interval_above_100_percent_is_refused():
     with pytest.raises(UsageError, match="--target-ci"):
         Budget(runs=1, target=2.0).checked()
+
+
+@pytest.mark.parametrize("pair", [(), ("--ab", "--precision fp32", "--ab", "--precision bf16")], ids=["alone", "ab"])
+def test_all_runs_start_again_where_the_chosen_recomputation_runs_out_of_memory(machine, engine, monkeypatch, pair):  # noqa: F811
+    """As on a GPU, where the engine chooses what to recompute; the second run of the first plan has no memory."""
+    engine(
+        "if spec.recompute == 'none' and nth == 2:\n"
+        "    sys.exit('torch engine: out of memory: llama (tiny); try --micro-batch-size 1')\n"
+        "write()"
+    )
+    planned = prepare.spec_of
+    monkeypatch.setattr(prepare, "spec_of", lambda *given, **more: planned(*given, **more).changed(falls_back=True))
+    assert run(*QUICK, "--runs", "2", *pair) == 0
+    for path in [machine / "output" / name for name in "ab"] if pair else [machine / "output"]:
+        found = store.load(path / "benchmark_cpu_llama.json")
+        assert len(found.runs) == 2
+        told = [warning for warning in found.warnings if warning.startswith("recompute: ")]
+        assert ["out of memory with 'none'" in warning for warning in told] == (
+            [] if pair and path.name == "a" else [True]
+        )
