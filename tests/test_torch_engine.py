@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -322,51 +321,6 @@ def test_a_training_ends_without_copying_weights_or_optimizer_state_to_the_host(
         torch_engine.train(spec_of(), tmp_path / "result.json")
     assert store.load(tmp_path / "result.json").complete == (ending == "done")
     assert copied == []
-
-
-TRAIN_AND_KEEP = """
-import sys, torch
-from lightning.pytorch import Trainer
-from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines.torch import engine as torch_engine
-from tensorprimat.engines.torch.module import TrainingModule
-spec = RunSpec.model_validate_json(open(sys.argv[4]).read())
-torch_engine._prepare_process(spec)
-torch.set_num_threads(1)
-trainer = Trainer(
-    accelerator="cpu", devices=spec.num_gpus, strategy=torch_engine._strategy(spec), max_steps=3, logger=False,
-    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
-    use_distributed_sampler=False,
-)
-module = TrainingModule(spec)
-trainer.fit(module)
-weights = [getattr(p, "full_tensor", lambda p=p: p)().detach() for p in module.parameters()]
-if trainer.is_global_zero:
-    torch.save(weights, sys.argv[6])
-"""
-
-
-def weights_after_training(tmp_path, name, **changes):
-    folder = tmp_path / name
-    folder.mkdir()
-    script = folder / "train.py"  # a file: Lightning starts the other rank with the same command
-    script.write_text(TRAIN_AND_KEEP)
-    package_parent = {"PYTHONPATH": str(Path(torch_engine.__file__).parents[3])}
-    run = Run(
-        folder, spec_of(micro_batch_size=1, **changes), launcher=(sys.executable, script), environment=package_parent
-    )
-    code, _, complaints = run.end()
-    assert code == 0, complaints
-    return torch.load(run.result_file)
-
-
-@pytest.mark.usefixtures("warm")
-def test_two_processes_train_the_same_model_as_one(tmp_path):
-    alone = weights_after_training(tmp_path, "alone")
-    for strategy in ("ddp", "fsdp"):
-        shared = weights_after_training(tmp_path, strategy, num_gpus=2, strategy=strategy)
-        for ours, theirs in zip(shared, alone, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

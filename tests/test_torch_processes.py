@@ -6,11 +6,15 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 from test_torch_engine import MODULE, Run, spec_of
 
 from tensorprimat.engines.torch import engine as torch_engine
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def check_two_ranks(result, printed):
@@ -33,6 +37,72 @@ def test_two_processes_write_one_result(tmp_path, start):
     code, printed, complaints = run.end()
     assert code == 0, complaints
     check_two_ranks(run.result, printed)
+
+
+NOTING_NORMS = """
+import os, sys
+from tensorprimat.engines.torch import engine, module, optimizer
+
+def clip(self, limit, clip=optimizer.ClippingAdamW.clip):
+    norm = clip(self, limit)
+    os.write(1, f"norm {norm.item()}\\n".encode())  # at once, since all ranks share a pipe
+    return norm
+
+optimizer.ClippingAdamW.clip = clip
+module.TrainingModule._has_compiled_adamw = property(lambda self: self._spec.compile)  # as on a GPU
+sys.exit(engine.main(sys.argv[3:]))
+"""
+CPU_NORM = 1e-4  # relative: torch adds the squares of a weight on a CPU in float32, one after the other
+PLAN = "40 % of activations kept: queries, attention, up recomputed"
+
+
+def trained(folder, processes, **changes):
+    """Return the losses of a training, the norms of its gradients on each rank, and its figures."""
+    folder.mkdir(exist_ok=True)
+    script = folder / "noting.py"  # a file: Lightning starts the other ranks with the same command
+    script.write_text(NOTING_NORMS)
+    spec = spec_of(num_gpus=processes, steps=3, micro_batch_size=1, global_batch_size=24, **changes)
+    run = Run(folder, spec, launcher=(sys.executable, script), environment={"PYTHONPATH": os.fspath(ROOT)})
+    code, printed, complaints = run.end()
+    assert code == 0, complaints
+    norms = [float(line.split()[1]) for line in printed if line.startswith("norm ")]
+    return run.result.steps.column("loss"), norms, run.result.performance_metrics
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory, warm_python):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", warm_python)
+        return trained(tmp_path_factory.mktemp("one"), 1)
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize(
+    ("processes", "changes"),
+    [
+        (2, {"strategy": "ddp", "recompute": "every second layer"}),
+        (4, {"strategy": "fsdp", "reshard": False, "recompute": PLAN}),
+        *(
+            pytest.param(processes, changes, marks=pytest.mark.thorough)
+            for processes, changes in [
+                (2, {"strategy": "ddp", "recompute": "full", "compile": True}),
+                (2, {"strategy": "fsdp", "recompute": PLAN, "compile": True}),
+                (3, {"strategy": "fsdp", "recompute": "full", "compile": True}),  # 128 rows are no multiple of 3
+                (8, {"strategy": "ddp"}),
+                (8, {"strategy": "fsdp", "recompute": PLAN}),
+            ]
+        ),
+    ],
+)
+def test_ranks_train_as_one_process_does(tmp_path, one_process, processes, changes):
+    losses, norms, figures = trained(tmp_path, processes, **changes)
+    expected, expected_norms, _ = one_process
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert max(expected_norms) > 2, "the gradients are clipped"
+    np.testing.assert_allclose(sorted(norms), sorted(processes * expected_norms), rtol=CPU_NORM)
+    assert figures.tokens_per_step == 24 * 32
+    tokens = figures.tokens_per_second_per_gpu * processes * figures.measured_time_seconds
+    assert tokens == pytest.approx(figures.measured_steps * 24 * 32, rel=2e-3)  # seconds have three decimals
 
 
 @pytest.mark.usefixtures("warm")

@@ -184,7 +184,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         return self._spec.compile and self._has_fused_adamw and self.device.type == "cuda" and plain
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> dict[str, torch.Tensor]:
-        """Train on tokens of shape (micro-batches, sequences, length + 1); return this rank's mean loss."""
+        """Train on tokens of shape (micro-batches, sequences, length + 1); return their mean loss over all ranks."""
         optimizer = self.optimizers()
         *others, last = batch.unbind(0)
         losses = []
@@ -196,7 +196,11 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             with self._range("optimizer"):
                 optimizer.step()
         optimizer.zero_grad()
-        return {"loss": torch.stack(losses).mean()}
+        loss = torch.stack(losses).mean()
+        if self.trainer.world_size > 1:  # not by Lightning's reduce, whose barrier makes the host wait
+            torch.distributed.all_reduce(loss)
+            loss /= self.trainer.world_size
+        return {"loss": loss}
 
     def _forward_backward(self, tokens: torch.Tensor, *, parts: int) -> torch.Tensor:
         """Add the gradients of one of `parts` micro-batches, shape (sequences, length + 1); return its loss."""
