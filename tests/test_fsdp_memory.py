@@ -1,12 +1,19 @@
-"""FSDP of the torch engine: gathered weights are kept if they fit, and each layer prefetches those of the next."""
+"""FSDP of the torch engine: which weights are kept, the collectives and their order, and the update of each rank."""
 
+import copy
 import dataclasses
+from functools import partial
 
 import autograd_memory
+import process_group
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tensorprimat.analysis.memory import SHARDED_BY_REPLICAS
 from tensorprimat.core import models, training_memory
@@ -18,6 +25,7 @@ from tensorprimat.engines.registry import ENGINES
 from tensorprimat.engines.torch import engine
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule
+from tensorprimat.engines.torch.optimizer import ROW, adamw
 from tensorprimat.machine.platform import Machine
 
 
@@ -80,27 +88,122 @@ def test_autocast_is_for_master_weights_that_are_not_split(changes, expected):
 
 
 @pytest.fixture
-def mesh(tmp_path):
-    """A group of one process."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    try:
+def mesh():
+    with process_group.one_rank():
         yield torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+
+
+class Collectives(TorchDispatchMode):
+    """Records collectives as they are issued, with the bytes of all ranks, and where layers begin and end."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.events = []
+        for index, layer in enumerate(layers):
+            layer.register_forward_pre_hook(partial(self.mark, f"forward {index}"))
+            layer.register_full_backward_hook(partial(self.mark, f"backward {index}"))
+
+    def mark(self, name, *_):
+        self.events.append((name, 0))
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "c10d":
+            tensors = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
+            self.events.append((function.overloadpacket.__name__, max(one.nbytes for one in tensors)))
+        return function(*args, **(kwargs or {}))
+
+    def before(self, mark, name):
+        """Return how many collectives of a name were issued before a mark."""
+        return [event for event, _ in self.events[: self.events.index((mark, 0))]].count(name)
+
+
+def collectives_of(spec, *, prefetch=True):
+    """Return the collectives of one micro-batch: of rank 1 of eight with FSDP, of one rank alone with DDP."""
+    preset = models.find_preset("llama", "tiny")
+    if not training_memory.is_sharded(spec):
+        with process_group.one_rank():
+            network = LanguageModel(preset)
+            replica = torch.nn.parallel.DistributedDataParallel(network)
+            with Collectives(network.decoder.layers) as found:
+                replica(torch.randint(0, 512, (2, 17))).backward()
+        return found
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=8)
+    try:
+        network = LanguageModel(preset, layers_later=True)
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (8,))
+        network.shard(mesh, reshard=spec.reshard, gathered=torch.bfloat16 if spec.master_weights else None)
+        if spec.recompute != "none":
+            network.recompute_activations(spec.recompute)
+        if not prefetch:
+            for layer in network.decoder.layers:
+                layer.set_modules_to_forward_prefetch([])
+        with Collectives(network.decoder.layers) as found:
+            network(torch.randint(0, 512, (2, 17))).backward()
     finally:
         dist.destroy_process_group()
+    return found
 
 
-@pytest.mark.parametrize("reshard", [True, False])
-def test_layers_keep_or_free_their_weights_and_gather_the_next(mesh, reshard):
-    network = LanguageModel(models.find_preset("llama", "tiny"))
-    network.shard(mesh, reshard=reshard)
-    states = [layer._get_fsdp_state() for layer in network.decoder.layers]
-    assert all(len(state._states_to_forward_prefetch) == 1 for state in states[:-1])
-    assert all(len(state._states_to_backward_prefetch) == 1 for state in states[1:])
-    loss = network(torch.randint(0, 512, (2, 17)))
-    gathered = [group._sharded_state.name for state in states if (group := state._fsdp_param_group)]
-    assert (set(gathered) == {"UNSHARDED"}) == (not reshard)
-    loss.backward()
-    assert torch.isfinite(loss)
+def tiny_on_eight(**changes):
+    return spec_on(150.0, preset="tiny", num_gpus=8, **{"precision": "fp32", "strategy": "fsdp", **changes})
+
+
+GATHER, SCATTER = "_allgather_base_", "_reduce_scatter_base_"
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize(("reshard", "prefetch"), [(True, True), (False, True), (True, False)])
+def test_a_layer_is_gathered_before_the_one_before_it_computes(reshard, prefetch, recompute):
+    spec = tiny_on_eight().changed(reshard=reshard, recompute=recompute)
+    found = collectives_of(spec, prefetch=prefetch)
+    ahead = 1 if prefetch else 0
+    forward = [found.before(f"forward {layer}", GATHER) for layer in range(4)]
+    assert forward == [1 + min(layer + 1 + ahead, 4) for layer in range(4)], "the first one is of embedding and head"
+    again = [found.before(f"backward {layer}", GATHER) - 5 for layer in range(4)]
+    assert again == ([4, 4, 3, 2] if reshard else [0] * 4)
+    assert [found.before(f"backward {layer}", SCATTER) for layer in range(4)] == [3, 2, 1, 0]
+    assert [event for event, _ in found.events].count(SCATTER) == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "reshard"),
+    [({}, True), ({}, False), ({"precision": "bf16", "master_weights": "fp32"}, True), ({"strategy": "ddp"}, True)],
+)
+def test_the_estimated_traffic_is_that_of_the_collectives(changes, reshard):
+    spec = tiny_on_eight(**changes).changed(reshard=reshard)
+    micro_batches = spec.gradient_accumulation_steps if training_memory.is_sharded(spec) else 1
+    of_ring = {"allreduce_": 2, GATHER: 1, SCATTER: 1}
+    whole = sum(of_ring.get(name, 0) * size for name, size in collectives_of(spec).events)
+    assert training_memory.network_bytes(spec) == pytest.approx(micro_batches * whole * 7 / 8, rel=2e-3), "norms aside"
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch, when it first compiles
+@pytest.mark.parametrize("rank", [0, 4, 7])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_rank_updates_its_own_rows_with_clipped_gradients(rank, compiled):
+    """Of nine rows, ranks 0 to 3 of eight have two each, rank 4 has one, and the others have none."""
+    torch.manual_seed(1)
+    whole = torch.nn.Linear(ROW, 9)
+    split = copy.deepcopy(whole)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=8)
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (8,))
+        fully_shard(split, mesh=mesh)
+        optimizers = [adamw(whole, fused=True), adamw(split, fused=True, compiled=compiled)]
+        for scale in (4.0, 1.0):  # the first step of AdamW is the same with any scale
+            for one, own in zip(whole.parameters(), split.parameters(), strict=True):
+                one.grad = torch.randn_like(one)
+                part = one.grad[2 * rank : 2 * rank + 2].clone()
+                own.grad = DTensor.from_local(
+                    part, mesh, own.placements, run_check=False, shape=own.shape, stride=own.stride()
+                )
+            for optimizer in optimizers:
+                optimizer.grad_scale = torch.tensor(scale)
+                optimizer.step()
+    finally:
+        dist.destroy_process_group()
+    for one, own in zip(whole.parameters(), split.parameters(), strict=True):
+        torch.testing.assert_close(own.to_local(), one[2 * rank : 2 * rank + 2], rtol=1e-6, atol=1e-8)
 
 
 def test_splitting_holds_one_whole_layer_at_a_time():

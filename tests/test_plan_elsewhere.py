@@ -40,6 +40,25 @@ def test_the_plan_is_that_of_the_named_gpus(folder, capsys):
     assert not list(folder.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("flags", "traffic"),
+    [
+        (
+            ["H100-SXM", "--num-gpus", "8"],
+            "450 GB to each GPU in a step, at least 1 s at 450 GB/s; its computation takes",
+        ),
+        (["MI300X", "--num-gpus", "4"], "385 GB to each GPU in a step, at least 2 s at 192 GB/s"),  # 3 links of 64 GB/s
+        (["L40S", "--num-gpus", "8"], "645 GB to each GPU in a step\n"),  # no link but PCIe
+        (["H100-SXM", "--num-gpus", "1"], None),
+        (["H100-SXM", "--num-gpus", "8", "--engine", "nemo"], None),
+    ],
+)
+def test_the_traffic_between_gpus_is_estimated_where_they_have_any(flags, traffic, capsys):
+    assert plan("--gpu", *flags) == 0
+    found = capsys.readouterr().out.partition("Network    ")[2]
+    assert found.startswith(traffic) if traffic else not found
+
+
 def test_a_model_that_does_not_fit_is_refused_with_the_flag_that_makes_it_fit(capsys):
     keep = ("--gpu", "H100-SXM", "--num-gpus", "1", "--activation-checkpointing")
     assert plan(*keep, "none") == 2

@@ -79,6 +79,8 @@ class Gpu:
     """CUDA cores or stream processors."""
     matrix_clock_mhz: SourcedValue | None = None
     """Clock at which the peaks of OF_MATRIX_CLOCK are defined."""
+    link_gb_per_second: SourcedValue | None = None
+    """Rate in one direction of all links of a device to the others in its node (NVLink, xGMI)."""
     peak_tflops: Mapping[str, SourcedValue] = field(default_factory=dict)
     """Dense peak by precision."""
     achievable_tflops: Mapping[str, SourcedValue] = field(default_factory=dict)
@@ -107,7 +109,7 @@ def dense_peak(gpu: Gpu | None, precision: str | None) -> float | None:
     return fact.value if fact else None
 
 
-CELLS = ("memory_gb", "memory_tb_per_second", "tdp_watts", "cores", "matrix_clock_mhz")
+CELLS = ("memory_gb", "memory_tb_per_second", "tdp_watts", "cores", "matrix_clock_mhz", "link_gb_per_second")
 _TABLES = ("peak_tflops", "achievable_tflops")
 """Fields of a Gpu that contain one sourced value, and one for each precision."""
 

@@ -85,8 +85,7 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
     """Return the peak memory of the torch engine on one device, in backward of a micro-batch."""
     model = model_of(spec)
     shape, parameters = model.memory_shape, model.parameters
-    width = _width(spec)
-    stored = 4 if spec.master_weights == "fp32" or spec.precision == "fp16" else width
+    width, stored = _width(spec), _stored_width(spec)
     autocast = uses_autocast(spec)
     shards = spec.data_parallel_size if is_sharded(spec) else 1
     tokens = spec.micro_batch_size * spec.sequence_length
@@ -124,6 +123,29 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
 def _width(spec: RunSpec) -> int:
     """Return the bytes of a number in the compute type; with FP8 only the operands of products are narrower."""
     return NUMBER_BYTES["bf16" if spec.precision == "fp8" else spec.precision]
+
+
+def _stored_width(spec: RunSpec) -> int:
+    """Return the bytes of a number in the type of weights, gradients and optimizer state."""
+    return 4 if spec.master_weights == "fp32" or spec.precision == "fp16" else _width(spec)
+
+
+def network_bytes(spec: RunSpec) -> float:
+    """Return the bytes that each device receives from the other ones in one optimizer step of the torch engine.
+
+    FSDP gathers the weights and scatters the sums of the gradients in every micro-batch; weights of layers that are
+    freed after forward are gathered again. DDP sums the gradients once, in a ring: it scatters the sums, and gathers
+    them. The clip norm and the loss, two numbers, are left out.
+    """
+    model, stored = model_of(spec), _stored_width(spec)
+    gradients = model.parameters * stored
+    received = 2.0 * gradients
+    if is_sharded(spec):
+        layers = model.matrix_parameters - models.embedding_parameters(model.memory_shape)
+        weights = model.parameters + (layers if spec.reshard else 0)
+        gathered = weights * (_width(spec) if spec.master_weights else stored)
+        received = spec.gradient_accumulation_steps * (gathered + gradients)
+    return received * (1 - 1 / spec.data_parallel_size)
 
 
 def _bytes_of_layer(spec: RunSpec) -> tuple[float, float]:

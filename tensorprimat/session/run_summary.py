@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import quantities, recompute, settings, training_memory
+from tensorprimat.core import catalogue, quantities, recompute, settings, training_memory
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
@@ -10,12 +10,14 @@ from tensorprimat.core.units import GB
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import LABELS, Machine
+from tensorprimat.session import run_time
 
 RECOMPUTED = {
     recompute.NONE: "",
     recompute.ALL_LAYERS: "; activations of all layers are recomputed",
     recompute.SECOND_LAYERS: "; activations of every second layer are recomputed",
 }
+XGMI_LINKS = 7  # of an AMD GPU, each to another one of its node; NVLink's switch gives all links to any pair
 SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/GPU", "Peak memory")
 
 
@@ -43,6 +45,7 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
         *([("Methodology", spec.methodology)] if spec.methodology else []),
         *(("Note", note) for note in spec.notes),
         *([("Memory", needed)] if (needed := memory_estimate_text(spec, machine)) else []),
+        *([("Network", needed)] if (needed := network_text(spec, machine)) else []),
         ("Steps", f"{_steps(spec)}{repeated}"),
     ]
 
@@ -65,6 +68,24 @@ def memory_estimate_text(spec: RunSpec, machine: Machine) -> str | None:
     by_shape = spec.config is not None and training_memory.COUNTED not in spec.options
     uncounted = "; activations from the model's shape alone, because torch cannot count them" if by_shape else ""
     return f"about {quantities.size(needed.total)} on each GPU: {parts}{recomputed}{uncounted}"
+
+
+def network_text(spec: RunSpec, machine: Machine) -> str | None:
+    """Return the bytes that one GPU receives in a step, and the least time that its links need, if their rate is known.
+
+    None for one GPU, on a CPU, and for an engine whose traffic is not known.
+    """
+    if not ENGINES[spec.engine].own_training or machine.platform == "cpu" or spec.data_parallel_size == 1:
+        return None
+    received = training_memory.network_bytes(spec)
+    text = f"{quantities.size(received)} to each GPU in a step"
+    gpu, estimate = catalogue.find_gpu_of(machine.gpu_info), run_time.of_run(spec, machine)
+    link = gpu and gpu.link_gb_per_second
+    if spec.num_nodes > 1 or gpu is None or not link or not link.value or estimate is None:
+        return text
+    rate = link.value * GB * (min(1.0, (spec.num_gpus - 1) / XGMI_LINKS) if gpu.vendor == "amd" else 1.0)
+    least, computing = map(quantities.short_seconds, (received / rate, estimate.step_seconds))
+    return f"{text}, at least {least} at {quantities.size(rate)}/s; its computation takes about {computing}"
 
 
 def _steps(spec: RunSpec) -> str:
