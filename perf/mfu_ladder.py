@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 GOAL, GOAL_OF_PRODUCT = 0.60, 0.75
 ESTIMATE_TOLERANCE = 0.03
 SEQUENCES = 4  # of one optimizer step on each GPU
+LOSS_TOLERANCE = 1e-4  # relative, of the same steps on one and on several devices in FP32
 PART_SECONDS = (
     600.0  # fp8, the longest part, compiles and trains each recipe: two on an H200 (about 180 s), three on Blackwell
 )
@@ -100,14 +101,16 @@ def _half_of_llama(folder: Path) -> Path:
     return path
 
 
-def benchmark(*flags: str, whole: bool = False) -> dict[str, object]:
-    """Return the result of one run of benchmark.py; the tiny model without a GPU. whole: train all layers."""
+@functools.cache
+def benchmark(*flags: str, tiny: bool, whole: bool = False) -> dict[str, object]:
+    """Return the result of one run of benchmark.py. tiny: of the tiny model in FP32. whole: train all layers."""
     with tempfile.TemporaryDirectory() as folder:
-        model = str(_half_of_llama(Path(folder))) if on_gpu() and not whole and _recomputes() else "llama"
+        model = str(_half_of_llama(Path(folder))) if not (tiny or whole) and _recomputes() else "llama"
         command = [sys.executable, str(ROOT / "benchmark.py"), "--model", model, "--engine", "torch", "--json"]
         gpus = int(flags[flags.index("--num-gpus") + 1])
-        size = ["--preset", "tiny", "--sequence-length", "32", "--global-batch-size", "4"]
-        if on_gpu():
+        batch = ["--micro-batch-size", "1", "--global-batch-size", str(2 * _count())]
+        size = ["--preset", "tiny", "--sequence-length", "32", "--precision", "fp32", *batch]
+        if not tiny:
             size = ["--global-batch-size", str(SEQUENCES * gpus)]
         steps = ("8", "2") if on_gpu() else ("4", "1")
         short = ["--steps", steps[0], "--warmup-steps", steps[1], "--output", folder]
@@ -137,11 +140,18 @@ def product() -> str:
     return ", ".join(f"{one} {best_product(one) / 1e12:,.3g} TFLOP/s" for one in precisions)
 
 
+def _count() -> int:
+    """Return the number of GPUs of this machine, or of processes on a CPU."""
+    import torch
+
+    return torch.cuda.device_count() if on_gpu() else 2
+
+
 def _rung(*flags: str) -> str:
     from tensorprimat.analysis import metrics
     from tensorprimat.core.result import Result
 
-    result = Result.model_validate(benchmark(*flags))
+    result = Result.model_validate(benchmark(*flags, tiny=not on_gpu()))
     rate = result.performance_metrics.tokens_per_second_per_gpu
     measured = metrics.calculate_metrics(result)
     model = f"{result.model.name} of {result.model.parameters:,} parameters"
@@ -193,7 +203,7 @@ def plans() -> str:
     if not can_compile():
         raise NotHereError("torch.compile needs a C++ compiler on a CPU")
     share = () if on_gpu() else ("--activation-checkpointing", "35%")
-    result = Result.model_validate(benchmark("--compile", "--num-gpus", "1", *share, whole=True))
+    result = Result.model_validate(benchmark("--compile", "--num-gpus", "1", *share, tiny=not on_gpu(), whole=True))
     config = result.training_config
     printed = f"recompute: {config.recompute}, {result.performance_metrics.tokens_per_second_per_gpu:,.0f} tokens/s/GPU"
     if not on_gpu():
@@ -337,12 +347,21 @@ def fsdp() -> str:
 
 
 def _shared(strategy: str) -> str:
-    import torch
-
-    count = torch.cuda.device_count() if on_gpu() else 2
-    if count < 2:
+    if _count() < 2:
         raise NotHereError("one GPU only; see group")
-    return _rung("--num-gpus", str(count), "--strategy", strategy)
+    flags = ("--num-gpus", str(_count()), "--strategy", strategy)
+    printed = _rung(*flags)
+    alone, shared = _losses("--no-compile", "--num-gpus", "1"), _losses(*flags)
+    apart = max(abs(one - other) / one for one, other in zip(alone, shared, strict=True))
+    if apart > LOSS_TOLERANCE:
+        raise RuntimeError(f"the losses differ: {alone} on one, {shared} on {_count()}")
+    return f"{printed}, losses of the tiny model within {LOSS_TOLERANCE:g} of those on one"
+
+
+def _losses(*flags: str) -> list[float]:
+    """Return the loss of each step of the tiny model."""
+    columns: dict[str, list[float]] = benchmark(*flags, tiny=True)["step_metrics"]  # type: ignore[assignment]
+    return columns["loss"]
 
 
 GROUPS: tuple[tuple[Callable[[], str], ...], ...] = (

@@ -25,7 +25,7 @@ from tensorprimat.engines.registry import ENGINES
 from tensorprimat.engines.torch import engine
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule
-from tensorprimat.engines.torch.optimizer import ROW, adamw
+from tensorprimat.engines.torch.optimizer import KERNEL_ROW, adamw
 from tensorprimat.machine.platform import Machine
 
 
@@ -183,7 +183,7 @@ def test_the_estimated_traffic_is_that_of_the_collectives(changes, reshard):
 def test_a_rank_updates_its_own_rows_with_clipped_gradients(rank, compiled):
     """Of nine rows, ranks 0 to 3 of eight have two each, rank 4 has one, and the others have none."""
     torch.manual_seed(1)
-    whole = torch.nn.Linear(ROW, 9)
+    whole = torch.nn.Linear(KERNEL_ROW, 9)
     split = copy.deepcopy(whole)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=8)
     try:

@@ -108,15 +108,24 @@ def test_benchmark_accepts_every_command_of_the_ladder_on_a_gpu(monkeypatch, cap
     recipes = ("tensorwise", "rowwise", *(("mxfp8",) if "B200" in device else ()))
     monkeypatch.setattr(ladder, "learns_in_fp8", list)
     monkeypatch.setattr(ladder, "_rung", lambda *flags, rung=ladder._rung: _quiet(rung, *flags))
+    monkeypatch.setattr(ladder, "_losses", lambda *flags, run=ladder._losses: [len(_quiet(run, *flags))])
     for rung in (ladder.eager, ladder.compiled, ladder.fp8, ladder.ddp, ladder.fsdp):
         with contextlib.suppress(ladder.NotHereError):
             rung()
     assert [command[command.index("--fp8-recipe") + 1] for command in commands if "fp8" in command] == list(recipes)
-    assert len(commands) == 2 + len(recipes) + (2 if count > 1 else 0)
+    assert len(commands) == 2 + len(recipes) + (2 * 3 if count > 1 else 0)
     for command in commands:
         arguments = [*command[2:], "--dry-run"]
         arguments[arguments.index("--output") + 1] = str(tmp_path)
         assert main(["run", *arguments]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("loss", "fails"), [(8.0001, False), (8.01, True)])
+def test_several_devices_must_train_as_one_does(monkeypatch, loss, fails):
+    monkeypatch.setattr(ladder, "_rung", lambda *_: "the rate")
+    monkeypatch.setattr(ladder, "_losses", lambda *flags: [9.0, loss if "--strategy" in flags else 8.0])
+    with pytest.raises(RuntimeError, match="the losses differ") if fails else contextlib.nullcontext():
+        assert ladder.ddp() == "the rate, losses of the tiny model within 0.0001 of those on one"
 
 
 def test_no_rung_recomputes_on_a_gpu_of_80_gb(monkeypatch):
@@ -206,7 +215,7 @@ def _quiet(rung, *flags):
 def test_a_rung_states_its_goals_and_whether_they_are_reached(monkeypatch, seconds, outcome):
     made = plausible_result("h100", seconds=seconds, precision="bf16")
     monkeypatch.setattr(ladder, "on_gpu", lambda: True)
-    monkeypatch.setattr(ladder, "benchmark", lambda *_: made.model_dump(mode="json"))
+    monkeypatch.setattr(ladder, "benchmark", lambda *_, **__: made.model_dump(mode="json"))
     monkeypatch.setattr(ladder, "best_product", lambda _: 800e12)
     printed = ladder.compiled()
     assert printed.startswith("llama of 8,030,261,248 parameters, recomputation none, ")
