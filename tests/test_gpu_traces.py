@@ -23,7 +23,7 @@ def events_of(name):
 
 @pytest.mark.parametrize(("name", "of_layer"), [("bf16_a", 21), ("bf16_recomputed", 27), ("fp8_recomputed", 27)])
 def test_a_recomputed_layer_repeats_six_of_its_seven_products_on_a_gpu(name, of_layer):
-    """transformers 5.17 alone would repeat seven: 28."""
+    """With a checkpoint outside of the compiled layer, as transformers 5.17 makes it, these would be 28."""
     products = [one for one in events_of(name) if one.get("cat") == "kernel" and "nvjet" in one["name"]]
     assert len(products) == STEPS * (LAYERS * MICRO_BATCHES * of_layer + OF_HEAD)
 

@@ -84,4 +84,6 @@ def test_torch_2_8_has_no_fused_norm_on_a_gpu_and_the_result_names_none(monkeypa
     assert module.benchmark_config()["fused_kernels"].startswith("RMS norm, ")
     compiled = TrainingModule(spec.model_copy(update={"compile": True}))
     monkeypatch.setattr(compiled, "_attention_kernel", lambda _: None)
-    assert compiled.benchmark_config()["fused_kernels"] == "RMS norm, RoPE, SwiGLU, linear cross-entropy, AdamW"
+    assert (
+        compiled.benchmark_config()["fused_kernels"] == "RMS norm, RoPE, SwiGLU, linear cross-entropy, compiled AdamW"
+    )

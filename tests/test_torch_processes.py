@@ -43,12 +43,12 @@ NOTING_NORMS = """
 import os, sys
 from tensorprimat.engines.torch import engine, module, optimizer
 
-def clip(self, limit, clip=optimizer.ClippingAdamW.clip):
+def clip(self, limit, clip=optimizer.AdamW.clip):
     norm = clip(self, limit)
     os.write(1, f"norm {norm.item()}\\n".encode())  # at once, since all ranks share a pipe
     return norm
 
-optimizer.ClippingAdamW.clip = clip
+optimizer.AdamW.clip = clip
 module.TrainingModule._has_compiled_adamw = property(lambda self: self._spec.compile)  # as on a GPU
 sys.exit(engine.main(sys.argv[3:]))
 """

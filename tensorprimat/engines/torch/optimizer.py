@@ -23,7 +23,7 @@ LEARNING_RATE = 3e-5
 first step on, the loss of Llama 3.1 8B rose from 12.6 to 20 in five steps on an H200; runs of one seed differed."""
 
 
-class ClippingAdamW(torch.optim.AdamW):  # type: ignore[misc]
+class AdamW(torch.optim.AdamW):  # type: ignore[misc]
     """AdamW with `clip`, which limits the norm of the gradients of the next step without a pass of its own."""
 
     def __init__(self, groups: Any, *, learning_rate: float, fused: bool, compiled: bool = False) -> None:
@@ -115,14 +115,12 @@ def _update_weight(
     square.copy_(second)
 
 
-def adamw(
-    model: nn.Module, *, fused: bool, learning_rate: float = LEARNING_RATE, compiled: bool = False
-) -> ClippingAdamW:
+def adamw(model: nn.Module, *, fused: bool, learning_rate: float = LEARNING_RATE, compiled: bool = False) -> AdamW:
     """Return AdamW without decay of vectors (norms, biases)."""
     decayed = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
     others = [parameter for parameter in model.parameters() if parameter.ndim < 2]
     groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    return ClippingAdamW(groups, learning_rate=learning_rate, fused=fused, compiled=compiled)
+    return AdamW(groups, learning_rate=learning_rate, fused=fused, compiled=compiled)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
