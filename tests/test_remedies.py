@@ -118,10 +118,10 @@ NO_REMEDY: dict[str, set[str]] = {
         *("--compile", "--attention", "--master-weights", "--fp8-recipe", "--engine"),
         *("--activation-checkpointing", "--preset"),  # the same; the preset only where the torch engine trains
     },
-    "engines/launch.py": {"--spec", "--result"},
+    "engines/launch.py": {"--spec", "--result", "--wait"},
     "session/preflight.py": {"--spec", "--result"},
     "engines/bridge.py": {"--standalone", "--nproc-per-node", "--spec", "--rank", "--result", "--environment"},
-    "engines/torch/engine.py": {"--spec", "--result"},
+    "engines/torch/engine.py": {"--spec", "--result", "--wait"},
     "engines/primus/checkout.py": {"--showproductname", "--asic", "--config"},
     "engines/cluster/submitted.py": {"--cluster", "--folder", "--spec", "--result", "--archive"},
     "micro/grid.py": {"sweep --label"},  # echo

@@ -18,6 +18,7 @@ SMALL = ["--cpu", "--preset", "tiny", "--steps", "3", "--warmup-steps", "1", "--
 ROWS = "".join(f"step {number} | loss 7.8 | {{}} ms/step\n" for number in range(1, 5))
 
 
+@pytest.mark.thorough
 def test_the_engine_and_a_plain_loop_take_turns_on_a_cpu(tmp_path, capsys):
     file = tmp_path / "speed.json"
     programs = ["--programs", "engine:none,loop:none", "--global-batch-size", "1"]
