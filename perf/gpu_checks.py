@@ -395,7 +395,26 @@ def flash() -> str:
     )
     if on_gpu() and kernel not in ("flash", "cudnn"):
         raise RuntimeError(f"the kernel is {kernel}")
-    return f"kernel {kernel}; {windowed(device)}"
+    return f"kernel {kernel}{_beside_package(device) if on_gpu() else ''}; {windowed(device)}"
+
+
+def _beside_package(device: torch.device) -> str:
+    """Return the time of Llama's attention, forward and backward at 8,192 tokens, by torch and by FlashAttention."""
+    import torch
+
+    from tensorprimat.engines.torch import attention as torch_attention
+
+    package = torch_attention.flash_package()
+    if package is None:
+        return " (no package flash-attn to time it against)"
+    made = [torch.randn(1, heads, 8192, 128, dtype=torch.bfloat16, device=device) for heads in (32, 8, 8)]
+    inputs = [one.requires_grad_() for one in made]
+
+    def once(attention: Callable[..., Any]) -> float:
+        return _milliseconds(lambda: attention(None, *inputs, scaling=128**-0.5)[0].sum().backward())
+
+    torch_time, package_time = once(torch_attention.causal_attention), once(torch_attention.package_attention)
+    return f" {torch_time:.2f} ms, {package} {package_time:.2f} ms"
 
 
 def windowed(device: torch.device) -> str:

@@ -147,11 +147,11 @@ def _count() -> int:
     return torch.cuda.device_count() if on_gpu() else 2
 
 
-def _rung(*flags: str) -> str:
+def _rung(*flags: str, whole: bool = False) -> str:
     from tensorprimat.analysis import metrics
     from tensorprimat.core.result import Result
 
-    result = Result.model_validate(benchmark(*flags, tiny=not on_gpu()))
+    result = Result.model_validate(benchmark(*flags, tiny=not on_gpu(), whole=whole))
     rate = result.performance_metrics.tokens_per_second_per_gpu
     measured = metrics.calculate_metrics(result)
     model = f"{result.model.name} of {result.model.parameters:,} parameters"
@@ -184,6 +184,25 @@ def compiled() -> str:
     if not can_compile():
         raise NotHereError("torch.compile needs a C++ compiler on a CPU")
     return _rung("--compile", "--num-gpus", "1")
+
+
+def masters() -> str:
+    """Return the rung of compiled layers with float32 master weights, which the published rows of vendors have."""
+    from tensorprimat.core.errors import UsageError
+    from tensorprimat.core.spec import RunSettings
+    from tensorprimat.engines import prepare
+    from tensorprimat.engines.registry import ENGINES
+    from tensorprimat.machine.platform import detect_platform
+
+    if not can_compile():
+        raise NotHereError("torch.compile needs a C++ compiler on a CPU")
+    machine, torch_engine = detect_platform(), ENGINES["torch"]
+    settings = RunSettings(steps=8, warmup_steps=2, seed=1, num_gpus=1, master_weights="fp32", precision="bf16")
+    try:
+        prepare.check_memory(prepare.spec_of("llama", settings, engine=torch_engine, machine=machine), machine)
+    except UsageError as error:
+        raise NotHereError(f"no memory for it: {error}") from error
+    return _rung("--compile", "--num-gpus", "1", "--precision", "bf16", "--master-weights", "fp32", whole=True)
 
 
 def plans() -> str:
@@ -367,7 +386,7 @@ def _losses(*flags: str) -> list[float]:
 GROUPS: tuple[tuple[Callable[[], str], ...], ...] = (
     (devices, sampler, callback, events, flash, group),
     (sync, graphs, update, loss),
-    (oom, product, eager, compiled, plans, fp8, ddp, fsdp),
+    (oom, product, eager, compiled, masters, plans, fp8, ddp, fsdp),
 )
 """The parts that share a process, since each start costs seconds. The second group holds large models in GPU memory,
 which ends with it; the last one trains in children, and compares them with one measurement of the product."""
