@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.units import GIB
 
@@ -73,6 +75,57 @@ def test_configuration_comes_from_the_trainers_lines(read_text: Any) -> None:
     assert (config.tensor_model_parallel_size, config.expert_model_parallel_size, config.max_steps) == (2, 2, 40)
     assert (result.gpu_info.device_name, result.platform) == ("NVIDIA H100 80GB HBM3", "nvd")
     assert result.timestamp == "2026-01-05T08:00:00"
+
+
+TITAN = "[titan] 2026-01-05 08:00:00,160 - root - INFO - "
+LLAMA_8B = """\
+Building llama3 8Bwith {
+  "dim": 4096,
+  "n_layers": 32,
+  "n_heads": 32,
+  "n_kv_heads": 8,
+  "vocab_size": 128256,
+  "multiple_of": 1024,
+  "ffn_dim_multiplier": 1.3,
+  "norm_eps": 1e-05,
+  "rope_scaling_args": {
+    "scaling_factor": 8.0
+  }
+}"""
+DEBUG_MODEL = (
+    "Building llama3 debugmodel with TransformerModelArgs(_enforced='All fields have defaults.', dim=256, n_layers=6, "
+    "n_heads=16, n_kv_heads=None, vocab_size=2048, multiple_of=256, ffn_dim_multiplier=None, norm_eps=1e-05)"
+)
+QWEN_14B = (
+    "Building qwen3 14B with Qwen3ModelArgs(dim=5120, n_layers=40, n_heads=40, n_kv_heads=8, vocab_size=151936, "
+    "head_dim=128, hidden_dim=17408, qk_norm=True, enable_weight_tying=False, moe_enabled=False)"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameters", "numbers"),
+    [
+        (LLAMA_8B, "8,030,261,248", (32, 4096, 14336, 32, 8, 128, 128256)),
+        (DEBUG_MODEL, "6,163,712", (6, 256, 768, 16, 16, 16, 2048)),
+        (QWEN_14B, "14,768,307,200", (40, 5120, 17408, 40, 8, 128, 151936)),
+        (LLAMA_8B, "8,030,261,249", None),  # not the model that these arguments describe
+        (LLAMA_8B.replace('  "n_layers": 32,\n', ""), "8,030,261,248", None),
+        (QWEN_14B.replace("moe", "sliding_window_size=128, moe"), "14,768,307,200", None),  # of which layers?
+    ],
+)
+def test_the_printed_arguments_give_the_shape_that_has_the_printed_parameters(
+    read_text: Any, arguments: str, parameters: str, numbers: tuple[int, ...] | None
+) -> None:
+    counted = f"{TITAN}Model llama3 8B size: {parameters} total parameters"
+    shape = read_text(log(f"{TITAN}{arguments}", counted, row(1), row(2))).model.shape
+    assert (shape and tuple(shape.model_dump().values())[:7]) == numbers
+
+
+def test_a_real_torchtitan_log_states_the_shape_of_our_own_run(shared: Path) -> None:
+    ours, theirs = (
+        logs.read(shared / "gpu" / name) for name in ("h200_no_recompute.json", "torchtitan_h200_no_recompute.log")
+    )
+    assert ours.model.shape == theirs.model.shape is not None
 
 
 def test_step_times_follow_from_the_rate_where_batch_length_and_world_size_are_known(read_text: Any) -> None:

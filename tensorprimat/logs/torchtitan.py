@@ -26,9 +26,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
+from tensorprimat.core import models
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.quantities import percent
+from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import PARALLEL_SIZES, PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Step, Steps
@@ -64,6 +67,11 @@ _CAPACITY = re.compile(
     r"\b(?P<kind>[A-Za-z]+) capacity: (?P<device>.{1,80}?)(?: \(\d+\))? with (?P<gib>[\d.]+)GiB memory"
 )
 _MODEL = re.compile(r"\bModel (?P<name>\S{1,60}(?: \S{1,60})?) size: (?P<parameters>[\d,]+) total parameters")
+_MODEL_ARGUMENT = re.compile(
+    r"(?:^\s*\"|\(|, )(dim|n_layers|n_heads|n_kv_heads|head_dim|hidden_dim|vocab_size|multiple_of|ffn_dim_multiplier"
+    r"|qk_norm|enable_weight_tying|sliding_window\w*)(?:\": |=)(\d[\d.]{0,19}|[A-Za-z]{4,5})(?=[,)\s]|$)"
+)
+"""In "Building llama3 8Bwith {…}" of 0.2.2, an entry a line, and "Building llama3 8B with TransformerModelArgs(…)"."""
 _TRAINER = re.compile(r"\bTrainer (?:is )?initialized\b|\bTraining starts at step .{1,80}batch size")
 
 _SETTINGS: dict[str, re.Pattern[str]] = {
@@ -115,7 +123,7 @@ _DTYPE = re.compile(r"--training\.(?:dtype|mixed_precision_param)[= ](\w+)")
 
 _NOTABLE = re.compile(
     r"\[titan\]|Train|mesh|capacity:|total parameters|version:|Applied|Compiling|Float8|Preparing|budget option|"
-    r"--[a-z]+\.[a-z]"
+    r"--[a-z]+\.[a-z]|Building |^\s*\""
 )
 """Texts of which every line that states something contains one; most lines of a long log need no other check."""
 
@@ -124,6 +132,7 @@ _NOTABLE = re.compile(
 class _Seen(Reading):
     source: str = "torchtitan"
     arguments: dict[str, Any] = field(default_factory=dict)
+    model_arguments: dict[str, str] = field(default_factory=dict)
     tokens_per_step: int | None = None
     validations: set[int] = field(default_factory=set)
     announced: dict[int, str] = field(default_factory=dict)
@@ -249,7 +258,11 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
         if memory := fields.positive(match["gib"], GIB / GB):
             seen.gpu_info["total_memory_gb"] = memory
     elif (match := _MODEL.search(text)) and not (seen.has_rows and seen.model):
-        seen.model = {"name": match["name"], "parameters": fields.whole(match["parameters"])}
+        parameters = fields.whole(match["parameters"])
+        seen.model = {"name": match["name"], "parameters": parameters}
+        if shape := _shape(seen.model_arguments, parameters):
+            seen.model["shape"] = shape
+    seen.model_arguments.update(_MODEL_ARGUMENT.findall(text))
     for pattern, name, value in _MARKS:
         if match := pattern.search(text):
             seen.training_config[name] = match[1] if value is None else value
@@ -258,6 +271,37 @@ def _notice(text: str, origin: Origin, seen: _Seen) -> None:
             seen.arguments[target] = stated
     if (match := _DTYPE.search(text)) and match[1] in PRECISION_OF_DTYPE:
         seen.arguments["precision"] = PRECISION_OF_DTYPE[match[1]]
+
+
+def _shape(stated: dict[str, str], parameters: int | None) -> ModelShape | None:
+    """Return the shape that a model's arguments state; None unless it has the number of parameters that is printed.
+
+    Experts, biases and layers that the arguments do not describe make another number.
+    """
+    width, layers, heads, vocabulary, ffn, multiple = (
+        fields.whole(stated.get(name))
+        for name in ("dim", "n_layers", "n_heads", "vocab_size", "hidden_dim", "multiple_of")
+    )
+    if not (width and layers and heads and vocabulary and (ffn or multiple)) or "sliding" in "".join(stated):
+        return None
+    if multiple:  # torchtitan/models/llama3/model/model.py, FeedForward
+        least = int((fields.positive(stated.get("ffn_dim_multiplier")) or 1) * int(8 * width / 3))
+        ffn = -(-least // multiple) * multiple
+    try:
+        shape = ModelShape(
+            num_layers=layers,
+            hidden_size=width,
+            ffn_hidden_size=ffn or 0,
+            num_attention_heads=heads,
+            num_key_value_heads=fields.whole(stated.get("n_kv_heads")) or heads,
+            head_dim=fields.whole(stated.get("head_dim")) or width // heads,
+            vocab_size=vocabulary,
+            tied_embeddings=stated.get("enable_weight_tying", "").lower() == "true",
+        )
+    except ValidationError:  # digits of a damaged line
+        return None
+    norms = 2 * layers * shape.head_dim if stated.get("qk_norm", "").lower() == "true" else 0
+    return shape if models.parameters(shape) + norms == parameters else None
 
 
 def _notice_primus(origin: Origin, step: Step, seen: _Seen) -> None:
