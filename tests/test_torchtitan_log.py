@@ -212,6 +212,17 @@ def test_a_validation_after_every_row_contradicts_no_date(read_text: Any) -> Non
     assert any("evaluation" in reason for reason in result.audit.explained_by)
 
 
+@pytest.mark.parametrize("rows_before", [0, 1, 3])
+def test_the_data_set_of_a_validation_begins_no_training(read_text: Any, rows_before: int) -> None:
+    training, validation = (f"{TITAN}Preparing {name} dataset from allenai/c4" for name in ("c4", "c4_validation"))
+    lines = [row(n) for n in (1, 10, 20, 30, 40, 50, 60, 70)]
+    validated = "[titan] validate step: 15  loss:  8.1  memory:  9.99GiB(1.2%)  tps: 90,000"
+    lines[rows_before:rows_before] = [validation, validated] if rows_before else [validation]
+    result = read_text(f"{training}\n{log(*lines)}")
+    assert (result.training_config.data, result.training_config.num_gpus) == ("c4", 8)
+    assert set(result.steps.column("segment").tolist()) == {0}
+
+
 def test_two_processes_in_one_file_keep_what_each_states_before_its_mesh(read_text: Any) -> None:
     opening = "[titan] 2026-01-05 08:00:00,050 - root - INFO - torchtitan version: 0.3.0"
     process = [opening, CAPACITY, MESH, TRAINER]

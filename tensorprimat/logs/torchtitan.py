@@ -57,6 +57,7 @@ _FIELD = re.compile(
 """A rate with a separator of thousands may be the last of a row: cut inside, it would have none, or fewer digits after
 it. Every other number is followed by its unit or by the next name."""
 _VALIDATION = re.compile(rf"\bvalidate step:\s*(\d{{1,15}})\s+loss:\s*{NUMBER}")
+_DATASET = re.compile(r"\bPreparing (\S{1,200}) dataset\b")
 _CHECKPOINT = re.compile(r"\b(?:Saving|Staging) (?:the|a|an) (?:.{1,40} )?checkpoint\b")
 _START = re.compile(r"Training starts at step (\d{1,15})")
 _MESH = re.compile(
@@ -114,7 +115,6 @@ _MARKS: tuple[tuple[re.Pattern[str], str, Any], ...] = (
     (re.compile(r"Applied SelectiveAC activation checkpointing"), "recompute", "selective"),  # since June 2026
     (re.compile(r"Applied FullAC activation checkpointing"), "recompute", "full"),
     (re.compile(r"Selected \S+ budget option"), "recompute", "memory_budget"),
-    (re.compile(r"Preparing (\S+) dataset"), "data", None),
     (re.compile(r"torchtitan version: (?!0\.0\.0)(\S+)"), "framework_version", None),  # 0.0.0: never installed
 )
 """Lines that state one setting: its name, and its value or None where the line contains it."""
@@ -122,7 +122,7 @@ _MARKS: tuple[tuple[re.Pattern[str], str, Any], ...] = (
 _DTYPE = re.compile(r"--training\.(?:dtype|mixed_precision_param)[= ](\w+)")
 
 _NOTABLE = re.compile(
-    r"\[titan\]|Train|mesh|capacity:|total parameters|version:|Applied|Compiling|Float8|Preparing|budget option|"
+    r"\[titan\]|Train|mesh|capacity:|total parameters|version:|Applied|Compiling|Float8|budget option|"
     r"--[a-z]+\.[a-z]|Building |^\s*\""
 )
 """Texts of which every line that states something contains one; most lines of a long log need no other check."""
@@ -175,12 +175,16 @@ def read(log: Log) -> Reading:
 def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
     saved: set[int | None] = set()  # ranks whose next row holds a checkpoint
     staged: set[int | None] = set()  # of these, ranks that write it during the next steps
+    prepared = ""  # first data set since a row or validation; a validation's own is prepared after the training's
     for line, origin, text in log.lines_by_rank():
         if "step:" in text:
             if step := _step(line, text, "checkpoint" if origin.rank in saved else ""):
                 saved.discard(origin.rank)
                 staged.discard(origin.rank)
                 seen.has_rows = True
+                if prepared:
+                    seen.training_config.setdefault("data", prepared)
+                    prepared = ""
                 if origin.primus:
                     step = step.changed(ended_at=step.ended_at or date_in(origin.time or ""))
                     _notice_primus(origin, step, seen)
@@ -188,6 +192,7 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
             elif match := _VALIDATION.search(text):
                 seen.validations.add(int(match[1]))
                 seen.announced[line] = "validation"
+                prepared = ""
                 if origin.rank not in staged:
                     saved.discard(origin.rank)
         elif _CHECKPOINT.search(text):
@@ -195,6 +200,8 @@ def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
             if "tag" in text:  # "Staging the checkpoint", "Saving the checkpoint (or staging if async is enabled)"
                 staged.add(origin.rank)
         else:
+            if match := _DATASET.search(text):
+                prepared = prepared or match[1]
             _notice(text, origin, seen)
 
 
