@@ -106,9 +106,18 @@ def test_every_text_that_divides_logs_is_in_the_lists(text):
     assert any(text in line for line in CAUSES)
 
 
-def test_a_traceback_of_an_interpreter_that_shuts_down_is_no_cause():
-    text = "Exception ignored in: <function f>\nTraceback (most recent call last):\n  ValueError"
-    assert failures.cause_in(text) is None
+TRACEBACK_OF = "Traceback (most recent call last):\n  File …\n{}\n"
+CHAINED = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+@pytest.mark.parametrize("ignored", ["in:", "on threading shutdown", "while calling deallocator"])
+@pytest.mark.parametrize("chain", ["", CHAINED + TRACEBACK_OF.format("OSError")])
+def test_a_traceback_of_an_interpreter_that_shuts_down_is_no_cause(ignored, chain):
+    text = f"Exception ignored {ignored} <function f>:\n{TRACEBACK_OF.format('ValueError')}{chain}"
+    crash = f"{text}{TRACEBACK_OF.format('KeyError')}{chain}"
+    for rank in ("", "[rank0]:"):
+        assert failures.cause_in(text.replace("\n", f"\n{rank}")) is None
+        assert failures.cause_in(crash.replace("\n", f"\n{rank}")) == "crashed"
 
 
 def test_a_crash_out_of_memory_is_out_of_memory():

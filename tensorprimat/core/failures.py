@@ -108,7 +108,12 @@ _SUMMARY = re.compile(
     rf"exited with code|exit ?code|{CHILD_FAILED}|elastic|error_file|root cause|^[\s=#*-]*$", re.IGNORECASE
 )
 _SIGKILL = 9
-_HARMLESS = re.compile(r"Exception ignored in[^\n]*\n[^\n]*Traceback")  # of an interpreter that shuts down
+_HARMLESS = re.compile(
+    r"Exception ignored (?:in|on|while)\b.*\n.*Traceback"
+    r"(?:(?:(?!.*Traceback).*\n)+?.{0,200}(?:During handling|The above exception).{0,99}\n.{0,200}\n.{0,200}Traceback)*"
+)
+"""Traceback of an exception that ends nothing, as where an interpreter shuts down; Python 3.14 writes "while" and adds
+the exceptions that were being handled."""
 
 
 def cause_in(text: str) -> str | None:
