@@ -343,11 +343,22 @@ MEGATRON_SHAPE = {
 }
 
 
-@pytest.mark.parametrize("lost", ["", "swiglu", "untie_embeddings_and_output_weights"])
-def test_a_megatron_shape_of_which_a_line_was_lost_is_unknown(read_text: Any, lost: str) -> None:
-    dump = "".join(
-        f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in MEGATRON_SHAPE.items() if name != lost
-    )
+DEEPSPEED_SHAPE = {"num_experts": "[1]", "num_key_value_heads": 8} | {
+    name: value for name, value in MEGATRON_SHAPE.items() if name not in ("group_query_attention", "num_query_groups")
+}
+
+
+@pytest.mark.parametrize(
+    ("printed", "lost"),
+    [
+        *((MEGATRON_SHAPE, lost) for lost in ("", "swiglu", "untie_embeddings_and_output_weights")),
+        *((DEEPSPEED_SHAPE, lost) for lost in ("", "num_key_value_heads")),
+    ],
+)
+def test_a_megatron_shape_of_which_a_line_was_lost_is_unknown(
+    read_text: Any, printed: dict[str, Any], lost: str
+) -> None:
+    dump = "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in printed.items() if name != lost)
     dump = f"----------------- arguments -----------------\n{dump}-------------- end of arguments ---------------\n"
     model = read_text(dump + log(MEGATRON, count=30)).model
     assert (model.parameters or None) == (None if lost else 8030261248)

@@ -18,7 +18,7 @@ from tensorprimat.core.result import ModelShape
 from tensorprimat.core.shape_parts import Experts, LatentAttention
 
 DENSE = (
-    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
+    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "num_key_value_heads",
     "group_query_attention", "kv_channels", "padded_vocab_size", "vocab_size", "swiglu", "quick_geglu",
     "gated_linear_unit", "add_qkv_bias", "untie_embeddings_and_output_weights", "share_embeddings_and_output_weights",
 )  # fmt: skip
@@ -100,9 +100,11 @@ def shape_of_settings(settings: MegatronSettings) -> ModelShape | None:
     vocabulary = settings.vocabulary or whole("vocab_size")
     named = whole("num_query_groups")
     groups = named if (grouped or "").lower() == "true" or (settings.omits_defaults and named) else heads
+    if grouped is None:  # Megatron-DeepSpeed has no such switch and prints the heads of keys and values instead
+        groups = whole("num_key_value_heads")
     if special := next((name for name in SPECIAL if settings.states(name)), None):
         raise UnknownShapeError(f"{special} changes the cost of its layers")
-    if not (layers and hidden and heads and width and groups and vocabulary and grouped is not None):
+    if not (layers and hidden and heads and width and groups and vocabulary):
         return None
     if not settings.omits_defaults and None in (
         settings.value("swiglu"),
