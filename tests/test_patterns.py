@@ -21,8 +21,8 @@ from tensorprimat.logs import dialects, keyvalue
 
 LENGTH = 4000  # characters: of them, a quadratic pattern makes eight million attempts
 SHORT_LENGTH = LENGTH // 4  # is tried first: most patterns are so fast that nothing else need be measured
-SLOW_SECONDS = 0.006  # a linear one takes a tenth of it, if its own repetitions are bounded
-SUSPECT_SECONDS = SLOW_SECONDS / 40  # for the short text, where a quadratic one takes a sixteenth
+SLOW_SECONDS = 0.02  # eight million attempts take more; a linear pattern takes a tenth, also on a slow machine
+SUSPECT_SECONDS = SLOW_SECONDS / 100  # for the short text, where a quadratic one takes a sixteenth
 GROWTH = 9.0  # from a quarter of the text to all of it: 4 is linear, 16 quadratic
 PATIENCE_SECONDS = 0.4
 MOST_UNITS = 25  # repeated for one pattern
