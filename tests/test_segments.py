@@ -143,6 +143,38 @@ def test_equal_jobs_at_another_speed_are_not_averaged(read: Reader) -> None:
     assert any("because its step times differ" in warning for warning in result.warnings)
 
 
+@pytest.mark.parametrize("measured", [1, 2])
+def test_memory_loss_end_and_date_are_those_of_the_measured_training(measured: int, read: Reader) -> None:
+    """Two trainings of equal settings: the other one used more memory, reached another loss and crashed."""
+    ours, other = Job(last=60), Job(loss=5.0, hour=10)
+    theirs = [line.replace("38.50GiB", "61.00GiB") for line in JOBS["torchtitan"](other)]
+    theirs += ["Traceback (most recent call last):", "RuntimeError: NCCL error"]
+    parts = [theirs, JOBS["torchtitan"](ours)]
+    result = read(*(parts if measured == 2 else reversed(parts)))
+    assert result.runs[0].segment == measured - 1
+    assert result.memory_metrics is not None
+    assert result.memory_metrics.peak_memory_reserved_gb == pytest.approx(38.5 * 2**30 / 1e9, rel=1e-4)
+    assert result.runs[0].final_loss == pytest.approx(ours.loss - 0.6)
+    assert (result.complete, result.runs[0].ended_by) == (True, None)
+    assert result.timestamp == "2026-01-05T08:00:00"
+
+
+def test_a_peak_of_a_training_that_is_not_measured_is_no_peak_of_the_result(read: Reader, shared: Path) -> None:
+    without = [line.replace("memory: 38.50GiB(48.67%)  ", "") for line in JOBS["torchtitan"](Job(last=60))]
+    assert read(JOBS["torchtitan"](LONG), without).memory_metrics is None
+    case = shared / "cases/T-memory-of-other-training"
+    for name, kind, peak in (("titan.log", "reserved", 32.212), ("megatron.log", "allocated", 31.457)):
+        memory = logs.read(case / name).memory_metrics
+        assert getattr(memory, f"peak_memory_{kind}_gb") == pytest.approx(peak, abs=0.001)
+
+
+def test_a_resume_with_other_software_is_another_benchmark(read: Reader) -> None:
+    (opens, *old), (_, *new) = map(JOBS["megatron"], (LONG, LONG.resume(last=90)))
+    result = read([opens, "PyTorch version: 2.7.0", *old], [opens, "PyTorch version: 2.8.0", *new])
+    assert result.gpu_info.pytorch_version == "2.8.0"
+    assert [segment.same_benchmark for segment in result.provenance.segments] == [False, True]
+
+
 def test_packed_logs_have_the_same_segments(tmp_path: Path) -> None:
     text = "\n".join([*JOBS["torchtitan"](OTHER), *JOBS["torchtitan"](LONG)]) + "\n"
     (tmp_path / "run.log.gz").write_bytes(gzip.compress(text.encode()))

@@ -14,6 +14,8 @@ class Selection:
     run: int
     of_run: np.ndarray
     """Positions of all rows of the run."""
+    of_training: np.ndarray
+    """Positions of all rows of the measured segments."""
     rows: np.ndarray
     """Positions of the measured rows, in their order."""
     segment: int

@@ -84,6 +84,7 @@ def _select_among(steps: Steps, warmup_steps: int | None, interrupted: np.ndarra
             Selection(
                 run=run,
                 of_run=of_run,
+                of_training=chosen(of_run, np.isin(segment_column[of_run], [piece.segment for piece in measured])),
                 rows=chosen(after, ~interrupted[after] & measurable[after]),
                 segment=main.segment,
                 segments=len(by_segment),
@@ -326,7 +327,9 @@ def _terms_of_rows(result: Result, rows: Steps) -> dict[str, Term]:
 def _terms(
     result: Result, steps: Steps, selections: Sequence[Selection], measured: Steps
 ) -> dict[str, dict[str, Term]]:
-    loss = terms.final_loss(result.steps)
+    of_training = np.sort(np.concatenate([selection.of_training for selection in selections]))
+    trained = steps if len(of_training) == len(steps) else steps.take(of_training)
+    loss = terms.final_loss(trained)
     return {
         "performance_metrics": terms.performance_figures(
             result.training_config,
@@ -336,9 +339,9 @@ def _terms(
             dropped=sum(selection.dropped_steps for selection in selections),
             excluded=sum(selection.excluded_steps for selection in selections),
         ),
-        "memory_metrics": terms.memory_figures(steps, measured),
+        "memory_metrics": terms.memory_figures(trained, measured),
         "power_metrics": terms.power_figures(measured),
-        "reported": terms.reported(measured if len(measured) else steps),
+        "reported": terms.reported(measured if len(measured) else trained),
         "runs": {} if loss is None else {"final_loss": loss},
     }
 
@@ -420,7 +423,7 @@ _OF_A_RUN = ("avg_step_time_seconds", "tokens_per_second", "tokens_per_second_pe
 
 def _run(facts: Run, steps: Steps, selection: Selection, rows: Steps, rates: dict[str, float]) -> Run:
     """Return a run with its figures. rows: its measured rows; rates: figures of these, by field."""
-    losses = finite(steps.column("loss")[selection.of_run])
+    losses = finite(steps.column("loss")[selection.of_training])
     return facts.changed(
         total_steps=int(steps.column("covers")[selection.of_run].sum()),
         measured_steps=int(rows.column("covers").sum()),

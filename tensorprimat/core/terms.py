@@ -221,7 +221,10 @@ def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: f
 
 
 def memory_figures(steps: Steps, measured: Steps) -> dict[str, Term]:
-    """Return the average over measured rows and the peak over all rows (the first step may contain it), by kind."""
+    """Return the average over measured rows and the peak over all rows (the first step may contain it), by kind.
+
+    steps: the rows of the measured trainings.
+    """
     found = {}
     for kind in MEMORY_KINDS:
         used, peaks = f"{kind}_bytes", f"{kind}_peak_bytes"

@@ -29,8 +29,7 @@ def facts_of(reading: Reading) -> dict[str, Any]:
     """Return the stated facts that must agree among segments of one benchmark."""
     settings = {name: value for name, value in reading.training_config.items() if name not in NOT_COMPARED}
     settings |= {f"model.{name}": value for name, value in reading.model.items()} | reading.facts
-    if device := reading.gpu_info.get("device_name"):
-        settings["device_name"] = device
+    settings |= {name: reading.gpu_info.get(name) for name in ("device_name", "pytorch_version", "software_version")}
     return {name: value for name, value in settings.items() if value is not None and value != {}}
 
 

@@ -22,7 +22,7 @@ from tensorprimat.core.provenance import SegmentFacts
 from tensorprimat.core.quantities import count
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.summary import SAME_LEVEL, pace_of
+from tensorprimat.core.summary import SAME_LEVEL, pace_of, select_measured
 from tensorprimat.logs import changes, failures, fields, files, newest_first, replays, restated, starts
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.replays import RepeatedText
@@ -223,8 +223,8 @@ def benchmark_of(found: Sequence[Segment], number: int | None) -> list[Segment]:
 
 
 def joined_segments(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool = False) -> Reading:
-    """Return one reading of the measured segments: the facts of the first of them, the rows of all, in the order of the
-    log.
+    """Return one reading of segments of one benchmark: the rows of all, in the order of the log, with the facts, the
+    end and the warnings of those whose rows are measured.
 
     A warning names the others, with the settings that differ. picked: the user named the one that is measured.
     """
@@ -233,16 +233,18 @@ def joined_segments(found: Sequence[Segment], measured: Sequence[Segment], *, pi
         return replace(first.reading, warnings=[*changes.of_speed(first.reading.steps), *first.reading.warnings])
     in_order = sorted(measured, key=lambda segment: segment.number)
     steps = Steps.concatenate([s.reading.steps.replace(segment=s.number - 1) for s in in_order if len(s.reading.steps)])
-    last = in_order[-1].reading
-    timed = [segment for segment in in_order if segment.is_timed]
-    speeds = [warning for segment in in_order for warning in changes.of_speed(segment.reading.steps)]
+    numbers = {number + 1 for selection in select_measured(steps) for number in selection.measured_segments}
+    own = [segment for segment in in_order if segment.number in numbers] or in_order
+    first = first if first in own else benchmark_of(own, None)[0]
+    timed = [segment for segment in own if segment.is_timed]
+    speeds = [warning for segment in own for warning in changes.of_speed(segment.reading.steps)]
     return replace(
         first.reading,
         steps=steps,
-        timestamp=in_order[0].reading.timestamp or first.reading.timestamp,
-        complete=last.complete,
-        ended_by=last.ended_by,
-        warnings=[*_segment_warnings(found, measured, picked=picked), *speeds, *_warnings_of(in_order, timed)],
+        timestamp=own[0].reading.timestamp or first.reading.timestamp,
+        complete=own[-1].reading.complete,
+        ended_by=own[-1].reading.ended_by,
+        warnings=[*_segment_warnings(found, measured, picked=picked), *speeds, *_warnings_of(own, timed)],
         evidence=_evidence_of(in_order),
         segments=_facts_of(found, measured),
     )
