@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorprimat.core import catalogue, flops, quantities, settings
+from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import (
     alternatives,
     as_stated,
@@ -50,6 +51,7 @@ ENERGY_TOLERANCE = 0.05  # relative; sampling noise alone causes a smaller diffe
 LOWERED = 0.01  # relative; a cap is a setting, so a larger difference is no rounding
 FALLEN = 0.05
 STEADY_SECONDS = 10.0
+MOST_IMPROBABLE = 9  # tokens; no language model is trained on sequences shorter than that
 """A clock fell if its mean over the last third of a run is 5 % below that over the first. An H100 at its power cap
 (nvidia-smi, 2026-11-27) had means over 10 s that differ by 1.7 % (standard deviation) and fall by at most 2.1 %, but
 over 2 s by 4.3 % and at most 8.2 %, so less time allows more: by the root of the time."""
@@ -93,6 +95,11 @@ def _unknown_figures(result: Result) -> list[str]:
             warnings.append(f"tokens_per_second: unknown without {listed(missing)}")
     elif performance.tokens_per_second_per_gpu is None and config.num_gpus is None:
         warnings.append("tokens_per_second_per_gpu: the number of GPUs is unknown; give --num-gpus")
+    if result.provenance.engine == LOGS and (config.sequence_length or MOST_IMPROBABLE) < MOST_IMPROBABLE:
+        warnings.append(
+            f"sequence_length: {config.sequence_length} tokens is improbably short; state another one by "
+            "--sequence-length"
+        )
     return warnings
 
 

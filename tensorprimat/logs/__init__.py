@@ -101,7 +101,8 @@ def _read_as(
     told = (f"segments: training {', '.join(left_out)} has no row to measure, so it has no result",) if left_out else ()
     audited = []
     for result in map(_without_overridden, informative):
-        odd_rows = spelling.problems(log, result.steps) if result.provenance.engine == LOGS else []
+        is_log = result.provenance.engine == LOGS
+        odd_rows = [*spelling.problems(log, result.steps), *spelling.unread_numbers(log)] if is_log else []
         result = result.changed(warnings=(*told, *result.warnings, *odd_rows))
         audited.append(assemble.audited(result, log.name))
     return audited
@@ -228,6 +229,8 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         needed = "(the first never counts, and a row needs a time or a rate)"
         remedy = "give more rows of the log, or train for more steps"
         return NotALogError(f"{rows} {needed}", path=log.name, remedy=remedy)
+    if unread := spelling.unread_numbers(log):
+        return NotALogError(f"no step times found; {unread[0].removeprefix('numbers: ')}", path=log.name)
     cause = None if log.is_folder or log.is_binary else failures.cause_of(log)
     ended = f"; the run ended early: {cause}" if cause else ""
     if len(formats) == 1:

@@ -26,26 +26,35 @@ from tensorprimat.core.quantities import counted, percent
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.clocks import date_in
-from tensorprimat.logs.fields import CLOCK_RESOLUTION, WHOLE, iso, merged, positive, printed_seconds, whole
+from tensorprimat.logs.fields import (
+    CLOCK_RESOLUTION,
+    NUMBER,
+    SETTING,
+    WHOLE,
+    iso,
+    merged,
+    positive,
+    printed_seconds,
+    whole,
+)
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.content import TRAINER
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
-_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![.,]?\d)"
 _TIMER = re.compile(
     r"(?:global_step=|\d/)(?P<step>\d{1,15}), "
-    rf"(?:RunningAvgSamplesPerSec=(?P<running>{_NUMBER}), CurrSamplesPerSec=(?P<rate>{_NUMBER})"
-    rf"|SamplesPerSec=(?P<only_running>{_NUMBER}))"
-    rf"(?:, MemAllocated=(?P<allocated>{_NUMBER})GB, MaxMemAllocated=(?P<peak>{_NUMBER})GB)?"
+    rf"(?:RunningAvgSamplesPerSec=(?P<running>{NUMBER}), CurrSamplesPerSec=(?P<rate>{NUMBER})"
+    rf"|SamplesPerSec=(?P<only_running>{NUMBER}))"
+    rf"(?:, MemAllocated=(?P<allocated>{NUMBER})GB, MaxMemAllocated=(?P<peak>{NUMBER})GB)?"
 )
 _PIPELINE = re.compile(
-    rf"steps?:\s{{0,20}}(?P<step>\d{{1,15}})\s.{{0,200}}?loss: (?P<loss>{_NUMBER}|nan|inf)\s.{{0,200}}?"
-    rf"iter time \(s\): (?P<seconds>{_NUMBER})\s+samples/sec: (?P<rate>\d{{1,15}}\.\d{{3}}|nan|inf)(?!\d)"
+    rf"steps?:\s{{0,20}}(?P<step>\d{{1,15}})\s.{{0,200}}?loss: (?P<loss>{NUMBER}|nan|inf)\s.{{0,200}}?"
+    rf"iter time \(s\): (?P<seconds>{NUMBER})\s+samples/sec: (?P<rate>\d{{1,15}}\.\d{{3}}|nan|inf)(?!\d)"
 )
 _CHAT = re.compile(
-    rf"\|E2E latency=(?P<seconds>{_NUMBER})s.*?(?:\|CurSamplesPerSec=(?P<rate>{_NUMBER}) \|Avg.*)?$"
-    rf"|End-to-End => Latency:\s*(?P<seconds2>{_NUMBER})s, TFLOPs:\s*{_NUMBER}, Samples/sec: (?P<rate2>{_NUMBER})"
+    rf"\|E2E latency=(?P<seconds>{NUMBER})s.*?(?:\|CurSamplesPerSec=(?P<rate>{NUMBER}) \|Avg.*)?$"
+    rf"|End-to-End => Latency:\s*(?P<seconds2>{NUMBER})s, TFLOPs:\s*{NUMBER}, Samples/sec: (?P<rate2>{NUMBER})"
 )
 _ROWS = (
     ("chat", "E2E latency=", _CHAT),
@@ -57,13 +66,13 @@ _ROWS = (
 UNTIMED_STEPS = 2  # at the start, which DeepSpeed's timer leaves out of its means
 FEWEST_MEANS = 3
 _LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar may precede them
-_SCHEDULE = re.compile(rf"\bstep=(?P<step>\d{{1,15}}), skipped=(?P<skipped>\d{{1,15}}), lr=\[(?P<rate>{_NUMBER})")
-_SETTING = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)")
+_SCHEDULE = re.compile(rf"\bstep=(?P<step>\d{{1,15}}), skipped=(?P<skipped>\d{{1,15}}), lr=\[(?P<rate>{NUMBER})")
+_SETTING = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)(?!\S| \d)")
 _WORLD = re.compile(rf"\bdist_world_size={WHOLE}")
 _COMMAND = re.compile(r"\bcmd = (.{1,400}?--.*)")
 _LENGTH = re.compile(
     r"(?:^|[\s(,'\"])(?:seq_length|max_seq_len(?:gth)?|sequence_length|model_max_length)['\"]?(?:=| ?\.{2,} ?|: ?)"
-    r"(\d{1,9})(?=[\s,)}]|$)"
+    rf"{SETTING}"
 )
 LONGEST_COMMAND = 2**16  # characters; a launcher's command line has a few thousand
 

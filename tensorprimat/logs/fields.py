@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
@@ -17,14 +18,21 @@ from tensorprimat.core.steps import FLOAT_COLUMNS, LONGEST_STEP_SECONDS, Step, S
 from tensorprimat.core.terms import RATES
 from tensorprimat.logs.repeats import Repeats
 
+UNGROUPED = r"(?:\d{1,3}(?![ \u00a0\u2009\u202f]\d{3}(?!\d))|\d{4,15})"
+"""Digits before a decimal point, without separators; not the first group of 2 048."""
+ENDS = r"(?![.,'\u2019_]?\d|[eE][-+]?\d|[x\u00d7^]\d| ?\*{1,2} ?\d)"
+"""The end of a number: nothing continues it, as in 1.2.3, 1234,567, 2701,3, 2'048, 1.6e+01e5, 2**11 or 4096x8."""
 NUMBER = (
-    r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][-+]?\d{1,3})?(?![.,]?\d)(?![eE][-+]?\d)|nan\b|NaN\b|inf\b)"
+    rf"[-+]?(?:(?:\d{{1,3}}(?:,\d{{3}})+|{UNGROUPED}|\d{{16,}})(?:\.\d*)?(?:[eE][-+]?\d{{1,3}})?{ENDS}"
+    r"|nan\b|NaN\b|inf\b)"
 )
-"""A printed number, thousands separators allowed, nan and inf among them; not the beginning of something longer, as in
-1.2.3, 1234,567 or 2701,3."""
+"""A printed number, thousands separators allowed, nan and inf among them; not the beginning of something longer."""
 
-WHOLE = r"((?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.0{1,9})?(?![\w'\"*])(?![.,]\d))"
-"""A printed whole number, as a group; not the beginning of something longer, as in 1.6e+01, 4096x8 or 1,5."""
+WHOLE = rf"((?:\d{{1,3}}(?:,\d{{3}})+|{UNGROUPED})(?:\.0{{1,9}})?(?![\w'\"*%/]){ENDS})"
+"""A printed whole number, as a group; not the beginning of something longer."""
+SETTING = rf"({UNGROUPED})(?:\.0)?{ENDS}(?=[\s,)}}\]│|]|$)"
+"""The whole number of a setting, as a group, without separators; its token ends behind it."""
+_GROUPED = re.compile(r"\s*[-+]?\d{1,3}(?:([,_])\d{3})(?:\1\d{3})*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?\s*")
 
 LARGEST_STEP = 2**53  # whole numbers beyond are not exact in a column of floats
 LARGEST_INDEX_DIGITS = 15  # a whole number of so many digits is exact in a column
@@ -39,12 +47,14 @@ _PEAKS = ("memory_allocated_peak_bytes", "memory_reserved_peak_bytes", "memory_d
 
 
 def number(text: str | None) -> float | None:
-    """Return a printed number; None for nothing and for N/A.
+    """Return a printed number; None for nothing and for text that is not wholly a number.
 
-    >>> number("1,000.13"), number("2.534e+04"), number("N/A"), number("nan")
-    (1000.13, 25340.0, None, nan)
+    >>> number("1,000.13"), number("2.534e+04"), number("2_048"), number("nan")
+    (1000.13, 25340.0, 2048.0, nan)
+    >>> [number(text) for text in ("N/A", "1,5", "2 048", "2'048", "2**11", "3/4", "50%", "8x", "1_0")]
+    [None, None, None, None, None, None, None, None, None]
     """
-    if text is None:
+    if text is None or (("," in text or "_" in text) and not _GROUPED.fullmatch(text)):
         return None
     try:
         return float(text.replace(",", ""))

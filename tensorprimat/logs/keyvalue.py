@@ -36,7 +36,7 @@ LONGEST_SETTING = 2**12
 SAME_SUM = 0.01  # relative difference between the time of a step and the sum of its parts, at most
 MOST_ROUNDING = 0.03  # of a printed time or rate; the closing audit asks for a reason beyond it
 
-_DIGITS = r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?|[-+]?(?:nan|inf)"
+_DIGITS = rf"{fields.NUMBER}|[-+]?\.\d+(?:[eE][-+]?\d{{1,3}})?"
 _PLAIN = re.compile(r"\d{1,9}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?(?= |$)")
 _SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}})?\)")  # how numpy 2 and torch print

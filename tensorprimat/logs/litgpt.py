@@ -48,7 +48,9 @@ _TOTALS = {
 }
 _VALIDATION = re.compile(r"^iter \d{1,15}: val loss [\w.+-]{1,20}, val time: (\d{1,15}(?:\.\d{1,9})?) ms")
 _SAVING = re.compile(r"^Saving .{0,40}checkpoint to ")
-_ARGUMENT = re.compile(r"(?:\b|')(?P<name>\w{1,40})(?:=|': )'?(?P<value>[\w.+-]{1,80})(?![\w.+-]|,\d)")
+_ARGUMENT = re.compile(
+    r"(?:\b|')(?P<name>\w{1,40})(?:=|': )'?(?P<value>[\w.+-]{1,80})(?=['\"]?(?:[,)}\]](?!\d)|\s*$|\s+[^\s\d*/]))"
+)
 RESUMES = "Resuming training from "
 DUMP_OPENS = "{'"  # the first line of the arguments, as pprint writes them
 FIRST_VALIDATION = 30.0  # seconds; Training Time includes it, and the example that fine-tuning generates

@@ -44,10 +44,11 @@ _SECOND = rf"{_PER}(?:s|sec|second)(?P<gpu>{_PER}(?:gpu|device))?"
 _TOKENS = rf"(?:tok(?:en)?s?{_SECOND}|(?:tps|tgs)(?P<tps_gpu>{_PER}gpu)?)"
 _SAMPLES = rf"(?:sample|sequence|seq|example)s?{_SECOND}"
 _STEPS_RATE = rf"(?:step|iter(?:ation)?|update)s?{_PER}(?:s|sec|second)"
-_VALUE = r"(?P<value>(?:\d{1,3}(?:,\d{3}){1,4}|\d{1,12})(?:\.\d{1,20})?)(?![.,]?\d)\s?"
+_VALUE = r"(?P<value>(?:\d{1,3}(?:,\d{3}){1,4}|" + fields.UNGROUPED + r")(?:\.\d{1,20})?)" + fields.ENDS + r"\s?"
 # Without a colon, only a delimiter or a known number before the name makes it certain.
 _LABELLED = r"(?P<closed>['\"]?[)\]]?\s?[:=])?\s{0,8}['\"]?"
-_BEGINS, _ENDS = r"(?<![\w/.,])", r"(?![\w/%])"
+_BEGINS = r"(?<![\w/.,])(?<!\d['\u2019*])(?<!\d\*\*)(?<!\d \* )(?:(?<!\d[ \u00a0\u2009\u202f])|(?!\d{3}(?!\d)))"
+_ENDS = r"(?![\w/%])"
 _TIMES = (
     re.compile(
         rf"{_BEGINS}(?:{_STEP}[ _/]?time|time{_PER}{_STEP}|dt|t/step)(?:[ _]?[(\[]?(?P<unit>{_UNIT})(?![a-z]))?"

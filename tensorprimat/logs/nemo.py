@@ -32,7 +32,7 @@ from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields, trained
-from tensorprimat.logs.fields import NUMBER
+from tensorprimat.logs.fields import NUMBER, SETTING
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -75,7 +75,7 @@ _MAX_STEPS = re.compile(r"Trainer's 'max_steps' \((\d{1,15})\)|Trainer\.fit.{0,4
 _ARGUMENT = re.compile(  # Hydra's YAML, dataclasses, NeMo-Run's tables of a recipe
     r"(?<![A-Za-z_])(?:encoder_)?(?P<name>seq_length|sequence_length|micro_batch_size|global_batch_size|"
     r"(?:tensor_model|pipeline_model|context|expert_model)_parallel_size)['\"]?\s{0,40}(?:=|:|│|\||\.{2,})\s{0,40}"
-    r"(?P<value>\d{1,9})(?=[\s,)}│|]|$)"
+    rf"(?P<value>{SETTING})"
 )
 _VOCABULARY = re.compile(r"Padded vocab_size: (\d{1,9})\b")
 _LONGEST_NOTE = 2**16  # characters of a line; a recipe printed as one dataclass has some ten thousand

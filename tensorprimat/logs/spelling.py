@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +67,14 @@ _SPELLED = {
 _RATES = tuple(name for name in _SPELLED if name != "reported_mfu")
 
 
+_NO_NUMBER = re.compile(
+    r"(?P<name>[a-z_]{0,40}(?:batch|seq|length|tok|step|iter|gpu|devices|world|time)[a-z_]{0,40})['\"]?(?:=|: ?)['\"]?"
+    r"(?P<value>\d{1,3}(?:[ '\u00a0\u2009\u202f\u2019]\d{3})+(?:\.\d{1,20})?|\d{1,9}(?: ?\*{1,2} ?\d{1,9})+)"
+    r"(?=[\s,)}\]'\"]|$)"
+)
+"""A setting or a rate whose value readers do not take for one number."""
+
+
 class _Shape(NamedTuple):
     decimals: int | None
     """Digits after the decimal point; None without one."""
@@ -79,6 +87,16 @@ class _Printed(NamedTuple):
     label: str
     shape: _Shape
     text: str
+
+
+def unread_numbers(log: Log) -> list[str]:
+    """Return a warning about the first value in the head of a log that is not wholly a number."""
+    found = ((line, _NO_NUMBER.search(text[:_LONGEST_ROW])) for line, text in log.head())
+    return [
+        f"numbers: line {line} writes {match['name']} as {match['value']!r}, which is not read as a number; state it "
+        "by flag, or write it in digits alone"
+        for line, match in islice(((line, match) for line, match in found if match), 1)
+    ]
 
 
 def problems(log: Log, steps: Steps) -> list[str]:

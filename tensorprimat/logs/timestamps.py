@@ -36,7 +36,8 @@ from tensorprimat.logs.text import Log
 _LONGEST_ROW = 2**12
 _LEAST_ROWS = 3
 
-_WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d{1,12})(?![\w.%]|[,:]\d)"  # a letter behind it is a unit: `optimizer step 12ms`
+# A letter behind a whole number is a unit: `optimizer step 12ms`.
+_WHOLE = rf"(?:\d{{1,3}}(?:,\d{{3}})+|{fields.UNGROUPED})(?![\w.%]|[,:'*]\d)"
 _STEP = re.compile(
     r"(?:(?<![\w/])|(?<=\btrain/))(?P<kind>(?:global|train(?:ing)?|opt(?:imizer)?|micro)[_ -]?)?"
     r"(?P<unit>step|iter(?:ation)?|update)s?"

@@ -20,10 +20,11 @@ from tensorprimat.core.steps import LONGEST_STEP_SECONDS, Step, Steps
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import date_in
+from tensorprimat.logs.fields import NUMBER
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
-_NUMBER = r"(-?\d{1,15}(?:\.\d{1,9})?(?:e[-+]?\d{1,3})?|nan|inf)"
+_NUMBER = rf"({NUMBER})"
 _ROW = re.compile(
     r"\[XTuner\](?:\[RANK (?P<rank>\d{1,6})\])?(?P<head>.{0,200}?)\bStep (?P<step>\d{1,12})/(?P<last>\d{1,12}) "
     r"data_time: (?P<wait>\d{1,9}\.\d{1,9}) lr: (?P<lr>[\d.e+-]{1,30}) time: (?P<time>\d{1,9}\.\d{1,9}) "

@@ -47,9 +47,9 @@ _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"\bGradient accumulation steps = {fields.WHOLE}"), "gradient_accumulation_steps"),
     (re.compile(rf"\bTotal batch size (?:\([\d x]{{1,40}}\) )?= {fields.WHOLE}"), "global_batch_size"),
     (re.compile(rf"\bData Parallel GPUs = {fields.WHOLE}"), "num_gpus"),
-    (re.compile(r"\bmicro_batch_size['\"]?(?:=|: )(\d{1,9})(?=[\s,)}]|$)"), "micro_batch_size"),  # axolotl's
-    (re.compile(r"\bper_device_train_batch_size['\"]?(?:=|: )(\d{1,9})(?=[\s,)}]|$)"), "micro_batch_size"),
-    (re.compile(r"\bgradient_accumulation_steps['\"]?(?:=|: )(\d{1,9})(?=[\s,)}]|$)"), "gradient_accumulation_steps"),
+    (re.compile(rf"\bmicro_batch_size['\"]?(?:=|: ){fields.SETTING}"), "micro_batch_size"),  # axolotl's
+    (re.compile(rf"\bper_device_train_batch_size['\"]?(?:=|: ){fields.SETTING}"), "micro_batch_size"),
+    (re.compile(rf"\bgradient_accumulation_steps['\"]?(?:=|: ){fields.SETTING}"), "gradient_accumulation_steps"),
     (re.compile(r"\brank: -?\d{1,6}, local_rank: -?\d{1,6}, world_size: (\d{1,7}), "), "world_size"),
 )
 """Lines of the Trainer, and of the DeepSpeed engine under it, that state one whole number."""
@@ -60,7 +60,7 @@ _TRAINED: tuple[re.Pattern[str], ...] = (
 """Lines that state how many parameters train, and of how many."""
 _TRAINED_BY_PROCESS = re.compile(rf"\bNumber of trainable parameters = {fields.WHOLE}$")
 """The Trainer's own line: under FSDP and ZeRO-3 it counts the share of one GPU."""
-_LOGGING_STEPS = re.compile(r"\blogging_steps['\"]?(?:=|: )(\d{1,9})(?:\.0)?(?=[\s,)}]|$)")
+_LOGGING_STEPS = re.compile(rf"\blogging_steps['\"]?(?:=|: ){fields.SETTING}")
 _NOTABLE = re.compile(
     r"[Bb]atch size|logging_steps|micro_batch_size|Data Parallel|_train_batch_size|accumulation_steps|world_size"
     r"|Accumulation steps|optimization steps|global step"

@@ -16,6 +16,7 @@ from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import OF_A_LOG, PARALLEL_SIZES, flag
 from tensorprimat.core.units import GB, MIB
 from tensorprimat.logs import model_names
+from tensorprimat.logs.fields import ENDS, UNGROUPED
 from tensorprimat.logs.megatron import shape as shapes
 from tensorprimat.logs.megatron.layout import NEEDLE
 from tensorprimat.logs.text import without_colours
@@ -89,7 +90,7 @@ _LISTED = re.compile(
     r"\b(moe_layer_freq|window_size|window_attn_skip_freq)\"?: +[\"']?([\[(][\d, ()*+\[\]-]{1,1500}[\])])"
 )
 """A list that a YAML value states for its layers, or a window; other values end at a comma."""
-_FLAG = re.compile(r"--([a-z][a-z0-9-]{1,60})(?:[ =]+(?!--|[#|&;>]|\d>)([^\s\\]{1,200})|(?=\s|$))")
+_FLAG = re.compile(r"--([a-z][a-z0-9-]{1,60})(?:[ =]+(?!--|[#|&;>]|\d>|\d{1,3} \d{3}(?!\d))([^\s\\]{1,200})|(?=\s|$))")
 """A switch has no value: another flag, a comment, a pipe or a redirection follows it, or the line ends."""
 _DEFAULT = re.compile(r"(?<!\s)\s+\(Mcore default: .*\)$")
 _PLACEHOLDER = re.compile(r"^\$\{\w+:-?([^}]*)\}$")
@@ -100,7 +101,7 @@ _SIZES = re.compile(
 _WORLD = re.compile(r"using world size: (\d+)")
 _VOCABULARY = re.compile(r"padded vocab \(size: (\d+)\) with \d+ dummy tokens \(new size: (\d+)\)")
 _EXPERIMENT = re.compile(r"(?:EXP=|--config[ =]|config file: ?|\bconfig(?:_name)? *: )(\S{1,400}\.ya?ml)")
-_SIZE = r"(\d{1,15}(?:\.\d{0,15})?)(?![.,]?\d)"
+_SIZE = rf"({UNGROUPED}(?:\.\d{{0,15}})?){ENDS}"
 _MEMORY = re.compile(
     rf"\(after (\d{{1,15}}) iterations\) memory \(MB\) \| allocated: {_SIZE} \| max allocated: {_SIZE} "
     rf"\| reserved: {_SIZE} \| max reserved: {_SIZE}"

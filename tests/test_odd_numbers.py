@@ -1,0 +1,67 @@
+"""Numbers that are grouped, multiplied or cut: a number ends where its token ends; anything else is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from job_logs import JOBS, Job
+
+from tensorprimat import logs
+from tensorprimat.core.errors import InputError
+from tensorprimat.core.result import Result
+
+ODD = ["2 048", "2\u00a0048", "2'048", "2**11", "2 * 1024", "2*1024", "3/4", "50%", "8x", "1e3x"]
+SETTINGS = {
+    "litgpt": ("max_seq_length=2048", "sequence_length"),
+    "megatron": ("seq_length ...................................... 2048", "sequence_length"),
+    "torchtitan": ("sequence length 2048", "sequence_length"),
+}
+Reader = Callable[[list[str]], Result]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Reader:
+    def read(lines: list[str]) -> Result:
+        path = tmp_path / "run.log"
+        path.write_text("\n".join(lines) + "\n")
+        return logs.read(path)
+
+    return read
+
+
+@pytest.mark.parametrize("number", ODD)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_that_is_not_wholly_a_number_is_unknown(name: str, number: str, read: Reader) -> None:
+    spelled, field = SETTINGS[name]
+    lines = JOBS[name](Job())
+    assert getattr(read(lines).training_config, field) == 2048
+    odd = [line.replace(spelled, spelled.replace("2048", number)) for line in lines]
+    assert odd != lines
+    assert getattr(read(odd).training_config, field) is None
+
+
+@pytest.mark.parametrize("number", ["6 826.67", "6\u202f826.67", "6'826.67", "6_826.67", "2**11", "2 * 1024"])
+def test_no_rate_is_read_from_the_beginning_of_a_number(number: str, read: Reader) -> None:
+    for row in (
+        "Step {} | loss:8.9 lr:2e-05 tokens_per_second_per_gpu:{} grad_norm:1.5 ",
+        "step {} | loss 8.9 | {} tok/s",
+    ):
+        with pytest.raises(InputError, match=r"no step times|none to measure"):
+            read([row.format(step, number) for step in range(1, 20)])
+
+
+def test_an_unread_number_is_named(read: Reader) -> None:
+    lines = [line.replace("max_seq_length=2048", "max_seq_length=2 048") for line in JOBS["litgpt"](Job())]
+    (told,) = (warning for warning in read(lines).warnings if warning.startswith("numbers: "))
+    assert "writes max_seq_length as '2 048'" in told
+    row = "Step {} | loss:8.9 lr:2e-05 tokens_per_second_per_gpu:6 826.67 grad_norm:1.5 "
+    with pytest.raises(InputError, match=r"writes tokens_per_second_per_gpu as '6 826\.67'"):
+        read([row.format(step) for step in range(1, 20)])
+
+
+def test_a_sequence_of_a_few_tokens_is_called_improbable(read: Reader) -> None:
+    for length, improbable in ((8, True), (9, False)):
+        lines = [line.replace("max_seq_length=2048", f"max_seq_length={length}") for line in JOBS["litgpt"](Job())]
+        assert any("improbably short" in warning for warning in read(lines).warnings) == improbable
