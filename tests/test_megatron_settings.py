@@ -224,3 +224,14 @@ def test_an_argument_that_is_stated_twice_with_other_values_is_unknown(tmp_path:
     warning = next(warning for warning in result.warnings if "the log's arguments state 144 and 2048" in warning)
     assert warning.startswith("sequence_length: ")
     assert warning.endswith("; give --sequence-length")
+
+
+@pytest.mark.parametrize(
+    "other", ["deepspeed wheel compiled w. ...... torch 0.0, cuda 0.0", "apex was built for torch 2.1"]
+)
+def test_a_version_that_something_was_built_for_is_not_the_installed_one(other: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    for installed, version in (([], None), (["torch version .................... 2.4.1+cu121"], "2.4.1+cu121")):
+        opens, *rest = job_logs.megatron(job_logs.Job())
+        path.write_text("\n".join([opens, other, *installed, *rest]) + "\n")
+        assert logs.read(path).gpu_info.pytorch_version == version

@@ -117,7 +117,11 @@ _ABSENT = re.compile(
     r"\bNo (?:ROCm|CUDA|NVIDIA)\b|cannot open shared object|\bnot (?:been )?(?:found|available|installed)\b"
 )
 """A library of one vendor that a machine of the other lacks: monitors look for both."""
-_VERSION = re.compile(r"\b(?:PyTorch|torch)(?: version)?[:= ]+v?(\d+\.\d+[\w.+]*)")
+_VERSION = re.compile(
+    r"(?P<built>\b(?:compiled|built|wheel|requires?|needs)\b[^\n]{0,60}?)?"
+    r"\b(?:PyTorch|torch)(?: version)?(?:[:= ]+| \.{2,} )v?(?P<version>\d+\.\d+[\w.+]*)"
+)
+"""A version of PyTorch, and words before it by which it is not that of the installed one, as ds_report prints both."""
 
 _DEFAULTS = {
     **dict.fromkeys(PARALLEL_SIZES, "1"),
@@ -197,8 +201,9 @@ class Facts:
         self.device = self.device or devices.find_name(text)
         self.is_rocm = self.is_rocm or _is_present(_ROCM, text)
         self.is_cuda = self.is_cuda or _is_present(_CUDA, text)
-        if self.pytorch_version is None and (match := _VERSION.search(text)):
-            self.pytorch_version = match[1]
+        if self.pytorch_version is None:
+            found = (match["version"] for match in _VERSION.finditer(text) if match["built"] is None)
+            self.pytorch_version = next(found, None)
 
     def _take_neox(self, key: str, value: str) -> bool:
         """Take in a line of gpt-neox's dump of arguments; return False for a line of another program."""
