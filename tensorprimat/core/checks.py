@@ -51,10 +51,10 @@ ENERGY_TOLERANCE = 0.05  # relative; sampling noise alone causes a smaller diffe
 LOWERED = 0.01  # relative; a cap is a setting, so a larger difference is no rounding
 FALLEN = 0.05
 STEADY_SECONDS = 10.0
-MOST_IMPROBABLE = 9  # tokens; no language model is trained on sequences shorter than that
 """A clock fell if its mean over the last third of a run is 5 % below that over the first. An H100 at its power cap
 (nvidia-smi, 2026-11-27) had means over 10 s that differ by 1.7 % (standard deviation) and fall by at most 2.1 %, but
 over 2 s by 4.3 % and at most 8.2 %, so less time allows more: by the root of the time."""
+MOST_IMPROBABLE = 9  # tokens; no language model is trained on sequences shorter than that
 
 EARLIER_WARNING = re.compile(
     r"steps: (?:run \d+: )?\d+ unexplained (?:outliers?|slow rows?) kept in\b|clock: throttled for \d"

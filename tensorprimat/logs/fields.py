@@ -18,8 +18,8 @@ from tensorprimat.core.steps import FLOAT_COLUMNS, LONGEST_STEP_SECONDS, Step, S
 from tensorprimat.core.terms import RATES
 from tensorprimat.logs.repeats import Repeats
 
-UNGROUPED = r"(?:\d{1,3}(?![ \u00a0\u2009\u202f]\d{3}(?!\d))|\d{4,15})"
-"""Digits before a decimal point, without separators; not the first group of 2 048."""
+UNGROUPED = r"(?:\d{1,3}(?![ \u00a0\u2009\u202f]\d{3}(?![\d%]))|\d{4,15})"
+"""Digits before a decimal point, without separators; not the first group of 2 048, but the 3 of "epoch 3 100%"."""
 ENDS = r"(?![.,'\u2019_]?\d|[eE][-+]?\d|[x\u00d7^]\d| ?\*{1,2} ?\d)"
 """The end of a number: nothing continues it, as in 1.2.3, 1234,567, 2701,3, 2'048, 1.6e+01e5, 2**11 or 4096x8."""
 NUMBER = (
