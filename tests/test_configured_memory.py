@@ -6,6 +6,7 @@ import torch
 from architectures import completed
 
 from tensorprimat.core import configured, training_memory
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
@@ -90,3 +91,31 @@ def test_a_model_that_torch_cannot_count_is_estimated_by_its_shape_with_a_note(m
     by_shape = spec_of("mixtral", preset="tiny", num_gpus=1)
     assert training_memory.estimate(by_shape).activations < training_memory.estimate(counted).activations
     assert "activations from the model's shape alone" in run_summary.memory_estimate_text(by_shape, H200)
+
+
+WITHOUT_PLAN = {
+    *("phi", "phi3", "glm4", "arcee", "starcoder2"),  # no gate, or fused projections
+    *("mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "deepseek_v2", "deepseek_v3", "llama4_text", "glm4_moe"),
+    *("minimax_m2", "granitemoe", "phimoe"),
+}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_share_gives_a_plan_that_the_layers_of_an_architecture_run_or_is_refused(kind):
+    small = {"preset": "tiny", "num_gpus": 1, "sequence_length": LENGTH, "precision": "bf16"}
+    if kind in WITHOUT_PLAN:
+        with pytest.raises(
+            UsageError, match="only for dense models with a gated MLP and fused attention; use selective"
+        ):
+            spec_of(kind, recompute="40%", **small)
+        return
+    spec, losses = spec_of(kind, recompute="40%", **small), []
+    for plan in ("none", spec.recompute):
+        torch.manual_seed(1)
+        network = LanguageModel(configured.model_of(spec), sequence_length=LENGTH)
+        if plan != "none":
+            network.recompute_activations(plan)
+        loss = network(torch.arange(LENGTH + 1)[None])
+        loss.backward()
+        losses.append([loss.item(), *(weight.grad.norm().item() for weight in network.decoder.layers.parameters())])
+    assert losses[0] == losses[1]

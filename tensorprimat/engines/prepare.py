@@ -99,7 +99,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         return spec
     share = None if settings.recompute is None else settings_of_runs.share_of(settings.recompute)
     memory = None if platform == "cpu" else machine.gpu_info.total_memory_gb
-    if memory is not None or share is not None:
+    if memory is not None or (share is not None and training_memory.can_plan(spec)):
         spec = _with_counted_activations(spec, preset)
     if share is not None:
         spec = training_memory.with_share(spec, share)
