@@ -12,6 +12,7 @@ from tensorprimat.core import catalogue, checks, flops, models, shapes, store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import (
+    Experts,
     GpuInfo,
     MemoryMetrics,
     Model,
@@ -559,3 +560,27 @@ def test_formulas_agree_with_each_other():
     )
     even = formulas.calculate_break_even_price(price, rate, 6_000.0)
     assert formulas.calculate_cost(1e12, 6_000.0, even) == pytest.approx(formulas.calculate_cost(1e12, rate, price))
+
+
+PLAN = "34 % of activations kept: queries, keys, attention, gate recomputed"
+
+
+def test_hfu_counts_the_operations_that_a_plan_names():
+    measured = result(config={"recompute": PLAN})
+    again = 2 * 32 * (4096 * 4096 + 4096 * 1024 + 4096 * 14336) + 2 * 32 * 4096 * 8192
+    factor = metric("hfu", measured).value / metric("mfu", measured).value
+    assert factor == pytest.approx(1 + again / 51_470_401_536)
+
+
+@pytest.mark.parametrize("framework", ["transformers on Lightning", "torchtitan"])
+def test_hfu_of_full_leaves_out_the_last_product_where_torch_does(framework):
+    measured = result(config={"recompute": "full", "framework": framework})
+    factor = metric("hfu", measured).value / metric("mfu", measured).value
+    assert factor == pytest.approx(ALL_LAYERS - 2 * 32 * 4096 * 14336 / 51_470_401_536)
+
+
+def test_hfu_is_unknown_for_a_plan_of_layers_without_its_operations():
+    moe = models.find_preset("llama").shape.model_copy(
+        update={"experts": Experts(count=8, active=2, ffn_hidden_size=64, layers=32)}
+    )
+    assert "is unknown" in metric("hfu", result(config={"recompute": PLAN}, model=Model(shape=moe))).because

@@ -45,7 +45,7 @@ def test_the_plan_is_that_of_the_named_gpus(folder, capsys):
     [
         (
             ["H100-SXM", "--num-gpus", "8"],
-            "450 GB to each GPU in a step, at least 1 s at 450 GB/s; its computation takes",
+            "450 GB to each GPU in a step, at least 1 s at 450 GB/s; computing the step takes",
         ),
         (["MI300X", "--num-gpus", "4"], "385 GB to each GPU in a step, at least 2 s at 192 GB/s"),  # 3 links of 64 GB/s
         (["L40S", "--num-gpus", "8"], "645 GB to each GPU in a step\n"),  # no link but PCIe

@@ -171,6 +171,11 @@ def test_a_plan_is_refused_for_layers_with_other_operations():
         network.recompute_activations(recompute.describe(("up",), 0.5))
 
 
+def test_mxfp8_has_no_plan_because_its_products_are_not_those_of_torch():
+    told = spec(precision="fp8", fp8_recipe="mxfp8")
+    assert training_memory.plans(told) == ["none", "every second layer", "full"]
+
+
 def test_a_share_chooses_the_fastest_plan_that_keeps_at_most_so_much():
     for share in range(6, 100):
         plan = training_memory.with_share(spec(), share / 100).recompute

@@ -250,13 +250,13 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     """
     setting = (result.training_config.recompute or "").lower()
     framework = (result.training_config.framework or "").lower()
-    named = recompute.recomputed_operations(setting)
+    shape, length = result.model.shape, result.training_config.sequence_length
+    named = None if shape is None or not recompute.is_plannable(shape) else recompute.recomputed_operations(setting)
     if setting == recompute.ALL_LAYERS and framework not in _WITHOUT_LAST_PRODUCT:
         named = None
     kind = RECOMPUTE_NAMES.get(setting, None if named is None else setting)
     if kind == "selective" and framework == "torchtitan":
         kind = _SECOND_PRODUCT
-    shape, length = result.model.shape, result.training_config.sequence_length
     because = f"recompute {setting!r} is unknown" if setting else "activation recomputation is not stated"
     if shape is None and kind not in (None, "none"):
         kind, because = None, "what recomputation costs is known only for a model whose layers are all alike"
@@ -270,7 +270,7 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     products = 2 * min(counting.weights(shape), models.matrix_parameters(shape) - shape.vocab_size * shape.hidden_size)
     core = counting.attention(shape, length) / 3
     second = models.every_second_product(shape)  # None only for a kind that `_of_unknown_cost` has refused
-    if named is not None and recompute.is_plannable(shape):
+    if named is not None:
         costs = recompute.operations_of(shape, sequence_length=length, width=1)
         of_products = recompute.recomputed_flops(costs, set(named) - {recompute.ATTENTION}) * shape.num_layers
         again = of_products + (core if recompute.ATTENTION in named else 0.0)

@@ -59,7 +59,7 @@ MOST_IMPROBABLE = 9  # tokens; no language model is trained on sequences shorter
 EARLIER_WARNING = re.compile(
     r"steps: (?:run \d+: )?\d+ unexplained (?:outliers?|slow rows?) kept in\b|clock: throttled for \d"
 )
-"""A warning of these checks in result files from before 2026-11-28; the checks now print other words."""
+"""A warning of these checks in result files from before 2026-11-27; the checks now print other words."""
 
 
 def result_warnings(result: Result, selections: Sequence[Selection]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from tensorprimat.core import models, recompute
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate, smaller_micro_batches
-from tensorprimat.core.quantities import percent
+from tensorprimat.core.quantities import as_stated, percent
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import NUMBER_BYTES
@@ -187,8 +187,9 @@ def can_plan(spec: RunSpec) -> bool:
     """Return True if single operations of the model's layers can be recomputed."""
     model = model_of(spec)
     shape = model.shape
-    eager_scores = spec.attention_backend == "eager"  # its scores are not one operation
-    return shape is not None and recompute.is_plannable(shape) and not eager_scores and OTHER_LAYERS not in spec.options
+    # Eager attention is not one operation, and the products of torchao's MXFP8 are not torch's.
+    unlike = spec.attention_backend == "eager" or spec.fp8_recipe == "mxfp8" or OTHER_LAYERS in spec.options
+    return shape is not None and recompute.is_plannable(shape) and not unlike
 
 
 def plans(spec: RunSpec) -> list[str]:
@@ -210,9 +211,12 @@ def with_share(spec: RunSpec, share: float) -> RunSpec:
 
     Raises UsageError where no plan keeps so little, or the model's layers have no plan.
     """
-    named = f"{RECOMPUTE_FLAG} {round(100 * share)}%"
+    named = f"{RECOMPUTE_FLAG} {as_stated(round(100 * share, 3))}%"
     if not can_plan(spec):
-        raise UsageError(f"{named}: only for dense models with a gated MLP and fused attention; use selective or full")
+        raise UsageError(
+            f"{named}: only for dense models with a gated MLP and fused attention, and not with MXFP8; "
+            "use selective or full"
+        )
     whole, _ = _bytes_of_layer(spec)
     found = {one: _kept_of_layer(spec.changed(recompute=one)) / whole for one in plans(spec)}
     fitting = [one for one, kept in found.items() if round(kept, 2) <= share]

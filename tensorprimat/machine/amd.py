@@ -32,7 +32,7 @@ _THROTTLING = {
     "prochot_residency_acc": f"{HEAT} (hardware)",
 }
 # Bits of indep_throttle_status, which GPUs without these counts have (MI200 and before): SMU_THROTTLER_*_BIT of
-# amdgpu_smu.h, read on 2026-11-28.
+# amdgpu_smu.h, read on 2026-11-27.
 _FLAGS = {0xFF: POWER_CAP, 0xFF << 16: "the current limit", 0xFFFF << 32: HEAT}
 
 

@@ -86,7 +86,7 @@ def _power_and_clock(side: Side) -> str | None:
         if value is not None
     ]
     reasons = {why for run in side.result.runs for why in run.throttled_by}
-    slowed = 0.0 if reasons == {POWER_CAP} else power.slowdown_seconds  # None in a file from before 2026-11-28
+    slowed = 0.0 if reasons == {POWER_CAP} else power.slowdown_seconds  # None in a file from before 2026-11-27
     seconds, held = side.result.performance_metrics.measured_time_seconds, power.throttled_seconds
     if POWER_CAP in reasons and seconds and held and slowed is not None:
         share = (held - slowed) / seconds

@@ -85,7 +85,7 @@ def network_text(spec: RunSpec, machine: Machine) -> str | None:
         return text
     rate = link.value * GB * (min(1.0, (spec.num_gpus - 1) / XGMI_LINKS) if gpu.vendor == "amd" else 1.0)
     least, computing = map(quantities.short_seconds, (received / rate, estimate.step_seconds))
-    return f"{text}, at least {least} at {quantities.size(rate)}/s; its computation takes about {computing}"
+    return f"{text}, at least {least} at {quantities.size(rate)}/s; computing the step takes about {computing}"
 
 
 def _steps(spec: RunSpec) -> str:
