@@ -81,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--traces", default=",".join(TRACES), help="which (%(default)s)")
     options = parser.parse_args(argv)
+    if unknown := [name for name in options.traces.split(",") if name not in TRACES]:
+        parser.error(f"--traces {unknown[0]}: must be one of {', '.join(TRACES)}")
     options.folder.mkdir(parents=True, exist_ok=True)
     for name in options.traces.split(","):
         trace = record(name, options.folder, on_cpu=options.cpu)
