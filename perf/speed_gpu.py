@@ -6,7 +6,8 @@
     python perf/speed_gpu.py --cpu --preset tiny --programs engine,loop          (a trial of the script without a GPU)
 
 Programs:
-    engine[:HOW]       benchmark.py --engine torch; HOW as for its flag --activation-checkpointing (default: its choice)
+    engine[:HOW]       benchmark.py --engine torch; HOW as for its flag --activation-checkpointing (its own choice)
+                       or fp8
     torchtitan:MODE    none, full, selective-op, selective-2 (every second layer) or memory_budget=0.35
     loop[:none]        a plain loop over transformers' model, compiled per layer; it recomputes all layers, or none
 
@@ -115,9 +116,11 @@ def engine_command(mode: str, work: Workload, result: Path) -> list[str]:
         sys.executable, str(ROOT / "benchmark.py"), "--model", "llama", "--preset", work.preset, "--engine", "torch",
         "--runs", "1", "--cooldown", "0", "--steps", str(work.steps), "--warmup-steps", str(work.warmup_steps),
         "--sequence-length", str(work.sequence_length), "--micro-batch-size", "1", "--num-gpus", "1",
-        "--global-batch-size", str(work.global_batch_size), "--precision", "fp32" if work.on_cpu else "bf16",
-        "--output", str(result),
+        "--global-batch-size", str(work.global_batch_size), "--output", str(result),
+        "--precision", "fp32" if work.on_cpu else "fp8" if mode == "fp8" else "bf16",
     ]  # fmt: skip
+    if mode == "fp8":
+        return command
     return [*command, "--activation-checkpointing", mode] if mode else command
 
 

@@ -301,7 +301,7 @@ def test_a_training_in_fp8_does_not_contradict_lightning_which_has_no_word_for_i
     """With emulated products, so that the result says afterwards that none ran in FP8."""
     pytest.importorskip("torchao")
     convert = fp8.convert_layers
-    monkeypatch.setattr(fp8, "convert_layers", lambda layers, recipe: convert(layers, recipe, emulate=True))
+    monkeypatch.setattr(fp8, "convert_layers", lambda layers, recipe, **_: convert(layers, recipe, emulate=True))
     trained = spec(platform="cpu")
     module, file = TrainingModule(trained), tmp_path / "result.json"
     engine.trainer_of(trained, [engine.callback_of(trained, module, file)]).fit(module)

@@ -18,7 +18,7 @@ from tensorprimat.core.units import GB
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.engines.torch import attention as torch_attention
-from tensorprimat.engines.torch import cross_entropy, fp8
+from tensorprimat.engines.torch import cross_entropy, fp8, linear
 from tensorprimat.engines.torch import memory as torch_memory
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
@@ -97,8 +97,9 @@ def test_a_plan_knows_whether_torch_fuses_the_norm(monkeypatch, compiled):
 
 
 @pytest.mark.filterwarnings("ignore")  # of torchao's imports
-def test_a_compiled_layer_in_fp8_keeps_what_its_partitioned_graph_hands_to_backward():
-    """As torchao 0.18 converts it; one in MXFP8, 5 s to count, keeps two bytes of each of attention's outputs."""
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_compiled_layer_in_fp8_keeps_what_its_partitioned_graph_hands_to_backward(kept):
+    """As torchao 0.18 or our own products run; one in MXFP8, 5 s to count, keeps each of attention's outputs twice."""
     pytest.importorskip("torchao")
     tiny = models.find_preset("llama", "tiny")
     sizes = {"num_layers": 1, "hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
@@ -110,10 +111,12 @@ def test_a_compiled_layer_in_fp8_keeps_what_its_partitioned_graph_hands_to_backw
         finally:
             torch.set_default_dtype(torch.float32)
         torch_memory._use_kernels(network)
-        fp8.convert_layers(network.decoder.layers, "tensorwise", emulate=True)
+        fp8.convert_layers(network.decoder.layers, "tensorwise", kept=kept, emulate=True)
+        if kept:
+            linear.keep_quantised(linear.linear_layers(network.decoder.layers), compiled=False)
         (handed,) = torch_memory._by_partition(network.train(), 64)
     formula = training_memory.kept_bytes_per_token(
-        preset.shape, width=2, compiled=True, fused_norm=True, whole_scores=0, quantised=1
+        preset.shape, width=2, compiled=True, fused_norm=True, whole_scores=0, quantised=1, kept_fp8=kept
     )
     assert formula == pytest.approx(handed / 64 + 96 * 2, rel=0.02), "the layer's input is a placeholder"
 

@@ -26,6 +26,8 @@ UNFUSED_NORM = "unfused_norm"
 """Option of a spec: this torch has no single kernel for RMS norm, so that an uncompiled norm keeps more."""
 OTHER_LAYERS = "other_layers"
 """Option of a spec: the layers of this configured model have other operations than those of a plan."""
+KEPT_FP8 = "kept_fp8_weights"
+"""Option of a spec: the layers' weights are quantised once for all micro-batches of a step, by engines/torch/linear."""
 RECOMPUTE_FLAG = "--activation-checkpointing"
 ALL_RECOMPUTED = f"{RECOMPUTE_FLAG} full"
 LOSS_LOGITS = 2**28  # of one chunk, as in engines/torch/cross_entropy
@@ -39,6 +41,7 @@ def kept_bytes_per_token(
     fused_norm: bool,
     whole_scores: int,
     quantised: int = 0,
+    kept_fp8: bool = False,
     autocast: bool = False,
 ) -> float:
     """Return the bytes that autograd keeps of one token in one decoder layer.
@@ -49,6 +52,7 @@ def kept_bytes_per_token(
     the norm's input and its quotient in float32. whole_scores: tokens whose scores are kept whole (eager attention).
     quantised: copies in FP8 of the attention's output, 0 without FP8. A compiled layer keeps them, and computes the
     norms' outputs and the MLP's product again, which it would only quantise; an eager layer keeps what bf16 keeps.
+    kept_fp8: as KEPT_FP8; a compiled layer keeps those three in FP8 too, because they are transposed one by one.
     autocast: weights are in float32 and cast for each product. The layer's input is in float32 then; an eager layer
     keeps the input of its second norm in float32 too, and a cast of a norm's output for each product that reads it.
     The casts of the weights are not of one token, and not counted here.
@@ -72,7 +76,7 @@ def kept_bytes_per_token(
             in_float32 += 2 * hidden
     if quantised and compiled:
         numbers -= 2 * hidden + feed_forward
-    in_fp8 = quantised * queries if compiled else 0
+    in_fp8 = quantised * queries + (2 * hidden + feed_forward) * kept_fp8 if compiled else 0
     return float(numbers * width + in_float32 * 4 + in_fp8 + _scores(shape, width, whole_scores))
 
 
@@ -110,8 +114,9 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
     # With one micro-batch per step, no gradient exists before backward, which frees the activations of each layer and
     # then stores its gradients. The buckets of DDP exist all the time.
     is_alone = spec.gradient_accumulation_steps == 1 and strategy_of(spec) != "ddp"
+    in_fp8 = 2 * layer_weights if KEPT_FP8 in spec.options else 0  # one byte each, and transposed
     return MemoryEstimate(
-        weights=parameters * stored / shards,
+        weights=parameters * stored / shards + in_fp8,
         gradients=gradients,
         optimizer=2 * parameters * stored / shards,
         activations=activations + casts,
@@ -154,7 +159,8 @@ def _bytes_of_layer(spec: RunSpec) -> tuple[float, float]:
     whole_scores = spec.sequence_length if spec.attention_backend == "eager" else 0
     layer_input = shape.hidden_size * (4 if autocast else width)
     if COUNTED in spec.options:
-        return float(spec.options[COUNTED]) + _scores(shape, width, whole_scores), layer_input
+        in_fp8 = 2 * shape.hidden_size + shape.ffn_hidden_size if spec.compile and KEPT_FP8 in spec.options else 0
+        return float(spec.options[COUNTED]) + in_fp8 + _scores(shape, width, whole_scores), layer_input
     kept = kept_bytes_per_token(
         shape,
         width=width,
@@ -162,6 +168,7 @@ def _bytes_of_layer(spec: RunSpec) -> tuple[float, float]:
         fused_norm=UNFUSED_NORM not in spec.options,
         whole_scores=whole_scores,
         quantised=(2 if spec.fp8_recipe == "mxfp8" else 1) if spec.precision == "fp8" else 0,  # along both axes
+        kept_fp8=KEPT_FP8 in spec.options,
         autocast=autocast,
     )
     return kept, layer_input
@@ -303,6 +310,14 @@ def with_resharding(spec: RunSpec, memory_bytes: float) -> RunSpec:
     if not is_sharded(spec):
         return spec
     kept = spec.changed(reshard=False)
+    return kept if estimate(kept).total <= ROOM_TO_KEEP * memory_bytes else spec
+
+
+def with_kept_fp8(spec: RunSpec, memory_bytes: float) -> RunSpec:
+    """Return the spec with its weights kept in FP8 during a step, where one device quantises them and has the room."""
+    if spec.precision != "fp8" or spec.fp8_recipe not in (None, "tensorwise") or strategy_of(spec) != "single":
+        return spec
+    kept = spec.changed(options={**spec.options, KEPT_FP8: "yes"})
     return kept if estimate(kept).total <= ROOM_TO_KEEP * memory_bytes else spec
 
 

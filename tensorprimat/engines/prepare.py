@@ -107,7 +107,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         return spec
     if settings.recompute is None:
         spec = (training_memory.smallest_that_fits(spec, memory * GB) or spec).changed(falls_back=True)
-    return training_memory.with_resharding(spec, memory * GB)
+    return training_memory.with_kept_fp8(training_memory.with_resharding(spec, memory * GB), memory * GB)
 
 
 def obstacle(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> str | None:

@@ -1,4 +1,7 @@
-"""FP8 training of the torch engine: the linear layers of every decoder layer, converted by torchao.
+"""FP8 training of the torch engine: the linear layers of every decoder layer, converted.
+
+linear.py multiplies with one scale per tensor where a single device has the memory to keep its weights in FP8 during a
+step; torchao converts the layers elsewhere, and for the other recipes.
 
 Weights stay in their own type and each product quantises its operands to E4M3 (or E5M2) with dynamic scales: one per
 tensor (`tensorwise`, the fastest), one per row (`rowwise`), or one power of two per 32 neighbours (`mxfp8`, for which
@@ -19,6 +22,7 @@ from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.training_memory import KEPT_FP8
 from tensorprimat.engines.registry import importable
 
 MXFP8 = "mxfp8"
@@ -54,7 +58,7 @@ def check_torchao(spec: RunSpec, others: Sequence[str]) -> None:
 
     others: engines that could train this in FP8 without it.
     """
-    if spec.precision != "fp8":
+    if spec.precision != "fp8" or KEPT_FP8 in spec.options:
         return
     if importlib.util.find_spec(TORCHAO) is None:
         bf16 = "--precision bf16" + (" without --methodology" if spec.with_methodology_flag else "")
@@ -141,9 +145,10 @@ def check_layers(spec: RunSpec) -> None:
         )
 
 
-def convert_layers(layers: Sequence[Any], recipe: str, *, emulate: bool = False) -> int:
+def convert_layers(layers: Sequence[Any], recipe: str, *, kept: bool = False, emulate: bool = False) -> int:
     """Convert the linear layers of decoder layers to FP8; return their number.
 
+    kept: let linear.py multiply, with weights that are quantised before each step; else torchao converts the layers.
     emulate: quantise, but multiply in the wider type, which runs on any device, for tests and memory estimates. Raises
     UsageError where a matrix of the layers cannot be converted, because the MFU would then have the wrong peak. Raises
     RunError where torchao converts fewer than all.
@@ -151,6 +156,10 @@ def convert_layers(layers: Sequence[Any], recipe: str, *, emulate: bool = False)
     import torch
 
     check_matrix_sizes(layers, _multiple(recipe))
+    if kept:
+        from tensorprimat.engines.torch import linear
+
+        return len(linear.to_fp8(layers))
     products = sum(isinstance(part, torch.nn.Linear) for layer in layers for part in layer.modules())
     made = _to_mxfp8(layers, emulate=emulate) if recipe == MXFP8 else _to_float8(layers, recipe, emulate=emulate)
     if made != products:
