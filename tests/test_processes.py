@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tensorprimat.core import atomic, processes
+from tensorprimat.core.errors import RunError
 from tensorprimat.engines import launcher_output
 
 ROOT = Path(__file__).parents[1]
@@ -186,6 +188,7 @@ def test_folders_of_ended_programs_are_swept_and_those_of_others_kept(tmp_path, 
 WRITING = """
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from tensorprimat.core import atomic
 def content(file):
     file.write(b"half")
@@ -273,3 +276,12 @@ def test_the_time_that_a_container_may_use_limits_the_cores(tmp_path, monkeypatc
     monkeypatch.setattr(processes, "GROUP_OF_PROCESS", tmp_path / "cgroup")
     assert processes.quota_of_cores() == cores
     assert processes.usable_cores() == min(len(os.sched_getaffinity(0)), cores or 10**6)
+
+
+@pytest.mark.parametrize(("free", "begins"), [(4096, False), (2**20, True)])
+def test_a_full_disk_of_temporary_files_is_told_before_a_run_begins(tmp_path, monkeypatch, free, begins):
+    monkeypatch.setenv(processes.SCRATCH, str(tmp_path))
+    monkeypatch.setattr(processes.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    told = pytest.raises(RunError, match=rf"^{tmp_path}: 4 KiB left .*; make room, or set TMPDIR to another disk$")
+    with contextlib.nullcontext() if begins else told, processes.scratch_folder():
+        assert begins

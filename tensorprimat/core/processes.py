@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat.core import guard
+from tensorprimat.core.errors import RunError
 
 PREFIX = "tensorprimat-"
 SCRATCH = "TPRIMAT_SCRATCH"
@@ -194,13 +195,33 @@ def started(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a temporary folder; it is deleted after the context, by the guard, or at the next call on this machine."""
+    """Yield a temporary folder; it is deleted after the context, by the guard, or at the next call on this machine.
+
+    Raises RunError if the disk is full.
+    """
     above = Path(os.environ.get(SCRATCH) or tempfile.gettempdir())
     if not os.path.isdir(above):
         above = Path(tempfile.gettempdir())
     sweep(above)
+    if lacking := lack_of_room(above):
+        raise RunError(lacking)
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{owner()}-", dir=above, ignore_cleanup_errors=True) as name:
         yield Path(name)
+
+
+LEAST_ROOM_BYTES = 2**20
+"""Free bytes without which a temporary folder cannot be trusted with the result of a run."""
+
+
+def lack_of_room(folder: Path) -> str | None:
+    """Return what is wrong if the disk of a temporary folder is full, else None."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return None
+    if free >= LEAST_ROOM_BYTES:
+        return None
+    return f"{folder}: {free / 1024:.0f} KiB left on the disk of temporary files; make room, or set TMPDIR to another disk"
 
 
 def owner() -> str:

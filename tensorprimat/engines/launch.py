@@ -274,7 +274,7 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path, kills: oom_ki
         message = next((message for message in reversed(own) if not is_consequence(message)), own[-1])
         kind = UsageError if code == 2 else OutOfMemoryError if cause_of_failure(message) == OUT_OF_MEMORY else RunError
         return kind(message + ("" if code == 2 else kept))
-    last = tail[-1] if tail else "no output"
+    last = tail[-1] if tail else processes.lack_of_room(stderr_file.parent) or "no output"
     cause = cause_of_failure("\n".join(tail))
     if cause == OUT_OF_MEMORY:
         return failures.out_of_memory(spec, kept)
