@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -77,9 +76,8 @@ def extract(
     if writes:
         _write_all(results, output or DEFAULT_FOLDER, quiet=as_json)
     if as_json:
-        documents = [store.to_json(extracted.result) for extracted in results]
-        array = json.dumps([json.loads(document) for document in documents], indent=2)
-        print(documents[0].rstrip() if len(paths) == len(documents) == 1 else array)
+        documents = [store.to_json(extracted.result).rstrip() for extracted in results]
+        print(documents[0] if len(paths) == len(documents) == 1 else f"[{','.join(documents)}]")
     return 2 if refused or not results else 0
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from tensorprimat.core import atomic, legacy, regular, result_names, series
+from tensorprimat.core import atomic, legacy, regular, result_names, series, step_columns
 from tensorprimat.core.errors import InputError, RunError, of_file_system
 from tensorprimat.core.identity import continues, differing_fields, short_hash
 from tensorprimat.core.quantities import as_stated, count, stated_seconds
@@ -231,12 +231,14 @@ def _write(content: _Content, path: Path) -> Path:
 
 def to_json(result: Result) -> str:
     """Return the JSON document: indented for people, each series on one line."""
-    document = result.model_dump(mode="json")
-    times, metrics = document.pop("raw_step_times"), document.pop("step_metrics")
+    document = result.model_dump(mode="json", exclude={"raw_step_times", "step_metrics"})
     head = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
-    columns = ",\n".join(f"    {json.dumps(name)}: {json.dumps(values)}" for name, values in metrics.items())
+    inline = result.steps.seen if result.series_file is None else ()
+    series_of = {name: json.dumps(step_columns.column(result.steps, name)) for name in inline}  # one list at a time
+    times = series_of.pop("seconds", "[]")
+    columns = ",\n".join(f"    {json.dumps(name)}: {values}" for name, values in series_of.items())
     return (
-        f'{head[:-2]},\n  "raw_step_times": {json.dumps(times)},\n  "step_metrics": {{'
+        f'{head[:-2]},\n  "raw_step_times": {times},\n  "step_metrics": {{'
         + (f"\n{columns}\n  " if columns else "")
         + "}\n}\n"
     )
