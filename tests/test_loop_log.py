@@ -36,6 +36,7 @@ TIMES = [
     "step {n} loss {l:.4f} dt {ms}ms mfu 40.1%",
     "train/step: {n} train/loss: {l:.4f} step_time: {s:.3f}s,",
     "step {n} │ train_loss {l:.4f} │ step time {ms} ms │",
+    "step {n}/100 | train loss {l:.4f} | lr_scale 1.00e+00 | ({ms}.00 ms | {r:.0f} tok/s)",
 ]
 
 
@@ -227,3 +228,20 @@ def test_rows_of_the_first_rank_that_speaks_count(read_text: ReadText) -> None:
 
 def test_the_last_line_of_a_log_that_was_cut_is_not_read(read_text: ReadText) -> None:
     assert len(read_text(rows("step={n} loss={l:.4f} tok/s={r:.1f}").rstrip("\n")).steps) == 29
+
+
+def test_rows_without_a_loss_need_a_time_and_a_rate(read_text: ReadText) -> None:
+    result = read_text(rows("hf step {n} seconds {s:.4f} tokens/s {r:.1f}"))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.501, rel=1e-3)
+    assert result.performance_metrics.tokens_per_second == pytest.approx(32768 / 0.501, rel=1e-3)
+    with pytest.raises(NotALogError):
+        read_text(rows("hf step {n} tokens/s {r:.1f}"))
+
+
+def test_a_time_without_a_name_that_does_not_fit_the_rate_is_not_a_step_time(read_text: ReadText) -> None:
+    pattern = "step {n} | loss {l:.4f} | ({wait:.2f} ms | {r:.0f} tok/s)"
+    text = "".join(pattern.format(n=n, l=9 - n / 100, wait=20 + 7 * (n % 5), r=65536) + "\n" for n in range(1, 31))
+    result = read_text(text)
+    assert result.performance_metrics.avg_step_time_seconds is None
+    assert result.performance_metrics.tokens_per_second == pytest.approx(65536)
+    assert any(one.startswith("step_time: times and rates") for one in result.warnings)

@@ -557,3 +557,27 @@ def test_a_time_of_zero_between_finer_times_is_none(read_text: Any) -> None:
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.5015, rel=0.001)
     assert result.performance_metrics.measured_steps == 28
     assert not any("whole seconds" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("step_seconds", 0.5), ("iter_time_ms", 0.5), ("dt_ms", 0.5), ("perf/step_ms", 0.5), ("ms_per_step", 0.5),
+        ("sec_per_step", 0.5), ("stepTimeMs", 0.5), ("s/it", 0.5), ("eval/step_ms", None), ("data_step_ms", None),
+        ("step_ms_std", None), ("step_max_ms", None), ("steps_per_second", None), ("optimizer_step_ms", None),
+    ],
+)  # fmt: skip
+def test_a_name_of_words_for_step_and_time_with_a_unit_is_the_step_time(
+    read_text: Any, name: str, seconds: float | None
+) -> None:
+    value = 500 if "ms" in name.lower() else 0.5
+    rows = [{"step": n, name: value + n % 2 * value / 500, "perf/tok_s": 8e4, "loss": 9 - n / 50} for n in range(1, 30)]
+    figures = read_text("".join(json.dumps(row) + "\n" for row in rows)).performance_metrics
+    assert figures.tokens_per_second == pytest.approx(8e4)
+    assert figures.avg_step_time_seconds == (seconds and pytest.approx(seconds, rel=0.01))
+
+
+def test_a_listed_name_counts_before_one_that_only_its_words_explain(read_text: Any) -> None:
+    rows = [{"step": n, "iter_ms": 900.0, "step_time_s": 0.5 + n % 2 / 100, "loss": 9 - n / 50} for n in range(1, 30)]
+    figures = read_text("".join(json.dumps(row) + "\n" for row in rows)).performance_metrics
+    assert figures.avg_step_time_seconds == pytest.approx(0.505, rel=0.01)

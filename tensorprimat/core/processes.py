@@ -29,6 +29,7 @@ from typing import Any
 
 from tensorprimat.core import guard
 from tensorprimat.core.errors import RunError
+from tensorprimat.core.quantities import count
 
 PREFIX = "tensorprimat-"
 SCRATCH = "TPRIMAT_SCRATCH"
@@ -221,7 +222,8 @@ def lack_of_room(folder: Path) -> str | None:
         return None
     if free >= LEAST_ROOM_BYTES:
         return None
-    return f"{folder}: {free / 1024:.0f} KiB left on the disk of temporary files; make room, or set TMPDIR to another disk"
+    left = f"{count(free // 2**10)} KiB left on the disk of temporary files"
+    return f"{folder}: {left}; make room, or set TMPDIR to another disk"
 
 
 def owner() -> str:

@@ -58,6 +58,15 @@ _TIMES = (
     re.compile(rf"{_BEGINS}{_STEP}_(?P<unit>{_UNIT}){_LABELLED}{_VALUE}{_ENDS}"),
 )
 _TIME_BEFORE_UNIT = re.compile(rf"{_BEGINS}{_VALUE}(?P<unit>{_UNIT})/(?:step|iter(?:ation)?){_ENDS}")
+_WITHOUT_NAME = (
+    re.compile(
+        rf"[(\[|,;]\s{{0,3}}{_VALUE}(?P<unit>{_UNIT})\s{{0,3}}[|,;]\s{{0,3}}[\d.,]{{1,20}}[km]?\s?tok(?:en)?s?/s"
+    ),
+    re.compile(rf"{_BEGINS}{_STEP} \d{{1,9}}[,:]? (?P<unit>{_UNIT})[ :=]\s{{0,8}}{_VALUE}{_ENDS}"),
+)
+"""Times with a unit but without a name, between two delimiters before a rate of tokens, or behind the step's number."""
+EQUAL_WORK = 0.05
+"""Spread of the product of time and rate over a log's rows, at most, if a time without a name is that of a step."""
 
 
 def _rates_of(unit: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
@@ -131,8 +140,10 @@ def read(log: Log) -> Reading:
         of_samples = all(row.step.reported_tokens_per_second is None for row in rows)
         reading.warnings.append(work.OF_ALL.replace("tokens", "samples") if of_samples else work.OF_ALL)
     steps = fields.merged(((None, row.step) for row in rows), reading.warnings)
-    reading.steps, warned = _times_of_one_step(steps, is_named=all(row.is_of_step for row in rows))
-    reading.warnings += warned
+    is_named = all(row.is_of_step for row in rows)
+    steps, unlike = (steps, []) if is_named else _of_equal_work(steps)
+    reading.steps, warned = _times_of_one_step(steps, is_named=is_named)
+    reading.warnings += unlike + warned
     reading.steps, uneven = work.weighted(reading.steps, None, None, None, varies=False)
     reading.warnings += uneven
     reading.timestamp = fields.iso(rows[0].step.ended_at)
@@ -156,8 +167,8 @@ def _rows(log: Log) -> Iterator[_Row]:
 
 
 def _row(line: int, text: str, known: SameShapes[_Places]) -> _Row | None:
-    """Return the facts that a row states of its step; None for a line without a step, a loss, and a time or a rate."""
-    if "loss" not in text and "Loss" not in text:
+    """Return the facts that a row states of its step: its number, and a time or a rate, or both if it has no loss."""
+    if "loss" not in text and "Loss" not in text and "tok" not in text:
         return None
     if (places := known.places(text)) is None:
         return None
@@ -166,7 +177,7 @@ def _row(line: int, text: str, known: SameShapes[_Places]) -> _Row | None:
     step = Step(
         index=int(text[number].replace(",", "")),
         seconds=places.seconds and _printed(text[places.seconds.place], places.seconds),
-        loss=fields.number(text[loss]),
+        loss=fields.number(text[loss]) if loss else None,
         learning_rate=fields.positive(text[rate]) if rate else None,
         ended_at=moment.seconds if moment is not None and moment.has_year else None,
         line=line,
@@ -187,11 +198,17 @@ def _printed(text: str, number: _Number) -> float | None:
 
 def _places(text: str) -> _Places | None:
     lowered = in_small_letters(text)
-    if (of_step := step_and_loss(lowered)) is None:
+    if (of_step := step_and_loss(lowered, needs_loss=False)) is None:
         return None
     taken = frozenset(place.stop for place in of_step if place is not None)
-    (seconds, is_of_step), (rates, of_all) = _seconds(lowered, taken), _rates(lowered, taken)
-    if seconds is None and not rates:
+    seconds, is_of_step = _seconds(lowered, taken)
+    unnamed = _without_name(lowered) if seconds is None else None
+    known = seconds or unnamed
+    rates, of_all = _rates(lowered, taken | ({known.place.stop} if known else set()))
+    if unnamed is not None and rates:
+        seconds, is_of_step = unnamed, False
+    is_row = seconds is not None and rates if of_step.loss is None else seconds is not None or rates
+    if not is_row:
         return None
     return _Places(of_step=of_step, seconds=seconds, rates=rates, of_all=of_all, is_of_step=is_of_step)
 
@@ -210,6 +227,24 @@ def _seconds(text: str, taken: frozenset[int]) -> tuple[_Number | None, bool]:
             if _is_certain(match, text, taken):
                 return _Number(slice(*match.span("value")), 1.0, is_rate=True), True
     return None, True
+
+
+def _without_name(text: str) -> _Number | None:
+    """Return a time that has a unit and no name."""
+    match = next((found for pattern in _WITHOUT_NAME if (found := pattern.search(text))), None)
+    return _Number(slice(*match.span("value")), _SCALES.get(match["unit"], 1.0)) if match else None
+
+
+def _of_equal_work(steps: Steps) -> tuple[Steps, list[str]]:
+    """Return the rows without their times, and a warning, if times and rates of tokens imply steps of unequal work."""
+    work_of = steps.column("seconds") * steps.column("reported_tokens_per_second")
+    known = work_of[np.isfinite(work_of)]
+    if not len(known) or np.ptp(np.percentile(known, (10, 90))) <= EQUAL_WORK * np.median(known):
+        return steps, []
+    return steps.replace(seconds=np.full(len(steps), np.nan)), [
+        "step_time: times and rates of the rows imply steps with unequal numbers of tokens, so the time may be that of "
+        "something else than a step; only the rates are read"
+    ]
 
 
 def _times_of_one_step(steps: Steps, *, is_named: bool) -> tuple[Steps, list[str]]:

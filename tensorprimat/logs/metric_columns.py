@@ -26,6 +26,7 @@ from tensorprimat.logs.metric_names import (
     TOTALS,
     field_of,
     is_known,
+    listed_field,
 )
 from tensorprimat.logs.metric_steps import SO_FAR, Merged, RowClock
 from tensorprimat.logs.repeats import Repeats
@@ -286,9 +287,13 @@ class MetricColumns:
         return np.array(column.rows), np.array(column.values)
 
     def _values(self, kind: str) -> tuple[np.ndarray, FloatArray]:
-        """Return a mask of the rows that contain a kind of value, and the values; of several names the first counts."""
+        """Return a mask of the rows that contain a kind of value, and the values.
+
+        Of several names the first counts, and a listed one before one that only its words explain.
+        """
         present, dense = np.zeros(len(self.lines), np.bool_), np.full(len(self.lines), np.nan)
-        for name in reversed(self._numbers):
+        first_last = [*self._numbers][::-1]
+        for name in sorted(first_last, key=lambda one: listed_field(one) is not None):
             field = self._field_of(name)
             if field is None or field[0] != kind:
                 continue

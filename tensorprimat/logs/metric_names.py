@@ -104,6 +104,41 @@ def without_run(name: str) -> str:
     return match["name"] if match else name
 
 
+_TIME_UNITS = {
+    **dict.fromkeys(("ms", "msec", "msecs", "millis", "milliseconds"), 1e-3),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+}
+_STEP = frozenset(("step", "iter", "iteration", "it", "dt"))
+_OF_A_TIME = frozenset(("time", "duration", "per", "train", "training", "elapsed", "wall"))
+"""Words that a step time may have in its name; others, such as eval, data, optimizer, avg or max, make it another."""
+_OTHER_SECTIONS = re.compile(r"eval|val|valid|validation|test|data\w*", re.IGNORECASE)
+_SLASH_PER = re.compile(r"/(?=(?:s|sec|second|step|iter|iteration|it|gpu|device)(?:/|$))", re.IGNORECASE)
+_TOKENS_RATE = re.compile(
+    r"(?:train_|training_)?(?:tok(?:en)?s?|toks)_(?:per_)?(?:s|sec|second)(?P<gpu>_(?:per_)?(?:gpu|device))?(?:_window)?"
+)
+
+
+@cache
+def spelled_out(name: str) -> tuple[str, float] | None:
+    """Return the field and the factor of a name that no list holds, but whose words say what it is, with its unit.
+
+    >>> spelled_out("perf/iter_time_ms"), spelled_out("perf/tok_s"), spelled_out("eval/step_ms"), spelled_out("it/s")
+    (('seconds', 0.001), ('reported_tokens_per_second', 1.0), None, None)
+    """
+    *sections, last = _SLASH_PER.sub("_per_", name).split("/")
+    if any(_OTHER_SECTIONS.fullmatch(section) for section in sections):
+        return None
+    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", last).lower())
+    if (rate := _TOKENS_RATE.fullmatch("_".join(words))) is not None:
+        return "reported_tokens_per_second" + "_per_gpu" * bool(rate["gpu"]), 1.0
+    units = [word for word in words if word in _TIME_UNITS]
+    others = {word for word in words if word not in _TIME_UNITS}
+    if len(units) != 1 or not others & _STEP or not others <= _STEP | _OF_A_TIME:
+        return None
+    is_rate = "per" in words and words.index("per") < words.index(units[0]) and not others & {"time", "duration"}
+    return None if is_rate else ("seconds", _TIME_UNITS[units[0]])
+
+
 @cache
 def is_known(name: str) -> bool:
     """Return True for the name of a number that is read from a table of metrics."""
@@ -116,6 +151,11 @@ def field_of(name: str) -> tuple[str, float] | None:
     >>> field_of("train/tokens_per_sec"), field_of("perf/time_per_step"), field_of("eval/loss")
     (('reported_tokens_per_second', 1.0), ('seconds', 1.0), None)
     """
+    return listed_field(name) or spelled_out(name)
+
+
+def listed_field(name: str) -> tuple[str, float] | None:
+    """Return what `field_of` returns for a name that data/metric_names.toml holds, else None."""
     if name in _FIELDS:
         return _FIELDS[name]
     if name.startswith("lr-"):  # Lightning's LearningRateMonitor adds the optimizer

@@ -63,7 +63,7 @@ class StepPlaces(NamedTuple):
     step: slice
     last: slice | None
     """Of the number of all steps."""
-    loss: slice
+    loss: slice | None
     learning_rate: slice | None
 
 
@@ -130,6 +130,7 @@ def _row(text: str, known: SameShapes[_Places]) -> _Row | None:
     if (places := known.places(text)) is None:
         return None
     (step, last, loss, rate), stamp, rank = places
+    assert loss is not None  # `step_and_loss` was asked for one
     moment = moment_at(text, stamp) or written_at(text)  # an impossible date may be followed by a real one
     if moment is None:
         return None
@@ -158,10 +159,10 @@ def in_small_letters(text: str) -> str:
     return text.replace("\u0130", "i").lower()  # the only letter that becomes two
 
 
-def step_and_loss(lowered: str) -> StepPlaces | None:
+def step_and_loss(lowered: str, *, needs_loss: bool = True) -> StepPlaces | None:
     """Return the places of a row's step and loss in a line in small letters; None if it is not a row of training."""
     step = max(_STEP.finditer(lowered), key=_certainty_of_step, default=None)
-    if step is None or (loss := _LOSS.search(lowered)) is None:
+    if step is None or ((loss := _LOSS.search(lowered)) is None and needs_loss):
         return None
     if (other := _other_work(lowered)) and other["validation"]:
         return None
@@ -169,7 +170,7 @@ def step_and_loss(lowered: str) -> StepPlaces | None:
     return StepPlaces(
         step=slice(*step.span("step")),
         last=slice(*step.span("last")) if step["last"] else None,
-        loss=slice(*loss.span("loss")),
+        loss=slice(*loss.span("loss")) if loss else None,
         learning_rate=slice(*rate.span("rate")) if rate else None,
     )
 
