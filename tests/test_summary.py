@@ -88,9 +88,17 @@ def test_the_longest_stretch_between_restarts_is_measured_and_named():
     assert summary.performance_metrics.avg_step_time_seconds == 2.0
     assert summary.runs[0].segment == 1
     assert (
-        "steps: 2 segments (restarts, or several trainings, as in a sweep); the longest, number 2, is measured; "
-        "tprimat extract --segment reads another"
+        "steps: 2 segments (restarts, or several trainings, as in a sweep); number 2, the last of the longest, is "
+        "measured; tprimat extract --segment reads another"
     ) in summary.warnings
+
+
+@pytest.mark.parametrize(("loss", "measured"), [(3.02, 118), (2.5, 79)])
+def test_a_resume_repeats_the_steps_since_its_checkpoint_once(loss, measured):
+    """Steps 1 to 50 and 41 to 120; with another loss at the same steps the second is another training."""
+    rows = [Step(index=n, seconds=2.0, loss=3.0) for n in range(1, 51)]
+    rows += [Step(index=n, seconds=2.0, loss=loss, segment=1) for n in range(41, 121)]
+    assert summarise(result(rows)).performance_metrics.measured_steps == measured
 
 
 def test_memory_peak_is_over_all_rows_and_average_over_measured_ones():

@@ -493,8 +493,8 @@ def _segments(selection: Selection) -> str:
         )
     else:
         sentence = (
-            f"{selection.segments} segments (restarts, or several trainings, as in a sweep); the longest, number "
-            f"{selection.segment + 1}, is measured; tprimat extract --segment reads another"
+            f"{selection.segments} segments (restarts, or several trainings, as in a sweep); number "
+            f"{selection.segment + 1}, the last of the longest, is measured; tprimat extract --segment reads another"
         )
     if selection.off_level:
         others = [str(number + 1) for number in selection.off_level]

@@ -25,6 +25,7 @@ from tensorprimat.core.terms import RATES, ROWS_OF_POWER, Term, time_of, usable_
 from tensorprimat.core.warmup import find_warmup
 
 SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on other hardware
+SAME_LOSS = 0.05  # of repeated steps: the order of the data may change with a restart
 
 
 def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[Selection, ...]:
@@ -63,9 +64,10 @@ def _select_among(steps: Steps, warmup_steps: int | None, interrupted: np.ndarra
             for number in distinct(segment_column[of_run])
         }
         of_times = {number: rows for number, rows in by_segment.items() if measurable[rows].any()}
-        chain = _longest_chain(of_times or by_segment, steps.column("index"), covers)
+        chain = _longest_chain(of_times or by_segment, steps, covers)
+        by_segment |= chain
         longest = max(chain, key=lambda number: (covers[by_segment[number]].sum(), number))
-        trained.append(_Trained(run=run, of_run=of_run, by_segment=by_segment, chain=chain, longest=longest))
+        trained.append(_Trained(run=run, of_run=of_run, by_segment=by_segment, chain=[*chain], longest=longest))
     measured_most = [one.by_segment[one.longest] for one in trained]
     declared = [_declared_rows(covers[rows], warmup_steps) for rows in measured_most]
     together = find_warmup([undisturbed[rows] for rows in measured_most], None if warmup_steps is None else declared)
@@ -156,24 +158,40 @@ def _declared_rows(covers: np.ndarray, warmup_steps: int | None) -> int:
     return max(1, int(np.searchsorted(np.cumsum(covers), warmup_steps, side="right")))
 
 
-def _longest_chain(by_segment: dict[int, np.ndarray], index: np.ndarray, covers: np.ndarray) -> list[int]:
-    """Return the chain of segments, each resuming the one before, with most optimizer steps; the last of equals."""
+def _longest_chain(by_segment: dict[int, np.ndarray], steps: Steps, covers: np.ndarray) -> dict[int, np.ndarray]:
+    """Return the chain of segments, each resuming the one before, with most optimizer steps; the last of equals.
+
+    A segment that resumes from a checkpoint repeats steps of the one before, whose rows of these steps are left out.
+    """
     if len(by_segment) == 1:
-        return list(by_segment)
-    chains: list[list[int]] = []
-    last = 0
+        return by_segment
+    index = steps.column("index")
+    chains: list[dict[int, np.ndarray]] = []
     for number, rows in by_segment.items():
         if not len(rows):
             continue
-        if chains and int(index[rows[0]]) > last:
-            chains[-1].append(number)
+        last, before = [*chains[-1].items()][-1] if chains else (None, rows)
+        if last is not None and _resumes(rows, before, steps):
+            chains[-1][last] = chosen(before, index[before] < index[rows[0]])
+            chains[-1][number] = rows
         else:
-            chains.append([number])
-        last = int(index[rows[-1]])
+            chains.append({number: rows})
     if not chains:
-        return list(by_segment)[-1:]
+        number = [*by_segment][-1]
+        return {number: by_segment[number]}
     latest_first = reversed(chains)  # max takes the first of equals
-    return max(latest_first, key=lambda chain: sum(int(covers[by_segment[number]].sum()) for number in chain))
+    return max(latest_first, key=lambda chain: sum(int(covers[rows].sum()) for rows in chain.values()))
+
+
+def _resumes(rows: np.ndarray, before: np.ndarray, steps: Steps) -> bool:
+    """Return True if rows go on from others, or from a step of theirs, which they repeat with the same loss."""
+    index, loss = steps.column("index"), steps.column("loss")
+    if index[rows[0]] <= index[before[0]]:
+        return False
+    _, again, first = np.intersect1d(index[rows], index[before], return_indices=True)
+    changes = np.abs(loss[rows[again]] / loss[before[first]] - 1)
+    known = changes[np.isfinite(changes)]
+    return not len(known) or median(known) <= SAME_LOSS
 
 
 def _is_level(piece: _Piece, main: _Piece, pace: FloatArray) -> bool:

@@ -244,7 +244,11 @@ def joined_segments(found: Sequence[Segment], measured: Sequence[Segment], *, pi
         timestamp=own[0].reading.timestamp or first.reading.timestamp,
         complete=own[-1].reading.complete,
         ended_by=own[-1].reading.ended_by,
-        warnings=[*_segment_warnings(found, measured, picked=picked), *speeds, *_warnings_of(own, timed)],
+        warnings=[
+            *_segment_warnings(found, [first, *(s for s in own if s is not first)], picked=picked),
+            *speeds,
+            *_warnings_of(own, timed),
+        ],
         evidence=_evidence_of(in_order),
         segments=_facts_of(found, measured),
     )
