@@ -59,6 +59,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "reports/notices.py": ("compare", "enhance"),
     "reports/survey.py": ("analyze",),
     "core/micro_result.py": ("passes",),
+    "core/agreement.py": (*LOGS, *RESULTS),
     "core/checks.py": (*LOGS, *RESULTS),
     "core/configurations.py": ("run", "primus"),
     "core/errors.py": LOGS,

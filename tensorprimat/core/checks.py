@@ -8,15 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensorprimat.core import catalogue, flops, quantities, settings
+from tensorprimat.core import agreement, catalogue, quantities
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import (
-    alternatives,
     as_stated,
     count,
     counted,
-    digits_of,
-    fixed,
     listed,
     percent,
     significant,
@@ -41,11 +38,8 @@ from tensorprimat.core.terms import (
     token_range,
     usable_rate,
 )
-from tensorprimat.core.units import TERA
 
-DISAGREEMENT = 0.02  # reported and computed rates may differ by rounding and by when the clock is read, not by more
 NAMED_OUTLIERS = 3  # the slowest; a list of fifty is of no use
-WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its inverse) to point at a wrong configuration
 LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads
 ENERGY_TOLERANCE = 0.05  # relative; sampling noise alone causes a smaller difference between counter and sampled power
 LOWERED = 0.01  # relative; a cap is a setting, so a larger difference is no rounding
@@ -66,8 +60,7 @@ def result_warnings(result: Result, selections: Sequence[Selection]) -> tuple[st
     """Return every warning that follows from the figures and steps of a summarised result."""
     return (
         *_unknown_figures(result),
-        *_disagreements(result),
-        *_flops_disagreements(result),
+        *agreement.disagreements(result),
         *_losses(result),
         *_selection(result, selections),
         *_uneven_tokens(result, selections),
@@ -101,162 +94,6 @@ def _unknown_figures(result: Result) -> list[str]:
             "--sequence-length"
         )
     return warnings
-
-
-def reconcile(computed: float, reported: float, config_value: dict[str, int | None]) -> str | None:
-    """Return the flag values that would make both rates agree; None unless a whole factor of 2 or more separates them.
-
-    config_value maps a flag to its present value, for values that scale the computed rate ("--num-gpus" divides it).
-    """
-    ratio = reported / computed
-    factor = ratio if ratio >= 1 else 1 / ratio
-    whole = round(factor)
-    if whole < 2 or abs(factor / whole - 1) > WHOLE_FACTOR:
-        return None
-    proposals = []
-    for flag, value in config_value.items():
-        if not value:
-            continue
-        grows = (ratio > 1) != (flag == "--num-gpus")
-        if grows:
-            proposals.append(f"{flag} {value * whole}")
-        elif value % whole == 0:
-            proposals.append(f"{flag} {value // whole}")
-    return alternatives(proposals) if proposals else None
-
-
-_SCALED_BY: dict[str, tuple[str, ...]] = {
-    "tokens_per_second": ("--sequence-length", "--global-batch-size"),
-    "tokens_per_second_per_gpu": ("--sequence-length", "--global-batch-size", "--num-gpus"),
-    "samples_per_second": ("--global-batch-size",),
-    "avg_step_time_seconds": (),
-}
-"""Figure that a framework may report, too → flags whose values scale the computed one."""
-
-
-def _disagreements(result: Result) -> list[str]:
-    warnings = []
-    performance, config = result.performance_metrics, result.training_config
-    if performance.basis not in ("step_times", "reported_rates"):
-        return []
-    sizes = {
-        settings.flag(name): getattr(config, name) for name in ("sequence_length", "global_batch_size", "num_gpus")
-    }
-    for name, flags in _SCALED_BY.items():
-        computed = getattr(performance, name)
-        reported = getattr(performance.reported, name.removeprefix("avg_"))
-        if not computed or not reported or abs(reported / computed - 1) <= DISAGREEMENT:
-            continue
-        if name == "tokens_per_second_per_gpu" and (divisor := _other_divisor(result)):
-            warnings.append(
-                f"{name}: computed {digits_of(computed)} by --num-gpus {config.num_gpus}, but the framework reported "
-                f"{digits_of(reported)}, which is its rate over all GPUs divided by {divisor}; frameworks that divide "
-                "by data-parallel ranks leave tensor- and pipeline-parallel GPUs out"
-            )
-            continue
-        told = f"; {_used(result, name, reported / computed)}"
-        if remedy := reconcile(computed, reported, {flag: size for flag, size in sizes.items() if flag in flags}):
-            times = f"{fixed(reported / computed, 2)} times"
-            told = f" ({times}); {remedy} would reconcile them, unless settings and rows are of different jobs"
-        shown = f"computed {digits_of(computed)} but the framework reported {digits_of(reported)}"
-        warnings.append(f"{name}: {shown}{told}")
-    return [*warnings, *_work_of_rows(result)]
-
-
-def _used(result: Result, name: str, ratio: float) -> str:
-    """Return a clause that says which of two figures the result uses and why, and what would make them agree.
-
-    ratio: reported figure over computed one.
-    """
-    performance, config = result.performance_metrics, result.training_config
-    if name == "avg_step_time_seconds":
-        return "the result uses the computed time, the mean of the measured rows"
-    is_timed, tokens, batch = performance.basis == "step_times", performance.tokens_per_step, config.global_batch_size
-    agrees = []
-    if name == "samples_per_second":
-        agrees += [f"a batch of {significant(batch * ratio, 4)} instead of {batch}"] if batch else []
-    elif tokens:
-        agrees.append(f"{count(round(tokens * ratio))} tokens a step instead of {count(tokens)}")
-    if is_timed and (mean := performance.avg_step_time_seconds):
-        agrees.append(f"a step of {quantities.seconds(mean / ratio)} instead of {quantities.seconds(mean)}")
-    why = "work of the measured rows / their time" if is_timed else "from the rates of the measured rows"
-    return f"the result uses the computed rate ({why})" + (
-        f"; the reported rate would need {', or '.join(agrees)}" if agrees else ""
-    )
-
-
-def _other_divisor(result: Result) -> int | None:
-    """Return the whole number by which the framework divided its rate over all GPUs, where only that number differs.
-
-    None unless the number of GPUs was stated by flag: what the log says itself is checked like any other setting.
-    """
-    performance = result.performance_metrics
-    total, per_gpu = performance.reported.tokens_per_second, performance.reported.tokens_per_second_per_gpu
-    computed = performance.tokens_per_second
-    if "num_gpus" not in result.provenance.assumed or not (total and per_gpu and computed):
-        return None
-    divisor = round(total / per_gpu)
-    is_whole = divisor >= 1 and abs(total / per_gpu / divisor - 1) <= DISAGREEMENT
-    return divisor if is_whole and abs(total / computed - 1) <= DISAGREEMENT else None
-
-
-def _work_of_rows(result: Result) -> list[str]:
-    """Return a warning about rows with more tokens than a global batch of full sequences: padding makes fewer."""
-    config, tokens = result.training_config, result.performance_metrics.tokens_per_step
-    if not (config.global_batch_size and config.sequence_length and tokens) or result.steps.has("samples"):
-        return []
-    if not result.provenance.assumed.keys().isdisjoint(("global_batch_size", "sequence_length")):
-        return []  # flags contradict the log: reported when they are applied
-    most = config.global_batch_size * config.sequence_length
-    if tokens <= most * (1 + DISAGREEMENT):
-        return []
-    return [
-        f"tokens_per_step: the rows hold {count(tokens)} tokens a step, but the settings allow {count(most)} "
-        f"({config.global_batch_size} sequences of {config.sequence_length}); settings and rows may be of different "
-        "jobs. The figures are those of the rows; correct the settings with --global-batch-size and --sequence-length"
-    ]
-
-
-_BOTH_SHOWN = "; comparisons use the computed one, and reports also show the reported one"
-
-
-def _flops_disagreements(result: Result) -> list[str]:
-    """Compare reported TFLOP/s and MFU with those computed from the shape, by the convention that comes nearest.
-
-    An MFU printed with TFLOP/s is checked against the TFLOP/s only, so that one wrong figure is one warning.
-    """
-    reported, warnings = result.performance_metrics.reported, []
-    computed = _tflops_by_convention(result)
-    if reported.tflops_per_gpu and (nearest := _nearest_of_those_off(reported.tflops_per_gpu, computed)):
-        name, tflops = nearest
-        warnings.append(
-            f"tflops_per_gpu: computed {digits_of(tflops)} (convention {name}, the nearest) but the framework reported "
-            f"{digits_of(reported.tflops_per_gpu)}{_BOTH_SHOWN}"
-        )
-    precision = result.training_config.precision
-    if reported.mfu and (peak := catalogue.dense_peak(catalogue.find_gpu_of(result.gpu_info), precision)):
-        rates = {"the reported TFLOP/s": reported.tflops_per_gpu} if reported.tflops_per_gpu else computed
-        if nearest := _nearest_of_those_off(reported.mfu, {name: rate / peak for name, rate in rates.items()}):
-            name, mfu = nearest
-            warnings.append(
-                f"mfu: computed {significant(mfu, 3)} ({name}, over the dense {precision} peak of "
-                f"{digits_of(peak)} TFLOP/s) but the framework reported {significant(reported.mfu, 3)}{_BOTH_SHOWN}"
-            )
-    return warnings
-
-
-def _tflops_by_convention(result: Result) -> dict[str, float]:
-    """Return the model TFLOP/s per GPU by each convention; none where the shape, the length or the rate is unknown."""
-    rate = result.performance_metrics.tokens_per_second_per_gpu
-    return {name: rate * count / TERA for name, count in flops.countings(result).items()} if rate else {}
-
-
-def _nearest_of_those_off(reported: float, computed: dict[str, float]) -> tuple[str, float] | None:
-    """Return name and value of the nearest computed figure, or None if one agrees with the reported one."""
-    if not computed:
-        return None
-    name = min(computed, key=lambda name: abs(reported / computed[name] - 1))
-    return None if abs(reported / computed[name] - 1) <= DISAGREEMENT else (name, computed[name])
 
 
 def _losses(result: Result) -> list[str]:

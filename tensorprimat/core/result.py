@@ -211,6 +211,10 @@ class Reported(RoundedRecord):
     """Tokens per second of all GPUs together."""
     tokens_per_second_per_gpu: Figure = None
     """Tokens per second of one GPU."""
+    tokens_per_second_per_process: Figure = None
+    """Tokens per second of one process, where the framework does not count those of the others."""
+    counted_tokens_per_second: Figure = None
+    """The log's count of tokens over the clock of the whole training."""
     samples_per_second: Figure = None
     """Sequences per second of all GPUs together."""
     tflops_per_gpu: Figure = None

@@ -271,6 +271,11 @@ class Steps(Sequence[Step]):
         picked._length = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
         return picked
 
+    def without(self, name: str) -> Steps:
+        """Return the same rows without a column."""
+        kept = {other: column for other, column in self._columns.items() if other != name}
+        return Steps(kept, logged_nan={other: mask for other, mask in self._logged_nan.items() if other != name})
+
     def replace(self, **columns: np.ndarray | float | int) -> Steps:
         """Return the same rows with some columns set anew; a single number fills its column."""
         filled = {name: np.asarray(value) for name, value in columns.items()}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from tensorprimat.core import audit, audit_verdict, devices, stated
+from tensorprimat.core import agreement, audit, audit_verdict, devices, stated
 from tensorprimat.core.digest import Digest
 from tensorprimat.core.errors import ContradictionError, InputError
 from tensorprimat.core.provenance import LOGS, Provenance, Source
@@ -61,7 +61,7 @@ def join(
         return [stated.amended(found.changed(warnings=(*found.warnings, *warnings)), facts)]
     numbers = [one.number for one in found] if each and len(found) > 1 else [segment]
     results = [_result(log, format, warnings, found, number, cited=cited) for number in numbers]
-    return [summarise(stated.with_facts(result, facts)) for result in results]
+    return [summarise(agreement.with_scopes(stated.with_facts(result, facts))) for result in results]
 
 
 def _of_run(

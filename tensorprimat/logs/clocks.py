@@ -136,12 +136,16 @@ def written_at(text: str) -> Moment | None:
 def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
     """Yield rows timed by the clock between marks; the first of a stretch has no time, and too short rows are merged.
 
-    A row that repeats the number before it is another rank's, and is left out; where the number goes back, the training
-    restarted. A clock that is set back, as at the end of summer time, begins another stretch: no time spans that
-    moment. Another segment begins after a pause (`longest_gap`).
+    A row that repeats the number before it is another rank's, and is left out, unless half the usual time between rows
+    has passed; then, and where the number goes back, the training restarted. A clock that is set back, as at the end of
+    summer time, begins another stretch: no time spans that moment. Another segment begins after a pause
+    (`longest_gap`).
     """
-    for segment, stretch in enumerate(_between_pauses(list(marks))):
-        for row in _of_stretch(stretch):
+    marks = list(marks)
+    gaps = np.array([after.moment.seconds - before.moment.seconds for before, after in pairwise(marks)])
+    late = median(gaps[gaps > 0]) / 2 if (gaps > 0).any() else inf
+    for segment, stretch in enumerate(_between_pauses(marks)):
+        for row in _of_stretch(stretch, late):
             yield row.changed(segment=segment) if segment else row
 
 
@@ -204,13 +208,13 @@ def longest_gap(gaps: np.ndarray) -> float:
     return max(LEAST_PAUSE, LONG_PAUSE * median(known)) if len(known) else inf
 
 
-def _of_stretch(marks: Iterable[TimeMark]) -> Iterator[Step]:
+def _of_stretch(marks: Iterable[TimeMark], late: float) -> Iterator[Step]:
     start: TimeMark | None = None
     last: TimeMark | None = None
     for mark in marks:
-        if last is not None and mark.step == last.step:
+        if last is not None and mark.step == last.step and mark.moment.seconds - last.moment.seconds <= late:
             continue
-        if start is None or last is None or mark.step < last.step:
+        if start is None or last is None or mark.step <= last.step:
             start = last = mark
             yield _row(mark, None, 1)
             continue

@@ -408,19 +408,13 @@ def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:
         most = number.cut_to or 0.5 * 10.0**-number.decimals
         off = most / median(known) if len(known) else 0.0
         if off > MOST_ROUNDING:
-            steps = _without(steps, name)
+            steps = steps.without(name)
         if off > fields.CLOCK_RESOLUTION:
             figure = "step_time" if name == "seconds" else name.removeprefix("reported_")
             how = f"cut off to {short_seconds(most)}" if number.cut_to else f"printed with {number.decimals} decimals"
             left_out = "; it is left out" if off > MOST_ROUNDING else ""
             warnings.append(f"{figure}: {how}, so it may be {percent(off)} off{left_out}")
     return steps, warnings
-
-
-def _without(steps: Steps, name: str) -> Steps:
-    kept = [column for column in steps.seen if column != name]
-    masks = {column: steps.logged_nan(column) for column in kept}
-    return Steps({column: steps.column(column) for column in kept}, logged_nan=masks)
 
 
 def _per_gpu(steps: Steps, config: dict[str, Any], corrected: tuple[int, ...]) -> tuple[Steps, list[str]]:
@@ -444,4 +438,4 @@ def _per_gpu(steps: Steps, config: dict[str, Any], corrected: tuple[int, ...]) -
         return steps, [] if version >= corrected else [work.OF_REPLICAS]
     if divisor in (None, gpus):
         return steps, []
-    return _without(steps, name), []
+    return steps.without(name), []

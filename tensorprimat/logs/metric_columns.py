@@ -13,6 +13,7 @@ import numpy as np
 
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.safe_text import one_line
+from tensorprimat.core.steady import median
 from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray, Step
 from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields
@@ -20,15 +21,15 @@ from tensorprimat.logs.clocks import Moment, moment_in
 from tensorprimat.logs.metric_names import (
     CLOCKS,
     EVALUATION_PREFIXES,
+    OF_SUMMARY,
     OTHERWISE,
     RUNS,
     STEPS,
-    TOTALS,
     field_of,
     is_known,
     listed_field,
 )
-from tensorprimat.logs.metric_steps import SO_FAR, Merged, RowClock
+from tensorprimat.logs.metric_steps import EPOCH, SO_FAR, Merged, RowClock
 from tensorprimat.logs.repeats import Repeats
 from tensorprimat.logs.text import Log
 
@@ -128,8 +129,9 @@ class MetricColumns:
         self.lines = array("q")
         self.names = dict[str, None]()
         """Every name that any row has."""
-        self.totals = dict[str, float]()
-        """Field of Reported → the mean over the whole run that a trainer logged last."""
+        self.summary = dict[str, str]()
+        """Name → value that the Hugging Face Trainer logged last of its whole training, as text."""
+        self._summary_row = 0
         self.is_dated = False
         """True if the clock is the training's own, not that of calls of a logger."""
         self.runs = set[str]()
@@ -150,13 +152,12 @@ class MetricColumns:
                 self.names[name] = None
             if _is_of_evaluation(name):
                 self._evaluated.append(place)
-            if mean := _total(name, printed):
-                self.totals[TOTALS[name.removeprefix("train/")]] = mean
+            self._sum_up(name, printed, place)
             if name in RUNS and printed is not None:
                 self.runs.add(str(printed))
             if not is_known(name):
                 continue
-            if name in CLOCKS and (moment := _moment(name, printed)):
+            if name in CLOCKS and (moment := moment_of(name, printed)):
                 self._clocks.setdefault(name, _Clock()).add(place, moment)
             if name in CLOCKS:
                 continue
@@ -186,13 +187,12 @@ class MetricColumns:
                 self.runs.update(set(column) - EMPTY)
             if _is_of_evaluation(name):
                 self._evaluated.frombytes((rows + first).tobytes())
-            if name.removeprefix("train/") in TOTALS:
-                for mean in filter(None, (_total(name, column[row]) for row in rows.tolist())):
-                    self.totals[TOTALS[name.removeprefix("train/")]] = mean
+            if name.removeprefix("train/") in OF_SUMMARY:
+                self._sum_up(name, column[rows[-1]], first + int(rows[-1]))
             if name in CLOCKS:
                 clock = self._clocks.setdefault(name, _Clock())
                 for row, value in zip(rows.tolist(), values.tolist(), strict=True):
-                    if moment := _moment(name, value):
+                    if moment := moment_of(name, value):
                         clock.add(row + first, moment)
             elif numbers:
                 kept = self._numbers.setdefault(name, _Numbers())
@@ -217,11 +217,14 @@ class MetricColumns:
         kinds = dict.fromkeys(field[0] for name in self._numbers if (field := self._field_of(name)))
         found = {kind: self._values(kind) for kind in kinds}
         has_any = np.zeros(length, np.bool_)
-        for present, _ in found.values():
-            has_any |= present
+        for kind, (present, _) in found.items():
+            has_any |= present & (kind != EPOCH)
         numbered = index >= 0
         rows = np.flatnonzero(numbered & has_any)
-        begins = np.flatnonzero(np.diff(index[rows], prepend=-1))
+        other = np.diff(index[rows], prepend=-1) != 0
+        if "loss" in found:
+            other |= self._trained_again(rows, other, found["loss"][0])
+        begins = np.flatnonzero(other)
         opening = rows[begins]
         columns, lines = {}, np.array(self.lines)[opening]
         for kind, (present, values) in found.items():
@@ -242,6 +245,22 @@ class MetricColumns:
             clock=self._clock(opening),
             is_dated=self.is_dated,
         )
+
+    def _trained_again(self, rows: np.ndarray, other: np.ndarray, has_loss: np.ndarray) -> np.ndarray:
+        """Return True for a row that states a loss long after another row with a loss of the same step; (rows,).
+
+        A training that was resumed from the checkpoint of a logged step logs this step once more. other: True for a row
+        with another number than the row before.
+        """
+        seconds, previous = self._clock(np.arange(len(self.lines))).seconds[rows], -1
+        gaps = np.diff(seconds, prepend=np.nan)
+        usual = gaps[other & (gaps > 0)]
+        again = np.zeros(len(rows), np.bool_)
+        for place in np.flatnonzero(has_loss[rows]).tolist() if len(usual) and not other.all() else ():
+            late = seconds[place] - seconds[previous] > median(usual) / 2 if previous >= 0 else False
+            again[place] = not other[previous + 1 : place + 1].any() and late
+            previous = place
+        return again
 
     def unread(self) -> Iterator[str]:
         """Yield warnings about lines and cells that were not read."""
@@ -272,6 +291,18 @@ class MetricColumns:
         line = self.lines[row] if self.lines[row] >= 0 else None
         return Step(index=int(index[row]), seconds=None, line=line).changed(**{kind: value})
 
+    def _sum_up(self, name: str, printed: object, row: int) -> None:
+        """Note a value of the Hugging Face Trainer's summary; of several the last one counts."""
+        plain = name.removeprefix("train/")
+        if plain in OF_SUMMARY and _number(printed) is not None:
+            self.summary[plain], self._summary_row = str(printed), row
+
+    def end_of_summary(self) -> dict[str, str]:
+        """Return the step and the moment of the row with the summary, by the names that the Trainer's rows have."""
+        step, clock = self._index()[self._summary_row], self._clock(np.array([self._summary_row]))
+        moment = {"_timestamp": repr(float(clock.seconds[0]))} if np.isfinite(clock.seconds[0]) else {}
+        return ({"step": str(step)} if step > 0 else {}) | moment
+
     def last(self, kind: str) -> float | None:
         """Return the last value of a kind."""
         present, values = self._values(kind)
@@ -279,6 +310,8 @@ class MetricColumns:
 
     def _field_of(self, name: str) -> tuple[str, float] | None:
         """Return the field that a metric means in this table, and the factor to its unit."""
+        if name == "train_loss" and "train_runtime" in self.summary:
+            return None
         companion, field = OTHERWISE.get(name, (None, ""))
         return (field, 1.0) if companion in self.names else field_of(name)
 
@@ -342,13 +375,8 @@ def _numbers(cells: Sequence[str]) -> tuple[np.ndarray, FloatArray] | None:
         return None
 
 
-def _total(name: str, printed: object) -> float | None:
-    """Return a mean over the whole run, where a metric is one."""
-    value = _number(printed) if name.removeprefix("train/") in TOTALS else None
-    return value if value is not None and 0 < value < math.inf else None
-
-
-def _moment(name: str, printed: object) -> Moment | None:
+def moment_of(name: str, printed: object) -> Moment | None:
+    """Return the moment that a cell of one of CLOCKS states."""
     value = _number(printed)
     if value is not None and math.isfinite(value) and value > 0:
         unit = next((unit for least, unit in _UNITS_SINCE_1970 if value >= least), 1.0)
@@ -393,13 +421,12 @@ def of_scalars(scalars: Scalars, *, is_dated: bool = False) -> MetricColumns:
     columns._clocks["_timestamp"] = _Clock(every_row, scalars.times)
     values, numbers = np.array(scalars.values), np.array(scalars.tag_numbers)
     for tag, number in scalars.tags.items():
-        if not (is_known(tag) or _is_of_evaluation(tag) or tag.removeprefix("train/") in TOTALS):
+        if not (is_known(tag) or _is_of_evaluation(tag) or tag.removeprefix("train/") in OF_SUMMARY):
             continue
         rows = np.flatnonzero(numbers == number)
+        columns._sum_up(tag, str(np.float32(values[rows[-1]])), int(rows[-1]))
         if _is_of_evaluation(tag):
             columns._evaluated.frombytes(rows.tobytes())
-        if mean := _total(tag, float(values[rows[-1]])):
-            columns.totals[TOTALS[tag.removeprefix("train/")]] = mean
         if columns._field_of(tag):
             columns._numbers[tag] = _Numbers(array("q", rows.tobytes()), array("d", values[rows].tobytes()))
     return columns

@@ -52,9 +52,12 @@ CLOCKS = ("_timestamp", "_runtime", "timestamp", "created_at")
 TOTALS: Mapping[str, str] = {
     "train_runtime": "runtime_seconds",
     "train_samples_per_second": "samples_per_second",
-    "train_tokens_per_second": "tokens_per_second",
+    "train_tokens_per_second": "tokens_per_second_per_process",
 }
-"""Means over a whole run that the Hugging Face Trainer logs once → field of Reported."""
+"""Means over a whole run that the Hugging Face Trainer logs at its end → field of Reported. Its tokens are those of the
+batches of the process that prints them (Trainer.num_tokens)."""
+OF_SUMMARY = (*TOTALS, "train_steps_per_second", "train_loss")
+"""Names in the Trainer's summary of a training. In other rows they are running means: no step has them."""
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 MADENGINE = ("model", "performance", "metric", "gpu_architecture")
 """Columns that distinguish madengine's perf.csv from other tables."""
@@ -90,7 +93,8 @@ def names_a_table(names: Iterable[str]) -> bool:
         return False
     found = [field[0] for name in plain if (field := field_of(name))]
     is_wandbs = any(name in WANDB_MARKS for name in plain)
-    return any(field in fields.MEASURES for field in found) or (is_wandbs and "loss" in found)
+    is_measured = any(field in fields.MEASURES for field in found) or any(map(is_of_summary, plain))
+    return is_measured or (is_wandbs and "loss" in found)
 
 
 def are_of_table(names: Collection[str]) -> bool:
@@ -139,6 +143,11 @@ def spelled_out(name: str) -> tuple[str, float] | None:
     return None if is_rate else ("seconds", _TIME_UNITS[units[0]])
 
 
+def is_of_summary(name: str) -> bool:
+    """Return True for a mean over a whole training of the Hugging Face Trainer, with W&B's prefix or without it."""
+    return name.removeprefix("train/") in TOTALS or name.removeprefix("train/") == "train_steps_per_second"
+
+
 @cache
 def is_known(name: str) -> bool:
     """Return True for the name of a number that is read from a table of metrics."""
@@ -151,7 +160,7 @@ def field_of(name: str) -> tuple[str, float] | None:
     >>> field_of("train/tokens_per_sec"), field_of("perf/time_per_step"), field_of("eval/loss")
     (('reported_tokens_per_second', 1.0), ('seconds', 1.0), None)
     """
-    return listed_field(name) or spelled_out(name)
+    return None if is_of_summary(name) else listed_field(name) or spelled_out(name)
 
 
 def listed_field(name: str) -> tuple[str, float] | None:

@@ -20,7 +20,9 @@ TOTAL_TOKENS = ("total_tokens", "tokens_before")
 _OTHER_WORK = "other_work"
 SO_FAR = "seconds_so_far"
 HOOKS = "hooks"
-_NO_COLUMNS = (*TOTAL_TOKENS, _OTHER_WORK, SO_FAR, HOOKS)
+EPOCH = "epoch"
+"""Share of the training data seen so far; rows of evaluations have one, too."""
+_NO_COLUMNS = (*TOTAL_TOKENS, _OTHER_WORK, SO_FAR, HOOKS, EPOCH)
 FEWEST_WAITS = 3  # that show how long a wait usually is
 _SLOW_START = 1.5  # times the median step: less is no sign of a new process
 _FEWEST_WHOLE = 2  # different whole step times by which they are taken for rounded
@@ -146,12 +148,12 @@ class Merged(NamedTuple):
 
     def hooks(self, steps: Steps) -> FloatArray:
         """Return the seconds after each step that its time leaves out, (steps,); NaN where none are logged."""
-        return clocks.at(self._by_row(self._column(HOOKS)), steps.column(self._by))
+        return clocks.at(self._by_row(self.column_of(HOOKS)), steps.column(self._by))
 
     def _totals(self) -> ByStep:
-        return self._by_row(self._column(next((name for name in TOTAL_TOKENS if name in self.columns), "")))
+        return self._by_row(self.column_of(next((name for name in TOTAL_TOKENS if name in self.columns), "")))
 
-    def _column(self, name: str) -> FloatArray:
+    def column_of(self, name: str) -> FloatArray:
         """Return a column by its name, NaN if the table has none."""
         return self.columns[name][0] if name in self.columns else np.full(len(self.steps), np.nan)
 
@@ -171,7 +173,7 @@ class Merged(NamedTuple):
         if "loss" not in self.columns:
             return
         losses, has_loss = self.columns["loss"]
-        rates = self._column("learning_rate")
+        rates = self.column_of("learning_rate")
         timed = np.flatnonzero(has_loss & ~np.isnan(self.clock.seconds))
         clock = [column[timed].tolist() for column in self.clock]
         columns = (column[timed].tolist() for column in (self.lines, self.steps, losses, rates, self.interrupted))

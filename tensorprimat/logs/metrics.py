@@ -36,7 +36,7 @@ from tensorprimat.logs import (
 )
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.huggingface.run import MAY_COUNT_OTHERS
+from tensorprimat.logs.huggingface import run as trainer_run
 from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow, UnreadText
 from tensorprimat.logs.metric_names import (
     OF_RUN,
@@ -154,10 +154,17 @@ def read_columns(
 ) -> Reading:
     """Fill a reading with the steps of a table. clock: the clock that times them if no column does."""
     _refuse_several(log, columns.runs)
-    reading.reported.update(columns.totals)
     reading.unread += columns.unread()
     reading.warnings += columns.repeats()
     found = columns.merged()
+    reading = _of_columns(log, columns, found, reading, clock)
+    if content := trainer_run.of_table(columns, found, reading):
+        trainer_run.add_summary(content, reading)
+    return reading
+
+
+def _of_columns(log: Log, columns: MetricColumns, found: Merged, reading: Reading, clock: str) -> Reading:
+    """Fill a reading with the steps of merged columns."""
     steps = found.rows()
     unitless = any(name.rpartition("/")[2] in UNITLESS_TIMES for name in columns.names)
     in_milliseconds = unitless and found.milliseconds()
@@ -356,14 +363,15 @@ def _by_clock(found: Merged, reading: Reading, clock: str) -> Reading:
 def _summary(row: MetricRow, reading: Reading) -> Reading:
     """Return each metric's last value: a mean of the run where a trainer logs one, else the last step's rate."""
     columns = metric_columns.of_rows([(None, row)])
-    reading.reported.update(columns.totals)
-    if "samples_per_second" in reading.reported or "tokens_per_second" in reading.reported:
+    if content := trainer_run.of_table(columns, columns.merged(), reading):
+        trainer_run.add_summary(content, reading)
+    if any(name.endswith(("_per_second", "_per_second_per_process")) for name in reading.reported):
         reading.warnings.append(
             "steps: a summary has no step times, only means over the whole run with its start, evaluations and "
             "checkpoints; so no variance is known"
         )
-        if "samples_per_second" in columns.totals:
-            reading.warnings.append(f"samples_per_second: {MAY_COUNT_OTHERS}")
+        if "samples_per_second" in reading.reported:
+            reading.warnings.append(f"samples_per_second: {trainer_run.MAY_COUNT_OTHERS}")
         return reading
     names = {
         "seconds": "step_time_seconds",

@@ -19,7 +19,7 @@ from tensorprimat.core.quantities import count
 from tensorprimat.logs import fields, files, metric_columns, mlflow_database
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
-from tensorprimat.logs.metric_names import ARGUMENTS, EVALUATION_PREFIXES, OTHERWISE, TOTALS, field_of
+from tensorprimat.logs.metric_names import ARGUMENTS, EVALUATION_PREFIXES, OTHERWISE, field_of, is_of_summary
 from tensorprimat.logs.metrics import read_columns
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
@@ -58,7 +58,7 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     reading = Reading(source="MLflow")
     found, parameters = _of_database(log) if log.is_binary else _of_folder(log.path)
-    known = [name for name in found if field_of(name) or name in OTHERWISE or name.removeprefix("train/") in TOTALS]
+    known = [name for name in found if field_of(name) or name in OTHERWISE or is_of_summary(name)]
     evaluations = [name for name in found if name.startswith(EVALUATION_PREFIXES)]
     if not known:
         some = ", ".join(list(found)[:5])

@@ -58,17 +58,21 @@ def detect(log: Log) -> int:
 def read(log: Log) -> Reading:
     content = (of_document(log) if opens_as_document(log) else None) or of_text(log)
     content.rows, processes = of_one_process(content.rows)
+    dated = run.count_from_start(content)
     reading, span = content.reading, run.span_of(content)
     _configure(reading)
     reported, total = run.reported_by(content, span), run.trained_steps(content, span)
     evidence = run.trainer_evidence(content, span, total)
-    stamped = not reported and _with_stamps(log, content.rows, content.logging_steps)
+    if dated:
+        run.count_from_first(content.rows)
+    stamped = not reported and not dated and _with_stamps(log, content.rows, content.logging_steps)
     every = content.logging_steps if stamped else None
-    steps = steps_of_rows(content.rows, total, run.final_epoch(content), every, reading.warnings)
+    steps = steps_of_rows(content.rows, total, run.final_epoch(content), every, reading.warnings, dated=dated)
     if not steps.has("relative_work") and steps.has("seconds"):
         steps, _ = work.weighted(steps, None, None, reading.training_config.get("num_gpus"), varies=True)
     reading.steps, reading.reported, reading.evidence = steps, reported, evidence
-    reading.timing = "timestamps" if stamped else "reported"
+    reading.steps = run.with_samples(content, reading)
+    reading.timing = "timestamps" if stamped or dated else "reported"
     if processes > 1:
         reading.warnings.append(
             f"steps: the rows of {processes} processes alternate in the file, each with its own clock; only those of "
@@ -89,6 +93,10 @@ def read(log: Log) -> Reading:
         )
         if not content.rows and not content.bar and not content.resumed_at and "samples_per_second" in reported:
             reading.warnings.append(f"samples_per_second: {run.MAY_COUNT_OTHERS}")
+    if dated:
+        reading.warnings.append(
+            "steps: timed from the moments that the rows state; each time includes everything the loop did between rows"
+        )
     if stamped:
         reading.warnings.append(
             "steps: timed from timestamps of the log's lines, as no row states a time; each time includes everything "

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprimat.logs import fields
+from tensorprimat.logs.clocks import Moment
+from tensorprimat.logs.metric_columns import moment_of
+from tensorprimat.logs.metric_names import CLOCKS
 
 LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
 _COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
@@ -44,23 +47,30 @@ class Row:
 
     line: int | None
     step: int | None
-    clock: tuple[float, float] | None
+    moment: Moment | None = None
+    """The time at which the row was written, as it states it."""
+    clock: tuple[float, float] | None = None
     """(seconds since training began, how finely they are known)"""
-    interrupted_by: str
+    interrupted_by: str = ""
     evaluation_seconds: float = 0.0
     """Seconds of the evaluations before the row, as the log states them."""
     loss: float | None
-    learning_rate: float | None
-    gradient_norm: float | None
-    allocated_peak: float | None
-    reserved_peak: float | None
-    rate: float | None
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    allocated_peak: float | None = None
+    reserved_peak: float | None = None
+    rate: float | None = None
     """Tokens/s/GPU as axolotl counts them."""
-    tokens: float | None
+    tokens: float | None = None
     """Tokens so far."""
     trained_tokens: float | None = None
     """Tokens so far that enter the loss."""
-    epoch: float | None
+    epoch: float | None = None
+
+
+def moment_of_row(row: Mapping[str, Any]) -> Moment | None:
+    """Return the moment that a row states as seconds since 1970 or as a date."""
+    return next((found for name in CLOCKS if name in row and (found := moment_of(name, row[name]))), None)
 
 
 def is_row(row: Mapping[str, Any]) -> bool:

@@ -8,22 +8,37 @@ were resumed and stopped early (2026-11-23).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.quantities import count
+from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields
+from tensorprimat.logs.clocks import Moment
 from tensorprimat.logs.fields import CLOCK_RESOLUTION
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.content import Content
-from tensorprimat.logs.huggingface.rows import RUNTIME, half_digit_of_trainer, position_of
+from tensorprimat.logs.huggingface.rows import (
+    RUNTIME,
+    SAMPLES_RATE,
+    TOKENS_SEEN,
+    Row,
+    first_of,
+    half_digit_of_trainer,
+    moment_of_row,
+    position_of,
+)
 from tensorprimat.logs.huggingface.steps import numbers_of_rows
+from tensorprimat.logs.metric_columns import MetricColumns
 from tensorprimat.logs.metric_names import TOTALS
+from tensorprimat.logs.metric_steps import EPOCH, Merged
 from tensorprimat.logs.progress import ClockReading, resumed_before
 
 COUNT_RESOLUTION = 0.01  # relative rounding of train_steps_per_second; with a coarser one, steps cannot be counted
+_ROUNDED_SAMPLES = 0.01  # most relative rounding of the samples of a step
 _ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, however many digits it prints
 SMALLEST_MEAN = 0.85  # of the smallest loss of a row: a mean of all steps is no smaller
 _COVERED = 0.9  # of the epochs must lie before the last row
@@ -36,6 +51,78 @@ MAY_COUNT_OTHERS = (
     "counts steps that train_runtime does not include, and the rate is too high"
 )
 """Remark on a summary without rows or a bar."""
+
+
+def of_table(columns: MetricColumns, found: Merged, reading: Reading) -> Content | None:
+    """Return the rows and the summary of a Trainer in a table of metrics; None for a table without its runtime."""
+    if RUNTIME not in columns.summary:
+        return None
+    epochs, losses = (found.column_of(name).tolist() for name in (EPOCH, "loss"))
+    dated = zip(*(column.tolist() for column in found.clock), strict=True)
+    moments = [Moment(*moment) if moment[0] == moment[0] else None for moment in dated]
+    rows = [
+        Row(line=None, step=step, moment=moment, loss=loss, epoch=epoch if epoch > 0 else None)
+        for step, moment, loss, epoch in zip(found.steps.tolist(), moments, losses, epochs, strict=True)
+        if loss == loss
+    ]
+    end = {"epoch": str(max(known))} if (known := [row.epoch for row in rows if row.epoch]) else {}
+    return Content(rows=rows, summaries=[{**columns.summary, **end, **columns.end_of_summary()}], reading=reading)
+
+
+def add_summary(content: Content, reading: Reading) -> None:
+    """Add the Trainer's summary to a table that has steps of its own: rates, the audit's clock and warnings."""
+    count_from_start(content)
+    span = span_of(content)
+    timed = reading.steps.has("seconds")
+    reading.reported |= reported_by(content, span)
+    reading.steps = with_samples(content, reading)
+    clocks = trainer_evidence(content, span, trained_steps(content, span)).clocks
+    reading.evidence = replace(reading.evidence, clocks=(*reading.evidence.clocks, *clocks))
+    if counts_others := warning_of(content, span, timed=timed):
+        reading.warnings.append(counts_others)
+
+
+def count_from_start(content: Content) -> bool:
+    """Give the rows that state moments the clock of the process that wrote the summary: its runtime ends with it.
+
+    Rows of earlier processes have none. Return False unless moments are the only clock of the rows.
+    """
+    summary, rows = _summary(content), content.rows
+    if len(rows) < 2 or any(row.clock or row.moment is None or row.step is None for row in rows):
+        return False
+    end, runtime = moment_of_row(summary), fields.positive(summary.get(RUNTIME))
+    for row in rows if end is not None and runtime is not None else ():
+        if row.moment is not None and end is not None and runtime is not None:
+            since = row.moment.seconds - end.seconds + runtime
+            row.clock = (since, row.moment.resolution + end.resolution) if since > 0 else None
+    return True
+
+
+def count_from_first(rows: Sequence[Row]) -> None:
+    """Give the rows the time since the first one, by the moments that all of them state."""
+    moments = [row.moment for row in rows if row.moment is not None]
+    for row, moment in zip(rows, moments, strict=True):
+        row.clock = moment.seconds - moments[0].seconds, moment.resolution / 2
+
+
+def with_samples(content: Content, reading: Reading) -> Steps:
+    """Return the steps of a reading with the samples of one, as the two rates of the summary give them.
+
+    Both rates count the same steps in the same time, so their ratio holds for a resumed training, too.
+    """
+    summary, steps = _summary(content), reading.steps
+    samples, pace = (fields.positive(summary.get(name)) for name in (SAMPLES_RATE, "train_steps_per_second"))
+    if not samples or not pace or not steps.has("seconds"):
+        return steps
+    if steps.has("samples") or "global_batch_size" in reading.training_config:
+        return steps
+    mean = samples / pace
+    off = max(half_digit_of_trainer(summary["train_steps_per_second"]), _ROUNDED_RATE / 2) / pace
+    off += max(half_digit_of_trainer(summary[SAMPLES_RATE]), _ROUNDED_RATE / 2) / samples
+    whole = round(mean)
+    if off > _ROUNDED_SAMPLES:
+        return steps
+    return steps.replace(samples=float(whole if abs(mean - whole) <= off * mean else mean))
 
 
 def _summary(content: Content) -> Mapping[str, str]:
@@ -80,7 +167,9 @@ def span_of(content: Content) -> Span:
     if end is not None and 0 < high < end:
         return Span(start=end - round((low + high) / 2), end=end, shown_by="the count of steps")
     is_early = resumed_before(first, last)
-    before = round(end * (1 - share)) if end is not None and (share := _share_of_losses(content)) else None
+    share = _share_of_losses(content)
+    end = end or (_precise_count(content) if share else None)
+    before = round(end * (1 - share)) if end is not None and share else None
     near = before is not None and abs(first.steps - 1 - before) <= NEAR * (last.steps - before) + 1
     if content.first_bar and (is_early or (near and first.steps < last.steps)):
         return Span(start=first.steps - 1, end=end, shown_by="the bar")  # it is drawn after the first step
@@ -134,6 +223,14 @@ def _counted(content: Content) -> tuple[float, float]:
     return (rate - half) * runtime - 0.5, (rate + half) * runtime + 0.5
 
 
+def _precise_count(content: Content) -> int | None:
+    """Return the steps that the summary's rate counts, if its rounding leaves little doubt."""
+    low, high = _counted(content)
+    counted = (low + high) / 2
+    is_precise = counted > 0 and _ROUNDED_RATE / 2 + (high - low - 1) / 2 <= COUNT_RESOLUTION * counted + _ROUNDED_RATE
+    return round(counted) if is_precise else None
+
+
 def _share_of_losses(content: Content) -> float | None:
     """Return the summary's mean loss over the last row's loss if it is too small for a mean of all steps, else None.
 
@@ -172,12 +269,10 @@ def _timed_share(content: Content, span: Span) -> float:
 def trained_steps(content: Content, span: Span) -> float | None:
     """Return the optimizer steps in the runtime: those that the summary counts or the span holds, or those planned."""
     low, high = _counted(content)
-    counted = (low + high) / 2
-    is_precise = counted > 0 and _ROUNDED_RATE / 2 + (high - low - 1) / 2 <= COUNT_RESOLUTION * counted + _ROUNDED_RATE
     if span.steps is not None and (span.start or not low <= span.steps <= high):
         return float(span.steps)
-    if is_precise and _timed_share(content, span) == 1.0:
-        return float(round(counted))
+    if (counted := _precise_count(content)) and _timed_share(content, span) == 1.0:
+        return float(counted)
     return float(span.steps or _planned(content) or 0) or None
 
 
@@ -228,6 +323,8 @@ def reported_by(content: Content, span: Span) -> dict[str, Any]:
     Rates of the summary that count other steps are reduced to the share of the steps that its runtime contains.
     """
     reported: dict[str, Any] = {}
+    if counted := _counted_tokens(content, span):
+        reported["counted_tokens_per_second"] = counted
     if summary := _summary(content):
         share = _timed_share(content, span)
         for name, target in TOTALS.items():
@@ -247,6 +344,18 @@ def reported_by(content: Content, span: Span) -> dict[str, Any]:
     if not restarted and (measured := _pace(content, span)):
         reported["step_time_seconds"] = measured
     return reported
+
+
+def _counted_tokens(content: Content, span: Span) -> float | None:
+    """Return the tokens that the training counts over its clock; None for a resumed one, which counts earlier ones."""
+    if span.start or not _is_one_training(content):
+        return None
+    summary, last = _summary(content), content.rows[-1] if content.rows else None
+    tokens, seconds = fields.positive(first_of(summary, TOKENS_SEEN)), fields.positive(summary.get(RUNTIME))
+    if not tokens and last is not None:
+        tokens = last.trained_tokens if last.rate and last.trained_tokens else last.tokens
+        seconds = last.clock[0] if last.clock and last.clock[1] <= CLOCK_RESOLUTION * last.clock[0] else seconds
+    return tokens / seconds if tokens and seconds else None
 
 
 def warning_of(content: Content, span: Span, *, timed: bool) -> str | None:

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields
+from tensorprimat.logs.clocks import longest_gap
 from tensorprimat.logs.huggingface.rows import Row
 
 _FEWEST_ROWS = 3  # that show the distance between rows after the first
@@ -35,19 +38,22 @@ def steps_of_rows(
     final_epoch: float | None,
     logging_steps: int | None = None,
     warnings: list[str] | None = None,
+    *,
+    dated: bool = False,
 ) -> Steps:
     """Return the rows as steps. Rows without numbers share the steps of the run equally; where a number goes back, the
     training restarted.
 
     total: optimizer steps of the whole run, final_epoch: its epochs, where the log states them; logging_steps: steps of
-    each row without a number, if known: then nothing is divided; warnings: see `fields.merged`.
+    each row without a number, if known: then nothing is divided; warnings: see `fields.merged`; dated: the clock of the
+    rows runs on between processes.
     """
     if not found:
         return Steps({})
     numbered = all(row.step is not None for row in found)
     counted = numbers_of_rows(found, total, final_epoch, logging_steps)
     index = [row.step if numbered and row.step is not None else n for n, row in zip(counted, found, strict=True)]
-    processes = _processes(found, index)
+    processes = _processes(found, index, dated=dated)
     intervals = _intervals(found, index, processes)
     if not numbered:
         intervals[0].steps = index[0]
@@ -55,19 +61,26 @@ def steps_of_rows(
     return fields.merged(((None, step) for step in steps), warnings)
 
 
-def _processes(found: list[Row], index: list[int]) -> list[int]:
+def _processes(found: list[Row], index: list[int], *, dated: bool) -> list[int]:
     """Return the number of resumes before each row that its clock alone shows.
 
     A clock that goes back while the number of the step grows is that of another process: trainer_state.json keeps the
-    rows of all processes of a training, and train_runtime begins anew in each.
+    rows of all processes of a training, and train_runtime begins anew in each. A clock that runs on shows a pause.
     """
-    processes, resumes = [], 0
+    processes, resumes, longest = [], 0, math.inf
+    if dated:
+        pairs = pairwise(zip(index, (row.clock[0] if row.clock else 0.0 for row in found), strict=True))
+        paces = [(after - before) / (to - start) for (start, before), (to, after) in pairs if to > start]
+        longest = longest_gap(np.array(paces))
     last: tuple[float, float] | None = None
     for place, row in enumerate(found):
         if place and index[place] <= index[place - 1]:
             last = None  # `fields.merged` sees this restart by the number
         if row.clock is not None:
-            if last is not None and row.clock[0] < last[0] - (row.clock[1] + last[1]):
+            grown = row.clock[0] - last[0] if last is not None else 0.0
+            if last is not None and (
+                grown < -(row.clock[1] + last[1]) or grown > longest * (index[place] - index[place - 1])
+            ):
                 resumes += 1
             last = row.clock
         processes.append(resumes)
@@ -200,7 +213,7 @@ def step_of(row: Row, index: int, between: _Interval, segment: int = 0) -> Step:
         segment=segment,
         seconds=between.seconds,
         covers=between.steps,
-        tokens=between.tokens,
+        tokens=between.trained_tokens if row.rate is not None and between.seconds is not None else between.tokens,
         relative_work=None if row.rate is None else between.trained_tokens,
         loss=row.loss,
         learning_rate=row.learning_rate,

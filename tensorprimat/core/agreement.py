@@ -1,0 +1,434 @@
+"""The figures of a result held against one another: a rate is implied by counters and clocks, by other rates, and by
+TFLOP/s, so a name that claims the wrong scope shows.
+
+`with_scopes` decides which work the rates of tokens in a log count, before any figure is computed from them;
+`disagreements` names what still contradicts in any result. The reading that most others support holds, and of equals a
+count over a clock. TFLOP/s and MFU only choose between other readings. Where nothing decides there is no figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorprimat.core import catalogue, flops, quantities, settings
+from tensorprimat.core.quantities import alternatives, count, digits_of, fixed, significant
+from tensorprimat.core.result import Reported, Result, TrainingConfig
+from tensorprimat.core.terms import RATES, combined
+from tensorprimat.core.units import TERA
+
+DISAGREEMENT = 0.02  # figures that imply one another may differ by rounding and by when the clock is read, not by more
+WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its inverse) to point at a wrong configuration
+MOST_OFF_WHOLE = 0.1  # the same as a difference: beyond 17, every ratio is within 3 % of a whole number
+OTHER_COUNT = 1.5  # ratio of the FLOPs of a token by two conventions, at most
+LONGEST_START = 0.25  # share of a whole training's clock that start-up and evaluations may take, besides the rows
+TOTAL, PER_GPU = "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"
+PROCESSES = "the printed rate of one process × the processes"
+COUNTER = "the log's count of tokens over its clock"
+OF_SAMPLES = "samples/s × tokens of a sequence"
+
+
+def with_scopes(result: Result) -> Result:
+    """Return the result of a log with rates of tokens that count what their names say, and without those that nothing
+    decides; its figures are yet to be computed.
+    """
+    result = _with_rates(result) if len(result.steps) else result
+    is_timed = result.steps.has("seconds") or any(map(result.steps.has, RATES))
+    return _with_means(result) if result.performance_metrics.basis == "reported_means" and not is_timed else result
+
+
+def _processes(config: TrainingConfig) -> int | None:
+    """Return the number of processes that train side by side: one for each GPU, or what the parts of a batch give."""
+    batch, micro, accumulated = config.global_batch_size, config.micro_batch_size, config.gradient_accumulation_steps
+    if config.num_gpus:
+        return config.num_gpus // settings.replica_devices(config) or None
+    known = batch and micro and accumulated and batch % (micro * accumulated) == 0
+    return batch // (micro * accumulated) if known and batch and micro and accumulated else None
+
+
+def _factors(config: TrainingConfig) -> dict[str, float]:
+    """Return the numbers by which rates of tokens of one training are usually apart, by name."""
+    gpus, processes = config.num_gpus or 1, _processes(config) or 1
+    accumulated, length = config.gradient_accumulation_steps or 1, config.sequence_length or 1
+    known = {
+        "the GPUs": gpus,
+        "the processes": processes,
+        "the accumulation": accumulated,
+        "the GPUs × the accumulation": gpus * accumulated,
+        "the GPUs and the accumulation": max(gpus / accumulated, accumulated / gpus),
+        "the GPUs of a replica": settings.replica_devices(config),
+        "the tokens of a sequence": length,
+    }
+    return {name: factor for name, factor in known.items() if factor > 1}
+
+
+def _factor_between(one: float, other: float, config: TrainingConfig) -> str | None:
+    """Return the known factor by which two rates are apart, as "the GPUs, 8"; None for any other ratio."""
+    ratio = max(one, other) / min(one, other)
+    near = (item for item in _factors(config).items() if abs(ratio / item[1] - 1) <= DISAGREEMENT)
+    return next((f"{name}, {quantities.as_stated(factor)}" for name, factor in near), None)
+
+
+def _agree(one: float, other: float) -> bool:
+    return abs(one / other - 1) <= DISAGREEMENT
+
+
+def _readings(result: Result) -> dict[str, float]:
+    """Return the tokens/s of all GPUs that each mean of the whole run implies, the surest first."""
+    figures, config = result.performance_metrics, result.training_config
+    reported, processes = figures.reported, _processes(config)
+    known = {
+        COUNTER: reported.counted_tokens_per_second,
+        "the printed rate": reported.tokens_per_second,
+        PROCESSES: _product(reported.tokens_per_second_per_process, processes),
+        "the printed rate of one GPU × the GPUs": _product(reported.tokens_per_second_per_gpu, config.num_gpus),
+        OF_SAMPLES: _product(figures.samples_per_second, config.sequence_length),
+    }
+    return {name: rate for name, rate in known.items() if rate}
+
+
+def _product(rate: float | None, factor: int | None) -> float | None:
+    return rate * factor if rate and factor else None
+
+
+def _held(readings: Mapping[str, float], result: Result) -> float | None:
+    """Return the reading that holds against the others; None where nothing decides."""
+    if not readings:
+        return None
+    support = {name: sum(_agree(other, rate) for other in readings.values()) for name, rate in readings.items()}
+    best = max(readings, key=lambda name: support[name])  # the first of equals
+    apart = [name for name, rate in readings.items() if not _agree(rate, readings[best])]
+    rivals = [name for name in apart if support[name] == support[best]]
+    if not rivals or best == COUNTER:
+        return readings[best]
+    supported = [readings[name] for name in (best, *rivals) if _is_of_tflops(readings[name], result)]
+    if len(supported) == 1:
+        return supported[0]
+    rate, of_samples = readings[best], readings.get(OF_SAMPLES)
+    if of_samples is None or rivals != [OF_SAMPLES]:
+        return None
+    one_process = result.performance_metrics.reported.tokens_per_second_per_process
+    if _factor_between(rate, of_samples, result.training_config) or (one_process and _agree(of_samples, one_process)):
+        return of_samples
+    return None if _whole(of_samples / rate) else rate  # samples may be shorter than the longest sequence
+
+
+def _whole(ratio: float) -> int | None:
+    """Return the whole number of 2 or more by which two figures are apart, either way; None for another ratio."""
+    factor = max(ratio, 1 / ratio)
+    whole = round(factor)
+    return whole if whole >= 2 and abs(factor - whole) <= min(WHOLE_FACTOR * whole, MOST_OFF_WHOLE) else None
+
+
+def _is_of_tflops(total: float, result: Result) -> bool:
+    """Return True if the printed TFLOP/s or MFU agrees with a rate over all GPUs."""
+    gpus = result.training_config.num_gpus
+    return bool(gpus) and any(_agree(total / gpus, rate) for rate in _rates_of_tflops(result) if gpus)
+
+
+def _rates_of_tflops(result: Result) -> list[float]:
+    """Return the tokens/s/GPU that the printed TFLOP/s, or else the MFU, gives by each convention."""
+    reported = result.performance_metrics.reported
+    tflops, mfu = (
+        getattr(reported, name) or getattr(combined(result.steps, f"reported_{name}"), "value", None)
+        for name in ("tflops_per_gpu", "mfu")
+    )
+    peak = catalogue.dense_peak(catalogue.find_gpu_of(result.gpu_info), result.training_config.precision)
+    tflops = tflops or (mfu * peak if mfu and peak else None)
+    return [tflops * TERA / each for each in flops.countings(result).values()] if tflops else []
+
+
+def _with_means(result: Result) -> Result:
+    """Return a result of means with the tokens/s that holds. Where only the rate of one process is printed, and others
+    show how many there are, each has one GPU.
+    """
+    figures, config, readings = result.performance_metrics, result.training_config, _readings(result)
+    reported, total = figures.reported, _held(readings, result)
+    if of_process := reported.tokens_per_second_per_process:
+        if not readings and config.num_gpus == 1:
+            total = of_process
+        processes = _whole(total / of_process) if total and total > of_process else None
+        if processes and _processes(config) in (None, processes):
+            result = _with_gpus(result, processes)
+            config = result.training_config
+    elif not readings:
+        return result
+    gpus, samples = config.num_gpus, figures.samples_per_second
+    means = figures.changed(
+        tokens_per_second=total,
+        tokens_per_second_per_gpu=_per_gpu(total, gpus, reported),
+        samples_per_second_per_gpu=samples / gpus if samples and gpus else figures.samples_per_second_per_gpu,
+    )
+    return result.changed(performance_metrics=means)
+
+
+def _per_gpu(total: float | None, gpus: int | None, reported: Reported) -> float | None:
+    if gpus is None:
+        return reported.tokens_per_second_per_gpu
+    return total / gpus if total else None
+
+
+def _with_gpus(result: Result, processes: int | None) -> Result:
+    """Return the result with one GPU for each process, unless the log or the user states the number of GPUs."""
+    config = result.training_config
+    if config.num_gpus or not processes or processes < 2:
+        return result
+    gpus = processes * settings.replica_devices(config)
+    origin = "one for each process, by the rates and counts of the log"
+    return result.changed(
+        training_config=config.changed(num_gpus=gpus),
+        gpu_info=result.gpu_info.changed(device_count=gpus),
+        provenance=result.provenance.changed(assumed={**result.provenance.assumed, "num_gpus": origin}),
+    )
+
+
+def _with_rates(result: Result) -> Result:
+    """Return a result of rows whose printed rates count what their names say; each that did not is a warning.
+
+    Rows with the work and the time of a step need no rate.
+    """
+    steps, warnings = result.steps, list[str]()
+    counted, how = _work_over_clock(result)
+    if how == COUNTER and steps.has(PER_GPU):
+        result = _with_gpus(result, _processes(result.training_config))
+    config = result.training_config
+    gpus, accumulated = config.num_gpus or _processes(config), config.gradient_accumulation_steps or 1
+    is_known = steps.has("tokens") or (config.sequence_length and (config.global_batch_size or steps.has("samples")))
+    if is_known and steps.has("seconds") and (gpus or how != COUNTER):
+        return result
+    tflops = _rates_of_tflops(result) if counted is None and gpus else []
+    for name, claimed in ((TOTAL, 1), (PER_GPU, gpus)):
+        rate = combined(steps, name)
+        if rate is None or (counted is None and not tflops) or not (claimed or how == COUNTER):
+            continue
+        scopes = _scopes(gpus, accumulated)
+        least = LONGEST_START if how == COUNTER else DISAGREEMENT
+        fitting = [
+            scope
+            for scope in scopes
+            if (counted and -least <= counted / (rate.value * scope) - 1 <= DISAGREEMENT)
+            or any(_agree(rate.value * scope, per_gpu * (gpus or 1)) for per_gpu in tflops)
+        ]
+        as_named = rate.value * (claimed or 0) / (gpus or 1)
+        if any(1 / OTHER_COUNT < as_named / per_gpu < OTHER_COUNT for per_gpu in tflops):
+            continue
+        if (claimed and claimed in fitting) or not (fitting or how == COUNTER):
+            continue
+        by = f"{how} is {digits_of(counted)} tokens/s" if counted else "the printed TFLOP/s or MFU decides"
+        what = f"{name.removeprefix('reported_')}: the rows print {digits_of(rate.value)}"
+        if len(fitting) == 1 and claimed:
+            steps = steps.replace(**{name: steps.column(name) * (fitting[0] / claimed)})
+            warnings.append(f"{what}, which counts {scopes[fitting[0]]}, because {by}; the figure is corrected by that")
+        else:
+            steps = steps.without(name)
+            unknown = "no known factor explains the difference" if claimed else "the number of GPUs is unknown"
+            warnings.append(f"{what}, but {by}, and {unknown}; the rate is left out")
+    return result.changed(steps=steps, warnings=(*result.warnings, *warnings))
+
+
+def _scopes(gpus: int | None, accumulated: int) -> dict[int, str]:
+    """Return factor from a printed rate to that of all tokens of all GPUs → what the rate counts."""
+    part = f"one of {accumulated} accumulated batches of " if accumulated > 1 else ""
+    scopes = {accumulated: f"{part}all GPUs", 1: "all GPUs"}
+    if gpus:
+        scopes |= {gpus * accumulated: f"{part}one GPU", gpus: "one GPU"}
+    return scopes
+
+
+def _work_over_clock(result: Result) -> tuple[float | None, str]:
+    """Return the tokens/s of all GPUs that counters and a clock, or else rates of samples, give, and their name."""
+    if counted := result.performance_metrics.reported.counted_tokens_per_second:
+        return counted, COUNTER
+    length, samples = result.training_config.sequence_length, combined(result.steps, "reported_samples_per_second")
+    return (samples.value * length, OF_SAMPLES) if samples and length else (None, "")
+
+
+def reconcile(computed: float, reported: float, config_value: dict[str, int | None]) -> str | None:
+    """Return the flag values that would make both rates agree; None unless a whole factor of 2 or more separates them.
+
+    config_value maps a flag to its present value, for values that scale the computed rate ("--num-gpus" divides it).
+    """
+    ratio = reported / computed
+    factor = ratio if ratio >= 1 else 1 / ratio
+    whole = round(factor)
+    if whole < 2 or abs(factor / whole - 1) > WHOLE_FACTOR:
+        return None
+    proposals = []
+    for flag, value in config_value.items():
+        if not value:
+            continue
+        grows = (ratio > 1) != (flag == "--num-gpus")
+        if grows:
+            proposals.append(f"{flag} {value * whole}")
+        elif value % whole == 0:
+            proposals.append(f"{flag} {value // whole}")
+    return alternatives(proposals) if proposals else None
+
+
+_SCALED_BY: dict[str, tuple[str, ...]] = {
+    "tokens_per_second": ("--sequence-length", "--global-batch-size"),
+    "tokens_per_second_per_gpu": ("--sequence-length", "--global-batch-size", "--num-gpus"),
+    "samples_per_second": ("--global-batch-size",),
+    "avg_step_time_seconds": (),
+}
+"""Figure that a framework may report, too → flags whose values scale the computed one."""
+
+
+def disagreements(result: Result) -> list[str]:
+    """Return a warning for each figure that another one of the result contradicts."""
+    of_means = result.performance_metrics.basis == "reported_means"
+    return [*(_of_means if of_means else _of_rows)(result), *_of_flops(result)]
+
+
+def _of_means(result: Result) -> list[str]:
+    """Return warnings about means of the whole run that imply another rate than the one that holds."""
+    performance, readings = result.performance_metrics, _readings(result)
+    total, of_process = performance.tokens_per_second, performance.reported.tokens_per_second_per_process
+    if total is None and not readings:
+        unknown = "counts one process of an unknown number; give --num-gpus"
+        return [f"tokens_per_second: the printed rate of {digits_of(of_process)} {unknown}"] if of_process else []
+    if total is None:
+        given = ", ".join(f"{name} gives {digits_of(rate)}" for name, rate in readings.items())
+        return [f"tokens_per_second: {given}; nothing decides between them, so it is unknown"]
+    by = next((name for name, rate in readings.items() if _agree(rate, total)), "the result")
+    warnings = []
+    if of_process and not _agree(of_process, total):
+        warnings.append(
+            f"tokens_per_second: the framework printed {digits_of(of_process)}, which counts one process; {by} gives "
+            f"{digits_of(total)} ({fixed(total / of_process, 2)} times as much), which the result uses"
+        )
+    for name, rate in readings.items():
+        if not _agree(rate, total):
+            factor = _factor_between(rate, total, result.training_config)
+            why = f"they differ by {factor}" if factor else f"{fixed(total / rate, 2)} times as much"
+            warnings.append(
+                f"tokens_per_second: {name} gives {digits_of(rate)}, but {by} gives {digits_of(total)} ({why}); the "
+                "result uses the latter"
+            )
+    return warnings
+
+
+def _of_rows(result: Result) -> list[str]:
+    warnings = []
+    performance, config = result.performance_metrics, result.training_config
+    sizes = {
+        settings.flag(name): getattr(config, name) for name in ("sequence_length", "global_batch_size", "num_gpus")
+    }
+    for name, flags in _SCALED_BY.items():
+        computed = getattr(performance, name)
+        reported = getattr(performance.reported, name.removeprefix("avg_"))
+        if not computed or not reported or _agree(reported, computed):
+            continue
+        if performance.reported.runtime_seconds and not _whole(reported / computed):
+            continue  # a mean of the whole training, which the audit compares with the rows
+        if name == "tokens_per_second_per_gpu" and (divisor := _other_divisor(result)):
+            warnings.append(
+                f"{name}: computed {digits_of(computed)} by --num-gpus {config.num_gpus}, but the framework reported "
+                f"{digits_of(reported)}, which is its rate over all GPUs divided by {divisor}; frameworks that divide "
+                "by data-parallel ranks leave tensor- and pipeline-parallel GPUs out"
+            )
+            continue
+        told = f"; {_used(result, name, reported / computed)}"
+        if factor := name.startswith("tokens") and _factor_between(reported, computed, config):
+            told = f" (they differ by {factor}); the result uses the computed rate"
+        elif remedy := reconcile(computed, reported, {flag: size for flag, size in sizes.items() if flag in flags}):
+            times = f"{fixed(reported / computed, 2)} times"
+            told = f" ({times}); {remedy} would reconcile them, unless settings and rows are of different jobs"
+        shown = f"computed {digits_of(computed)} but the framework reported {digits_of(reported)}"
+        warnings.append(f"{name}: {shown}{told}")
+    return [*warnings, *_work_of_rows(result)]
+
+
+def _used(result: Result, name: str, ratio: float) -> str:
+    """Return a clause that says which of two figures the result uses and why, and what would make them agree.
+
+    ratio: reported figure over computed one.
+    """
+    performance, config = result.performance_metrics, result.training_config
+    if name == "avg_step_time_seconds":
+        return "the result uses the computed time, the mean of the measured rows"
+    is_timed, tokens, batch = performance.basis == "step_times", performance.tokens_per_step, config.global_batch_size
+    agrees = []
+    if name == "samples_per_second":
+        agrees += [f"a batch of {significant(batch * ratio, 4)} instead of {batch}"] if batch else []
+    elif tokens:
+        agrees.append(f"{count(round(tokens * ratio))} tokens a step instead of {count(tokens)}")
+    if is_timed and (mean := performance.avg_step_time_seconds):
+        agrees.append(f"a step of {quantities.seconds(mean / ratio)} instead of {quantities.seconds(mean)}")
+    why = "work of the measured rows / their time" if is_timed else "from the rates of the measured rows"
+    return f"the result uses the computed rate ({why})" + (
+        f"; the reported rate would need {', or '.join(agrees)}" if agrees else ""
+    )
+
+
+def _other_divisor(result: Result) -> int | None:
+    """Return the whole number by which the framework divided its rate over all GPUs, where only that number differs.
+
+    None unless the number of GPUs was stated by flag: what the log says itself is checked like any other setting.
+    """
+    performance = result.performance_metrics
+    total, per_gpu = performance.reported.tokens_per_second, performance.reported.tokens_per_second_per_gpu
+    computed = performance.tokens_per_second
+    if "num_gpus" not in result.provenance.assumed or not (total and per_gpu and computed):
+        return None
+    divisor = round(total / per_gpu)
+    is_whole = divisor >= 1 and abs(total / per_gpu / divisor - 1) <= DISAGREEMENT
+    return divisor if is_whole and abs(total / computed - 1) <= DISAGREEMENT else None
+
+
+def _work_of_rows(result: Result) -> list[str]:
+    """Return a warning about rows with more tokens than a global batch of full sequences: padding makes fewer."""
+    config, tokens = result.training_config, result.performance_metrics.tokens_per_step
+    if not (config.global_batch_size and config.sequence_length and tokens) or result.steps.has("samples"):
+        return []
+    if not result.provenance.assumed.keys().isdisjoint(("global_batch_size", "sequence_length")):
+        return []  # flags contradict the log: reported when they are applied
+    most = config.global_batch_size * config.sequence_length
+    if tokens <= most * (1 + DISAGREEMENT):
+        return []
+    return [
+        f"tokens_per_step: the rows hold {count(tokens)} tokens a step, but the settings allow {count(most)} "
+        f"({config.global_batch_size} sequences of {config.sequence_length}); settings and rows may be of different "
+        "jobs. The figures are those of the rows; correct the settings with --global-batch-size and --sequence-length"
+    ]
+
+
+_BOTH_SHOWN = "; comparisons use the computed one, and reports also show the reported one"
+
+
+def _of_flops(result: Result) -> list[str]:
+    """Compare reported TFLOP/s and MFU with those computed from the shape, by the convention that comes nearest.
+
+    An MFU printed with TFLOP/s is checked against the TFLOP/s only, so that one wrong figure is one warning.
+    """
+    reported, warnings = result.performance_metrics.reported, []
+    computed = _tflops_by_convention(result)
+    if reported.tflops_per_gpu and (nearest := _nearest_of_those_off(reported.tflops_per_gpu, computed)):
+        name, tflops = nearest
+        warnings.append(
+            f"tflops_per_gpu: computed {digits_of(tflops)} (convention {name}, the nearest) but the framework reported "
+            f"{digits_of(reported.tflops_per_gpu)}{_BOTH_SHOWN}"
+        )
+    precision = result.training_config.precision
+    if reported.mfu and (peak := catalogue.dense_peak(catalogue.find_gpu_of(result.gpu_info), precision)):
+        rates = {"the reported TFLOP/s": reported.tflops_per_gpu} if reported.tflops_per_gpu else computed
+        if nearest := _nearest_of_those_off(reported.mfu, {name: rate / peak for name, rate in rates.items()}):
+            name, mfu = nearest
+            warnings.append(
+                f"mfu: computed {significant(mfu, 3)} ({name}, over the dense {precision} peak of "
+                f"{digits_of(peak)} TFLOP/s) but the framework reported {significant(reported.mfu, 3)}{_BOTH_SHOWN}"
+            )
+    return warnings
+
+
+def _tflops_by_convention(result: Result) -> dict[str, float]:
+    """Return the model TFLOP/s per GPU by each convention; none where the shape, the length or the rate is unknown."""
+    rate = result.performance_metrics.tokens_per_second_per_gpu
+    return {name: rate * count / TERA for name, count in flops.countings(result).items()} if rate else {}
+
+
+def _nearest_of_those_off(reported: float, computed: dict[str, float]) -> tuple[str, float] | None:
+    """Return name and value of the nearest computed figure, or None if one agrees with the reported one."""
+    if not computed:
+        return None
+    name = min(computed, key=lambda name: abs(reported / computed[name] - 1))
+    return None if abs(reported / computed[name] - 1) <= DISAGREEMENT else (name, computed[name])

@@ -1,0 +1,120 @@
+"""Figures held against one another: counters, clocks, rates and TFLOP/s decide what a printed rate counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core import agreement, flops, models
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
+from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.summary import summarise
+
+LENGTH, MICRO, SECONDS, STEPS = 4096, 4, 21.0, 40
+
+
+def axolotl(gpus: int, accumulated: int, *, counts: str, bar: bool, world: bool) -> str:
+    """Return a log of axolotl. counts: the tokens in its rate per GPU; bar: with a clock; world: states the GPUs."""
+    of_step = LENGTH * MICRO * accumulated * gpus
+    rate = {"one GPU": of_step / gpus, "all GPUs, one batch": of_step / accumulated}[counts] / SECONDS
+    lines = ["rank: 0, local_rank: 0, world_size: 8, local_world_size: 8".replace("8", str(gpus))] * world
+    lines += [
+        f"  Instantaneous batch size per device = {MICRO}",
+        f"  Total train batch size (w. parallel, distributed & accumulation) = {of_step // LENGTH}",
+        f"  Gradient Accumulation steps = {accumulated}",
+        f"  Total optimization steps = {STEPS}",
+    ]
+    for step in range(1, STEPS + 1):
+        minutes, rest = divmod(int(step * SECONDS), 60)
+        lines += [f" {100 * step // STEPS}%|##  | {step}/{STEPS} [{minutes:02}:{rest:02}<01:00, 21.00s/it]"] * bar
+        row = {"loss": 2 - step / 1000, "grad_norm": 0.9, "learning_rate": 1e-5, "epoch": step / STEPS}
+        lines.append(f"{row | {'tokens/train_per_sec_per_gpu': rate, 'tokens/trainable': of_step * step}}")
+    runtime = STEPS * SECONDS + 30
+    end = {"train_runtime": runtime, "train_samples_per_second": of_step / LENGTH * STEPS / runtime}
+    lines.append(f"{end | {'train_steps_per_second': STEPS / runtime, 'train_loss': 1.98, 'epoch': 1.0}}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("world", [True, False], ids=["GPUs stated", "GPUs by the batch"])
+@pytest.mark.parametrize("bar", [True, False], ids=["timed", "untimed"])
+@pytest.mark.parametrize("counts", ["one GPU", "all GPUs, one batch"])
+@pytest.mark.parametrize(("gpus", "accumulated"), [(8, 1), (8, 4), (2, 8)])
+def test_a_rate_per_gpu_counts_what_the_counters_and_the_clock_of_the_log_say(
+    read_text: Any, gpus: int, accumulated: int, counts: str, bar: bool, world: bool
+) -> None:
+    result = read_text(axolotl(gpus, accumulated, counts=counts, bar=bar, world=world))
+    figures = result.performance_metrics
+    assert figures.tokens_per_second_per_gpu == pytest.approx(LENGTH * MICRO * accumulated / SECONDS, rel=1e-3)
+    assert figures.tokens_per_second == pytest.approx(gpus * LENGTH * MICRO * accumulated / SECONDS, rel=1e-3)
+    named = [warning for warning in result.warnings if "the GPUs" in warning or "all GPUs, because" in warning]
+    assert bool(named) == (counts != "one GPU")
+
+
+@pytest.mark.parametrize("name", ["train.log", "with_bar.log", "train_results.json"])
+def test_the_final_rate_of_the_trainer_counts_one_process(shared: Path, name: str) -> None:
+    result = logs.read(shared / "cases" / "J-hf-tokens-per-process" / name)
+    figures = result.performance_metrics
+    assert (figures.tokens_per_second, figures.tokens_per_second_per_gpu) == (32768, 4096)
+    assert any("printed 4,096.0, which counts one process" in warning for warning in result.warnings)
+
+
+def means(*, gpus: int | None = None, length: int | None = 2048, samples: float = 16.0, **reported: float) -> Result:
+    """Return a result of means of a whole run, with the rates that a log prints."""
+    figures = PerformanceMetrics(samples_per_second=samples, basis="reported_means", reported=Reported(**reported))
+    shape = models.find_preset("llama").shape
+    read = Result(
+        platform="nvd",
+        gpu_info=GpuInfo(device_name="H100 SXM"),
+        model=Model(shape=shape),
+        training_config=TrainingConfig(num_gpus=gpus, sequence_length=length),
+        performance_metrics=figures,
+    )
+    return summarise(agreement.with_scopes(read))
+
+
+def told(result: Result) -> list[str]:
+    return [warning for warning in result.warnings if warning.startswith(("tokens_per_second: ", "tflops"))]
+
+
+@pytest.mark.parametrize(
+    ("rates", "right"),
+    [
+        ({"tokens_per_second": 32768.0, "gpus": 8}, 32768),
+        ({"tokens_per_second": 4096.0, "gpus": 8}, 32768),  # of one GPU
+        ({"tokens_per_second": 4096.0}, None),  # 8 times as much, and nothing says what 8 is
+        ({"tokens_per_second": 30000.0}, 30000),  # sequences are shorter than the longest
+        ({"tokens_per_second": 4096.0, "counted_tokens_per_second": 32768.0}, 32768),
+        ({"tokens_per_second_per_gpu": 32768.0, "gpus": 8}, 32768),  # of all GPUs
+        ({"tokens_per_second_per_process": 4096.0, "length": None}, None),
+        ({"tokens_per_second": 4096.0, "tokens_per_second_per_gpu": 4096.0, "gpus": 8, "length": None}, None),
+    ],
+)
+def test_of_means_that_contradict_one_another_the_one_that_others_support_holds(rates: Any, right: int | None) -> None:
+    result = means(**rates)
+    assert result.performance_metrics.tokens_per_second == right
+    is_consistent = rates.get("tokens_per_second") == 32768
+    assert bool(told(result)) != is_consistent
+    assert summarise(result) == result
+
+
+def test_tflops_choose_between_readings_that_a_known_factor_separates_and_remove_nothing_else() -> None:
+    of_one = flops.per_token(models.find_preset("llama").shape, 2048) * 4096 / 1e12
+    rates = {"tokens_per_second": 4096.0, "tokens_per_second_per_gpu": 4096.0, "gpus": 8, "samples": 3.0}
+    assert means(**rates, tflops_per_gpu=of_one).performance_metrics.tokens_per_second == 32768
+    off = means(tokens_per_second=32768.0, gpus=8, tflops_per_gpu=3 * of_one)
+    assert off.performance_metrics.tokens_per_second_per_gpu == 4096
+    assert [warning.split(":")[0] for warning in told(off)] == ["tflops_per_gpu"]
+
+
+def test_rows_with_a_rate_of_one_gpu_under_the_name_of_all_are_corrected_by_the_samples() -> None:
+    rows = [
+        Step(index=n, seconds=None, reported_tokens_per_second=4096.0, reported_samples_per_second=16.0)
+        for n in range(1, 20)
+    ]
+    read = means(gpus=8).changed(steps=Steps.of(rows), performance_metrics=PerformanceMetrics())
+    result = summarise(agreement.with_scopes(read))
+    assert result.performance_metrics.tokens_per_second_per_gpu == 4096
+    assert any("which counts one GPU, because samples/s" in warning for warning in result.warnings)

@@ -1,0 +1,143 @@
+"""The Hugging Face Trainer's record in any container: its summary is no step, and its rows keep their clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_metrics_table import as_csv
+from test_wandb_run import run_file
+
+from tensorprimat import logs
+from tensorprimat.core.errors import NotALogError
+from tensorprimat.core.result import Result
+
+START, SECONDS, BATCH = 1_767_600_000.125, 10.0, 32
+Rows = list[dict[str, Any]]
+
+
+def history(resumed_from: int | None = None, *, steps: int = 200) -> Rows:
+    """Return the log_history of a training with moments: a row every 5 steps of 10 s, after a start-up of 200 s.
+
+    resumed_from: step of the checkpoint with which a second process began 100 s after the first had stopped, later.
+    """
+    rows, began, first = [], 200.0, resumed_from or 0
+    for process, (begin, end) in enumerate([(0, first + 5), (first, steps)] if resumed_from else [(0, steps)]):
+        began += process * ((first + 5) * SECONDS + 100)
+        for step in range(begin + 5, end + 1, 5):
+            moment = START + began + (step - begin) * SECONDS
+            rows.append({"step": step, "loss": 4 - step / 100, "epoch": step / steps, "timestamp": moment})
+    runtime = (steps - first) * SECONDS + (0 if resumed_from else 200)
+    rates = {"train_samples_per_second": round(BATCH * steps / runtime, 3)}
+    rates |= {"train_runtime": runtime, "train_steps_per_second": round(steps / runtime, 4)}
+    return [*rows, {"step": steps, "timestamp": rows[-1]["timestamp"] + 0.25, **rates}]
+
+
+def wandb(rows: Rows) -> Rows:
+    """Return the rows by the names that the Trainer's callback hands to W&B."""
+    names = {"step": "train/global_step", "timestamp": "_timestamp"}
+    return [{"_step": n} | {names.get(k, f"train/{k}"): v for k, v in row.items()} for n, row in enumerate(rows)]
+
+
+def scalars(rows: Rows) -> list[tuple[int, float, str, float]]:
+    """Return (step, seconds since 1970, name, value) of each number."""
+    names = ("loss", "train_runtime", "train_samples_per_second", "train_steps_per_second")
+    return [(row["step"], row["timestamp"], f"train/{k}", row[k]) for row in rows for k in names if k in row]
+
+
+def mlflow(folder: Path, rows: Rows) -> Path:
+    for step, moment, name, value in scalars(rows):
+        path = folder / "metrics" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(f"{1000 * moment:.0f} {value} {step}\n")
+    return folder
+
+
+def tensorboard(folder: Path, rows: Rows) -> Path:
+    pytest.importorskip("tensorboard")
+    import test_tensorboard_log
+
+    events = test_tensorboard_log.Events(folder)
+    for step, moment, name, value in scalars(rows):
+        events.log(step, moment - test_tensorboard_log.START, {name: value})
+    return events.close()
+
+
+def written(name: str, text: Callable[[Rows], str | bytes]) -> Callable[[Path, Rows], Path]:
+    def write(folder: Path, rows: Rows) -> Path:
+        content = text(rows)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        return folder / name
+
+    return write
+
+
+CONTAINERS = {
+    "JSON array": written("history.json", lambda rows: json.dumps(rows, indent=1)),
+    "JSON array on one line": written("history.json", json.dumps),
+    "JSON lines": written("history.jsonl", lambda rows: "".join(json.dumps(row) + "\n" for row in rows)),
+    "state": written("trainer_state.json", lambda rows: json.dumps({"log_history": rows}, indent=2)),
+    "CSV": written("history.csv", as_csv),
+    "CSV of W&B": written("export.csv", lambda rows: as_csv(wandb(rows))),
+    "JSON lines of W&B": written("history.jsonl", lambda rows: "".join(json.dumps(r) + "\n" for r in wandb(rows))),
+    "run file of W&B": written("run-a.wandb", lambda rows: run_file(wandb(rows))),
+    "MLflow": mlflow,
+    "TensorBoard": tensorboard,
+}
+each_container = pytest.mark.parametrize("container", CONTAINERS)
+
+
+def read(tmp_path: Path, container: str, rows: Rows) -> Result:
+    return logs.read(CONTAINERS[container](tmp_path, rows))
+
+
+@each_container
+def test_the_rows_are_timed_by_their_clock_and_the_summary_is_no_step(tmp_path: Path, container: str) -> None:
+    result = read(tmp_path, container, history())
+    figures = result.performance_metrics
+    assert figures.avg_step_time_seconds == pytest.approx(SECONDS, rel=1e-3)
+    assert figures.samples_per_second == pytest.approx(BATCH / SECONDS, rel=2e-3)
+    assert figures.reported.runtime_seconds == pytest.approx(2200)
+    assert len(result.steps) == 40
+    assert any("timed from" in warning for warning in result.warnings)
+    assert not [warning for warning in result.warnings if "computed" in warning]
+
+
+@each_container
+@pytest.mark.parametrize("resumed_from", [160, 190])
+def test_a_resumed_training_counts_no_step_before_its_checkpoint(
+    tmp_path: Path, container: str, resumed_from: int
+) -> None:
+    figures = read(tmp_path, container, history(resumed_from)).performance_metrics
+    assert figures.avg_step_time_seconds == pytest.approx(SECONDS, rel=1e-3)
+    assert figures.samples_per_second == pytest.approx(BATCH / SECONDS, rel=2e-3)
+    assert figures.reported.samples_per_second is None
+
+
+@each_container
+def test_without_any_clock_the_summary_alone_gives_the_mean_of_the_run(tmp_path: Path, container: str) -> None:
+    if container in ("MLflow", "TensorBoard", "run file of W&B", "JSON lines of W&B"):
+        pytest.skip("always has a clock")
+    rows = [{name: value for name, value in row.items() if name != "timestamp"} for row in history()]
+    figures = read(tmp_path, container, rows).performance_metrics
+    assert figures.avg_step_time_seconds in (None, pytest.approx(11.0))
+    assert figures.samples_per_second == pytest.approx(BATCH * 200 / 2200, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["console.log", "history.json", "history.jsonl", "history_epoch_seconds.json", "trainer_state.json",
+     "wandb_export.csv", "wandb_not_resumed_with_summary.csv"],
+)  # fmt: skip
+def test_saved_histories_give_the_rate_of_their_clock_or_none(shared: Path, name: str) -> None:
+    try:
+        figures = logs.read(shared / "cases" / "M-hf-history-list" / name).performance_metrics
+    except NotALogError:
+        assert name in ("console.log", "trainer_state.json")
+        return
+    assert figures.avg_step_time_seconds == pytest.approx(10.0)
+    assert figures.samples_per_second == pytest.approx(3.2)
