@@ -49,6 +49,7 @@ def test_a_rate_per_gpu_counts_what_the_counters_and_the_clock_of_the_log_say(
     figures = result.performance_metrics
     assert figures.tokens_per_second_per_gpu == pytest.approx(LENGTH * MICRO * accumulated / SECONDS, rel=1e-3)
     assert figures.tokens_per_second == pytest.approx(gpus * LENGTH * MICRO * accumulated / SECONDS, rel=1e-3)
+    assert figures.basis == ("step_times" if bar else "reported_rates")
     named = [warning for warning in result.warnings if "the GPUs" in warning or "all GPUs, because" in warning]
     assert bool(named) == (counts != "one GPU")
 

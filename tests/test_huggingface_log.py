@@ -378,6 +378,12 @@ def test_rates_of_a_resumed_training_count_only_the_steps_that_its_clock_timed(r
     assert any("resumed at step 36, but the summary counts all 40 steps" in warning for warning in result.warnings)
 
 
+def test_the_tokens_of_a_resumed_training_count_no_step_before_it(read_text: Any) -> None:
+    tokens = ALL_SAMPLES.replace("}", ", 'train_tokens_per_second': 2048.0, 'num_input_tokens_seen': 5242880}")
+    figures = read_text(RESUMED + STATED + f"{FEW_STEPS}\n{tokens}\n").performance_metrics
+    assert figures.tokens_per_second == pytest.approx(8 * 2048 * 4 / 40)  # of 8 processes
+
+
 def test_a_resume_that_only_the_bar_shows_reduces_the_rates_as_well(read_text: Any) -> None:
     result = read_text(HEADER + f"{FEW_STEPS}\n{ALL_SAMPLES}\n{row()}\n")
     assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 4 / 40)

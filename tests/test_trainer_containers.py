@@ -14,25 +14,29 @@ from test_wandb_run import run_file
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.result import Result
+from tensorprimat.logs.format import UserFacts
 
-START, SECONDS, BATCH = 1_767_600_000.125, 10.0, 32
+START, SECONDS, BATCH, GPUS, TOKENS = 1_767_600_000.125, 10.0, 32, 8, 65536  # batch and tokens of a step
 Rows = list[dict[str, Any]]
 
 
-def history(resumed_from: int | None = None, *, steps: int = 200) -> Rows:
+def history(resumed_from: int | None = None, *, stopped_at: int = 0, pause: float = 100, steps: int = 200) -> Rows:
     """Return the log_history of a training with moments: a row every 5 steps of 10 s, after a start-up of 200 s.
 
-    resumed_from: step of the checkpoint with which a second process began 100 s after the first had stopped, later.
+    resumed_from: step of the checkpoint with which a second process began `pause` seconds after the first had stopped.
     """
     rows, began, first = [], 200.0, resumed_from or 0
-    for process, (begin, end) in enumerate([(0, first + 5), (first, steps)] if resumed_from else [(0, steps)]):
-        began += process * ((first + 5) * SECONDS + 100)
+    for process, (begin, end) in enumerate([(0, stopped_at), (first, steps)] if resumed_from else [(0, steps)]):
+        began += process * (stopped_at * SECONDS + pause)
         for step in range(begin + 5, end + 1, 5):
             moment = START + began + (step - begin) * SECONDS
-            rows.append({"step": step, "loss": 4 - step / 100, "epoch": step / steps, "timestamp": moment})
+            row = {"step": step, "loss": 4 - step / 100, "epoch": step / steps, "timestamp": moment}
+            rows.append(row | {"num_input_tokens_seen": TOKENS * step})
     runtime = (steps - first) * SECONDS + (0 if resumed_from else 200)
     rates = {"train_samples_per_second": round(BATCH * steps / runtime, 3)}
     rates |= {"train_runtime": runtime, "train_steps_per_second": round(steps / runtime, 4)}
+    rates |= {"train_tokens_per_second": round(TOKENS / GPUS * steps / runtime, 3)}  # of one process
+    rates |= {"num_input_tokens_seen": TOKENS * steps, "train_loss": 3.0}
     return [*rows, {"step": steps, "timestamp": rows[-1]["timestamp"] + 0.25, **rates}]
 
 
@@ -44,8 +48,8 @@ def wandb(rows: Rows) -> Rows:
 
 def scalars(rows: Rows) -> list[tuple[int, float, str, float]]:
     """Return (step, seconds since 1970, name, value) of each number."""
-    names = ("loss", "train_runtime", "train_samples_per_second", "train_steps_per_second")
-    return [(row["step"], row["timestamp"], f"train/{k}", row[k]) for row in rows for k in names if k in row]
+    others = ("step", "timestamp", "epoch")
+    return [(row["step"], row["timestamp"], f"train/{k}", row[k]) for row in rows for k in row if k not in others]
 
 
 def mlflow(folder: Path, rows: Rows) -> Path:
@@ -101,6 +105,7 @@ def test_the_rows_are_timed_by_their_clock_and_the_summary_is_no_step(tmp_path: 
     figures = result.performance_metrics
     assert figures.avg_step_time_seconds == pytest.approx(SECONDS, rel=1e-3)
     assert figures.samples_per_second == pytest.approx(BATCH / SECONDS, rel=2e-3)
+    assert figures.tokens_per_second == pytest.approx(TOKENS / SECONDS, rel=1e-3)
     assert figures.reported.runtime_seconds == pytest.approx(2200)
     assert len(result.steps) == 40
     assert any("timed from" in warning for warning in result.warnings)
@@ -108,24 +113,58 @@ def test_the_rows_are_timed_by_their_clock_and_the_summary_is_no_step(tmp_path: 
 
 
 @each_container
-@pytest.mark.parametrize("resumed_from", [160, 190])
+@pytest.mark.parametrize(("resumed_from", "stopped_at", "pause"), [(160, 165, 100), (190, 195, 100), (160, 160, 5000)])
 def test_a_resumed_training_counts_no_step_before_its_checkpoint(
-    tmp_path: Path, container: str, resumed_from: int
+    tmp_path: Path, container: str, resumed_from: int, stopped_at: int, pause: float
 ) -> None:
-    figures = read(tmp_path, container, history(resumed_from)).performance_metrics
+    rows = history(resumed_from, stopped_at=stopped_at, pause=pause)
+    figures = read(tmp_path, container, rows).performance_metrics
     assert figures.avg_step_time_seconds == pytest.approx(SECONDS, rel=1e-3)
     assert figures.samples_per_second == pytest.approx(BATCH / SECONDS, rel=2e-3)
+    assert figures.tokens_per_second == pytest.approx(TOKENS / SECONDS, rel=1e-3)
     assert figures.reported.samples_per_second is None
 
 
 @each_container
-def test_without_any_clock_the_summary_alone_gives_the_mean_of_the_run(tmp_path: Path, container: str) -> None:
+@pytest.mark.parametrize("resumed_from", [None, 160], ids=["whole", "resumed"])
+def test_without_any_clock_the_summary_gives_the_mean_of_a_run_that_was_not_resumed(
+    tmp_path: Path, container: str, resumed_from: int | None
+) -> None:
     if container in ("MLflow", "TensorBoard", "run file of W&B", "JSON lines of W&B"):
         pytest.skip("always has a clock")
-    rows = [{name: value for name, value in row.items() if name != "timestamp"} for row in history()]
+    rows = [
+        {name: value for name, value in row.items() if name != "timestamp"}
+        for row in history(resumed_from, stopped_at=165)
+    ]
+    if resumed_from:
+        with pytest.raises(NotALogError, match=r"a repeated step shows a resume at about step 160|clock is too coarse"):
+            read(tmp_path, container, rows)
+        return
     figures = read(tmp_path, container, rows).performance_metrics
+    assert figures.tokens_per_second == pytest.approx(TOKENS * 200 / 2200, rel=1e-3)
+    assert figures.tokens_per_second_per_gpu == pytest.approx(TOKENS * 200 / 2200 / GPUS, rel=1e-3)
     assert figures.avg_step_time_seconds in (None, pytest.approx(11.0))
     assert figures.samples_per_second == pytest.approx(BATCH * 200 / 2200, rel=1e-3)
+
+
+@each_container
+@pytest.mark.parametrize("clocked", [True, False], ids=["clocked", "no clock"])
+def test_axolotls_rate_per_gpu_that_counts_all_gpus_is_none_of_one_gpu(
+    tmp_path: Path, container: str, clocked: bool
+) -> None:
+    if not clocked and container in ("MLflow", "TensorBoard"):
+        pytest.skip("always has a clock")
+    of_rows = {"tokens/train_per_sec_per_gpu": TOKENS / SECONDS, "learning_rate": 1e-5}
+    rows = [row | of_rows | {"tokens/trainable": TOKENS * row["step"]} if "loss" in row else row for row in history()]
+    for row in rows:
+        row.pop("num_input_tokens_seen", None)
+        row.pop("timestamp" if not clocked else "", None)
+    path = CONTAINERS[container](tmp_path, rows)
+    figures = logs.read(path, facts=UserFacts(num_gpus=GPUS)).performance_metrics
+    assert figures.tokens_per_second_per_gpu == pytest.approx(TOKENS / SECONDS / GPUS, rel=1e-3)
+    figures = logs.read(path).performance_metrics
+    assert figures.tokens_per_second == pytest.approx(TOKENS / SECONDS, rel=1e-3 if clocked else 0.1)
+    assert figures.tokens_per_second_per_gpu in (None, pytest.approx(TOKENS / SECONDS / GPUS, rel=0.1))
 
 
 @pytest.mark.parametrize(

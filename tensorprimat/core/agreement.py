@@ -19,7 +19,6 @@ from tensorprimat.core.units import TERA
 DISAGREEMENT = 0.02  # figures that imply one another may differ by rounding and by when the clock is read, not by more
 WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its inverse) to point at a wrong configuration
 MOST_OFF_WHOLE = 0.1  # the same as a difference: beyond 17, every ratio is within 3 % of a whole number
-OTHER_COUNT = 1.5  # ratio of the FLOPs of a token by two conventions, at most
 LONGEST_START = 0.25  # share of a whole training's clock that start-up and evaluations may take, besides the rows
 TOTAL, PER_GPU = "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"
 PROCESSES = "the printed rate of one process × the processes"
@@ -208,9 +207,6 @@ def _with_rates(result: Result) -> Result:
             if (counted and -least <= counted / (rate.value * scope) - 1 <= DISAGREEMENT)
             or any(_agree(rate.value * scope, per_gpu * (gpus or 1)) for per_gpu in tflops)
         ]
-        as_named = rate.value * (claimed or 0) / (gpus or 1)
-        if any(1 / OTHER_COUNT < as_named / per_gpu < OTHER_COUNT for per_gpu in tflops):
-            continue
         if (claimed and claimed in fitting) or not (fitting or how == COUNTER):
             continue
         by = f"{how} is {digits_of(counted)} tokens/s" if counted else "the printed TFLOP/s or MFU decides"

@@ -249,17 +249,16 @@ class MetricColumns:
     def _trained_again(self, rows: np.ndarray, other: np.ndarray, has_loss: np.ndarray) -> np.ndarray:
         """Return True for a row that states a loss long after another row with a loss of the same step; (rows,).
 
-        A training that was resumed from the checkpoint of a logged step logs this step once more. other: True for a row
-        with another number than the row before.
+        A training that was resumed from the checkpoint of a logged step logs this step once more. Without a clock each
+        second loss is such a row in the Trainer's record, which has one for a step. other: True for a row with another
+        number than the row before.
         """
-        seconds, previous = self._clock(np.arange(len(self.lines))).seconds[rows], -1
-        gaps = np.diff(seconds, prepend=np.nan)
-        usual = gaps[other & (gaps > 0)]
-        again = np.zeros(len(rows), np.bool_)
-        for place in np.flatnonzero(has_loss[rows]).tolist() if len(usual) and not other.all() else ():
-            late = seconds[place] - seconds[previous] > median(usual) / 2 if previous >= 0 else False
-            again[place] = not other[previous + 1 : place + 1].any() and late
-            previous = place
+        losses, steps = np.flatnonzero(has_loss[rows]), np.cumsum(other)
+        seconds, again = self._clock(rows).seconds, np.zeros(len(rows), np.bool_)
+        gaps = np.diff(seconds[losses])
+        usual = gaps[gaps > 0]
+        late = gaps > median(usual) / 2 if len(usual) else np.full(len(gaps), "train_runtime" in self.summary)
+        again[losses[1:][late & (np.diff(steps[losses]) == 0)]] = True
         return again
 
     def unread(self) -> Iterator[str]:

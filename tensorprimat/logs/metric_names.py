@@ -56,7 +56,7 @@ TOTALS: Mapping[str, str] = {
 }
 """Means over a whole run that the Hugging Face Trainer logs at its end → field of Reported. Its tokens are those of the
 batches of the process that prints them (Trainer.num_tokens)."""
-OF_SUMMARY = (*TOTALS, "train_steps_per_second", "train_loss")
+OF_SUMMARY = (*TOTALS, "train_steps_per_second", "train_loss", "num_input_tokens_seen")
 """Names in the Trainer's summary of a training. In other rows they are running means: no step has them."""
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
 MADENGINE = ("model", "performance", "metric", "gpu_architecture")

@@ -17,9 +17,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tensorprimat.core.agreement import PER_GPU
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.steps import Steps
+from tensorprimat.core.terms import combined
 from tensorprimat.logs import (
     arguments,
     automodel_tables,
@@ -37,6 +39,7 @@ from tensorprimat.logs import (
 from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface import run as trainer_run
+from tensorprimat.logs.huggingface.rows import AXOLOTL_RATE
 from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow, UnreadText
 from tensorprimat.logs.metric_names import (
     OF_RUN,
@@ -171,6 +174,11 @@ def _of_columns(log: Log, columns: MetricColumns, found: Merged, reading: Readin
     if in_milliseconds:
         steps = steps.replace(seconds=steps.column("seconds") / 1000)
     steps, whole = in_whole_seconds(steps) if steps.has("seconds") else (steps, [])
+    if any(name.endswith(AXOLOTL_RATE) for name in columns.names):  # what it counts depends on the version
+        timed = _by_clock(found, replace(reading, warnings=[*reading.warnings]), clock)
+        if timed.steps.has("tokens") and (rate := combined(steps, PER_GPU)):
+            timed.reported["tokens_per_second_per_gpu"] = rate.value
+            return timed
     if any(map(steps.has, fields.MEASURES)):
         reading.warnings += whole
         elapsed = found.elapsed()

@@ -143,7 +143,7 @@ def _flat(document: Mapping[str, Any]) -> dict[str, str]:
 
 def opens_as_document(log: Log) -> bool:
     line, text = next(((line, text) for line, text in log.head() if text.strip()), (0, ""))
-    return text.lstrip().startswith(("{", "[")) and line <= FIRST_LINES
+    return text.lstrip().startswith("{") and line <= FIRST_LINES
 
 
 def count_in_document(log: Log) -> int:
@@ -152,13 +152,11 @@ def count_in_document(log: Log) -> int:
 
 
 def of_document(log: Log) -> Content | None:
-    """Return the content of trainer_state.json, train_results.json, all_results.json or a saved log_history; None for
-    any other file.
-    """
+    """Return the content of trainer_state.json, train_results.json or all_results.json; None for any other file."""
     document = _document(log)
     content = Content()
     entries = _entries(document)
-    lines = _lines_of_entries(log) if len(entries) > 1 else []
+    lines = _lines_of_entries(log) if "log_history" in document else []
     for position, entry in enumerate(entries):
         _take(_flat(entry), lines[position] if position < len(lines) else None, content)
     if not (content.rows or content.summaries):
@@ -171,7 +169,7 @@ def of_document(log: Log) -> Content | None:
 
 def _document(log: Log) -> Mapping[str, Any]:
     document = fields.json_in(log.text())
-    return document if isinstance(document, dict) else {"log_history": document} if isinstance(document, list) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _entries(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 from tensorprimat.core.clocks import Evidence, LogClock
 from tensorprimat.core.quantities import count
@@ -34,7 +34,7 @@ from tensorprimat.logs.huggingface.rows import (
 from tensorprimat.logs.huggingface.steps import numbers_of_rows
 from tensorprimat.logs.metric_columns import MetricColumns
 from tensorprimat.logs.metric_names import TOTALS
-from tensorprimat.logs.metric_steps import EPOCH, Merged
+from tensorprimat.logs.metric_steps import EPOCH, TOTAL_TOKENS, Merged
 from tensorprimat.logs.progress import ClockReading, resumed_before
 
 COUNT_RESOLUTION = 0.01  # relative rounding of train_steps_per_second; with a coarser one, steps cannot be counted
@@ -43,9 +43,12 @@ _ROUNDED_RATE = 0.001  # transformers rounds train_steps_per_second to it, howev
 SMALLEST_MEAN = 0.85  # of the smallest loss of a row: a mean of all steps is no smaller
 _COVERED = 0.9  # of the epochs must lie before the last row
 NEAR = 0.1  # share of the steps since a resume: mean loss and bar agree if they show it at most so far apart
+MOST_RESUMES = 0.1  # of the rows; more rows that repeat a number are those of several ranks
 _UNTIMED = 0.5  # share of the time of the missing steps; if less is left after the last reading, none of them ran
 SAME_RUNTIME = 1.2  # times the shortest of the ranks
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
+_UNCERTAIN = ("the mean loss", "a repeated step")
+"""Signs of a resume that do not show its step exactly."""
 MAY_COUNT_OTHERS = (
     "the log does not show whether the run was resumed or stopped early; if it was, transformers before 5.19 also "
     "counts steps that train_runtime does not include, and the rate is too high"
@@ -57,13 +60,16 @@ def of_table(columns: MetricColumns, found: Merged, reading: Reading) -> Content
     """Return the rows and the summary of a Trainer in a table of metrics; None for a table without its runtime."""
     if RUNTIME not in columns.summary:
         return None
-    epochs, losses = (found.column_of(name).tolist() for name in (EPOCH, "loss"))
+    epochs, losses, tokens = (
+        [value if value == value else None for value in found.column_of(name).tolist()]
+        for name in (EPOCH, "loss", TOTAL_TOKENS[0])
+    )
     dated = zip(*(column.tolist() for column in found.clock), strict=True)
     moments = [Moment(*moment) if moment[0] == moment[0] else None for moment in dated]
     rows = [
-        Row(line=None, step=step, moment=moment, loss=loss, epoch=epoch if epoch > 0 else None)
-        for step, moment, loss, epoch in zip(found.steps.tolist(), moments, losses, epochs, strict=True)
-        if loss == loss
+        Row(line=None, step=step, moment=moment, loss=loss, epoch=epoch, tokens=seen)
+        for step, moment, loss, epoch, seen in zip(found.steps.tolist(), moments, losses, epochs, tokens, strict=True)
+        if loss is not None
     ]
     end = {"epoch": str(max(known))} if (known := [row.epoch for row in rows if row.epoch]) else {}
     return Content(rows=rows, summaries=[{**columns.summary, **end, **columns.end_of_summary()}], reading=reading)
@@ -141,8 +147,8 @@ class Span:
     """Reading of the clock there."""
     end: int | None = None
     """Number of the last step; None where no line shows it."""
-    shown_by: Literal["a line", "the bar", "the count of steps", "the clock", "the mean loss"] = "a line"
-    """The sign of a resume."""
+    shown_by: str = "a line"
+    """The sign of a resume: a line, the bar, the count of steps, the clock, or one of _UNCERTAIN."""
 
     @property
     def steps(self) -> int | None:
@@ -175,7 +181,21 @@ def span_of(content: Content) -> Span:
         return Span(start=first.steps - 1, end=end, shown_by="the bar")  # it is drawn after the first step
     if is_early:
         return Span(start=first.steps, seconds=first.seconds, end=end, shown_by="the clock")
-    return Span(end=end) if before is None else Span(start=before, end=end, shown_by="the mean loss")
+    if before is not None:
+        return Span(start=before, end=end, shown_by="the mean loss")
+    if repeated := _start_by_numbers(content):
+        return Span(start=repeated, end=end, shown_by="a repeated step")
+    return Span(end=end)
+
+
+def _start_by_numbers(content: Content) -> int | None:
+    """Return about the step before the rows of the last process, whose first one goes back or repeats a number."""
+    steps = [row.step for row in content.rows if row.step is not None]
+    grown = [after - before for before, after in pairwise(steps)]
+    back = [place for place, growth in enumerate(grown, start=1) if growth <= 0]
+    if not back or len(steps) < len(content.rows) or len(back) > MOST_RESUMES * len(steps):
+        return None
+    return max(0, steps[back[-1]] - min(growth for growth in grown if growth > 0)) or None
 
 
 def _first_and_last_reading(content: Content) -> tuple[ClockReading, ClockReading]:
@@ -257,8 +277,8 @@ def _timed_share(content: Content, span: Span) -> float:
     counts_whole = low <= whole <= high
     if span.shown_by == "the count of steps" or (not span.start and span.steps is None):
         return 1.0
-    if span.shown_by in ("the clock", "the mean loss"):
-        return 0.0 if counts_whole or span.shown_by == "the mean loss" else 1.0
+    if span.shown_by in ("the clock", *_UNCERTAIN):
+        return 0.0 if counts_whole or span.shown_by in _UNCERTAIN else 1.0
     if span.steps is not None and low <= span.steps <= high:
         return 1.0
     if span.steps is not None and span.steps < whole and counts_whole:
@@ -331,7 +351,7 @@ def reported_by(content: Content, span: Span) -> dict[str, Any]:
             of_time = target == "runtime_seconds"
             if (value := fields.positive(summary.get(name))) and (of_time or share):
                 reported[target] = value if of_time else value * share
-        if span.shown_by == "the mean loss":
+        if span.shown_by in _UNCERTAIN:
             return reported
         steps, runtime = position_of(summary), reported.get("runtime_seconds")
         if steps and runtime and steps > span.start:
@@ -366,10 +386,10 @@ def warning_of(content: Content, span: Span, *, timed: bool) -> str | None:
     share = _timed_share(content, span)
     if not content.summaries or share == 1.0:
         return None
-    if span.shown_by == "the mean loss" and not timed:
+    if span.shown_by in _UNCERTAIN and not timed:
         return (
-            f"steps: the mean loss shows a resume at about step {span.start}, but the summary counts the steps before "
-            "it as well, in the time since then, so step times are unknown; keep the log with its progress bar"
+            f"steps: {span.shown_by} shows a resume at about step {span.start}, but the summary counts the steps "
+            "before it as well, in the time since then, so step times are unknown; keep the log with its progress bar"
         )
     if not share:
         return (
