@@ -110,12 +110,27 @@ def test_tflops_choose_between_readings_that_a_known_factor_separates_and_remove
     assert [warning.split(":")[0] for warning in told(off)] == ["tflops_per_gpu"]
 
 
-def test_rows_with_a_rate_of_one_gpu_under_the_name_of_all_are_corrected_by_the_samples() -> None:
-    rows = [
-        Step(index=n, seconds=None, reported_tokens_per_second=4096.0, reported_samples_per_second=16.0)
-        for n in range(1, 20)
-    ]
-    read = means(gpus=8).changed(steps=Steps.of(rows), performance_metrics=PerformanceMetrics())
+TOTAL, PER_GPU, SAMPLES = agreement.TOTAL, agreement.PER_GPU, "reported_samples_per_second"
+
+
+@pytest.mark.parametrize(
+    ("columns", "gpus", "right", "why"),
+    [
+        ({TOTAL: 4096.0, SAMPLES: 16.0}, 8, 4096, "counts one GPU, because samples/s"),
+        ({TOTAL: 4096.0, SAMPLES: 16.0}, None, None, "no known factor explains the difference; the rate is left out"),
+        ({TOTAL: 4096.0, "tokens": 65536.0, "seconds": 16.0}, 8, 4096, "counts one GPU, because the work of the rows"),
+        ({PER_GPU: 32768.0, "tokens": 65536.0}, 8, 4096, "counts all GPUs, because the work of the rows"),
+        ({PER_GPU: 4096.0, "tokens": 65536.0}, 8, 4096, None),
+        ({TOTAL: 4096.0, PER_GPU: 4096.0}, 8, None, "nothing decides which of them it counts"),
+    ],
+)
+def test_rates_of_rows_count_what_samples_counters_and_dates_imply(
+    columns: dict[str, float], gpus: int | None, right: int | None, why: str | None
+) -> None:
+    rows = [Step(index=n, seconds=columns.get("seconds"), ended_at=2.0 * n) for n in range(1, 20)]
+    read = means(gpus=gpus).changed(steps=Steps.of(rows).replace(**columns), performance_metrics=PerformanceMetrics())
     result = summarise(agreement.with_scopes(read))
-    assert result.performance_metrics.tokens_per_second_per_gpu == 4096
-    assert any("which counts one GPU, because samples/s" in warning for warning in result.warnings)
+    assert result.performance_metrics.tokens_per_second_per_gpu == right
+    assert result.performance_metrics.avg_step_time_seconds == (2.0 if "seconds" in columns else None)
+    assert not any(why is None and "because" in warning for warning in result.warnings)
+    assert why is None or any(why in warning for warning in result.warnings)

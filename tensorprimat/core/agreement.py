@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from tensorprimat.core import catalogue, flops, quantities, settings
 from tensorprimat.core.quantities import alternatives, count, digits_of, fixed, significant
 from tensorprimat.core.result import Reported, Result, TrainingConfig
+from tensorprimat.core.steady import median
+from tensorprimat.core.steps import Steps, finite
 from tensorprimat.core.terms import RATES, combined
 from tensorprimat.core.units import TERA
 
@@ -23,6 +27,9 @@ LONGEST_START = 0.25  # share of a whole training's clock that start-up and eval
 TOTAL, PER_GPU = "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"
 PROCESSES = "the printed rate of one process × the processes"
 COUNTER = "the log's count of tokens over its clock"
+OF_ROWS = "the work of the rows over the time between them"
+FEWEST_GAPS = 4  # between rows, for a median
+UNEVEN_GAPS = 0.25  # share by which the median of the gaps may differ from the steps in them
 OF_SAMPLES = "samples/s × tokens of a sequence"
 
 
@@ -183,42 +190,60 @@ def _with_gpus(result: Result, processes: int | None) -> Result:
 def _with_rates(result: Result) -> Result:
     """Return a result of rows whose printed rates count what their names say; each that did not is a warning.
 
-    Rows with the work and the time of a step need no rate.
+    Rows with the work and a time of a step that does not follow from a rate need none.
     """
     steps, warnings = result.steps, list[str]()
-    counted, how = _work_over_clock(result)
+    counted, how, least = _work_over_clock(result)
     if how == COUNTER and steps.has(PER_GPU):
         result = _with_gpus(result, _processes(result.training_config))
     config = result.training_config
     gpus, accumulated = config.num_gpus or _processes(config), config.gradient_accumulation_steps or 1
     is_known = steps.has("tokens") or (config.sequence_length and (config.global_batch_size or steps.has("samples")))
-    if is_known and steps.has("seconds") and (gpus or how != COUNTER):
-        return result
     tflops = _rates_of_tflops(result) if counted is None and gpus else []
     for name, claimed in ((TOTAL, 1), (PER_GPU, gpus)):
-        rate = combined(steps, name)
+        rate, is_timer = combined(steps, name), _is_timer(steps, name, claimed)
         if rate is None or (counted is None and not tflops) or not (claimed or how == COUNTER):
             continue
+        if is_known and steps.has("seconds") and not is_timer and (gpus or how != COUNTER):
+            continue
         scopes = _scopes(gpus, accumulated)
-        least = LONGEST_START if how == COUNTER else DISAGREEMENT
         fitting = [
             scope
             for scope in scopes
-            if (counted and -least <= counted / (rate.value * scope) - 1 <= DISAGREEMENT)
+            if (counted and -least <= counted / (rate.value * scope) - 1 <= max(DISAGREEMENT, least / 2))
             or any(_agree(rate.value * scope, per_gpu * (gpus or 1)) for per_gpu in tflops)
         ]
-        if (claimed and claimed in fitting) or not (fitting or how == COUNTER):
+        whole = _whole(counted / (rate.value * claimed)) if counted and claimed and how == OF_SAMPLES else None
+        if (claimed and claimed in fitting) or not (fitting or how == COUNTER or whole):
             continue
         by = f"{how} is {digits_of(counted)} tokens/s" if counted else "the printed TFLOP/s or MFU decides"
         what = f"{name.removeprefix('reported_')}: the rows print {digits_of(rate.value)}"
         if len(fitting) == 1 and claimed:
-            steps = steps.replace(**{name: steps.column(name) * (fitting[0] / claimed)})
+            factor = fitting[0] / claimed
+            steps = steps.replace(**{name: steps.column(name) * factor})
+            steps = steps.replace(seconds=steps.column("seconds") / factor) if is_timer else steps
             warnings.append(f"{what}, which counts {scopes[fitting[0]]}, because {by}; the figure is corrected by that")
         else:
             steps = steps.without(name)
             unknown = "no known factor explains the difference" if claimed else "the number of GPUs is unknown"
             warnings.append(f"{what}, but {by}, and {unknown}; the rate is left out")
+    total, per_gpu = combined(steps, TOTAL), combined(steps, PER_GPU)
+    needed = not (is_known and result.steps.has("seconds"))
+    if needed and total and per_gpu and gpus and gpus > 1 and _agree(total.value, per_gpu.value):
+        steps = steps.without(TOTAL).without(PER_GPU)
+        warnings.append(
+            f"steps: the rows print {digits_of(total.value)} tokens/s for all GPUs and for one of {gpus}; nothing "
+            "decides which of them it counts, so both are left out and step times are unknown"
+        )
     return result.changed(steps=steps, warnings=(*result.warnings, *warnings))
+
+
+def _is_timer(steps: Steps, name: str, claimed: int | None) -> bool:
+    """Return True if the times of the rows follow from their tokens and this rate. claimed: GPUs that it leaves out."""
+    if not claimed or not (steps.has(name) and steps.has("seconds") and steps.has("tokens")):
+        return False
+    ratio = finite(steps.column("tokens") / steps.column("seconds") / claimed / steps.column(name))
+    return bool(len(ratio) and np.allclose(ratio, 1, rtol=0, atol=1e-9))
 
 
 def _scopes(gpus: int | None, accumulated: int) -> dict[int, str]:
@@ -230,12 +255,22 @@ def _scopes(gpus: int | None, accumulated: int) -> dict[int, str]:
     return scopes
 
 
-def _work_over_clock(result: Result) -> tuple[float | None, str]:
-    """Return the tokens/s of all GPUs that counters and a clock, or else rates of samples, give, and their name."""
+def _work_over_clock(result: Result) -> tuple[float | None, str, float]:
+    """Return the tokens/s of all GPUs that counters and a clock, or else rates of samples, give, their name, and the
+    share by which they may be lower than the rate of the rows.
+    """
     if counted := result.performance_metrics.reported.counted_tokens_per_second:
-        return counted, COUNTER
-    length, samples = result.training_config.sequence_length, combined(result.steps, "reported_samples_per_second")
-    return (samples.value * length, OF_SAMPLES) if samples and length else (None, "")
+        return counted, COUNTER, LONGEST_START
+    steps, length = result.steps, result.training_config.sequence_length
+    if (samples := combined(steps, "reported_samples_per_second")) and length:
+        return samples.value * length, OF_SAMPLES, DISAGREEMENT
+    elapsed = result.evidence.elapsed
+    moments = elapsed.of(steps) if elapsed else steps.column("ended_at")
+    work = steps.column("tokens") if steps.has("tokens") else steps.column("samples") * (length or np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rates = work[1:] * np.diff(steps.column("index")) / np.diff(moments)
+    rates = finite(rates[rates > 0])
+    return (median(rates), OF_ROWS, UNEVEN_GAPS) if len(rates) >= FEWEST_GAPS else (None, "", 0.0)
 
 
 def reconcile(computed: float, reported: float, config_value: dict[str, int | None]) -> str | None:
