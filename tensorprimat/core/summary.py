@@ -25,7 +25,7 @@ from tensorprimat.core.terms import RATES, ROWS_OF_POWER, Term, time_of, usable_
 from tensorprimat.core.warmup import find_warmup
 
 SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on other hardware
-SAME_LOSS = 0.05  # of repeated steps: the order of the data may change with a restart
+REPEATED_LOSS = 0.05  # of repeated steps: the order of the data may change with a restart
 
 
 def select_measured(steps: Steps, *, warmup_steps: int | None = None) -> tuple[Selection, ...]:
@@ -191,7 +191,7 @@ def _resumes(rows: np.ndarray, before: np.ndarray, steps: Steps) -> bool:
     _, again, first = np.intersect1d(index[rows], index[before], return_indices=True)
     changes = np.abs(loss[rows[again]] / loss[before[first]] - 1)
     known = changes[np.isfinite(changes)]
-    return not len(known) or median(known) <= SAME_LOSS
+    return not len(known) or median(known) <= REPEATED_LOSS
 
 
 def _is_level(piece: _Piece, main: _Piece, pace: FloatArray) -> bool:
