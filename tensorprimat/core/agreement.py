@@ -102,11 +102,14 @@ def _held(readings: Mapping[str, float], result: Result) -> float | None:
         return None
     support = {name: sum(_agree(other, rate) for other in readings.values()) for name, rate in readings.items()}
     best = max(readings, key=lambda name: support[name])  # the first of equals
-    apart = [name for name, rate in readings.items() if not _agree(rate, readings[best])]
-    rivals = [name for name in apart if support[name] == support[best]]
+    rivals = [
+        name for name in readings if support[name] == support[best] and not _agree(readings[name], readings[best])
+    ]
     if not rivals or best == COUNTER:
         return readings[best]
-    supported = [readings[name] for name in (best, *rivals) if _is_of_tflops(readings[name], result)]
+    gpus, by_tflops = result.training_config.num_gpus or 1, _rates_of_tflops(result)
+    apart = [readings[name] for name in (best, *rivals)]
+    supported = [total for total in apart if any(_agree(total / gpus, per_gpu) for per_gpu in by_tflops)]
     if len(supported) == 1:
         return supported[0]
     rate, of_samples = readings[best], readings.get(OF_SAMPLES)
@@ -123,12 +126,6 @@ def _whole(ratio: float) -> int | None:
     factor = max(ratio, 1 / ratio)
     whole = round(factor)
     return whole if whole >= 2 and abs(factor - whole) <= min(WHOLE_FACTOR * whole, MOST_OFF_WHOLE) else None
-
-
-def _is_of_tflops(total: float, result: Result) -> bool:
-    """Return True if the printed TFLOP/s or MFU agrees with a rate over all GPUs."""
-    gpus = result.training_config.num_gpus
-    return bool(gpus) and any(_agree(total / gpus, rate) for rate in _rates_of_tflops(result) if gpus)
 
 
 def _rates_of_tflops(result: Result) -> list[float]:
@@ -279,9 +276,7 @@ def reconcile(computed: float, reported: float, config_value: dict[str, int | No
     config_value maps a flag to its present value, for values that scale the computed rate ("--num-gpus" divides it).
     """
     ratio = reported / computed
-    factor = ratio if ratio >= 1 else 1 / ratio
-    whole = round(factor)
-    if whole < 2 or abs(factor / whole - 1) > WHOLE_FACTOR:
+    if (whole := _whole(ratio)) is None:
         return None
     proposals = []
     for flag, value in config_value.items():
