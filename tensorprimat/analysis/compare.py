@@ -31,6 +31,7 @@ from tensorprimat.analysis.ratios import (
     compare_groups,
     mean_log,
     mean_ratio,
+    phase_warning,
     ratios,
     same_run_warning,
 )
@@ -112,6 +113,7 @@ def compare(
             *_unpaired(groups, group_pairs),
             *([] if is_base is None else _without_baseline(groups, group_pairs, is_base, str(baseline))),
             *filter(None, map(same_run_warning, in_order)),
+            *filter(None, map(phase_warning, in_order)),
             *_missed_targets(in_order),
             *_unlike_caps(sides.values()),
             *unused_prices(list(sides.values()), choices.prices),

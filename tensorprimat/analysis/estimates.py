@@ -266,6 +266,41 @@ def moves(run: Result, metric: str) -> FloatArray:
     return np.empty(0)
 
 
+FEWEST_IN_PHASE = 8  # rows, for a median
+PHASE_ERRORS = 4.0  # standard errors of a median beyond which a level differs
+
+
+def other_phase(group: Group, other: Group) -> tuple[float, tuple[int, int], tuple[int, int]] | None:
+    """Return how far a side's speed in the steps that another one measured is from its own measured one.
+
+    The difference is that of the logarithm; then follow the measured steps of both, first and last. None where it is
+    below 1 % or its noise, or where the side has too few rows there. Only the second half of the other side's steps is
+    looked at, because the warm-up of the two may differ in length.
+    """
+    result, span = group.result, _measured_span(other.result)
+    own = _measured_span(result)
+    if not span or not own:
+        return None
+    index, pace = result.steps.column("index"), pace_of(result.steps)
+    usable = np.isfinite(pace) & (result.steps.column("interrupted_by") == 0)
+    there = pace[usable & (index >= (span[0] + span[1]) / 2) & (index <= span[1])]
+    measured = finite(pace[np.concatenate([one.rows for one in _selected(result)])])
+    if min(len(there), len(measured)) < FEWEST_IN_PHASE:
+        return None
+    apart = abs(math.log(median(there) / median(measured)))
+    noise = 1.25 * math.hypot(*(np.std(one) / np.mean(one) / math.sqrt(len(one)) for one in (there, measured)))
+    return (apart, own, span) if apart > max(ONE_PERCENT, PHASE_ERRORS * noise) else None
+
+
+def _measured_span(result: Result) -> tuple[int, int] | None:
+    """Return the numbers of the first and the last measured step of all runs, None without rows."""
+    rows = [one.rows for one in _selected(result) if len(one.rows)] if len(result.steps) else []
+    if not rows:
+        return None
+    index = result.steps.column("index")[np.concatenate(rows)]
+    return int(index.min()), int(index.max())
+
+
 def _selected(run: Result) -> tuple[Selection, ...]:
     return select_measured(run.steps, warmup_steps=run.training_config.warmup_steps)
 

@@ -11,6 +11,7 @@ from tensorprimat.analysis.estimates import (
     ONE_PERCENT,
     counted_runs,
     log_estimate,
+    other_phase,
     positive_figure,
     resolution,
     run_figures,
@@ -25,11 +26,12 @@ from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core import identity
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.quantities import as_stated, decimals_of_ratio, listed, significant, stated_share, times
+from tensorprimat.core.quantities import as_stated, decimals_of_ratio, listed, percent, significant, stated_share, times
 
 PRIMARY = "tokens_per_second_per_gpu"
 
 DRIFTS_ON = 3.0  # times the observed drift; an exponential that fell by 1 − 1/e still has 0.6 times that fall ahead
+PHASES_APART = 1.5  # times the difference seen: the level of a few dozen steps differs from run to run, too
 LARGEST_RATIO = 1e6  # of two machines; more is a unit that was read wrongly
 LEAST_DRIFT = 0.01  # relative; of a side that jumps between levels without a decay that could be fitted
 
@@ -377,10 +379,32 @@ def verdict_of(log: LogEstimate, level: float, further: float = 0.0) -> Verdict:
 
 
 def remaining_drift(pair: GroupPair) -> float:
-    """Return by how much (of the logarithm) the ratio of an unsettled side may still move; 0 where both settled."""
-    if pair.log is None or pair.metric == TIME_TO_TRAIN or all(map(settled, pair.groups)):
+    """Return by how much (of the logarithm) the ratio may still move.
+
+    It may where a side is unsettled, or runs at another speed in the steps that the other one measured. 0 otherwise.
+    """
+    if pair.log is None or pair.metric == TIME_TO_TRAIN:
         return 0.0
-    return further_drift(pair.log)
+    drift = 0.0 if all(map(settled, pair.groups)) else further_drift(pair.log)
+    return max(drift, *(PHASES_APART * apart for apart, *_ in _other_phases(pair)), 0.0)
+
+
+def _other_phases(pair: GroupPair) -> list[tuple[float, tuple[int, int], tuple[int, int], Group]]:
+    both = ((pair.baseline, pair.candidate), (pair.candidate, pair.baseline))
+    return [(*found, one) for one, other in both if (found := other_phase(one, other)) is not None]
+
+
+def phase_warning(pair: GroupPair) -> str | None:
+    """Return a warning if a side runs at another speed in the steps that the other side measured."""
+    if pair.log is None or pair.metric == TIME_TO_TRAIN:
+        return None
+    for apart, (first, last), (begins, ends), group in _other_phases(pair):
+        return (
+            f"{group.label}: steps {first} to {last} are measured, and {begins} to {ends} on the other side; in those "
+            f"{group.label} runs at another speed ({percent(math.expm1(apart))}), so the ratio depends "
+            "on which steps are measured; measure the same steps on both sides (benchmark.py --steps N)"
+        )
+    return None
 
 
 def further_drift(log: LogEstimate) -> float:
