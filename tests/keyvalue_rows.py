@@ -46,6 +46,17 @@ def verl(n: int, seconds: float = 25.0) -> str:
     )
 
 
+def slime(n: int, seconds: float = 30.0) -> str:
+    return (
+        f"[36m(MegatronTrainRayActor pid=71)[0m train_metric_utils.py:47 - perf {n}: {{'perf/train_wait_time': "
+        f"{seconds / 2}, 'perf/train_time': {seconds / 2}, 'perf/step_time': {seconds}, 'perf/wait_time_ratio': 0.5}}"
+    )
+
+
+def tinygrad(n: int, seconds: float = 4.25) -> str:
+    return f"{n:5} {seconds:.2f} s run, 11.8750 loss, 0.000000000002 LR, 1454.57 GB used, {1.7e6 / seconds:9.2f} GFLOPS"
+
+
 def nemo_rl(n: int, seconds: float = 2.0) -> str:
     return (
         f"\n========================= Step {n}/100 =========================\n▶ Taking a training step...\n"
@@ -158,7 +169,7 @@ def t5x(n: int, seconds: float = 2.048) -> str:
 
 FRAMEWORKS = (
     *(automodel, nanotron, lingua, picotron, internevo, paddle, mindformers),
-    *(composer, torchtune, verl, nemo_rl, mlx, fairseq, fms_fsdp, neuronx, aws, t5x),
+    *(composer, torchtune, verl, slime, tinygrad, nemo_rl, mlx, fairseq, fms_fsdp, neuronx, aws, t5x),
 )
 ROWS: dict[str, Callable[[int], str]] = {row.__name__: row for row in FRAMEWORKS}
 

@@ -154,6 +154,8 @@ OF_DIALECTS = {
     "nanotron": 1.05,
     "composer": 2.0,
     "verl": 25.0,
+    "slime": 30.0,
+    "tinygrad": 4.25,
     "nemo_rl": 2.0,
     "mlx": 0.5,
     "paddle": 20.48,
