@@ -61,6 +61,13 @@ def test_an_unread_number_is_named(read: Reader) -> None:
         read([row.format(step) for step in range(1, 20)])
 
 
+def test_a_product_in_the_program_that_a_log_contains_is_no_unread_number(read: Reader) -> None:
+    stage = "    TrainingStage(duration=1/3, batch_size=8 * 2048 * 8, lr_mul=1.0),"
+    rows = JOBS["modded-nanogpt"](Job())
+    for program, warned in ((["import torch", stage], False), ([stage], True)):
+        assert any(warning.startswith("numbers: ") for warning in read([*program, *rows]).warnings) == warned
+
+
 def test_a_sequence_of_a_few_tokens_is_called_improbable(read: Reader) -> None:
     for length, improbable in ((8, True), (9, False)):
         lines = [line.replace("max_seq_length=2048", f"max_seq_length={length}") for line in JOBS["litgpt"](Job())]

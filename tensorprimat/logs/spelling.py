@@ -73,6 +73,8 @@ _NO_NUMBER = re.compile(
     r"(?=[\s,)}\]'\"]|$)"
 )
 """A setting or a rate whose value readers do not take for one number."""
+_PROGRAM = re.compile(r"(?:import|from) [\w.]{1,40}(?: import .{1,200}| as \w{1,20})?$")
+"""A line of a program: modded-nanogpt logs its own, in which batch_size=8 * 2048 * 8 is no setting."""
 
 
 class _Shape(NamedTuple):
@@ -91,7 +93,10 @@ class _Printed(NamedTuple):
 
 def unread_numbers(log: Log) -> list[str]:
     """Return a warning about the first value in the head of a log that is not wholly a number."""
-    found = ((line, _NO_NUMBER.search(text[:_LONGEST_ROW])) for line, text in log.head())
+    head = list(log.head())
+    if any(_PROGRAM.match(text) for _, text in head):
+        return []
+    found = ((line, _NO_NUMBER.search(text[:_LONGEST_ROW])) for line, text in head)
     return [
         f"numbers: line {line} writes {match['name']} as {match['value']!r}, which is not read as a number; state it "
         "by flag, or write it in digits alone"
