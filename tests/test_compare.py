@@ -514,3 +514,15 @@ def test_paired_runs_cancel_the_drift_that_they_share():
     ratio = only_pair(ours, theirs, by="precision").ratio
     assert "in pairs" in ratio.estimate.rests_on
     assert ratio.verdict == "faster"
+
+
+def test_a_side_whose_runs_were_added_until_its_interval_was_narrow_is_read_at_the_level_of_the_last_look():
+    """Else 90 % of such intervals hold the truth where 95 % is stated (4,000 simulated sides)."""
+    one = result(runs=5)
+    looked = one.changed(provenance=one.provenance.changed(looks=6))
+    figures = [
+        compare([Loaded(path=Path("a.json"), result=each)]).sides[0].tokens_per_second_per_gpu for each in (one, looked)
+    ]
+    assert [figure.confidence for figure in figures] == pytest.approx([0.95, 1 - 0.05 / 11])
+    assert [figure.joint for figure in figures] == [None, 0.95]
+    assert figures[1].high - figures[1].low > 1.5 * (figures[0].high - figures[0].low)

@@ -123,7 +123,9 @@ def estimate_figure(group: Group, metric: str, *, assume_run_cv: float | None, c
         return Estimate(value=value, confidence=confidence, rests_on=f"{len(group.runs)} runs", no_interval_because=few)
     if over_runs is None:
         return _of_one_run(group, metric, value, assume_run_cv, confidence)
-    low, high = over_runs.interval(confidence)
+    looks = max(1, group.result.provenance.looks)  # runs that were added until an interval was narrow enough
+    level = stats.level_of_look(confidence, looks)
+    low, high = over_runs.interval(level)
     hosts = f" on {len(set(group.hosts))} hosts, each host counted once" if stats.counts_hosts(group.hosts) else ""
     mean = math.exp(over_runs.log)  # the middle of the interval: runs count alike, whatever their length
     return Estimate(
@@ -131,7 +133,8 @@ def estimate_figure(group: Group, metric: str, *, assume_run_cv: float | None, c
         mean_of_runs=_mean_of_runs(group, metric, mean),
         low=low,
         high=high,
-        confidence=confidence,
+        confidence=level,
+        joint=confidence if looks > 1 else None,
         rests_on=f"{len(group.runs)} runs{hosts}",
         runs_for_one_percent=stats.runs_needed([scatter(group, metric)], ONE_PERCENT, confidence),
     )
