@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import importlib.util
 import pkgutil
 import re
 import re._constants as code
@@ -38,7 +39,8 @@ CATEGORIES = {
 
 def modules():
     for module in pkgutil.walk_packages(tensorprimat.__path__, "tensorprimat."):
-        if not module.name.endswith("__main__"):
+        without_triton = module.name.endswith(".torch.transpose") and importlib.util.find_spec("triton") is None
+        if not (module.name.endswith("__main__") or without_triton):
             yield importlib.import_module(module.name)
 
 

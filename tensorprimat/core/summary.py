@@ -65,8 +65,8 @@ def _select_among(steps: Steps, warmup_steps: int | None, interrupted: np.ndarra
         }
         of_times = {number: rows for number, rows in by_segment.items() if measurable[rows].any()}
         chain = _longest_chain(of_times or by_segment, steps, covers)
-        by_segment |= chain
         longest = max(chain, key=lambda number: (covers[by_segment[number]].sum(), number))
+        by_segment |= chain
         trained.append(_Trained(run=run, of_run=of_run, by_segment=by_segment, chain=[*chain], longest=longest))
     measured_most = [one.by_segment[one.longest] for one in trained]
     declared = [_declared_rows(covers[rows], warmup_steps) for rows in measured_most]
@@ -184,9 +184,9 @@ def _longest_chain(by_segment: dict[int, np.ndarray], steps: Steps, covers: np.n
 
 
 def _resumes(rows: np.ndarray, before: np.ndarray, steps: Steps) -> bool:
-    """Return True if rows go on from others, or from a step of theirs, which they repeat with the same loss."""
+    """Return True if rows go on from others, or go beyond them from a step that they repeat with the same loss."""
     index, loss = steps.column("index"), steps.column("loss")
-    if index[rows[0]] <= index[before[0]]:
+    if index[rows[0]] <= index[before[0]] or index[rows[-1]] <= index[before[-1]]:
         return False
     _, again, first = np.intersect1d(index[rows], index[before], return_indices=True)
     changes = np.abs(loss[rows[again]] / loss[before[first]] - 1)
