@@ -101,6 +101,13 @@ def test_a_resume_repeats_the_steps_since_its_checkpoint_once(loss, measured):
     assert summarise(result(rows)).performance_metrics.measured_steps == measured
 
 
+def test_a_row_of_all_steps_since_the_start_is_no_resume():
+    """As where nanoGPT's rows of validation repeat the number and the mean time of the row before."""
+    rows = [Step(index=n, seconds=0.5, loss=3.0, covers=100) for n in range(100, 1100, 100)]
+    rows += [Step(index=n, seconds=0.5, loss=3.0, covers=n, segment=1) for n in (1000, 1100)]
+    assert summarise(result(rows)).runs[0].measured_steps <= 1100
+
+
 def test_memory_peak_is_over_all_rows_and_average_over_measured_ones():
     rows = [
         Step(index=1, seconds=1.0, memory_allocated_bytes=1e9, memory_allocated_peak_bytes=9e9),

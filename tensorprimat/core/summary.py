@@ -186,7 +186,8 @@ def _longest_chain(by_segment: dict[int, np.ndarray], steps: Steps, covers: np.n
 def _resumes(rows: np.ndarray, before: np.ndarray, steps: Steps) -> bool:
     """Return True if rows go on from others, or go beyond them from a step that they repeat with the same loss."""
     index, loss = steps.column("index"), steps.column("loss")
-    if index[rows[0]] <= index[before[0]] or index[rows[-1]] <= index[before[-1]]:
+    started = index - steps.column("covers")  # a row may count all steps since the start of its training
+    if started[rows[0]] <= started[before[0]] or index[rows[-1]] <= index[before[-1]]:
         return False
     _, again, first = np.intersect1d(index[rows], index[before], return_indices=True)
     changes = np.abs(loss[rows[again]] / loss[before[first]] - 1)
