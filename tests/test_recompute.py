@@ -21,6 +21,7 @@ from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.launch import Ending
+from tensorprimat.engines.torch import linear
 from tensorprimat.engines.torch import memory as torch_memory
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.optimizer import adamw
@@ -50,7 +51,7 @@ def spec(**changes):
     )  # fmt: skip
 
 
-def graphs_of(plan, model, length=8192, layers=2):
+def graphs_of(plan, model, length=8192, layers=2, *, sums=False):
     """Return the products and attentions of the compiled forward and backward graph of a layer, and what it keeps."""
     preset = models.find_preset(model)
     shape = preset.shape.model_copy(update={"num_layers": layers, "sliding_window": None})
@@ -58,7 +59,7 @@ def graphs_of(plan, model, length=8192, layers=2):
 
     def counted(graph):
         calls = [f"{node.target} {node.args}" for node in graph.graph.nodes if node.op == "call_function"]
-        products = sum(one.startswith(("aten.mm.", "aten.addmm.")) for one in calls)
+        products = sum(one.startswith(("aten.mm.", "aten.addmm.")) or "add_product" in one for one in calls)
         attentions = sum("aten._scaled_dot_product_" in one and "_backward" not in one for one in calls)
         return products, attentions
 
@@ -77,6 +78,8 @@ def graphs_of(plan, model, length=8192, layers=2):
             network = LanguageModel(dataclasses.replace(preset, shape=shape), sequence_length=length)
         finally:
             torch.set_default_dtype(torch.float32)
+        if sums:
+            linear.GradientSums(network.decoder.layers)
         if plan != recompute.NONE:
             network.recompute_activations(plan)
         for layer in network.decoder.layers:
@@ -99,6 +102,12 @@ def test_a_compiled_layer_runs_and_keeps_what_its_plan_says(model, position):
     of_input = 2 * models.find_preset(model).shape.hidden_size  # a placeholder of the graph
     counted = found["forward"][2] / 8192 + of_input
     assert training_memory._kept_of_layer(told.changed(recompute=plan)) == pytest.approx(counted, rel=0.001)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+def test_layers_that_sum_gradients_run_and_keep_the_same():
+    plan = training_memory.plans(spec())[12]
+    assert graphs_of(plan, "llama", sums=True) == graphs_of(plan, "llama")
 
 
 def losses_and_norms(plan=recompute.NONE, *, compiled=False, preset="tiny", model="llama", steps=3):
