@@ -31,7 +31,12 @@ class _Sums:
     begin = True  # the next product replaces the sum: the first micro-batch of a step
 
 
-@torch.library.custom_op("tensorprimat::add_product", mutates_args=("total",))  # type: ignore[untyped-decorator]
+# The schemas are written out, because torch 2.4 infers none from annotations that are evaluated later.
+@torch.library.custom_op(  # type: ignore[untyped-decorator]
+    "tensorprimat::add_product",
+    mutates_args=("total",),
+    schema="(Tensor(a!) total, Tensor gradient, Tensor inputs) -> ()",
+)
 def _add_product(total: torch.Tensor, gradient: torch.Tensor, inputs: torch.Tensor) -> None:
     """Add gradientᵀ · inputs, (tokens, outputs) and (tokens, inputs), to total, or replace total by it."""
     if _Sums.begin:
@@ -91,7 +96,9 @@ class GradientSums:
             part.weight.grad = part.total
 
 
-@torch.library.custom_op("tensorprimat::transposed", mutates_args=())  # type: ignore[untyped-decorator]
+@torch.library.custom_op(  # type: ignore[untyped-decorator]
+    "tensorprimat::transposed", mutates_args=(), schema="(Tensor narrow) -> Tensor"
+)
 def _transposed(narrow: torch.Tensor) -> torch.Tensor:
     """Return the contiguous transpose of a contiguous matrix in FP8."""
     if narrow.device.type == "cpu":
