@@ -160,6 +160,11 @@ ROWS: Mapping[str, Sequence[str]] = {
         " perf/total_num_tokens:100000 - perf/throughput:408.1",
         "step:{0} - train/loss:2.5 - train/lr(1e-3):0.02 - train/time(s):1.2{0}",
     ),
+    "slime": (
+        "train_metric_utils.py:47 - perf {0}: {{'perf/train_time': 1.5, 'perf/step_time': 3.{0}, "
+        "'perf/wait_time_ratio': 0}}",
+    ),
+    "tinygrad": ("    {0} 4.3{0} s run, 11.8750 loss, 0.000000000002 LR, 1454.57 GB used, 401488.40 GFLOPS",),
     "nemo_rl": (
         "========== Epoch 1/2 ==========\n========== Step {0}/99 ==========\n  • Loss: 0.25\n"
         "  • Total step time: 2.0{0}s\n    - E2E (Tokens/sec/gpu): 4096.00",
