@@ -28,7 +28,7 @@ from perf.calibration_one_run import ALTERNATIVES, one_run  # noqa: E402
 from perf.calibration_page import document, misses, percent, sampling_error  # noqa: E402
 from perf.calibration_worlds import COMPARED, GATED, PROCESSES, Floats, World, autocorrelated, simulate  # noqa: E402
 from tensorprimat.analysis import gate, ratios, stats  # noqa: E402  # found through the line above, from any folder
-from tensorprimat.analysis.estimates import rounding_deviation  # noqa: E402
+from tensorprimat.analysis.estimates import rounding_of  # noqa: E402
 from tensorprimat.core.steady import find_steady  # noqa: E402
 from tensorprimat.core.warmup import find_warmup  # noqa: E402
 
@@ -41,7 +41,7 @@ class Measured:
     """Mean step time of every run after warm-up."""
     drift: float
     settled: bool
-    resolution: float
+    rounding: float
 
 
 def measure(world: World, times: Floats) -> list[Measured]:
@@ -55,7 +55,7 @@ def measure(world: World, times: Floats) -> list[Measured]:
                 means=[float(run[steady.start :].mean()) for run, steady in zip(benchmark, warmup.runs, strict=True)],
                 drift=warmup.drift,
                 settled=warmup.settled,
-                resolution=0.0 if world.digits is None else rounding_deviation(benchmark.ravel()),
+                rounding=0.0 if world.digits is None else rounding_of(benchmark.ravel()),
             )
         )
     return found
@@ -63,7 +63,7 @@ def measure(world: World, times: Floats) -> list[Measured]:
 
 def log_of(world: World, side: Measured) -> stats.LogEstimate:
     """Return the estimate of one side's step time, as a logarithm."""
-    return stats.of_runs(side.means, hosts_of(world), resolution=side.resolution, drift=side.drift)
+    return stats.of_runs(side.means, hosts_of(world), rounding=side.rounding, drift=side.drift)
 
 
 def hosts_of(world: World) -> list[int] | None:

@@ -311,7 +311,10 @@ def test_two_times_that_round_to_one_number_are_reported_with_more_digits():
 
 def test_what_was_subtracted_from_the_clock_does_not_explain_a_gap():
     subtracted = Audit(
-        clock="the timestamps of the rows", ratio=1.2, explained_by=("evaluation 60 s, subtracted from the clock",)
+        clock="the timestamps of the rows",
+        ratio=1.2,
+        unexplained_seconds=9.0,
+        explained_by=("evaluation 60 s, subtracted from the clock",),
     )
     assert audit_verdict.gap_reason(subtracted) == "20.0 % above the rate by the timestamps of the rows: cause unknown"
     counted = subtracted.changed(explained_by=("checkpoint 30 s", *subtracted.explained_by))
@@ -372,3 +375,17 @@ def test_a_log_of_few_dates_is_not_refused_because_one_of_them_goes_back():
 def test_dates_that_go_back_often_are_no_clock():
     dates = [1.5 * n - (100.0 if n % 5 == 0 else 0.0) for n in range(40)]
     assert audited(result(rows([1.0] * 40, dates)), "run.log").audit is None
+
+
+def test_stamps_too_coarse_to_see_a_difference_explain_no_gap():
+    steps = rows([1.0] * 10, [100.0, 101.0, 102.0, 103.0, 104.0, 106.0, 107.0, 108.0, 109.0, 110.0])
+    outcome = audited(result(steps), "run.log")
+    assert outcome.audit.ratio > 1.02
+    assert audit_verdict.gap_reason(outcome.audit) is None
+
+
+def test_printed_step_times_may_be_off_by_half_a_digit():
+    exact = result(rows([0.9] * 200), LogClock(name="train_runtime", seconds=188.0))
+    rounded = exact.changed(provenance=exact.provenance.changed(rounding=0.05 / 0.9))
+    told = [any(text.startswith("audit") for text in audited(one, "run.log").warnings) for one in (exact, rounded)]
+    assert told == [True, False]

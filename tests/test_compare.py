@@ -435,13 +435,13 @@ def test_equal_printed_times_have_the_uncertainty_of_their_last_digit():
 def test_one_run_of_equal_printed_times_has_the_uncertainty_of_their_last_digit():
     comparison = compare(files(series(6.1, rows=200, runs=1, digits=1)))
     estimate = comparison.sides[0].tokens_per_second_per_gpu
-    assert estimate.low < estimate.value * (1 - 0.005)
-    assert estimate.high > estimate.value * (1 + 0.005)
+    assert estimate.low <= estimate.value * math.exp(-0.005)
+    assert estimate.high >= estimate.value * math.exp(0.005)
 
 
 def test_rows_that_repeat_with_a_period_do_not_hide_their_decimals():
     rows = np.tile([3.0, 2.997, 3.003], 20_000)
-    assert estimates.rounding_deviation(rows) == pytest.approx(estimates.rounding_deviation(rows[:150]), rel=0.01)
+    assert estimates.rounding_of(rows) == pytest.approx(estimates.rounding_of(rows[:150]), rel=0.01)
 
 
 def test_no_verdict_is_given_while_step_time_drifts():
@@ -494,6 +494,24 @@ def test_one_machine_per_side_is_named_unless_several_were_measured_or_assumed()
     config = theirs.training_config.model_copy(update={"num_nodes": 2})
     unlike = only_pair(ours, theirs.model_copy(update={"training_config": config})).ratio.scope
     assert unlike == "one machine or node set per side; other machines may differ"
+
+
+@pytest.mark.parametrize(
+    ("hour", "hosts", "scope"),
+    [
+        (12, ("a", "b"), "one machine per side, one side after the other; other machines may differ"),
+        (12, ("a", "a"), "one machine, one side after the other, so a drift over that time counts as a difference"),
+        (0, ("a", "a"), "one machine per side; other machines may differ"),
+    ],
+)
+def test_sides_that_were_measured_one_after_the_other_are_not_separated_from_time(hour, hosts, scope):
+    sides = []
+    for one, start, host in zip((series(10.0), series(9.0, machine="mi300x", seed=1)), (0, hour), hosts, strict=True):
+        runs = tuple(
+            run.changed(host=host, started_at=f"2026-01-05T{start + run.index:02}:00:00+00:00") for run in one.runs
+        )
+        sides.append(one.changed(runs=runs))
+    assert only_pair(*sides).ratio.scope.startswith(scope)
 
 
 def test_an_assumption_comes_with_the_verdict_at_half_or_twice_its_value():

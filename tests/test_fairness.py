@@ -140,8 +140,8 @@ def test_equal_times_to_train_of_all_runs_are_known_to_their_last_digit_only(tim
         )
     ratio = compare(sides).pairs[0].ratio
     assert (ratio.metric, ratio.verdict) == (TIME_TO_TRAIN, verdict)
-    of_a_second = 1 / math.sqrt(12) / 5400 * math.hypot(1, times[0] / times[1])
-    assert math.log(ratio.estimate.high / ratio.estimate.low) == pytest.approx(2 * 2.5 * of_a_second, rel=0.25)
+    of_half_a_second = sum(0.5 / seconds for seconds in times)
+    assert math.log(ratio.estimate.high / ratio.estimate.low) == pytest.approx(2 * of_half_a_second, rel=0.01)
 
 
 def missing(result, *runs):

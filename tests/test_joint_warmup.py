@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtr
 
-from tensorprimat.analysis.estimates import rounding_deviation
+from tensorprimat.analysis.estimates import rounding_of
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import select_measured
 from tensorprimat.core.warmup import find_warmup, p_of_t
@@ -131,13 +131,13 @@ def test_unknown_rows_are_skipped():
     ("rows", "unit"), [([6.06] * 10, 0.01), ([2.5] * 5, 0.025), ([0.25] * 5, 0.0025), ([137.4, 137.4], 0.1)]
 )
 def test_rows_with_equal_digits_may_share_one_rounding_error(rows, unit):
-    assert rounding_deviation(np.array(rows)) == pytest.approx(unit / math.sqrt(12) / np.median(rows))
+    assert rounding_of(np.array(rows)) == pytest.approx(unit / 2 / np.median(rows))
 
 
 def test_rows_that_vary_by_more_than_a_digit_have_independent_rounding_errors():
     random = np.random.default_rng(1)
-    assert rounding_deviation(np.round(6.06 + 0.03 * random.standard_normal(50), 2)) < 1e-9
-    assert rounding_deviation(6.06 + 1e-6 * random.standard_normal(50)) == 0
+    assert rounding_of(np.round(6.06 + 0.03 * random.standard_normal(50), 2)) == 0
+    assert rounding_of(6.06 + 1e-6 * random.standard_normal(50)) == 0
 
 
 @given(st.floats(0, 1e6), st.integers(1, 2000))

@@ -87,7 +87,7 @@ def test_nanotrons_rounded_numbers_are_scaled_and_reported(read_text: Any) -> No
     assert performance.avg_step_time_seconds == pytest.approx(1.05)
     assert performance.tokens_per_second == pytest.approx(128 * 4096 / 1.05)
     assert performance.reported.tokens_per_second == pytest.approx(499e3)
-    assert any("three digits" in warning for warning in result.warnings)
+    assert result.provenance.rounding == pytest.approx(0.005 / 1.05, rel=0.01)
 
 
 def test_nanotron_without_its_configuration_gives_the_rates_that_it_printed(read_text: Any) -> None:
@@ -371,10 +371,10 @@ def test_a_rate_that_is_printed_with_too_few_digits_is_left_out_or_reported(read
     text = "".join(nemo_rl(n, 0.4).replace("4096.00", "0.03") + "\n" for n in range(1, 20))
     result = read_text(text)
     assert result.performance_metrics.tokens_per_second_per_gpu is None
-    told = [warning for warning in result.warnings if "printed with 2 decimals" in warning]
+    told = [warning for warning in result.warnings if "printed to" in warning]
     assert told == [
-        "step_time: printed with 2 decimals, so it may be 1.2 % off",
-        "tokens_per_second_per_gpu: printed with 2 decimals, so it may be 16.7 % off; it is left out",
+        "tokens_per_second_per_gpu: printed to the nearest 0.01, so it may be 16.7 % off; it is left out",
+        "step_time: printed to the nearest 0.01 s, so it may be 1.2 % off; tokens_per_second is the measurement",
     ]
 
 

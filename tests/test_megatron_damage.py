@@ -24,7 +24,7 @@ def test_a_crash_at_the_end_leaves_an_incomplete_result(tmp_path: Path) -> None:
     result = read(tmp_path, lines + crash)
     assert not result.complete
     assert result.runs[0].ended_by == "out of memory"
-    assert read(tmp_path, [*lines[:5], *crash, *lines[5:]]).complete, "a crash that training survived is none"
+    assert read(tmp_path, [*lines[:5], *crash, *lines[5:]]).is_usable, "a crash that training survived is none"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_crash_at_the_end_leaves_an_incomplete_result(tmp_path: Path) -> None:
 def test_a_process_that_the_system_killed_ended_early(tmp_path: Path, last: str, cause: str | None) -> None:
     result = read(tmp_path, [*(row("P7", i, 2500.0) for i in range(1, 12)), last])
     assert result.runs[0].ended_by == cause
-    assert result.complete is (cause is None)
+    assert result.is_usable is (cause is None)
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)

@@ -155,7 +155,7 @@ def test_memory_loss_end_and_date_are_those_of_the_measured_training(measured: i
     assert result.memory_metrics is not None
     assert result.memory_metrics.peak_memory_reserved_gb == pytest.approx(38.5 * 2**30 / 1e9, rel=1e-4)
     assert result.runs[0].final_loss == pytest.approx(ours.loss - 0.6)
-    assert (result.complete, result.runs[0].ended_by) == (True, None)
+    assert (result.is_usable, result.runs[0].ended_by) == (True, None)
     assert result.timestamp == "2026-01-05T08:00:00"
 
 
@@ -375,7 +375,7 @@ def test_figures_are_explained_by_the_terms_that_they_were_computed_from(name: s
 
 def test_a_step_time_that_no_line_prints_is_explained_by_the_rate_it_was_made_of(read: Reader) -> None:
     printed = explain(read(JOBS["torchtitan"](LONG)), "avg_step_time_seconds")
-    assert "tokens of a step / GPUs / reported_tokens_per_second_per_gpu; no line prints a time" in printed
+    assert "tokens of a step / GPUs / reported_tokens_per_second_per_gpu; no line prints an exact time" in printed
     assert "131,072 tokens / 8 GPUs / 8,191.99 (" in printed
 
 
@@ -445,3 +445,13 @@ def test_the_kind_of_a_file_is_found_once_for_all_its_trainings(tmp_path, monkey
         assert len(logs.read(log).provenance.segments) == trainings
         seen.append(len(looks))
     assert seen[0] == seen[1]
+
+
+def test_a_training_that_ends_before_its_planned_steps_is_not_complete_but_counts(read: Reader) -> None:
+    short = read(JOBS["torchtitan"](Job(last=60)))
+    planned = short.training_config.max_steps
+    assert planned is not None
+    whole = read(JOBS["torchtitan"](Job(last=planned)))
+    assert [one.complete for one in (whole, short)] == [True, False]
+    assert short.is_usable
+    assert any(f"ends at step 60 of the {planned:,}" in text for text in short.warnings)

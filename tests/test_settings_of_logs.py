@@ -240,9 +240,10 @@ def test_olmo_cores_batches_per_second_are_step_times_and_its_batch_counts_token
     assert performance.tokens_per_second == pytest.approx(524288 / 1.25)
 
 
-def test_olmo_cores_rate_of_too_few_digits_is_not_a_step_time(read_text: Any) -> None:
+def test_olmo_cores_rate_of_few_digits_is_a_step_time_with_its_error(read_text: Any) -> None:
     result = read_text("".join(OLMO_CORE.format(n=n, bps="0.0041") for n in range(1, 9)))
-    assert result.performance_metrics.avg_step_time_seconds is None
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1 / 0.0041)
+    assert result.provenance.rounding == pytest.approx(0.00005 / 0.0041)
     assert result.performance_metrics.basis == "reported_rates"
 
 

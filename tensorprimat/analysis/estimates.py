@@ -14,6 +14,7 @@ from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.quantities import count, counted, listed, precise, spelled_metric
 from tensorprimat.core.result import Result, Run
+from tensorprimat.core.rounding import error_of_mean, printed_unit
 from tensorprimat.core.selection import Selection
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, finite
@@ -24,9 +25,7 @@ PLANNING_RUN_CV = 0.005  # run-to-run scatter of a quiet machine; only for "how 
 ONE_PERCENT = 0.01
 CLOCK_CHANGE = 0.10  # relative; GPUs change their clock by up to this much, warm-up is mostly slower by more
 FEWEST_OF_A_LEVEL = 2  # warm-up rows, not counting the first one, that show a level
-_MOST_DECIMALS = 9
 _COARSEST = 0.01  # relative; largest rounding unit assumed: 6 s printed as "6" may still be exact to 1 %
-ROWS_LOOKED_AT = 200  # enough to see how many digits the log prints
 
 
 def positive_figure(result: Result, metric: str) -> float | None:
@@ -98,15 +97,28 @@ def drift(group: Group) -> float:
     return max((run.drift or 0.0 for run in group.result.runs), default=0.0)
 
 
-def resolution(group: Group, metric: str) -> float:
-    """Return the relative standard deviation that the rounding of printed times leaves in a figure of the side."""
+def rounding(group: Group, metric: str) -> float:
+    """Return the largest relative error that the rounding of printed times leaves in a figure of the side."""
     if metric == TIME_TO_TRAIN:
-        return rounding_deviation(1 / np.array(run_figures(group, metric) or [], np.float64))
+        return rounding_of(1 / np.array(run_figures(group, metric) or [], np.float64))
+    if (known := group.result.provenance.rounding) is not None:
+        return known
     steps = group.result.steps
     for name in ("seconds", "reported_tokens_per_second_per_gpu", "reported_tokens_per_second"):
         if steps.has(name):
-            return rounding_deviation(steps.column(name))
+            return rounding_of(steps.column(name))
     return 0.0
+
+
+def rounding_of(values: FloatArray) -> float:
+    """Return the largest relative error that rounding leaves in a mean, from the values alone; 0 for measured ones.
+
+    values: shape (rows,), of every run of a side, NaN where unknown. Zeros at the end of the printed numbers are
+    unknown, so no unit of more than 1 or 1 % is assumed.
+    """
+    known = values[np.isfinite(values) & (values > 0)]
+    unit = printed_unit(known)
+    return error_of_mean(known, min(unit, 1.0, _COARSEST * median(known))) if unit is not None else 0.0
 
 
 def estimate_figure(group: Group, metric: str, *, assume_run_cv: float | None, confidence: float) -> Estimate:
@@ -181,13 +193,17 @@ def log_estimate(
     of_hosts = assume_host_cv if assume_host_cv and not stats.counts_hosts(group.hosts) else 0.0
     carried = math.hypot(0.0 if metric == TIME_TO_TRAIN else drift(group), of_hosts)
     if len(known) > 1:
-        rounding = resolution(group, metric)
-        return stats.of_runs(known, hosts_of(group, metric), resolution=rounding, drift=carried)
+        return stats.of_runs(known, hosts_of(group, metric), rounding=rounding(group, metric), drift=carried)
     if assume_run_cv is None:
         return None
-    within = max(within_run(group.runs[0], metric), resolution(group, metric))
-    variance = assume_run_cv**2 + within**2
-    return LogEstimate(log=math.log(known[0]), variance=variance, degrees=math.inf, drift=carried)
+    variance = assume_run_cv**2 + within_run(group.runs[0], metric) ** 2
+    return LogEstimate(
+        log=math.log(known[0]),
+        variance=variance,
+        degrees=math.inf,
+        drift=carried,
+        rounding=rounding(group, metric),
+    )
 
 
 def scatter(group: Group, metric: str, assume_run_cv: float | None = None) -> float:
@@ -216,9 +232,7 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
     planned = math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(run, metric))
     rests_on = f"one run of {len(rows)} rows ({count(spread.effective)} effective)"
     none_because = _silent_because(group, len(rows))
-    half = math.hypot(
-        spread.half_width, math.hypot(drift(group), resolution(group, metric)) * stats.student(confidence, math.inf)
-    )
+    half = math.hypot(spread.half_width, drift(group) * stats.student(confidence, math.inf)) + rounding(group, metric)
     return Estimate(
         value=value,
         low=None if none_because else value * math.exp(stats.bounded(-half)),
@@ -320,33 +334,3 @@ def _ratios_of_sums(steps: Steps, metric: str) -> Iterable[tuple[FloatArray, Flo
             work = work_of(steps, rate, np.ones(len(steps), np.bool_))[0] * covers
             yield work, work / usable_rate(steps, rate)
     yield covers, time
-
-
-def rounding_deviation(seconds: FloatArray) -> float:
-    """Return the relative standard deviation that rounding leaves in the mean of printed times; 0 for measured ones.
-
-    seconds: shape (rows,), of every run of a side, NaN where unknown. The last digit is taken from the rows themselves:
-    the fewest decimals that write all of them. Where rows vary by less than half of that digit, all are rounded the
-    same way, and the error stays however many rows there are. The error is uniform over one unit of that digit, so its
-    deviation is 1/√12 units; noise in the rows of standard deviation σ (in units) reduces it by exp(−2π²σ²), the first
-    term of the Fourier series of rounding.
-    """
-    known = seconds[np.isfinite(seconds) & (seconds > 0)]
-    if not len(known):
-        return 0.0
-    spread = known[:: max(1, len(known) // ROWS_LOOKED_AT)]  # not the first rows alone: values can repeat with a period
-    decimals = _decimals(np.concatenate((known[:ROWS_LOOKED_AT], spread)))
-    if decimals is None:
-        return 0.0
-    level = median(known)
-    unit = min(10.0**-decimals, _COARSEST * level)
-    within = max(float(known.var()) / unit**2 - 1 / 12, 0.0)  # Sheppard's correction
-    return unit / math.sqrt(12) / level * math.exp(-2 * math.pi**2 * within)
-
-
-def _decimals(values: FloatArray) -> int | None:
-    """Return the fewest decimals that write every value, or None for more than _MOST_DECIMALS."""
-    for decimals in range(_MOST_DECIMALS + 1):
-        if np.allclose(np.round(values, decimals), values, rtol=1e-12, atol=0.0):
-            return decimals
-    return None

@@ -13,7 +13,7 @@ from tensorprimat.analysis.estimates import (
     log_estimate,
     other_phase,
     positive_figure,
-    resolution,
+    rounding,
     run_figures,
     scatter,
     settled,
@@ -26,6 +26,7 @@ from tensorprimat.analysis.sides import Group
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core import identity
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.moments import seconds_since_1970
 from tensorprimat.core.quantities import as_stated, decimals_of_ratio, listed, percent, significant, stated_share, times
 
 PRIMARY = "tokens_per_second_per_gpu"
@@ -132,7 +133,7 @@ def log_ratio(baseline: Group, candidate: Group, metric: str, assumed: StatedSca
     log = stats.of_pairs(
         [known_above[place] for _, place in pairs],
         [known_below[place] for place, _ in pairs],
-        resolution=math.hypot(*(resolution(group, metric) for group in (candidate, baseline))),
+        rounding=sum(rounding(group, metric) for group in (candidate, baseline)),
     )
     return replace(log, drift=math.hypot(above.drift, below.drift))
 
@@ -273,7 +274,24 @@ def scope(pair: GroupPair, assumed: StatedScatter) -> str | None:
     whose = " per side" if len(single) > 1 else f" of {single[0].label}"
     if in_pairs(*pair.groups, pair.metric) is not None:
         whose = ""
+    elif one_after_the_other(pair):
+        hosts = {host for group in pair.groups for host in group.hosts}
+        if len(hosts) == 1 and None not in hosts:
+            return (
+                f"one {machine}, one side after the other, so a drift over that time counts as a difference of the "
+                "sides (benchmark.py --ab measures in turns); other machines may differ"
+            )
+        return f"one {machine}{whose}, one side after the other; other machines may differ"
     return f"one {machine}{whose}; other machines may differ"
+
+
+def one_after_the_other(pair: GroupPair) -> bool:
+    """Return True if all runs of one side are known to have started before those of the other, of two or more each."""
+    starts = [[seconds_since_1970(run.started_at) for run in group.result.runs] for group in pair.groups]
+    first, second = ([one for one in times if one is not None] for times in starts)
+    if min(len(first), len(second)) < 2 or len(first) + len(second) < sum(map(len, starts)):
+        return False
+    return max(first) < min(second) or max(second) < min(first)
 
 
 def _sensitivity(pair: GroupPair, assumed: StatedScatter, level: float) -> str | None:

@@ -15,6 +15,8 @@ from tensorprimat.core.identity import (
     FIELDS,
     PACE_COLUMNS,
     Pace,
+    allowed_scatter,
+    arguments_apart,
     differing_fields,
     other_speed,
     paces,
@@ -23,7 +25,8 @@ from tensorprimat.core.identity import (
     signature,
     stated_by_some,
 )
-from tensorprimat.core.quantities import counted, significant, spelled_metric
+from tensorprimat.core.provenance import LOGS
+from tensorprimat.core.quantities import counted, percent, significant, spelled_metric
 from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool, summarise
@@ -103,7 +106,8 @@ def usable_results(loaded: Iterable[Loaded]) -> tuple[list[Loaded], list[str]]:
     seen: dict[Hashable, list[Result]] = {}
     for item in loaded:
         name = item.path.name
-        if not item.result.complete and item.side is not None and item.result.performance_metrics.measured_steps:
+        measured = item.result.performance_metrics.measured_steps
+        if not item.result.complete and measured and (item.side is not None or item.result.is_usable):
             warnings.append(f"{name}{_unfinished(item.result)}")
         elif not item.result.complete:
             warnings.append(f"{name}: left out, the benchmark did not finish")
@@ -275,11 +279,33 @@ def _side(label: str, key: str, files: tuple[str, ...], result: Result, runs: Se
 
 def pooled_benchmark(results: Sequence[Result], sources: str) -> Result:
     """Pool runs of one benchmark; a fact that only some of the sources ("files", "logs") state becomes a warning."""
+    notes = []
+    if partly := stated_by_some(results):
+        notes.append(f"only some of the {len(results)} {sources} state {', '.join(partly)}")
+    if apart := arguments_apart(results):
+        named = [f"{name} ({', '.join(values)})" for name, values in apart.items()]
+        more = f" and {len(apart) - _MOST_NAMED} more" if len(apart) > _MOST_NAMED else ""
+        notes.append(f"printed arguments differ: {', '.join(named[:_MOST_NAMED])}{more}")
+    told = [f"runs: pooled as one benchmark, although {note}" for note in notes]
+    if any(result.provenance.engine == LOGS for result in results) and not told:
+        told = _rule_of_scatter(results)
     whole = pool(results)
-    if not (partly := stated_by_some(results)):
-        return whole
-    note = f"only some of the {len(results)} {sources} state {', '.join(partly)}"
-    return whole.changed(warnings=(*whole.warnings, f"runs: pooled as one benchmark, although {note}"))
+    return whole.changed(warnings=(*whole.warnings, *told))
+
+
+_MOST_NAMED = 4  # arguments
+
+
+def _rule_of_scatter(results: Sequence[Result]) -> list[str]:
+    """Return a sentence on the rule by which logs are taken as runs of one benchmark; none where no speed is known."""
+    found = sorted((pair[0] for result in results if (pair := paces(result))), key=lambda pace: pace.value)
+    if len(found) < 2:
+        return []
+    allowed = allowed_scatter(max(pace.spread for pace in found))
+    return [
+        f"runs: {len(results)} logs are taken as runs of one benchmark: equal settings, and speeds that differ by "
+        f"{percent(found[-1].value / found[0].value - 1)}, where up to {percent(allowed)} counts as scatter"
+    ]
 
 
 def _with_unlike_speeds(result: Result, runs: Sequence[Result]) -> Result:

@@ -50,6 +50,9 @@ class LogEstimate:
     """Infinite where the variance is assumed rather than estimated."""
     drift: float = 0.0
     """Relative error of the estimate from causes other than scatter, such as drift; it adds to the variance."""
+    rounding: float = 0.0
+    """Largest relative error that the last printed digit leaves; it adds to the interval on both sides, because it is
+    the same in all rows and its sign is unknown."""
     sides: tuple[tuple[float, float], ...] = ()
     """Of a difference of two sides that have unequal degrees of freedom: variance and degrees of each."""
 
@@ -57,14 +60,14 @@ class LogEstimate:
         """Return half of the two-sided interval, on the logarithm."""
         width = student(confidence, self._degrees) * math.sqrt(self._total)
         if not self.sides or width == 0:
-            return width
+            return width + self.rounding
         low, high = width, width
         while self._p_value(high) > 1 - confidence:
             low, high = high, 2 * high
         for _ in range(40):  # 2⁻⁴⁰ of the first bracket
             middle = (low + high) / 2
             low, high = (middle, high) if self._p_value(middle) > 1 - confidence else (low, middle)
-        return high
+        return high + self.rounding
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """Return the lower and upper end of the interval of the figure itself, not of its logarithm."""
@@ -73,7 +76,7 @@ class LogEstimate:
 
     def p_value(self) -> float:
         """Return the two-sided probability of an estimate at least this far from a ratio of 1 if the ratio is 1."""
-        return self._p_value(abs(self.log))
+        return self._p_value(max(0.0, abs(self.log) - self.rounding))
 
     @property
     def _total(self) -> float:
@@ -147,36 +150,35 @@ def student(confidence: float, degrees: float) -> float:
 
 
 def of_runs(
-    figures: Sequence[float], hosts: Sequence[Hashable] | None = None, *, resolution: float = 0.0, drift: float = 0.0
+    figures: Sequence[float], hosts: Sequence[Hashable] | None = None, *, rounding: float = 0.0, drift: float = 0.0
 ) -> LogEstimate:
     """Return the mean of log run figures; with two or more hosts, of host means, since runs on one host resemble each
     other.
 
-    figures: one per run, positive. hosts: one per run, None where unknown. resolution: relative standard deviation that
-    rounding leaves in every figure alike; the standard error of the mean is never smaller. drift: relative amount by
-    which all figures may deviate. Raises ValueError for fewer than two figures.
+    figures: one per run, positive. hosts: one per run, None where unknown. rounding: largest relative error that
+    rounding leaves in every figure alike. drift: relative amount by which all figures may deviate. Raises ValueError
+    for fewer than two figures.
     """
     logs = np.log(np.asarray(figures, np.float64))
     if hosts is not None and counts_hosts(hosts):
         names = list(dict.fromkeys(hosts))
         logs = np.array([logs[[host == name for host in hosts]].mean() for name in names])
-    return replace(_of_logs(logs, resolution), drift=drift)
+    return replace(_of_logs(logs), rounding=rounding, drift=drift)
 
 
-def of_pairs(candidate: Sequence[float], baseline: Sequence[float], *, resolution: float = 0.0) -> LogEstimate:
+def of_pairs(candidate: Sequence[float], baseline: Sequence[float], *, rounding: float = 0.0) -> LogEstimate:
     """Return the mean log ratio of runs that were measured in pairs, so that a drift that both share cancels.
 
     Raises ValueError for fewer than two pairs.
     """
     logs = np.log(np.asarray(candidate, np.float64)) - np.log(np.asarray(baseline, np.float64))
-    return _of_logs(logs, resolution)
+    return replace(_of_logs(logs), rounding=rounding)
 
 
-def _of_logs(logs: FloatArray, resolution: float) -> LogEstimate:
+def _of_logs(logs: FloatArray) -> LogEstimate:
     if len(logs) < 2:
         raise ValueError("an interval over runs or pairs needs at least two")
-    variance = max(float(logs.var(ddof=1)) / len(logs), resolution**2)
-    return LogEstimate(log=float(logs.mean()), variance=variance, degrees=len(logs) - 1)
+    return LogEstimate(log=float(logs.mean()), variance=float(logs.var(ddof=1)) / len(logs), degrees=len(logs) - 1)
 
 
 def counts_hosts(hosts: Sequence[Hashable]) -> bool:
@@ -314,9 +316,10 @@ def _as_students_t(ratio: LogEstimate) -> LogEstimate:
     """Return an estimate by Student's t alone with the same interval; its variance is enlarged if needed."""
     if not ratio.sides:
         return ratio
-    plain = replace(ratio, sides=())
-    wider = (ratio.half_width(0.95) / plain.half_width(0.95)) ** 2
-    return replace(plain, variance=ratio.variance * wider)
+    exact = replace(ratio, rounding=0.0)
+    plain = replace(exact, sides=())
+    wider = (exact.half_width(0.95) / plain.half_width(0.95)) ** 2
+    return replace(plain, variance=ratio.variance * wider, rounding=ratio.rounding)
 
 
 def _combined(log: float, parts: Sequence[LogEstimate], *, weight: float) -> LogEstimate:
@@ -325,7 +328,8 @@ def _combined(log: float, parts: Sequence[LogEstimate], *, weight: float) -> Log
     uncertain = sum(variance**2 / part.degrees for variance, part in zip(variances, parts, strict=True))
     degrees = total**2 / uncertain if uncertain > 0 else math.inf
     drift = weight * math.hypot(*(part.drift for part in parts))
-    return LogEstimate(log=log, variance=total, degrees=degrees, drift=drift)
+    rounding = weight * sum(part.rounding for part in parts)
+    return LogEstimate(log=log, variance=total, degrees=degrees, drift=drift, rounding=rounding)
 
 
 def level_of_look(confidence: float, look: int) -> float:

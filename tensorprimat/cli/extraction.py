@@ -103,7 +103,7 @@ def _write_all(results: Sequence[Extracted], output: Path, *, quiet: bool) -> No
 
 def _write(result: Result, output: Path, taken: Collection[Path]) -> Path:
     path = store.save(result, output, stamp=store.new_stamp(), written=taken)
-    if not result.complete:
+    if not result.is_usable:
         ending = next((run.ended_by for run in result.runs if run.ended_by), "incomplete")
         _say(f"the run did not finish ({ending}): kept in history only; to compare it, name its file")
     return path

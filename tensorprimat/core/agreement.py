@@ -78,6 +78,11 @@ def _agree(one: float, other: float) -> bool:
     return abs(one / other - 1) <= DISAGREEMENT
 
 
+def _disagreement(result: Result) -> float:
+    """Return by how much a printed figure may differ from one of coarsely printed step times."""
+    return DISAGREEMENT + (result.provenance.rounding or 0.0)
+
+
 def _readings(result: Result) -> dict[str, float]:
     """Return the tokens/s of all GPUs that each mean of the whole run implies, the surest first."""
     figures, config = result.performance_metrics, result.training_config
@@ -342,7 +347,7 @@ def _of_rows(result: Result) -> list[str]:
     for name, flags in _SCALED_BY.items():
         computed = getattr(performance, name)
         reported = getattr(performance.reported, name.removeprefix("avg_"))
-        if not computed or not reported or _agree(reported, computed):
+        if not computed or not reported or abs(reported / computed - 1) <= _disagreement(result):
             continue
         if performance.reported.runtime_seconds and not _whole(reported / computed):
             continue  # a mean of the whole training, which the audit compares with the rows
@@ -428,7 +433,7 @@ def _of_flops(result: Result) -> list[str]:
     """
     reported, warnings = result.performance_metrics.reported, []
     computed = _tflops_by_convention(result)
-    if reported.tflops_per_gpu and (nearest := _nearest_of_those_off(reported.tflops_per_gpu, computed)):
+    if reported.tflops_per_gpu and (nearest := _nearest_of_those_off(result, reported.tflops_per_gpu, computed)):
         name, tflops = nearest
         warnings.append(
             f"tflops_per_gpu: computed {digits_of(tflops)} (convention {name}, the nearest) but the framework reported "
@@ -437,7 +442,7 @@ def _of_flops(result: Result) -> list[str]:
     precision = result.training_config.precision
     if reported.mfu and (peak := catalogue.dense_peak(catalogue.find_gpu_of(result.gpu_info), precision)):
         rates = {"the reported TFLOP/s": reported.tflops_per_gpu} if reported.tflops_per_gpu else computed
-        if nearest := _nearest_of_those_off(reported.mfu, {name: rate / peak for name, rate in rates.items()}):
+        if nearest := _nearest_of_those_off(result, reported.mfu, {name: rate / peak for name, rate in rates.items()}):
             name, mfu = nearest
             warnings.append(
                 f"mfu: computed {significant(mfu, 3)} ({name}, over the dense {precision} peak of "
@@ -452,9 +457,9 @@ def _tflops_by_convention(result: Result) -> dict[str, float]:
     return {name: rate * count / TERA for name, count in flops.countings(result).items()} if rate else {}
 
 
-def _nearest_of_those_off(reported: float, computed: dict[str, float]) -> tuple[str, float] | None:
+def _nearest_of_those_off(result: Result, reported: float, computed: dict[str, float]) -> tuple[str, float] | None:
     """Return name and value of the nearest computed figure, or None if one agrees with the reported one."""
     if not computed:
         return None
     name = min(computed, key=lambda name: abs(reported / computed[name] - 1))
-    return None if abs(reported / computed[name] - 1) <= DISAGREEMENT else (name, computed[name])
+    return None if abs(reported / computed[name] - 1) <= _disagreement(result) else (name, computed[name])

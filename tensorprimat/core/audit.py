@@ -63,6 +63,8 @@ class AuditFinding:
     """Seconds that rounding of the clock can hide."""
     least: float | None = None
     """Seconds that rounding and printing can hide where less is known to be enough for a warning, else None."""
+    rounded: float = 0.0
+    """Seconds of the measured pace that rounding of the printed step times can hide."""
     is_certain: bool = True
     """False for a clock that may run longer than the training or lag, such as a logger's: it only warns."""
     is_copied: bool = False
@@ -78,7 +80,7 @@ class AuditFinding:
         """Return the unexplained seconds beyond rounding; negative where the clock counts less than the rows."""
         left = self.seconds - self.expected - sum(seconds for _, seconds in self.explained)
         hidden = max(self.slack, _LEAST_SECONDS) if self.least is None else self.least
-        return float(np.sign(left)) * max(0.0, abs(left) - hidden)
+        return float(np.sign(left)) * max(0.0, abs(left) - hidden - self.rounded)
 
     @property
     def contradiction(self) -> float:
@@ -106,6 +108,7 @@ def findings(result: Result, selections: Sequence[Selection]) -> list[AuditFindi
         steps = steps.replace(tokens=steps.column("samples") * length)
     own = own_seconds(steps, config.num_gpus)
     found = []
+    rounded = result.provenance.rounding or 0.0
     for selection in selections:
         stated = result.evidence.elapsed
         known = [*([stated] if stated else []), result.evidence.dates]
@@ -118,6 +121,7 @@ def findings(result: Result, selections: Sequence[Selection]) -> list[AuditFindi
                 found += [finding for clock in of_run if (finding := _against_clock(rows, clock))]
             if dated := _against_dates(rows):
                 found.append(dated)
+    found = [replace(finding, rounded=rounded * finding.expected) for finding in found]
     return sorted(found, key=lambda finding: not finding.is_certain)
 
 

@@ -147,6 +147,8 @@ def gap_reason(audit: Audit | None) -> str | None:
         return None
     side = "above" if audit.ratio > 1 else "below"
     counted = [sentence for sentence in audit.explained_by if not sentence.endswith(SUBTRACTED)]
+    if not counted and not audit.unexplained_seconds:
+        return None  # the clock is not read finely enough to see a difference
     why = ", ".join(counted) or "cause unknown"
     clock = audit.clock or "the log's own clock"
     named = clock if clock.startswith("the ") else f"the log's clock '{clock}'"

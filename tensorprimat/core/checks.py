@@ -353,11 +353,14 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
         if not result.steps.has("seconds"):
             warnings += _slow_rates(result, selection, where)
             continue
-        rows = selection.rows[find_outliers(seconds[selection.rows])]
+        if not len(found := find_outliers(seconds[selection.rows])):
+            continue
+        usual = median(finite(seconds[selection.rows]))
+        one_digit = 2.02 * (result.provenance.rounding or 0.0) * usual  # the next printed value is no outlier
+        rows = np.array([row for row in selection.rows[found] if abs(seconds[row] - usual) > one_digit])
         if not len(rows):
             continue
         worst = sorted(rows[np.argsort(-seconds[rows])][:NAMED_OUTLIERS].tolist())
-        usual = median(finite(seconds[selection.rows]))
         waited = result.steps.column("host_wait_seconds")
         explained = (seconds > usual) & (2 * waited > seconds - usual)
         named = ", ".join(

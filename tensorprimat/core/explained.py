@@ -82,7 +82,7 @@ def _explained(result: Result, field: str, value: float, term: Term | None) -> E
         unit=terms.unit_of(field),
         origin=FROM_FILE if term is None else FROM_PRINTED if printed else FROM_STEPS,
         term=term,
-        made=f"seconds of a row: its work / {timer}; no line prints a time" if from_rate else None,
+        made=f"seconds of a row: its work / {timer}; no line prints an exact time" if from_rate else None,
     )
 
 

@@ -25,7 +25,9 @@ from tensorprimat.core.summary import select_measured
 
 Reader = Callable[[Result], str | None]
 
-OTHER_SPEED = 0.08  # repetitions scatter by 1 to 2 %, days and cooling move a machine by some percent; not by more
+SAME_SPEED = 0.04  # repetitions whose steps are all alike scatter by 1 to 2 %
+OTHER_SPEED = 0.08  # days, cooling and noise move a machine by some percent; not by more
+STEADY = 12.0  # times the spread of steps, between the two: 0.3 % allow 4 %, 0.7 % allow 8 %
 SPREADS = 2.0  # and on a noisy machine at least this many times the spread of its own steps
 SAME_MOMENT = 2.0  # seconds: how far the dates of one iteration differ between ranks of one run
 FEWEST_VALUES = 2  # different values of a pace that two runs can share by chance: "6.06 s, 6.06 s, 6.05 s"
@@ -290,9 +292,21 @@ def other_speed(ours: Sequence[Pace], theirs: Sequence[Pace]) -> tuple[Pace, Pac
         match = next((other for other in theirs if other.metric == pace.metric), None)
         if match is None:
             continue
-        allowed = max(OTHER_SPEED, SPREADS * pace.spread, SPREADS * match.spread)
+        allowed = allowed_scatter(max(pace.spread, match.spread))
         return (pace, match) if abs(math.log(pace.value / match.value)) > math.log1p(allowed) else None
     return None
+
+
+def allowed_scatter(spread: float) -> float:
+    """Return by how much speeds of repetitions of one benchmark may differ. spread: relative, of the steps of a run."""
+    return max(min(OTHER_SPEED, max(SAME_SPEED, STEADY * spread)), SPREADS * spread)
+
+
+def arguments_apart(results: Sequence[Result]) -> dict[str, list[str]]:
+    """Return the printed arguments that differ between results, with their values; one that a log omits is no value."""
+    every = [result.provenance.arguments for result in results]
+    values = {name: sorted({one[name] for one in every if name in one}) for arguments in every for name in arguments}
+    return {name: different for name, different in values.items() if len(different) > 1}
 
 
 def same_run(one: Result, other: Result) -> bool:

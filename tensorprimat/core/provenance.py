@@ -90,6 +90,9 @@ class Provenance(Record):
     timer: str | None = None
     """Timer of a live run: device events, synchronised wall clock …; for a log with rates but no times, the column from
     which the times were computed."""
+    rounding: Figure = None
+    """Largest relative error that the last printed digit leaves in the mean step time or rate of a log; None where the
+    log does not show it, and for a live run."""
     sources: tuple[Source, ...] = ()
     segments: tuple[SegmentFacts, ...] = ()
     """All trainings of a log that contains several."""
@@ -110,6 +113,9 @@ class Provenance(Record):
     """True if a profiler slowed this run down; such a run never enters a comparison."""
     citations: dict[str, str] = Field(default_factory=dict)
     """Settings that one line of the log states, with that line: {"sequence_length": "run.log:12", "model.name": …}."""
+    arguments: dict[str, str] = Field(default_factory=dict)
+    """Arguments that the log prints before its first row and that are no setting of this file, without places and
+    lengths of a single run: {"softmax_type": "learnable"}."""
     assumed: dict[str, str] = Field(default_factory=dict)
     """Facts that neither the run nor a setting of the log states, with their origin: {"sequence_length":
     "--sequence-length"}."""

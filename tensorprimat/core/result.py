@@ -22,7 +22,7 @@ from pydantic import (
 
 from tensorprimat.core import step_columns
 from tensorprimat.core.clocks import Evidence
-from tensorprimat.core.provenance import Audit, Provenance
+from tensorprimat.core.provenance import LOGS, Audit, Provenance
 from tensorprimat.core.quantities import stored
 from tensorprimat.core.records import ConfigurationRecord, Count, Dimension, Figure, Record, RoundedRecord
 from tensorprimat.core.settings import fp8_recipe
@@ -440,6 +440,11 @@ class Result(Record):
     """Readings of the log's own clock, kept from reading the log until its audit."""
 
     _from_json = model_validator(mode="before")(step_columns.with_steps)
+
+    @property
+    def is_usable(self) -> bool:
+        """Return True if the runs finished, or if a log ends before the planned steps without a failure."""
+        return self.complete or (self.provenance.engine == LOGS and not any(run.ended_by for run in self.runs))
 
     @field_serializer("host_memory_peak_gb")
     def _round_peak(self, value: float | None) -> float | None:

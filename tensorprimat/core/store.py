@@ -86,7 +86,7 @@ def save(
     kept = folder / HISTORY / f"{latest.stem}_{stamp}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
     content = _Content.of(result)
-    if not result.complete:
+    if not result.is_usable:
         return _write(content, kept)
     _keep_foreign(latest, kept.parent, stamp)
     _write(content, kept)

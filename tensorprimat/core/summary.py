@@ -313,7 +313,9 @@ def pool(results: Sequence[Result]) -> Result:
             steps=Steps.concatenate(parts),
             runs=tuple(runs),
             provenance=first.provenance.changed(
-                sources=tuple(sources), looks=max(result.provenance.looks for result in results)
+                sources=tuple(sources),
+                looks=max(result.provenance.looks for result in results),
+                rounding=max((known for result in results if (known := result.provenance.rounding)), default=None),
             ),
             complete=all(result.complete for result in results),
             host_memory_peak_gb=max(peaks, default=None),

@@ -504,7 +504,7 @@ def _seconds_of_rate(seconds: float, rate: Term, timer: str, gpus: int | None) -
     work = seconds * rate.value * (gpus or 1 if divided else 1)
     return _term(
         seconds,
-        f"{unit} of a step{' / GPUs' if divided else ''} / {timer}; no line prints a time",
+        f"{unit} of a step{' / GPUs' if divided else ''} / {timer}; no line prints an exact time",
         f"{precise(work)} {unit}{f' / {gpus} GPUs' if divided else ''} / {precise(rate.value)} ({rate.printed})",
         (f"{unit} of a step", work, unit),
         *((("GPUs", gpus, ""),) if divided and gpus else ()),

@@ -10,6 +10,7 @@ from tensorprimat.core import agreement, audit, audit_verdict, devices, stated
 from tensorprimat.core.digest import Digest
 from tensorprimat.core.errors import ContradictionError, InputError
 from tensorprimat.core.provenance import LOGS, Provenance, Source
+from tensorprimat.core.quantities import count
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
     GpuInfo,
@@ -23,7 +24,7 @@ from tensorprimat.core.result import (
 from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import select_measured, summarise
 from tensorprimat.core.version import __version__
-from tensorprimat.logs import citations, dates, segments
+from tensorprimat.logs import argument_dumps, citations, dates, failures, rounding, segments
 from tensorprimat.logs.format import Format, Reading, UserFacts
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
@@ -60,8 +61,10 @@ def join(
     if isinstance(found, Result):
         return [stated.amended(found.changed(warnings=(*found.warnings, *warnings)), facts)]
     numbers = [one.number for one in found] if each and len(found) > 1 else [segment]
-    results = [_result(log, format, warnings, found, number, cited=cited) for number in numbers]
-    return [summarise(agreement.with_scopes(stated.with_facts(result, facts))) for result in results]
+    results = [
+        stated.with_facts(_result(log, format, warnings, found, number, cited=cited), facts) for number in numbers
+    ]
+    return [summarise(agreement.with_scopes(rounding.with_error(log, result))) for result in results]
 
 
 def _of_run(
@@ -82,13 +85,17 @@ def _result(
 ) -> Result:
     measured = segments.benchmark_of(found, number)
     if not measured:
-        count = len(found)
+        trainings = len(found)
         raise InputError(
-            f"holds {count} training{'s' * (count > 1)}, but none has number {number}",
+            f"holds {trainings} training{'s' * (trainings > 1)}, but none has number {number}",
             path=log.name,
-            remedy=f"--segment takes 1 to {count}, or all",
+            remedy=f"--segment takes 1 to {trainings}, or all",
         )
     reading = dates.with_dates(log, segments.joined_segments(found, measured, picked=number is not None))
+    if planned := failures.planned_but_missing(log, reading):
+        last = int(reading.steps.column("index").max())
+        ends = f"steps: the log ends at step {count(last)} of the {count(planned)} that it plans"
+        reading = replace(reading, complete=False, warnings=[*reading.warnings, ends])
     warnings = [*warnings, *reading.warnings]
     config = stated.with_parallelism(stated.believed(TrainingConfig, reading.training_config, warnings))
     gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)
@@ -116,6 +123,7 @@ def _result(
             segment=number,
             citations={name: f"{log.called or log.path.name}:{line}" for name, line in lines.items()},
             host=reading.host,
+            arguments=argument_dumps.printed(log, reading.steps, measured[0].first_line - 1),
             tool_version=__version__,
             assumed=dict(reading.assumed),
         ),

@@ -10,6 +10,8 @@ from tensorprimat.logs.text import Log
 
 TAIL_BYTES = 2**20  # a crash of thousands of ranks writes some hundred kilobytes of tracebacks
 
+STOP_BYTES = 2**16
+_STOPS = re.compile(r"exiting program|exit_interval|early stopp", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.(?P<decimals>\d*))?(?:[eE](?P<exponent>[+-]?\d*))?")
 
 
@@ -33,6 +35,19 @@ def examine(log: Log, reading: Reading) -> None:
     if reading.ended_by is None:
         reading.ended_by = cause_in("\n".join(text for line, text in sorted(numbered.items()) if line > last_row))
         reading.complete = reading.complete and reading.ended_by is None
+
+
+def planned_but_missing(log: Log, reading: Reading) -> int | None:
+    """Return the number of steps that the log plans if it ends before them, and does not say that it was to; else None.
+
+    A job that stops where its user chose (Megatron's --exit-interval) is complete.
+    """
+    planned, steps = reading.training_config.get("max_steps"), reading.steps
+    if not planned or not len(steps) or log.is_folder or log.is_binary or reading.ended_by:
+        return None
+    if steps.column("index").max() + max(1, steps.column("covers").max()) >= planned:  # counted from 0 or from 1
+        return None
+    return None if any(_STOPS.search(line) for line in log.tail(STOP_BYTES)) else int(planned)
 
 
 def cause_of(log: Log) -> str | None:

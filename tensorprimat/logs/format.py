@@ -62,7 +62,7 @@ class Reading:
     unread: list[str] = field(default_factory=list)
     """Warnings about text that was not read, which may belong to a training of which no row was read."""
     timer: str | None = None
-    """Column of a printed rate from which the reader computed the times of rows, where no line prints a time."""
+    """Column of a printed rate from which the reader computed the times of rows, where no line prints an exact time."""
     begins: list[tuple[int, str]] = field(default_factory=list)
     """(line, reason) where another training begins, as the rows of this format show it: another world size."""
     by_rows: frozenset[str] = frozenset()

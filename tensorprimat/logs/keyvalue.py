@@ -23,7 +23,7 @@ from tensorprimat.core.failures import TRACEBACK
 from tensorprimat.core.quantities import percent, short_seconds
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.steps import Step, Steps, finite
 from tensorprimat.logs import changes, fields, sliding, work
 from tensorprimat.logs.clocks import date_in, timed_steps
 from tensorprimat.logs.dialects import Dialect, Number
@@ -400,21 +400,15 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
 
 
 def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:
-    """Return the rows without the times or rates that are rounded too coarsely, and warnings about coarse rounding."""
-    warnings = []
-    for number in {number.means: number for number in dialect.numbers if number.decimals or number.cut_to}.values():
-        name = number.means
-        known = steps.column(name)[np.isfinite(steps.column(name))] if name in fields.MEASURES else np.empty(0)
-        most = number.cut_to or 0.5 * 10.0**-number.decimals
-        off = most / median(known) if len(known) else 0.0
-        if off > MOST_ROUNDING:
-            steps = steps.without(name)
-        if off > fields.CLOCK_RESOLUTION:
-            figure = "step_time" if name == "seconds" else name.removeprefix("reported_")
-            how = f"cut off to {short_seconds(most)}" if number.cut_to else f"printed with {number.decimals} decimals"
-            left_out = "; it is left out" if off > MOST_ROUNDING else ""
-            warnings.append(f"{figure}: {how}, so it may be {percent(off)} off{left_out}")
-    return steps, warnings
+    """Return the rows without the step times that are cut off too coarsely, and a warning about coarse ones."""
+    cut_to = next((number.cut_to for number in dialect.numbers if number.cut_to), 0.0)
+    known = finite(steps.column("seconds")) if cut_to else np.empty(0)
+    off = cut_to / median(known) if len(known) else 0.0
+    if off <= fields.CLOCK_RESOLUTION:
+        return steps, []
+    left_out = "; it is left out" if off > MOST_ROUNDING else ""
+    warning = f"step_time: cut off to {short_seconds(cut_to)}, so it may be {percent(off)} off{left_out}"
+    return steps.without("seconds") if left_out else steps, [warning]
 
 
 def _per_gpu(steps: Steps, config: dict[str, Any], corrected: tuple[int, ...]) -> tuple[Steps, list[str]]:

@@ -189,11 +189,10 @@ def _row(line: int, text: str, known: SameShapes[_Places]) -> _Row | None:
 
 
 def _printed(text: str, number: _Number) -> float | None:
-    """Return the time of a step; None for a rate of steps that is rounded too coarsely."""
+    """Return the time of a step."""
     if not number.is_rate:
         return fields.printed_seconds(text, number.scale)
-    rate = fields.positive(text)
-    return 1 / rate if rate and fields.half_digit(text) <= fields.CLOCK_RESOLUTION * rate else None
+    return 1 / rate if (rate := fields.positive(text)) else None
 
 
 def _places(text: str) -> _Places | None:

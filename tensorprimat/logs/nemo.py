@@ -45,10 +45,6 @@ _BAR = re.compile(
     r"(?P<fields>[^\]]{0,2000}train_step_timing in s=[^\]]{0,2000})\]"
 )
 _BAR_FIELD = re.compile(rf", ([^=,\]]{{1,60}})=({NUMBER})(?=[,\]]|$)")
-THREE_DIGITS = (
-    "steps: NeMo's progress bar prints three digits of each number, so a step time may be 0.5 % off, and smaller "
-    "changes are not shown"
-)
 _FIELD = re.compile(rf" \| ([^|:]{{1,60}}): ({NUMBER})(?=\s|$)")
 
 BAR_TIMING = "train_step_timing in s="
@@ -121,7 +117,7 @@ def read(log: Log) -> Reading:
     reading.steps = _with_samples(_with_first_interval(steps), consumed, by="index" if drawn else "line")
     reading.training_config |= {**_batch(steps), **trained.config_of(counts)}
     if drawn:
-        reading.source, reading.warnings = "NeMo", [THREE_DIGITS]
+        reading.source, reading.warnings = "NeMo", []
         reading.evidence = Evidence(elapsed=Elapsed(name="the progress bar", seconds=drawn, resolution=1.0))
     return reading
 

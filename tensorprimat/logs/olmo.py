@@ -27,7 +27,6 @@ from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import changes, fields, work
 from tensorprimat.logs.clocks import date_in
-from tensorprimat.logs.fields import CLOCK_RESOLUTION, half_digit
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -163,7 +162,7 @@ def _take(metric: re.Match[str], block: dict[str, Any], totals: dict[int, float]
     elif metric["name"] in _OTHER_WORK:
         block["interrupted_by"] = _OTHER_WORK[metric["name"]]
     elif metric["name"] == BATCHES_PER_SECOND:
-        if (rate := fields.positive(metric["value"])) and half_digit(metric["value"]) <= CLOCK_RESOLUTION * rate:
+        if rate := fields.positive(metric["value"]):
             block["seconds"] = 1 / rate
     elif metric["name"] in _METRICS:
         name, unit = _METRICS[metric["name"]]

@@ -97,13 +97,13 @@ def _save(
             for finding in ordered
             if (result := look(finding.item).result) is not None
         ]
-        whole, remarks = joined_logs([one for one in read if one.result.complete])
+        whole, remarks = joined_logs([one for one in read if one.result.is_usable])
         notes += remarks
         notes += [
             f"{listed(one.logs)}: equal settings and similar speed; saved as {len(one.logs)} runs of one result"
             for one in whole
             if len(one.logs) > 1
         ]
-        for extracted in [*whole, *(one for one in read if not one.result.complete)]:
+        for extracted in [*whole, *(one for one in read if not one.result.is_usable)]:
             saved.add(store.save(extracted.result, folder, stamp=store.new_stamp(), written=saved))
     return sorted(saved), notes

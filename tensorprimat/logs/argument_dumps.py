@@ -1,0 +1,96 @@
+"""The arguments that a framework prints before its first row, whatever they are.
+
+Readers take the settings that they know. Two logs can still be of different trainings (another softmax, another
+optimizer), and their other arguments tell. Only a block of arguments counts, since single lines `name: value` state
+times and places too.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from itertools import groupby, islice
+from typing import Any
+
+from tensorprimat.core.steps import Steps
+from tensorprimat.logs.text import Log
+
+_FEWEST = 8  # lines of a style that other lines have, too, in a row make a block
+_OWN_STYLES = 2  # that only arguments have
+_MOST_LINES = 20_000  # before the first row
+_LONGEST = 60  # characters of a value
+_NAME = r"[a-z_][\w.\-]{1,60}"  # capitals are variables of the environment
+_STYLES = (
+    re.compile(rf"({_NAME}) \.{{3,}} (\S.*)"),  # Megatron, DeepSpeed
+    re.compile(rf"(?:.{{0,80}}?\b)?Config param ({_NAME}): (\S.*)"),  # MaxText
+    re.compile(rf"({_NAME})=(\S.*)"),  # a dataclass, one field a line
+    re.compile(rf"""["']?({_NAME})["']?\s?: ?(\S.*)"""),  # YAML, a dictionary
+)
+_DICTIONARY = re.compile(r"(?<!:::MLLOG )\{.*\}")  # a line of MLPerf states an event
+_OF_A_RUN = re.compile(
+    r"(?:^|[_.\-])(?:save|saving|load|paths?|dirs?|files?|name|logs?|logging|logger|tensorboard|wandb|seed|rank|port|"
+    r"addr|address|host\w*|time|timeout|date|id|output|checkpoint\w*|ckpt|exit|intervals?|iters?|steps?|samples?|data\w*|"
+    r"tokenizer|prefix|version|comet|mlflow|project|entity|url|key|user|job|uuid|pid|nodes?|profil\w*|eval\w*|valid\w*|"
+    r"metrics?|description|folder|dump\w*|cache|vocab|merge|split|epochs?|world|run|experiment|exp)(?:$|[_.\-])",
+    re.IGNORECASE,
+)
+
+
+def printed(log: Log, steps: Steps, after: int = 0) -> dict[str, str]:
+    """Return the arguments that stand before the first row, without places, names and lengths of a single run.
+
+    after: line of the log behind which the training begins. Empty for a log that is not text.
+    """
+    lines = steps.column("line")
+    if log.is_folder or log.is_binary or not len(lines) or lines[0] <= 0:
+        return {}
+    header = islice((text for number, text in log.lines() if after < number < lines[0]), _MOST_LINES)
+    found = dict(_arguments(header))
+    return {name: value for name, value in found.items() if not _OF_A_RUN.search(name) and _is_plain(value)}
+
+
+def _is_plain(value: str) -> bool:
+    return len(value) <= _LONGEST and "/" not in value and " at 0x" not in value
+
+
+def _arguments(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """Yield name and value of every argument in a block or in a dictionary of one line."""
+    for style, group in groupby(map(_styled, lines), key=lambda one: one[0]):
+        if style == len(_STYLES):
+            for _, text, _ in group:
+                yield from _of_dictionary(text)
+        elif len(block := list(group)) >= (1 if style < _OWN_STYLES else _FEWEST):
+            yield from ((name, value) for _, name, value in block)
+
+
+def _styled(text: str) -> tuple[int, str, str]:
+    """Return the number of the style of a line with its name and value; for another line, one more and the text."""
+    text = text.strip()
+    for number, style in enumerate(_STYLES):
+        if match := style.match(text):
+            return number, match[1], match[2].rstrip(",")
+    return len(_STYLES), text, ""
+
+
+def _of_dictionary(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the values of a dictionary that a line holds as JSON or as Python prints it."""
+    if (match := _DICTIONARY.search(text)) is None:
+        return
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(match[0])
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, dict) and len(flat := dict(_flat(found, ""))) >= _FEWEST:
+            yield from flat.items()
+        return
+
+
+def _flat(values: Mapping[Any, Any], before: str) -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", str(value)
