@@ -40,10 +40,12 @@ def examine(log: Log, reading: Reading) -> None:
 def planned_but_missing(log: Log, reading: Reading) -> int | None:
     """Return the number of steps that the log plans if it ends before them, and does not say that it was to; else None.
 
-    A job that stops where its user chose (Megatron's --exit-interval) is complete.
+    A job that stops where its user chose (Megatron's --exit-interval) or at its target (MLPerf) is complete.
     """
     planned, steps = reading.training_config.get("max_steps"), reading.steps
     if not planned or not len(steps) or log.is_folder or log.is_binary or reading.ended_by:
+        return None
+    if reading.reported.get("status"):
         return None
     if steps.column("index").max() + max(1, steps.column("covers").max()) >= planned:  # counted from 0 or from 1
         return None
