@@ -298,14 +298,6 @@ def test_an_outlier_in_which_the_device_waited_for_the_host_has_a_cause(shared):
         assert [note for note in again.warnings if "outlier" in note] == [f"steps: run 1: {sentence}"]
 
 
-def test_a_warning_of_outliers_in_the_words_of_an_earlier_version_is_replaced(tmp_path):
-    times = [6.0, *[2.0, 2.01, 1.99] * 6, 9.0, *[2.0, 1.99] * 4]
-    result = read(tmp_path, changed(VERSION_1, raw_step_times=times))
-    earlier = "steps: 1 unexplained outlier kept in (median 2.000 s): row 20 took 9.000 s"
-    again = summarise(result.changed(warnings=(earlier, *result.warnings)))
-    assert again.warnings == result.warnings
-
-
 def test_every_float_that_is_written_again_is_rounded(tmp_path):
     document = changed(
         VERSION_1,

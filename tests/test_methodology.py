@@ -142,7 +142,7 @@ def test_a_comparison_of_one_methodology_on_two_engines_names_the_engines_and_th
     )
     (pair,) = (comparison := compare([ours, theirs])).pairs
     assert ("engine", ("torch", "nemo")) in [(one.field, one.values) for one in pair.fairness.differences]
-    assert made.notes[0] in str(notices.grouped_warnings(comparison))
+    assert made.notes[0] in str(notices.grouped_notices(comparison))
 
 
 @pytest.mark.parametrize(("methodology", "precision"), [("max", "bf16"), ("identical", None)])

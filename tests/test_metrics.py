@@ -10,6 +10,7 @@ from tensorprimat.analysis.metric import DEFINITIONS
 from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
 from tensorprimat.core import catalogue, checks, flops, models, shapes, store
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import (
     Experts,
@@ -157,7 +158,7 @@ def test_a_missing_input_gives_no_mfu_but_the_reason(changes, because):
 
 
 def test_the_reason_for_a_missing_rate_is_the_results_own_warning():
-    warning = "tokens_per_second: unknown without --sequence-length"
+    warning = Notice("rate_unknown", "tokens_per_second", missing=["--sequence-length"])
     unrated = result(performance={"tokens_per_second_per_gpu": None}, warnings=(warning,))
     assert metric("tokens_per_second_per_gpu", unrated).because == warning
 
@@ -300,7 +301,7 @@ def test_reported_tflops_of_adapters_are_restated_to_those_of_mfu_however_frozen
     assert restated.value == pytest.approx(metric("model_tflops_per_gpu", measured).value)
     own = "palm, frozen weights at 4 FLOPs" if frozen else "palm"
     assert restated.remark == f"the framework counted FLOPs by {own}"
-    assert not [text for text in checks.result_warnings(measured, ()) if text.startswith("tflops_per_gpu")]
+    assert not [text for text in checks.derived_notices(measured, ()) if text.startswith("tflops_per_gpu")]
 
 
 def test_reported_tflops_of_no_known_convention_are_not_restated():

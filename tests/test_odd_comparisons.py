@@ -14,6 +14,7 @@ from rich.console import Console
 from tensorprimat.analysis import gate, losses
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.ratios import StatedScatter
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Audit
 from tensorprimat.core.result import Model, Reported, TrainingConfig
 from tensorprimat.core.steps import Steps
@@ -148,24 +149,37 @@ def test_the_remedy_names_every_flag_that_is_missing():
 
 
 def test_warnings_that_differ_in_numbers_alone_are_reported_once():
-    loads = [f"noise: {when} run {run} load {run}.5; wait" for run in (1, 2, 3) for when in ("before", "after")]
-    busy = plausible.result("h100", runs=2).model_copy(
-        update={"warnings": (*loads, "noise: before run 1 the CPU's cap changed")}
+    whens = [f"{when} run {run}" for run in (1, 2, 3) for when in ("before", "after")]
+    noise = [Notice("highest_clock_moved", "noise", when=when, gpu=0) for when in whens]
+    busy = plausible.result("h100", runs=2).changed(warnings=(*noise, "noise: before run 1 a lid was closed"))
+    (line,) = [one.text for one in notices.grouped_notices(comparison_of(busy)) if ": noise: " in one.text]
+    assert line.endswith(
+        ": noise: before run 1 the highest clock of GPU 0 changed; set a fixed limit and run again (5 more like this); "
+        "before run 1 a lid was closed"
     )
-    comparison = comparison_of(busy)
-    (line,) = [line for line in notices.grouped_warnings(comparison) if ": noise: " in line]
-    assert line.endswith(": noise: before run 1 load 1.5; wait (5 more like this); before run 1 the CPU's cap changed")
+
+
+def test_one_figure_that_differs_on_several_sides_is_one_line_with_its_range():
+    sides = []
+    for seed, (machine, tflops) in enumerate((("h100", 408), ("mi300x", 412))):
+        told = {"computed": 400, "convention": "palm", "reported": tflops, "off": tflops / 400 - 1}
+        sides.append(
+            plausible.result(machine, seed=seed).changed(warnings=(Notice("flops_differ", "tflops_per_gpu", **told),))
+        )
+    (line,) = [one for one in notices.grouped_notices(comparison_of(*sides)) if "differs from ours" in one.text]
+    assert "on 2 sides (2 % to 3 %)" in line.text
+    assert (line.text.startswith("both sides: "), line.severity) == (True, "info")
 
 
 def test_warnings_that_a_report_does_not_show_are_counted_and_all_in_the_json_document(monkeypatch):
-    monkeypatch.setattr(notices, "_MOST_WARNINGS", 3)
+    monkeypatch.setattr(notices, "_MOST_LINES", 3)
     of_side = tuple(f"{letter}: the clock was odd" for letter in "vwxyz")
     comparison = replace(
         comparison_of(plausible.result("h100").model_copy(update={"warnings": of_side})),
         warnings=("the first of the comparison", "the second of the comparison"),
     )
-    *_, last = notices.grouped_warnings(comparison)
-    assert last == "… and 4 more; --json lists all"
+    *_, last = notices.grouped_notices(comparison)
+    assert last.text == "… and 4 more; --json lists all"
     listed = json.comparison_document(comparison)["warnings"]
     assert len(listed) == 7
     assert set(comparison.warnings) <= set(listed)

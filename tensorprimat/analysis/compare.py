@@ -39,6 +39,7 @@ from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
 from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable_results
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.explained import explained
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import listed, stated_watts
 from tensorprimat.core.store import Loaded
 
@@ -214,20 +215,19 @@ def _without_baseline(
     ]
 
 
-def _unlike_caps(sides: Iterable[Side]) -> list[str]:
-    """Return a warning for each kind of device that has another power cap on another side."""
+def _unlike_caps(sides: Iterable[Side]) -> list[Notice]:
+    """Return a notice for each kind of device that has another power cap on another side."""
     caps: dict[str, dict[float, dict[str, None]]] = {}
     for side in sides:
         info = side.result.gpu_info
         if info.device_name and info.power_limit_watts:
             caps.setdefault(info.device_name, {}).setdefault(info.power_limit_watts, {})[side.label] = None
-    return [
-        f"{device}: clock: the sides have different power caps, "
-        f"{listed([f'{stated_watts(cap)} ({listed(labels)})' for cap, labels in of_device.items()])}, so a ratio may "
-        "show the cap; set one cap for all (nvidia-smi -pl W, amd-smi set -o W)"
+    named = {
+        device: [f"{stated_watts(cap)} ({listed(labels)})" for cap, labels in of_device.items()]
         for device, of_device in caps.items()
         if len(of_device) > 1
-    ]
+    }
+    return [Notice("caps_unlike", "clock", device=device, caps=different) for device, different in named.items()]
 
 
 def _missed_targets(group_pairs: Sequence[GroupPair]) -> list[str]:

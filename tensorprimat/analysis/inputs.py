@@ -61,9 +61,11 @@ def _basis(result: Result) -> str:
 
 
 def _reason(result: Result, *subjects: str) -> str | None:
-    """Return the warning that says why a figure is unknown."""
-    openings = tuple(f"{subject}: {why}" for subject in subjects for why in ("unknown", "the number of GPUs"))
-    return next((warning for warning in result.warnings if warning.startswith(openings)), None)
+    """Return the notice that says why a figure is unknown."""
+    return next((one for one in result.remarks if one.field in subjects and one.code in _WHY_UNKNOWN), None)
+
+
+_WHY_UNKNOWN = frozenset({"rate_unknown", "gpus_unknown", "process_rate", "means_undecided"})
 
 
 def _unknown_rate(result: Result, of_what: str) -> str:

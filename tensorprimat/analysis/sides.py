@@ -25,8 +25,9 @@ from tensorprimat.core.identity import (
     signature,
     stated_by_some,
 )
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
-from tensorprimat.core.quantities import counted, percent, significant, spelled_metric
+from tensorprimat.core.quantities import counted, significant, spelled_metric
 from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool, summarise
@@ -286,7 +287,7 @@ def pooled_benchmark(results: Sequence[Result], sources: str) -> Result:
         named = [f"{name} ({', '.join(values)})" for name, values in apart.items()]
         more = f" and {len(apart) - _MOST_NAMED} more" if len(apart) > _MOST_NAMED else ""
         notes.append(f"printed arguments differ: {', '.join(named[:_MOST_NAMED])}{more}")
-    told = [f"runs: pooled as one benchmark, although {note}" for note in notes]
+    told = [Notice("pooled_although", "runs", note=note) for note in notes]
     if any(result.provenance.engine == LOGS for result in results) and not told:
         told = _rule_of_scatter(results)
     whole = pool(results)
@@ -296,16 +297,14 @@ def pooled_benchmark(results: Sequence[Result], sources: str) -> Result:
 _MOST_NAMED = 4  # arguments
 
 
-def _rule_of_scatter(results: Sequence[Result]) -> list[str]:
-    """Return a sentence on the rule by which logs are taken as runs of one benchmark; none where no speed is known."""
+def _rule_of_scatter(results: Sequence[Result]) -> list[Notice]:
+    """Return a notice on the rule by which logs are taken as runs of one benchmark; none where no speed is known."""
     found = sorted((pair[0] for result in results if (pair := paces(result))), key=lambda pace: pace.value)
     if len(found) < 2:
         return []
     allowed = allowed_scatter(max(pace.spread for pace in found))
-    return [
-        f"runs: {len(results)} logs are taken as runs of one benchmark: equal settings, and speeds that differ by "
-        f"{percent(found[-1].value / found[0].value - 1)}, where up to {percent(allowed)} counts as scatter"
-    ]
+    apart = found[-1].value / found[0].value - 1
+    return [Notice("pooled_by_rule", "runs", logs=len(results), apart=apart, allowed=allowed)]
 
 
 def _with_unlike_speeds(result: Result, runs: Sequence[Result]) -> Result:
@@ -316,10 +315,7 @@ def _with_unlike_speeds(result: Result, runs: Sequence[Result]) -> Result:
         return result
     unit = "seconds a step" if apart[0].metric == "avg_step_time_seconds" else spelled_metric(apart[0].metric)
     low, high = (significant(pace.value, 4) for pace in apart)
-    note = (
-        f"runs: speeds differ by more than repetitions of one benchmark do ({low} to {high} {unit}), so their "
-        "mean says little; if machines or settings differ, name one side for each: tprimat compare NAME=PATH NAME=PATH"
-    )
+    note = Notice("speeds_unlike", "runs", low=low, high=high, unit=unit)
     return result.changed(warnings=(*result.warnings, note))
 
 

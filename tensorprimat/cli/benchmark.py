@@ -156,7 +156,7 @@ def _show_end(screen: Screen, outcome: ModelOutcome) -> None:
     state = "COMPLETE" if result.complete and outcome.error is None else "INCOMPLETE"
     title = f"BENCHMARK {state} - {run_summary.what_ran(result)}"
     screen.block(title, [*run_summary.end_rows(result), ("Saved", str(outcome.path))])
-    for warning in notices.first_of_each_kind(result.warnings):
+    for warning in notices.first_of_each_kind(result.remarks):
         screen.warn(warning)
 
 

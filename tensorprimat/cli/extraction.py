@@ -116,16 +116,19 @@ def _say_summary(extracted: Extracted) -> None:
     _say(f"{', '.join(extracted.logs)}{of}: {', '.join(filter(None, parts))}")
     for error in impossible(result):
         print(f"  error: {one_line(error)}", file=sys.stderr)
-    contradicted = [warning for warning in result.warnings if warning.startswith("audit: ")]
+    contradicted = [notice for notice in result.remarks if notice.severity == "error"]
     for warning in contradicted:
         print(f"  warning: {one_line(warning)}", file=sys.stderr)
     for label, text in explaining.overview(result):
         print(f"  {label:<15}{text}", file=sys.stderr)
     for field in result.provenance.named_by_path:
         print(f"  {field + ':':<15}{one_line(result.provenance.assumed[field])} names it, not the log", file=sys.stderr)
-    for warning in result.warnings:
-        if warning not in contradicted:
-            print(f"  warning: {one_line(warning)}", file=sys.stderr)
+    for notice in result.remarks:
+        if notice.severity != "error":
+            print(f"  {_SAID[notice.severity]}: {one_line(notice)}", file=sys.stderr)
+
+
+_SAID = {"info": "note", "caution": "warning"}
 
 
 def _show_growth(lines: Iterator[str]) -> None:

@@ -9,10 +9,12 @@ count over a clock. TFLOP/s and MFU only choose between other readings. Where no
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from tensorprimat.core import catalogue, flops, quantities, settings
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, count, digits_of, fixed, significant
 from tensorprimat.core.result import Reported, Result, TrainingConfig
 from tensorprimat.core.steady import median
@@ -190,11 +192,11 @@ def _with_gpus(result: Result, processes: int | None) -> Result:
 
 
 def _with_rates(result: Result) -> Result:
-    """Return a result of rows whose printed rates count what their names say; each that did not is a warning.
+    """Return a result of rows whose printed rates count what their names say; each that did not is a notice.
 
     Rows with the work and a time of a step that does not follow from a rate need none.
     """
-    steps, warnings = result.steps, list[str]()
+    steps, notices = result.steps, list[Notice]()
     counted, how, least = _work_over_clock(result)
     if how == COUNTER and steps.has(PER_GPU):
         result = _with_gpus(result, _processes(result.training_config))
@@ -219,25 +221,22 @@ def _with_rates(result: Result) -> Result:
         if (claimed and claimed in fitting) or not (fitting or how == COUNTER or whole):
             continue
         by = f"{how} is {digits_of(counted)} tokens/s" if counted else "the printed TFLOP/s or MFU decides"
-        what = f"{name.removeprefix('reported_')}: the rows print {digits_of(rate.value)}"
+        say = partial(Notice, field=name.removeprefix("reported_"), printed=rate.value, by=by)
         if len(fitting) == 1 and claimed:
             factor = fitting[0] / claimed
             steps = steps.replace(**{name: steps.column(name) * factor})
             steps = steps.replace(seconds=steps.column("seconds") / factor) if is_timer else steps
-            warnings.append(f"{what}, which counts {scopes[fitting[0]]}, because {by}; the figure is corrected by that")
+            notices.append(say("rate_rescoped", scope=scopes[fitting[0]]))
         else:
             steps = steps.without(name)
             unknown = "no known factor explains the difference" if claimed else "the number of GPUs is unknown"
-            warnings.append(f"{what}, but {by}, and {unknown}; the rate is left out")
+            notices.append(say("rate_contradicted", unknown=unknown))
     total, per_gpu = combined(steps, TOTAL), combined(steps, PER_GPU)
     needed = not (is_known and result.steps.has("seconds"))
     if needed and total and per_gpu and gpus and gpus > 1 and _agree(total.value, per_gpu.value):
         steps = steps.without(TOTAL).without(PER_GPU)
-        warnings.append(
-            f"steps: the rows print {digits_of(total.value)} tokens/s for all GPUs and for one of {gpus}; nothing "
-            "decides which of them it counts, so both are left out and step times are unknown"
-        )
-    return result.changed(steps=steps, warnings=(*result.warnings, *warnings))
+        notices.append(Notice("rates_undecided", "steps", rate=total.value, gpus=gpus))
+    return result.changed(steps=steps, warnings=(*result.remarks, *notices))
 
 
 def _is_timer(steps: Steps, name: str, claimed: int | None) -> bool:
@@ -304,42 +303,36 @@ _SCALED_BY: dict[str, tuple[str, ...]] = {
 """Figure that a framework may report, too → flags whose values scale the computed one."""
 
 
-def disagreements(result: Result) -> list[str]:
-    """Return a warning for each figure that another one of the result contradicts."""
+def disagreements(result: Result) -> list[Notice]:
+    """Return a notice for each figure that another one of the result contradicts."""
     of_means = result.performance_metrics.basis == "reported_means"
     return [*(_of_means if of_means else _of_rows)(result), *_of_flops(result)]
 
 
-def _of_means(result: Result) -> list[str]:
-    """Return warnings about means of the whole run that imply another rate than the one that holds."""
+def _of_means(result: Result) -> list[Notice]:
+    """Return notices about means of the whole run that imply another rate than the one that holds."""
     performance, readings = result.performance_metrics, _readings(result)
     total, of_process = performance.tokens_per_second, performance.reported.tokens_per_second_per_process
     if total is None and not readings:
-        unknown = "counts one process of an unknown number; give --num-gpus"
-        return [f"tokens_per_second: the printed rate of {digits_of(of_process)} {unknown}"] if of_process else []
+        return [Notice("process_rate", "tokens_per_second", printed=of_process)] if of_process else []
     if total is None:
         given = ", ".join(f"{name} gives {digits_of(rate)}" for name, rate in readings.items())
-        return [f"tokens_per_second: {given}; nothing decides between them, so it is unknown"]
+        return [Notice("means_undecided", "tokens_per_second", given=given)]
     by = next((name for name, rate in readings.items() if _agree(rate, total)), "the result")
-    warnings = []
+    say, notices = partial(Notice, field="tokens_per_second", by=by, total=total), []
     if of_process and not _agree(of_process, total):
-        warnings.append(
-            f"tokens_per_second: the framework printed {digits_of(of_process)}, which counts one process; {by} gives "
-            f"{digits_of(total)} ({fixed(total / of_process, 2)} times as much), which the result uses"
-        )
+        times = fixed(total / of_process, 2)
+        notices.append(say("process_rate_corrected", printed=of_process, times=times))
     for name, rate in readings.items():
         if not _agree(rate, total):
             factor = _factor_between(rate, total, result.training_config)
             why = f"they differ by {factor}" if factor else f"{fixed(total / rate, 2)} times as much"
-            warnings.append(
-                f"tokens_per_second: {name} gives {digits_of(rate)}, but {by} gives {digits_of(total)} ({why}); the "
-                "result uses the latter"
-            )
-    return warnings
+            notices.append(say("means_differ", name=name, rate=rate, why=why))
+    return notices
 
 
-def _of_rows(result: Result) -> list[str]:
-    warnings = []
+def _of_rows(result: Result) -> list[Notice]:
+    notices = []
     performance, config = result.performance_metrics, result.training_config
     sizes = {
         settings.flag(name): getattr(config, name) for name in ("sequence_length", "global_batch_size", "num_gpus")
@@ -352,11 +345,8 @@ def _of_rows(result: Result) -> list[str]:
         if performance.reported.runtime_seconds and not _whole(reported / computed):
             continue  # a mean of the whole training, which the audit compares with the rows
         if name == "tokens_per_second_per_gpu" and (divisor := _other_divisor(result)):
-            warnings.append(
-                f"{name}: computed {digits_of(computed)} by --num-gpus {config.num_gpus}, but the framework reported "
-                f"{digits_of(reported)}, which is its rate over all GPUs divided by {divisor}; frameworks that divide "
-                "by data-parallel ranks leave tensor- and pipeline-parallel GPUs out"
-            )
+            say = partial(Notice, "other_divisor", name, gpus=config.num_gpus, divisor=divisor)
+            notices.append(say(computed=computed, reported=reported))
             continue
         told = f"; {_used(result, name, reported / computed)}"
         if factor := name.startswith("tokens") and _factor_between(reported, computed, config):
@@ -364,9 +354,12 @@ def _of_rows(result: Result) -> list[str]:
         elif remedy := reconcile(computed, reported, {flag: size for flag, size in sizes.items() if flag in flags}):
             times = f"{fixed(reported / computed, 2)} times"
             told = f" ({times}); {remedy} would reconcile them, unless settings and rows are of different jobs"
-        shown = f"computed {digits_of(computed)} but the framework reported {digits_of(reported)}"
-        warnings.append(f"{name}: {shown}{told}")
-    return [*warnings, *_work_of_rows(result)]
+        notices.append(
+            Notice(
+                "reported_differs", name, computed=computed, reported=reported, told=told, off=reported / computed - 1
+            )
+        )
+    return [*notices, *_work_of_rows(result)]
 
 
 def _used(result: Result, name: str, ratio: float) -> str:
@@ -406,8 +399,8 @@ def _other_divisor(result: Result) -> int | None:
     return divisor if is_whole and abs(total / computed - 1) <= DISAGREEMENT else None
 
 
-def _work_of_rows(result: Result) -> list[str]:
-    """Return a warning about rows with more tokens than a global batch of full sequences: padding makes fewer."""
+def _work_of_rows(result: Result) -> list[Notice]:
+    """Return a notice about rows with more tokens than a global batch of full sequences: padding makes fewer."""
     config, tokens = result.training_config, result.performance_metrics.tokens_per_step
     if not (config.global_batch_size and config.sequence_length and tokens) or result.steps.has("samples"):
         return []
@@ -416,39 +409,31 @@ def _work_of_rows(result: Result) -> list[str]:
     most = config.global_batch_size * config.sequence_length
     if tokens <= most * (1 + DISAGREEMENT):
         return []
-    return [
-        f"tokens_per_step: the rows hold {count(tokens)} tokens a step, but the settings allow {count(most)} "
-        f"({config.global_batch_size} sequences of {config.sequence_length}); settings and rows may be of different "
-        "jobs. The figures are those of the rows; correct the settings with --global-batch-size and --sequence-length"
-    ]
+    batch, length = config.global_batch_size, config.sequence_length
+    return [Notice("work_of_rows", "tokens_per_step", tokens=tokens, most=most, batch=batch, length=length)]
 
 
-_BOTH_SHOWN = "; comparisons use the computed one, and reports also show the reported one"
-
-
-def _of_flops(result: Result) -> list[str]:
+def _of_flops(result: Result) -> list[Notice]:
     """Compare reported TFLOP/s and MFU with those computed from the shape, by the convention that comes nearest.
 
-    An MFU printed with TFLOP/s is checked against the TFLOP/s only, so that one wrong figure is one warning.
+    An MFU printed with TFLOP/s is checked against the TFLOP/s only, so that one wrong figure is one notice.
     """
-    reported, warnings = result.performance_metrics.reported, []
+    reported, notices = result.performance_metrics.reported, []
     computed = _tflops_by_convention(result)
     if reported.tflops_per_gpu and (nearest := _nearest_of_those_off(result, reported.tflops_per_gpu, computed)):
         name, tflops = nearest
-        warnings.append(
-            f"tflops_per_gpu: computed {digits_of(tflops)} (convention {name}, the nearest) but the framework reported "
-            f"{digits_of(reported.tflops_per_gpu)}{_BOTH_SHOWN}"
-        )
+        say = partial(Notice, "flops_differ", "tflops_per_gpu")
+        off = reported.tflops_per_gpu / tflops - 1
+        notices.append(say(computed=tflops, convention=name, reported=reported.tflops_per_gpu, off=off))
     precision = result.training_config.precision
     if reported.mfu and (peak := catalogue.dense_peak(catalogue.find_gpu_of(result.gpu_info), precision)):
         rates = {"the reported TFLOP/s": reported.tflops_per_gpu} if reported.tflops_per_gpu else computed
         if nearest := _nearest_of_those_off(result, reported.mfu, {name: rate / peak for name, rate in rates.items()}):
             name, mfu = nearest
-            warnings.append(
-                f"mfu: computed {significant(mfu, 3)} ({name}, over the dense {precision} peak of "
-                f"{digits_of(peak)} TFLOP/s) but the framework reported {significant(reported.mfu, 3)}{_BOTH_SHOWN}"
-            )
-    return warnings
+            say = partial(Notice, "mfu_differs", "mfu", convention=name, precision=precision, peak=peak)
+            computed_mfu, reported_mfu = significant(mfu, 3), significant(reported.mfu, 3)
+            notices.append(say(computed=computed_mfu, reported=reported_mfu, off=reported.mfu / mfu - 1))
+    return notices
 
 
 def _tflops_by_convention(result: Result) -> dict[str, float]:

@@ -1,23 +1,20 @@
-"""Checks for suspicious results: each warning is a sentence on the result, led by the field it is about."""
+"""Checks for suspicious results: what follows from the figures and steps of a result, as notices."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from tensorprimat.core import agreement, catalogue, quantities
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import (
-    as_stated,
-    count,
     counted,
-    listed,
     percent,
     significant,
-    stated_watts,
 )
 from tensorprimat.core.result import POWER_CAP, Result
 from tensorprimat.core.selection import Selection
@@ -50,14 +47,9 @@ STEADY_SECONDS = 10.0
 over 2 s by 4.3 % and at most 8.2 %, so less time allows more: by the root of the time."""
 MOST_IMPROBABLE = 9  # tokens; no language model is trained on sequences shorter than that
 
-EARLIER_WARNING = re.compile(
-    r"steps: (?:run \d+: )?\d+ unexplained (?:outliers?|slow rows?) kept in\b|clock: throttled for \d"
-)
-"""A warning of these checks in result files from before 2026-11-27; the checks now print other words."""
 
-
-def result_warnings(result: Result, selections: Sequence[Selection]) -> tuple[str, ...]:
-    """Return every warning that follows from the figures and steps of a summarised result."""
+def derived_notices(result: Result, selections: Sequence[Selection]) -> tuple[Notice, ...]:
+    """Return every notice that follows from the figures and steps of a summarised result."""
     return (
         *_unknown_figures(result),
         *agreement.disagreements(result),
@@ -74,86 +66,69 @@ def result_warnings(result: Result, selections: Sequence[Selection]) -> tuple[st
     )
 
 
-def _unknown_figures(result: Result) -> list[str]:
-    warnings = []
+def _unknown_figures(result: Result) -> list[Notice]:
+    found = []
     config, performance = result.training_config, result.performance_metrics
     if result.memory_metrics is None:
-        of_cpu = "CPU run, so peak memory is the process's RSS (host_memory_peak_gb)"
-        warnings.append(f"memory_metrics: {of_cpu if result.platform == 'cpu' else 'no device memory was logged'}")
+        found.append(Notice("memory_of_cpu" if result.platform == "cpu" else "memory_unknown", "memory_metrics"))
     if performance.tokens_per_second is None and performance.tokens_per_second_per_gpu is None:
         missing = ["--sequence-length"] if config.sequence_length is None else []
         if config.global_batch_size is None and performance.samples_per_second is None:
             missing.append("--global-batch-size")
         if missing:
-            warnings.append(f"tokens_per_second: unknown without {listed(missing)}")
+            found.append(Notice("rate_unknown", "tokens_per_second", missing=missing, remedies=missing))
     elif performance.tokens_per_second_per_gpu is None and config.num_gpus is None:
-        warnings.append("tokens_per_second_per_gpu: the number of GPUs is unknown; give --num-gpus")
+        found.append(Notice("gpus_unknown", "tokens_per_second_per_gpu"))
     if result.provenance.engine == LOGS and (config.sequence_length or MOST_IMPROBABLE) < MOST_IMPROBABLE:
-        warnings.append(
-            f"sequence_length: {config.sequence_length} tokens is improbably short; state another one by "
-            "--sequence-length"
-        )
-    return warnings
+        found.append(Notice("short_sequence", "sequence_length", tokens=config.sequence_length))
+    return found
 
 
-def _losses(result: Result) -> list[str]:
+def _losses(result: Result) -> list[Notice]:
     steps = result.steps
     if not steps.has("loss"):
         return []
-    warnings = []
+    notices = []
     nan_rows = np.flatnonzero(steps.logged_nan("loss"))
     if len(nan_rows):
         first, later = _called(result, int(nan_rows[0])), steps.column("loss")[int(nan_rows[0]) :]
         span = f"the first at {first}" if np.isfinite(later).any() else f"from {first} on"
-        warnings.append(
-            f"loss: nan in {len(nan_rows)} of {len(steps)} logged rows, {span}; "
-            "the speed of a run that does not learn means little"
-        )
+        notices.append(Notice("loss_nan", "loss", nan=len(nan_rows), rows=len(steps), span=span))
     losses = finite(steps.column("loss"))
     if len(losses) >= 10 and np.ptp(losses) <= 1e-6 * abs(losses[0]):
-        warnings.append(f"loss: stays at {as_stated(losses[0])} over {len(losses)} rows; is the model training at all?")
+        notices.append(Notice("loss_constant", "loss", loss=float(losses[0]), rows=len(losses)))
     skipped = int(steps.column("skipped").sum())
     if skipped:
-        warnings.append(
-            f"steps: the optimizer skipped its update in {skipped} of {len(steps)} logged rows; their time counts"
-        )
-    return warnings
+        notices.append(Notice("update_skipped", "steps", skipped=skipped, rows=len(steps)))
+    return notices
 
 
-_DRIFTING = "the average depends on which steps are included (benchmark.py --steps N for longer runs)"
-
-
-def _selection(result: Result, selections: Sequence[Selection]) -> list[str]:
-    warnings = []
+def _selection(result: Result, selections: Sequence[Selection]) -> list[Notice]:
+    found = []
     if len(selections) > 1 and not selections[0].side_settled:
-        warnings.append(f"steps: step time keeps drifting in all runs together; {_DRIFTING}")
+        found.append(Notice("drifting", "steps", together=" in all runs together"))
     for selection in selections:
-        where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
+        say = partial(Notice, field="steps", run=_number(selection, selections))
         if selection.segments > 1:
-            warnings.append(f"steps: {where}{_segments(selection)}")
+            found.append(_segments(selection, say))
         if not selection.settled:
-            warnings.append(f"steps: {where}step time keeps drifting; {_DRIFTING}")
+            found.append(say("drifting", together=""))
         if selection.declared_steps is not None:
-            warnings.append(
-                f"steps: {where}step time settles after {selection.dropped_steps} steps, later than the declared "
-                f"warm-up of {selection.declared_steps}; the steps between are not measured "
-                f"(benchmark.py --warmup-steps {selection.dropped_steps} declares them)"
-            )
+            found.append(say("warmup_longer", steps=selection.dropped_steps, declared=selection.declared_steps))
         if selection.excluded_steps:
-            warnings.append(
-                f"steps: {where}{selection.excluded_steps} left out because they include {_other_work(result)}"
-            )
+            found.append(say("steps_excluded", steps=selection.excluded_steps, work=_other_work(result)))
         if len(selection.rows) and (result.steps.column("interrupted_by")[selection.rows] != 0).all():
-            warnings.append(
-                f"steps: {where}every measured row includes {_other_work(result)}, so the rate is lower than that of "
-                "training alone"
-            )
+            found.append(say("work_in_every_row", work=_other_work(result)))
         if not len(selection.rows):
-            warnings += [f"steps: {where}{why}" for why in _unmeasured(result, selection)]
+            found += _unmeasured(result, selection, say)
         elif len(selection.rows) < 10:
-            rows = counted(len(selection.rows), "measured row")
-            warnings.append(f"steps: {where}only {rows}, too few for an interval of this run alone")
-    return warnings
+            found.append(say("few_rows", rows=len(selection.rows)))
+    return found
+
+
+def _number(selection: Selection, selections: Sequence[Selection]) -> int | None:
+    """Return the number of a run for a notice, from 1; None if it is the only one."""
+    return selection.run + 1 if len(selections) > 1 else None
 
 
 def _other_work(result: Result) -> str:
@@ -165,70 +140,58 @@ def _other_work(result: Result) -> str:
     return "the writing of a profile" if len(kinds) == 1 else "a validation, checkpoint or the writing of a profile"
 
 
-def _unmeasured(result: Result, selection: Selection) -> list[str]:
+def _unmeasured(result: Result, selection: Selection, say: Callable[..., Notice]) -> list[Notice]:
     """Return why no row of a run is measured; nothing where the log's own means take the place of rows."""
     steps, declared = result.steps, result.training_config.warmup_steps
     columns = (steps.column(name)[selection.of_run] for name in ("seconds", *RATES) if steps.has(name))
     if not any(np.isfinite(column).any() for column in columns):
         is_known = result.performance_metrics.basis == "reported_means"
-        return [] if is_known else ["no row states a step time or a rate, so none is measured"]
-    if declared:
-        return [
-            f"no step remains after the declared warm-up of {declared}, so none is measured (benchmark.py "
-            "--warmup-steps declares fewer)"
-        ]
-    return ["no step remains after warm-up, so none is measured"]
+        return [] if is_known else [say("rows_without_rate")]
+    return [say("warmup_too_long", declared=declared) if declared else say("nothing_after_warmup")]
 
 
-TOKENS_CHANGE = "tokens_per_step: changes"
-"""Beginning of the warning of a reader that found the step from which on every step has other tokens."""
+TOKENS_CHANGE = "tokens_change"
+"""Code of a reader that found the step from which on every step has other tokens."""
 
 
-def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[str]:
-    """Return a note if the measured steps have different numbers of tokens and no growing batch explains it."""
-    if result.steps.has("samples") or any(text.startswith(TOKENS_CHANGE) for text in result.warnings):
+def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[Notice]:
+    """Return a notice if the measured steps have different numbers of tokens and no growing batch explains it."""
+    if result.steps.has("samples") or any(one.code == TOKENS_CHANGE for one in result.remarks):
         return []
     ranges = [found for selection in selections if (found := token_range(result.steps.take(selection.rows)))]
     if not ranges:
         return []
     fewest, most = min(low for low, _ in ranges), max(high for _, high in ranges)
-    return [
-        f"tokens_per_step: varies from {count(fewest)} to {count(most)}; the figure is the mean, tokens/s is all "
-        "tokens over all seconds, and the time of a step depends on its tokens"
-    ]
+    return [Notice("tokens_vary", "tokens_per_step", fewest=fewest, most=most)]
 
 
-def _sparse_power(result: Result, selections: Sequence[Selection]) -> list[str]:
-    """Return warnings about power, clock and temperature that only a part of the measured rows states, and energy."""
+def _sparse_power(result: Result, selections: Sequence[Selection]) -> list[Notice]:
+    """Return notices about power, clock and temperature that only a part of the measured rows states, and energy."""
     steps = result.steps
     known = [name for name in (*LEVEL_NAMES, COUNTED_ENERGY) if steps.has(name)]
     rows = [selection.rows for selection in selections if len(selection.rows)]
     if not known or not rows:
         return []
-    measured, warnings = steps.take(np.concatenate(rows)), []
+    measured, found = steps.take(np.concatenate(rows)), []
     for name in filter(LEVEL_NAMES.__contains__, known):
         level, share = LEVEL_NAMES[name], known_share(measured, name)
         if share >= LEAST_ADDED_UP:
             continue
-        stated = f"power_metrics: {level} is known for {percent(share)} of the measured time"
         if share < LEAST_KNOWN:
             energy = " and no energy from it" if name == POWER_COLUMN else ""
-            warnings.append(f"{stated}; there is no mean of it{energy}, because a minority may differ from the rest")
+            so = f"there is no mean of it{energy}, because a minority may differ from the rest"
         else:
-            energy = ", and there is no energy from it" if name == POWER_COLUMN else ""
-            warnings.append(f"{stated}; the mean is of that part{energy}")
+            so = "the mean is of that part" + (", and there is no energy from it" if name == POWER_COLUMN else "")
+        found.append(Notice("power_sparse", "power_metrics", level=level, share=share, so=so))
     counted_rows = int(np.isfinite(measured.column(COUNTED_ENERGY)).sum())
     if 0 < counted_rows < len(measured):
         instead = "the energy is power × time" if COUNTED_ENERGY in power_figures(measured) else "there is no energy"
-        warnings.append(
-            f"power_metrics: {counted_rows} of {len(measured)} measured rows state their energy; a part is not the "
-            f"sum, so {instead}"
-        )
-    return warnings
+        found.append(Notice("energy_sparse", "power_metrics", rows=counted_rows, measured=len(measured), so=instead))
+    return found
 
 
-def _stated_power(result: Result) -> list[str]:
-    """Return a warning about figures of power that a file states and its steps cannot confirm."""
+def _stated_power(result: Result) -> list[Notice]:
+    """Return a notice about figures of power that a file states and its steps cannot confirm."""
     if not len(result.steps) or result.power_metrics is None:
         return []
     stated = [
@@ -239,27 +202,21 @@ def _stated_power(result: Result) -> list[str]:
     if not stated:
         return []
     verb, no = ("is", "it") if len(stated) == 1 else ("are", "them")
-    return [
-        f"power_metrics: {listed(stated)} {verb} as the file states {no}; its steps hold no such values, so nothing "
-        "confirms that the same steps were measured"
-    ]
+    return [Notice("power_stated", "power_metrics", figures=stated, verb=verb, them=no)]
 
 
-def _energies(result: Result) -> list[str]:
-    """Return a warning about an energy counter that sampled power contradicts."""
+def _energies(result: Result) -> list[Notice]:
+    """Return a notice about an energy counter that sampled power contradicts."""
     power = result.power_metrics
     counter, sampled = (power.energy_joules_per_gpu, power.sampled_energy_joules_per_gpu) if power else (None, None)
     if not counter or not sampled or abs(counter - sampled) <= ENERGY_TOLERANCE * sampled:
         return []
-    return [
-        f"power_metrics: energy per GPU is {quantities.joules(counter)} by the energy counter, but "
-        f"{quantities.joules(sampled)} by sampled power, more than {percent(ENERGY_TOLERANCE, 0)} apart; energy per "
-        "token may be wrong by as much"
-    ]
+    within = percent(ENERGY_TOLERANCE, 0)
+    return [Notice("energies_differ", "power_metrics", counter=counter, sampled=sampled, tolerance=within)]
 
 
-def _lowered_cap(result: Result) -> list[str]:
-    """Return a warning about a power cap below the board's default, or below the data sheet's if that is unknown."""
+def _lowered_cap(result: Result) -> list[Notice]:
+    """Return a notice about a power cap below the board's default, or below the data sheet's if that is unknown."""
     info, gpu = result.gpu_info, catalogue.find_gpu_of(result.gpu_info)
     limit, default, whose = info.power_limit_watts, info.default_power_limit_watts, "the board's default"
     if default is None and gpu is not None and gpu.tdp_watts is not None:
@@ -267,16 +224,13 @@ def _lowered_cap(result: Result) -> list[str]:
     if not limit or not default or limit >= default * (1 - LOWERED):
         return []
     tool = "amd-smi set -o" if result.platform == "amd" else "nvidia-smi -pl"
-    return [
-        f"clock: the power cap of {stated_watts(limit)} is below {whose} of {stated_watts(default)}, so the GPU "
-        f"is slower than it can be; {tool} {as_stated(default)} raises it"
-    ]
+    return [Notice("cap_lowered", "clock", cap=limit, whose=whose, default=default, tool=tool)]
 
 
-def _slowdown(result: Result) -> list[str]:
-    """Return a warning if heat or the hardware reduced the clock for more than LEAST_THROTTLED of the measured time.
+def _slowdown(result: Result) -> list[Notice]:
+    """Return a notice if heat or the hardware reduced the clock for more than LEAST_THROTTLED of the measured time.
 
-    A result file without slowdown_seconds counts the time at the power cap too, so the warning names that as well.
+    A result file without slowdown_seconds counts the time at the power cap too, so the notice names that as well.
     """
     power, seconds = result.power_metrics, result.performance_metrics.measured_time_seconds
     reasons = dict.fromkeys(why for run in result.runs for why in run.throttled_by)
@@ -289,14 +243,12 @@ def _slowdown(result: Result) -> list[str]:
     if not slowed or slowed <= LEAST_THROTTLED * seconds:
         return []
     mean = f" ({quantities.gigahertz(power.avg_clock_hertz)} on average)" if power.avg_clock_hertz else ""
-    return [
-        f"clock: throttled for {percent(slowed / seconds, 0)} of the measured time by {listed(reasons)}{mean}; the "
-        "figures are those of the lower clock; check cooling and power supply"
-    ]
+    share = percent(slowed / seconds, 0)
+    return [Notice("throttled", "clock", share=share, reasons=[*reasons], mean=mean)]
 
 
-def _falling_clocks(result: Result, selections: Sequence[Selection]) -> list[str]:
-    """Return a warning about runs whose mean clock is lower in the last third of the measured rows (see FALLEN)."""
+def _falling_clocks(result: Result, selections: Sequence[Selection]) -> list[Notice]:
+    """Return a notice about runs whose mean clock is lower in the last third of the measured rows (see FALLEN)."""
     falls = []
     for selection in selections:
         third = len(selection.rows) // 3
@@ -313,45 +265,34 @@ def _falling_clocks(result: Result, selections: Sequence[Selection]) -> list[str
         return []
     _, high, low = min(falls)
     runs = f" (in {len(falls)} of {counted(len(selections), 'run')})" if len(selections) > 1 else ""
-    return [
-        f"clock: the clock fell from {quantities.gigahertz(high)} in the first third of the measured steps to "
-        f"{quantities.gigahertz(low)} in the last{runs}, so the average depends on the length of the run; benchmark.py "
-        "--warmup-steps N leaves more steps out"
-    ]
+    return [Notice("clock_fell", "clock", first=high, last=low, runs=runs)]
 
 
-def _segments(selection: Selection) -> str:
-    """Return a sentence that names the measured segments between restarts, and why others are left out."""
-    if len(selection.measured_segments) > 1:
-        numbers = ", ".join(str(number + 1) for number in selection.measured_segments)
-        sentence = (
-            f"{selection.segments} segments between restarts; numbers {numbers}, each of which resumed the previous "
-            "one, are measured together, without their warm-up"
-        )
-    else:
-        sentence = (
-            f"{selection.segments} segments (restarts, or several trainings, as in a sweep); number "
-            f"{selection.segment + 1}, the last of the longest, is measured; tprimat extract --segment reads another"
-        )
+def _segments(selection: Selection, say: Callable[..., Notice]) -> Notice:
+    """Return a notice that names the measured segments between restarts, and why others are left out."""
+    left_out = ""
     if selection.off_level:
         others = [str(number + 1) for number in selection.off_level]
-        sentence += (
+        left_out = (
             f"; number {others[0]} is not, because its step times differ; tprimat extract --segment reads it alone"
             if len(others) == 1
             else f"; numbers {', '.join(others)} are not, because their step times differ; tprimat extract --segment "
             "reads one of them alone"
         )
-    return sentence
+    if len(selection.measured_segments) > 1:
+        numbers = ", ".join(str(number + 1) for number in selection.measured_segments)
+        return say("segments_joined", segments=selection.segments, numbers=numbers, others=left_out)
+    return say("segment_chosen", segments=selection.segments, number=selection.segment + 1, others=left_out)
 
 
-def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
-    """Return warnings that name unexplained slow or fast rows: they are part of the cost, so they stay in."""
+def _outliers(result: Result, selections: Sequence[Selection]) -> list[Notice]:
+    """Return notices that name unexplained slow or fast rows: they are part of the cost, so they stay in."""
     seconds = result.steps.column("seconds")
-    warnings = []
+    notices: list[Notice] = []
     for selection in selections:
-        where = f"run {selection.run + 1}: " if len(selections) > 1 else ""
+        say = partial(Notice, field="steps", run=_number(selection, selections))
         if not result.steps.has("seconds"):
-            warnings += _slow_rates(result, selection, where)
+            notices += _slow_rates(result, selection, say)
             continue
         if not len(found := find_outliers(seconds[selection.rows])):
             continue
@@ -371,18 +312,12 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[str]:
         more = f" and {len(rows) - len(worst)} more" if len(rows) > len(worst) else ""
         unknown = "" if explained[rows].all() else " of unknown cause"
         verb = "is" if len(rows) == 1 else "are"
-        warnings.append(
-            f"steps: {where}{counted(len(rows), 'outlier')}{unknown} {verb} included (median "
-            f"{quantities.seconds(usual)}): {named}{more}"
-        )
-    return warnings
+        notices.append(say("outliers", rows=len(rows), cause=unknown, verb=verb, usual=usual, named=f"{named}{more}"))
+    return notices
 
 
-def _slow_rates(result: Result, selection: Selection, where: str) -> list[str]:
-    """Return a warning about unexplained slow rows of a log that has rates and no times.
-
-    where: "run 2: " for one of several runs, else "".
-    """
+def _slow_rates(result: Result, selection: Selection, say: Callable[..., Notice]) -> list[Notice]:
+    """Return a notice about unexplained slow rows of a log that has rates and no times."""
     name = next((name for name in RATES if result.steps.has(name)), None)
     if name is None:
         return []
@@ -397,10 +332,8 @@ def _slow_rates(result: Result, selection: Selection, where: str) -> list[str]:
         return []
     worst = int(rows[rates[rows].argmin()])
     verb = "is" if len(rows) == 1 else "are"
-    return [
-        f"steps: {where}{counted(len(rows), 'slow row')} of unknown cause {verb} included: "
-        f"{_called(result, worst)} ran at {significant(rates[worst] / usual, 2)} of the median rate"
-    ]
+    share = significant(rates[worst] / usual, 2)
+    return [say("slow_rows", rows=len(rows), verb=verb, row=_called(result, worst), share=share)]
 
 
 def _called(result: Result, row: int) -> str:

@@ -22,6 +22,7 @@ from pydantic import (
 
 from tensorprimat.core import step_columns
 from tensorprimat.core.clocks import Evidence
+from tensorprimat.core.notices import Notice, NoticeRecord, Sentences, with_codes
 from tensorprimat.core.provenance import LOGS, Audit, Provenance
 from tensorprimat.core.quantities import stored
 from tensorprimat.core.records import ConfigurationRecord, Count, Dimension, Figure, Record, RoundedRecord
@@ -429,8 +430,8 @@ class Result(Record):
     provenance: Provenance = Field(default_factory=Provenance)
     audit: Audit | None = None
     """Comparison of the rate with the log's own clock; None where the log has none."""
-    warnings: tuple[str, ...] = ()
-    """One sentence each, beginning with its subject: "memory_metrics: …"."""
+    warnings: Sentences = ()
+    """One sentence each, beginning with its subject: "memory_metrics: …". `notices` states the same for programs."""
     series_file: str | None = None
     """Sidecar file (npz, in the same folder) with the series of a result with very many steps."""
     series_sha256: str | None = None
@@ -440,6 +441,18 @@ class Result(Record):
     """Readings of the log's own clock, kept from reading the log until its audit."""
 
     _from_json = model_validator(mode="before")(step_columns.with_steps)
+    _with_codes = model_validator(mode="before")(with_codes)
+
+    @property
+    def remarks(self) -> tuple[Notice, ...]:
+        """Return the warnings with their codes."""
+        return tuple(map(Notice.of, self.warnings))
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def notices(self) -> list[NoticeRecord]:
+        """Return what each of `warnings` says for programs, in the same order."""
+        return [one.for_programs() for one in self.remarks]
 
     @property
     def is_usable(self) -> bool:

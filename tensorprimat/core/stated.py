@@ -9,6 +9,7 @@ fact answers are dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from tensorprimat.core import catalogue, models, names, settings, shapes
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count, of_data_sheet, size
 from tensorprimat.core.records import Record
 from tensorprimat.core.result import (
@@ -29,7 +31,7 @@ from tensorprimat.core.result import (
 )
 from tensorprimat.core.shapes import NamedShape
 from tensorprimat.core.steps import Steps, finite
-from tensorprimat.core.summary import recorded_warnings, summarise
+from tensorprimat.core.summary import recorded_notices, summarise
 from tensorprimat.core.units import GB
 
 _Record = TypeVar("_Record", bound=Record)
@@ -72,22 +74,19 @@ class UserFacts:
 
 @dataclass(kw_only=True)
 class _Notes:
-    """Assumptions and warnings that follow from stated facts."""
+    """Assumptions and notices that follow from stated facts."""
 
     overrides: bool
     assumed: dict[str, str]
-    warnings: list[str]
+    found: list[Notice]
 
     def settle(self, what: str, known: object, stated: object, flag: str, *, key: str, same: bool) -> bool:
-        """Return True if the stated value is used; a conflict becomes a warning. known: the log's or result's value."""
+        """Return True if the stated value is used; a conflict becomes a notice. known: the log's or result's value."""
         if known is not None and not same:
             if not self.overrides:
-                self.warnings.append(
-                    f"{what}: the log or result says {known}, which is used, because {flag} {stated} names no side; "
-                    f"{flag} SIDE={stated} overrides it"
-                )
+                self.found.append(Notice("fact_not_used", what, known=known, flag=flag, stated=stated))
                 return False
-            self.warnings.append(f"{what}: {flag} {stated} is used, although the log says {known}")
+            self.found.append(Notice("fact_overridden", what, known=known, flag=flag, stated=stated))
         if known is None or not same or key in self.assumed:
             self.assumed[key] = flag
         return True
@@ -102,8 +101,8 @@ def with_facts(result: Result, facts: UserFacts) -> Result:
     """Return the result with the stated facts laid over it, its figures yet to be computed."""
     if not facts.stated():
         return result
-    others = [warning for warning in recorded_warnings(result) if not _is_answered(warning, facts)]
-    notes = _Notes(overrides=facts.overrides, assumed=dict(result.provenance.assumed), warnings=others)
+    others = [notice for notice in recorded_notices(result) if not _is_answered(notice, facts)]
+    notes = _Notes(overrides=facts.overrides, assumed=dict(result.provenance.assumed), found=others)
     before = result.training_config
     config = _configuration(before, facts, notes)
     platform, gpu_info = _device(result, config, facts, notes)
@@ -121,14 +120,13 @@ def with_facts(result: Result, facts: UserFacts) -> Result:
         steps=steps,
         audit=result.audit if facts.warmup_steps is None else None,
         performance_metrics=figures,
-        warnings=tuple(dict.fromkeys(notes.warnings)),
+        warnings=tuple(dict.fromkeys(notes.found)),
     )
 
 
-def _is_answered(warning: str, facts: UserFacts) -> bool:
-    """Return True if a warning requests a flag whose fact is now stated."""
-    words = warning.replace(",", " ").replace(";", " ").split()
-    return any(flag in words for field in facts.stated() for flag in ANSWERS.get(field, (ALL_FLAGS[field],)))
+def _is_answered(notice: Notice, facts: UserFacts) -> bool:
+    """Return True if a notice asks for a flag whose fact is now stated."""
+    return any(flag in notice.remedies for field in facts.stated() for flag in ANSWERS.get(field, (ALL_FLAGS[field],)))
 
 
 def _configuration(before: TrainingConfig, facts: UserFacts, notes: _Notes) -> TrainingConfig:
@@ -144,18 +142,16 @@ def _configuration(before: TrainingConfig, facts: UserFacts, notes: _Notes) -> T
             values["data_parallel_size"] = None
         if known != value and name in ("num_gpus", "global_batch_size", "micro_batch_size"):
             values["gradient_accumulation_steps"] = None
-    return with_parallelism(believed(TrainingConfig, values, notes.warnings))
+    return with_parallelism(believed(TrainingConfig, values, notes.found))
 
 
-def believed(record: type[_Record], values: dict[str, Any], warnings: list[str]) -> _Record:
+def believed(record: type[_Record], values: dict[str, Any], told: list[Any]) -> _Record:
     """Return the record without values that no run can have, such as a batch of 10**100 from a damaged line."""
     try:
         return record(**values)
     except ValidationError as error:
         absurd = {str(found["loc"][0]) for found in error.errors()}
-        warnings += [
-            f"{name}: the log says {str(values[name])[:40]}, which is impossible; left out" for name in sorted(absurd)
-        ]
+        told += [Notice("fact_impossible", name, value=str(values[name])[:40]) for name in sorted(absurd)]
         return record(**{name: value for name, value in values.items() if name not in absurd})
 
 
@@ -185,7 +181,7 @@ def _device(result: Result, config: TrainingConfig, facts: UserFacts, notes: _No
                 platform = vendor
             elif device.device_name is None:
                 device = device.changed(device_name=facts.gpu)
-                notes.warnings += _memory_conflict(device)
+                notes.found += _memory_conflict(device)
             platform = platform or vendor
     if device.device_count in (None, result.training_config.num_gpus):
         device = device.changed(device_count=config.num_gpus)
@@ -198,17 +194,16 @@ def _same_device(known: str | None, stated: str) -> bool:
     return known is not None and catalogue.plain_name(known) == catalogue.plain_name(stated)
 
 
-def _memory_conflict(device: GpuInfo) -> list[str]:
-    """Return a warning where the log's device memory is not that of the stated device."""
+def _memory_conflict(device: GpuInfo) -> list[Notice]:
+    """Return a notice where the log's device memory is not that of the stated device."""
     variants, memory = catalogue.variants(device.device_name), device.total_memory_gb
     if not variants or memory is None or any(catalogue.memory_fits(gpu, memory) for gpu in variants):
         return []
     nameplate = " or ".join(
         of_data_sheet(gpu.memory_gb.value) for gpu in variants if gpu.memory_gb and gpu.memory_gb.value
     )
-    return [
-        f"gpu_info: --gpu {device.device_name} has {nameplate} GB, but the log says {size(GB * memory)}; check the name"
-    ]
+    gpu, of_log = device.device_name, size(GB * memory)
+    return [Notice("memory_of_other_gpu", "gpu_info", gpu=gpu, nameplate=nameplate, memory=of_log)]
 
 
 def _model(model: Model, facts: UserFacts, notes: _Notes) -> Model:
@@ -227,10 +222,8 @@ def _model(model: Model, facts: UserFacts, notes: _Notes) -> Model:
     if model.shape == named.shape:
         return model
     if model.parameters and known is None and abs(counted / model.parameters - 1) > SAME_SIZE:
-        notes.warnings.append(
-            f"model shape: {flag} {typed} has {count(counted)} parameters, but the log says "
-            f"{count(model.parameters)}; MFU rests on the stated shape"
-        )
+        say = partial(Notice, "parameters_of_other_shape", "model shape", flag=flag, stated=typed)
+        notes.found.append(say(stated_parameters=counted, parameters=model.parameters))
     notes.assumed["model.shape"] = f"{flag} {typed}" + (f" ({named.assumption})" if named.assumption else "")
     if known is not None and counted != model.parameters:
         notes.assumed["model.parameters"] = notes.assumed["model.shape"]
@@ -258,7 +251,7 @@ def _stated_shape(model: Model, facts: UserFacts, notes: _Notes) -> tuple[NamedS
         refusal = f"no preset of {called} is known; state its dimensions with --shape"
         if facts.overrides:
             raise UsageError(f"--preset {facts.preset}: {refusal}")
-        notes.warnings.append(f"model shape: --preset {facts.preset} is left out, because {refusal}")
+        notes.found.append(Notice("preset_left_out", "model shape", preset=facts.preset, refusal=refusal))
     return named, "--preset"
 
 
@@ -308,16 +301,13 @@ def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, fac
         if len(logged) != 1 or logged[0] != batch:
             shown = count(logged[0]) if len(logged) == 1 else f"{count(logged[0])} to {count(logged[-1])}"
             what = f"--global-batch-size {count(batch)}" if notes.overrides else "the log's own count"
-            notes.warnings.append(
-                f"global_batch_size: {count(batch)} is stated, but the log's rows count {shown} sequences; "
-                f"{what} is used"
-            )
+            notes.found.append(Notice("batch_of_rows", "global_batch_size", batch=batch, rows=shown, what=what))
             if notes.overrides:
                 steps = steps.replace(samples=float(batch))
     if derived and config.sequence_length and steps.has("samples"):
         steps = steps.replace(tokens=np.asarray(steps.column("samples") * config.sequence_length, np.float64))
     else:
-        notes.warnings += _conflicts_of_work(steps, config, facts)
+        notes.found += _conflicts_of_work(steps, config, facts)
     return with_work(steps, config)
 
 
@@ -331,18 +321,15 @@ def _tokens_are_derived(steps: Steps, config: TrainingConfig) -> bool:
     return bool(np.array_equal(steps.column("tokens"), product, equal_nan=True))
 
 
-def _conflicts_of_work(steps: Steps, config: TrainingConfig, facts: UserFacts) -> list[str]:
-    """Return a warning where flags contradict the tokens of a step that the log counts itself, which are used."""
+def _conflicts_of_work(steps: Steps, config: TrainingConfig, facts: UserFacts) -> list[Notice]:
+    """Return a notice where flags contradict the tokens of a step that the log counts itself, which are used."""
     if not (facts.global_batch_size or facts.sequence_length) or "tokens" not in steps.seen:
         return []
     counted = np.unique(finite(steps.column("tokens")))
     product = (config.global_batch_size or 0) * (config.sequence_length or 0)
     if len(counted) != 1 or not product or counted[0] == product:
         return []
-    return [
-        f"tokens_per_step: the log counts {count(counted[0])}, which is used, though --global-batch-size × "
-        f"--sequence-length is {count(product)}"
-    ]
+    return [Notice("tokens_of_rows", "tokens_per_step", counted=float(counted[0]), product=product)]
 
 
 def with_rates(

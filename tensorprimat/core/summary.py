@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprimat.core import audit_verdict, terms
-from tensorprimat.core.checks import EARLIER_WARNING, result_warnings
+from tensorprimat.core.checks import derived_notices
 from tensorprimat.core.clocks import Evidence
+from tensorprimat.core.notices import REMARK, Notice
 from tensorprimat.core.provenance import Source
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run
 from tensorprimat.core.selection import Selection
@@ -231,9 +232,9 @@ def summarise(result: Result) -> Result:
     A result without steps keeps its figures as the framework or an older file reported them; so does one whose steps
     contain neither time nor rate (a Hugging Face log: losses, and one summary at the end).
     """
-    warnings = recorded_warnings(result)
+    recorded = recorded_notices(result)
     if not len(result.steps):
-        return result.changed(warnings=_unique(warnings + result_warnings(result, ())))
+        return result.changed(warnings=_unique(recorded + derived_notices(result, ())))
     steps, selections, measured = measured_of(result)
     known = {run.index: run for run in result.runs}
     found = _terms(result, steps, selections, measured)
@@ -249,7 +250,7 @@ def summarise(result: Result) -> Result:
         power_metrics=_power(steps, found["power_metrics"], result.power_metrics),
         runs=tuple(runs),
     )
-    return figured.changed(warnings=_unique(warnings + result_warnings(figured, selections)))
+    return figured.changed(warnings=_unique(recorded + derived_notices(figured, selections)))
 
 
 def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
@@ -264,13 +265,18 @@ def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
     return steps, selections, steps.take(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
 
-def recorded_warnings(result: Result) -> tuple[str, ...]:
-    """Return the warnings of readers and engines, without those that are computed from the figures each time."""
-    if not result.warnings:
-        return ()
+def recorded_notices(result: Result) -> tuple[Notice, ...]:
+    """Return the notices of readers and engines, without those that are computed from the figures each time.
+
+    A file from before 2026-11-28 has no codes: there a sentence is a derived one if the figures give the same today, or
+    if it is about the clock, which only derived notices are.
+    """
+    found = tuple(one for one in result.remarks if not one.is_derived)
+    if all(one.code != REMARK for one in found):
+        return found
     selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
-    derived = set(result_warnings(result, selections))
-    return tuple(w for w in result.warnings if w not in derived and not EARLIER_WARNING.match(w))
+    derived = set(derived_notices(result, selections))
+    return tuple(one for one in found if one.code != REMARK or (one.field != "clock" and one not in derived))
 
 
 def pool(results: Sequence[Result]) -> Result:
@@ -286,7 +292,7 @@ def pool(results: Sequence[Result]) -> Result:
     parts: list[Steps] = []
     runs: list[Run] = []
     sources: list[Source] = []
-    warnings: list[str] = []
+    recorded: list[Notice] = []
     for result in results:
         facts = result.runs or (Run(index=0, started_at=result.timestamp, complete=result.complete),)
         of_steps = result.steps.column("run")
@@ -305,7 +311,7 @@ def pool(results: Sequence[Result]) -> Result:
         ]
         first_run += len(numbers)
         sources += result.provenance.sources
-        warnings += recorded_warnings(result)
+        recorded += recorded_notices(result)
     peaks = [result.host_memory_peak_gb for result in results if result.host_memory_peak_gb is not None]
     first = results[0]
     return summarise(
@@ -323,7 +329,7 @@ def pool(results: Sequence[Result]) -> Result:
             power_metrics=_pooled_power(results),
             audit=audit_verdict.pooled([result.audit for result in results]),
             evidence=Evidence(),
-            warnings=_unique(tuple(warnings)),
+            warnings=_unique(tuple(recorded)),
         )
     )
 
@@ -459,5 +465,5 @@ def _run(facts: Run, steps: Steps, selection: Selection, rows: Steps, rates: dic
     )
 
 
-def _unique(warnings: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(warnings))
+def _unique(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
+    return tuple(dict.fromkeys(notices))

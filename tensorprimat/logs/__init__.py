@@ -215,14 +215,14 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         return InputError("is a folder, not a log", path=log.name, remedy="name a file in it")
     if log.size_bytes == 0:
         return InputError("is empty", path=log.name)
-    reason = next((warning for warning in read.warnings if warning.startswith("steps: ")), None) if read else None
+    reason = next((one for one in read.remarks if one.field == "steps"), None) if read else None
     if log.is_binary and reason is None:
         return InputError("is a binary file without step times", path=log.name, remedy="see tprimat extract --formats")
     if read is not None and len(read.steps):
         rows = f"read as {formats[0].name}: {len(read.steps)} row{'s' * (len(read.steps) > 1)} but none to measure"
-        untimed = next((text for text in read.warnings if text.startswith("steps: ") and NO_TIME in text), None)
+        untimed = next((one for one in read.remarks if one.field == "steps" and NO_TIME in one), None)
         if untimed is not None:
-            return NotALogError(f"{rows}: {untimed.removeprefix('steps: ')}", path=log.name)
+            return NotALogError(f"{rows}: {untimed.text}", path=log.name)
         if len(read.steps) >= FEWEST_TIMED and not any(map(read.steps.has, fields.MEASURES)):
             remedy = "read another log of this training that does, such as its console log or its final summary"
             return NotALogError(f"{rows}: no row states a time or a rate", path=log.name, remedy=remedy)
@@ -235,8 +235,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
     ended = f"; the run ended early: {cause}" if cause else ""
     if len(formats) == 1:
         if reason is not None:
-            clause = reason.removeprefix("steps: ")
-            return NotALogError(f"no step times found{ended}, read as {formats[0].name}: {clause}", path=log.name)
+            return NotALogError(f"no step times found{ended}, read as {formats[0].name}: {reason.text}", path=log.name)
         looked_for = f"{formats[0].name}: {formats[0].looks_for}"
         return NotALogError(f"no step times found{ended}; looked for {looked_for}", path=log.name)
     tail = log.tail(BAR_BYTES)

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from tensorprimat.core import agreement, audit, audit_verdict, devices, stated
 from tensorprimat.core.digest import Digest
 from tensorprimat.core.errors import ContradictionError, InputError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS, Provenance, Source
-from tensorprimat.core.quantities import count
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
     GpuInfo,
@@ -94,7 +94,7 @@ def _result(
     reading = dates.with_dates(log, segments.joined_segments(found, measured, picked=number is not None))
     if planned := failures.planned_but_missing(log, reading):
         last = int(reading.steps.column("index").max())
-        ends = f"steps: the log ends at step {count(last)} of the {count(planned)} that it plans"
+        ends = Notice("ends_early", "steps", last=last, planned=planned)
         reading = replace(reading, complete=False, warnings=[*reading.warnings, ends])
     warnings = [*warnings, *reading.warnings]
     config = stated.with_parallelism(stated.believed(TrainingConfig, reading.training_config, warnings))
@@ -198,7 +198,7 @@ def audited(result: Result, name: str) -> Result:
     found = audit.findings(result, selections)
     if refused := audit_verdict.refusals(found):
         raise ContradictionError(refused[0], path=name, remedy=UNTRUSTED)
-    warnings = [f"audit: {sentence}" for sentence in audit_verdict.contradictions(found)]
+    warnings = [Notice("audit", "audit", sentence=sentence) for sentence in audit_verdict.contradictions(found)]
     notes = [f"steps: {sentence}"] if not found and (sentence := audit.unchecked(result)) else []
     return result.changed(
         audit=audit_verdict.record(found, result), warnings=tuple(dict.fromkeys((*warnings, *result.warnings, *notes)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tensorprimat.core.checks import TOKENS_CHANGE
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count, significant
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import pace_of
@@ -185,7 +186,7 @@ def of_speed(steps: Steps) -> Iterator[str]:
     elif steps.has("tokens") and not len(samples):
         for row, _ in _other_tokens(steps.column("tokens")):
             step = int(steps.column("index")[row])
-            yield f"{TOKENS_CHANGE} at step {step} of the log; the rates include both values"
+            yield Notice(TOKENS_CHANGE, "tokens_per_step", step=step)
     work = next((steps.column(name) for name in ("tokens", "samples") if steps.has(name)), np.ones(len(steps)))
     counted = (steps.column("interrupted_by") == 0) & (steps.column("covers") > 0)  # 0: a repeated row
     pace = np.where(counted, pace_of(steps) / work, np.nan)

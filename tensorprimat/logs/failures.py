@@ -11,7 +11,7 @@ from tensorprimat.logs.text import Log
 TAIL_BYTES = 2**20  # a crash of thousands of ranks writes some hundred kilobytes of tracebacks
 
 STOP_BYTES = 2**16
-_STOPS = re.compile(r"exiting program|exit_interval|early stopp", re.IGNORECASE)
+_STOPS = re.compile(r"exiting program|exit_interval|early.?stopp|stopping.?early", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.(?P<decimals>\d*))?(?:[eE](?P<exponent>[+-]?\d*))?")
 
 

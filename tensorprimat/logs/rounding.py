@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from tensorprimat.core.quantities import as_stated, percent, short_seconds
+from tensorprimat.core.notices import Notice
+from tensorprimat.core.quantities import as_stated, short_seconds
 from tensorprimat.core.result import Result
 from tensorprimat.core.rounding import error_of_mean, printed_unit
 from tensorprimat.core.steady import median
@@ -45,7 +46,7 @@ def with_error(log: Log, result: Result) -> Result:
         return result
     steps = result.steps
     timer: str | None = None
-    warnings: list[str] = []
+    warnings: list[Notice] = []
     rates: dict[str, float | None] = {}
     for name in filter(steps.has, WORK_OF_RATES):
         error, unit = _of_column(log, steps, name)
@@ -71,16 +72,16 @@ def with_error(log: Log, result: Result) -> Result:
     return _changed(result, steps, error, timer, warnings + warning)
 
 
-def _changed(result: Result, steps: Steps, error: float | None, timer: str | None, warnings: list[str]) -> Result:
+def _changed(result: Result, steps: Steps, error: float | None, timer: str | None, warnings: list[Notice]) -> Result:
     origin = result.provenance.changed(rounding=error, timer=timer or result.provenance.timer)
     return result.changed(steps=steps, provenance=origin, warnings=(*result.warnings, *warnings))
 
 
-def _warnings(name: str, error: float | None, unit: str, ends: str = "") -> list[str]:
-    """Return a warning about a column that is printed coarsely. ends: what follows from it."""
+def _warnings(name: str, error: float | None, unit: str, ends: str = "") -> list[Notice]:
+    """Return a notice about a column that is printed coarsely. ends: what follows from it."""
     if error is None or error <= fields.CLOCK_RESOLUTION:
         return []
-    return [f"{_figure(name)}: printed {unit}, so it may be {percent(error)} off{ends}"]
+    return [Notice("printed_coarsely", _figure(name), unit=unit, error=error, ends=ends)]
 
 
 def _apart(one: FloatArray, other: FloatArray) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import SegmentFacts
 from tensorprimat.core.quantities import count
 from tensorprimat.core.result import Result
@@ -259,18 +260,16 @@ def _warnings_of(measured: Sequence[Segment], timed: Sequence[Segment]) -> Itera
 
     timed: segments with a time or a rate. Warnings about the steps of the others are left out, as none of them counts.
     """
-    found: dict[str, list[int]] = {}
+    found: dict[Notice, list[int]] = {}
     for segment in measured:
-        for warning in segment.reading.warnings:
-            if not timed or segment in timed or not warning.startswith("steps: "):
-                found.setdefault(warning, []).append(segment.number)
-    for warning, numbers in found.items():
-        field, separator, sentence = warning.partition(": ")
-        if len(numbers) == len(measured) or not separator:
-            yield warning
+        for notice in map(Notice.of, segment.reading.warnings):
+            if not timed or segment in timed or notice.field != "steps":
+                found.setdefault(notice, []).append(segment.number)
+    for notice, numbers in found.items():
+        if len(numbers) == len(measured) or not notice.field:
+            yield notice
         else:
-            named = f"training{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-            yield f"{field}: {named}: {sentence}"
+            yield notice.within(f"training{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}")
 
 
 def _evidence_of(measured: Sequence[Segment]) -> Evidence:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.processes import usable_cores
-from tensorprimat.core.quantities import fixed, gigahertz, listed, percent, watts
+from tensorprimat.core.quantities import fixed, listed, percent
 from tensorprimat.core.result import POWER_CAP
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import HEAT, Device
@@ -104,67 +106,51 @@ def _cpu_cap(folder: Path) -> float | None:
     return sum(caps) / len(caps) if caps else None
 
 
-def about(now: NoiseReading, when: str) -> list[str]:
-    """Return a warning for everything that disturbs a run. when: a phrase such as "before run 1"."""
+def about(now: NoiseReading, when: str) -> list[Notice]:
+    """Return a notice for everything that disturbs a run. when: a phrase such as "before run 1"."""
     return [*company(now, when), *clocks(now, when)]
 
 
-def company(now: NoiseReading, when: str) -> list[str]:
-    """Return a warning for other work on the CPU, and one for each GPU with other processes."""
-    warnings = []
+def company(now: NoiseReading, when: str) -> list[Notice]:
+    """Return a notice for other work on the CPU, and one for each GPU with other processes."""
+    say, found = partial(Notice, field="noise", when=when), []
     if now.is_busy:
         load = "" if now.load is None else f", load {fixed(now.load, 1)}"
-        warnings.append(
-            f"noise: {when} other processes use {percent(now.busy_share, 0)} of {now.cores} cores{load}; they slow the "
-            "measurement by an unknown amount; stop them, or wait, and run again"
-        )
+        found.append(say("other_work", share=percent(now.busy_share, 0), cores=now.cores, load=load))
     for gpu in now.gpus:
         if gpu.other_processes:
             processes = "1 other process" if gpu.other_processes == 1 else f"{gpu.other_processes} other processes"
-            warnings.append(
-                f"noise: {when} {processes} on GPU {gpu.number}; its time is shared; end them "
-                "(./fix_gpu_memory.sh shows them) and run again"
-            )
-    return warnings
+            found.append(say("shared_gpu", processes=processes, gpu=gpu.number))
+    return found
 
 
-def clocks(now: NoiseReading, when: str) -> list[str]:
-    """Return a warning for every GPU whose clock is reduced below its power cap; only a hot one is advised to cool."""
-    warnings = []
+def clocks(now: NoiseReading, when: str) -> list[Notice]:
+    """Return a notice for every GPU whose clock is reduced below its power cap; only a hot one is advised to cool."""
+    found = []
     for gpu in now.gpus:
         if why := listed(reason for reason in gpu.throttled_by if reason != POWER_CAP):
             is_hot = any(reason.startswith(HEAT) for reason in gpu.throttled_by)
             advice = "; --cooldown 60 lets it cool between runs" if is_hot else ""
-            warnings.append(
-                f"noise: {when} the clock of GPU {gpu.number} is reduced by {why}; the figures are those of the lower "
-                f"clock{advice}"
-            )
-    return warnings
+            found.append(Notice("clock_reduced", "noise", when=when, gpu=gpu.number, why=why, advice=advice))
+    return found
 
 
-def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[str]:
-    """Return a warning for every limit that changed between two readings."""
-    warnings = []
+def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[Notice]:
+    """Return a notice for every limit that changed between two readings."""
+    say, found = partial(Notice, field="noise", when=when), []
     if _differs(before.cpu_cap_hertz, after.cpu_cap_hertz):
-        caps = f"{gigahertz(before.cpu_cap_hertz)} to {gigahertz(after.cpu_cap_hertz)}"
-        warnings.append(
-            f"noise: {when} the CPU's frequency cap changed from {caps}; runs before and after are not comparable"
-        )
+        found.append(say("cpu_cap_moved", before=before.cpu_cap_hertz, after=after.cpu_cap_hertz))
     known = {gpu.id: gpu for gpu in before.gpus}
     for gpu in after.gpus:
         earlier = known.get(gpu.id)
         if earlier is None:
             continue
         if _differs(earlier.power_limit_watts, gpu.power_limit_watts):
-            caps = f"{watts(earlier.power_limit_watts)} to {watts(gpu.power_limit_watts)}"
-            warnings.append(
-                f"noise: {when} the power cap of GPU {gpu.number} changed from {caps}; set a fixed cap and run again"
-            )
+            caps = partial(say, before=earlier.power_limit_watts, after=gpu.power_limit_watts)
+            found.append(caps("power_cap_moved", gpu=gpu.number))
         if _differs(earlier.max_clock_hertz, gpu.max_clock_hertz):
-            warnings.append(
-                f"noise: {when} the highest clock of GPU {gpu.number} changed; set a fixed limit and run again"
-            )
-    return warnings
+            found.append(say("highest_clock_moved", gpu=gpu.number))
+    return found
 
 
 def _differs(before: float | None, after: float | None) -> bool:

@@ -55,7 +55,7 @@ def _look(machine: Machine, device: str, together: Meeting, when: str) -> NoiseR
     return reading
 
 
-def _disturbances(before: NoiseReading, after: NoiseReading) -> list[str]:
+def _disturbances(before: NoiseReading, after: NoiseReading) -> Sequence[str]:
     """Return a sentence for everything that disturbed the measurement between two readings."""
     found = [*noise.company(before, "before the measurement"), *noise.moved(before, after, "meanwhile")]
     without_us = replace(after, gpus=())  # without GPU processes: this process uses the GPU by now

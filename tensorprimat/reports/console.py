@@ -28,6 +28,7 @@ STYLES = {
     "unsettled": "bold yellow",
     "not_comparable": "bold yellow",
 }
+_NOTICE_STYLES = {"info": "", "caution": "yellow", "error": "bold red"}
 LOUD_LOSSES = ("diverge", "failed")  # warnings that change the meaning of a speed; the others are in the reports
 NARROW = 100  # columns of a terminal below which figures take two lines
 NARROW_HEADING = 8  # characters of a line of a heading there
@@ -148,12 +149,12 @@ def summary(
             parts += _explained(side, width)
     if report.of_metrics:
         parts += [paragraph(efficiency.convention_sentence(comparison), width=width), Text()]
-    warnings = notices.grouped_warnings(comparison)
+    warnings = notices.grouped_notices(comparison)
     if warnings:
         parts.append(Text("Warnings", style="bold"))
         parts += [
-            paragraph(warning, "yellow", width=width, indent=INDENT, bullet="• ")
-            for warning in warnings[:_MOST_WARNINGS]
+            paragraph(line.text, _NOTICE_STYLES[line.severity], width=width, indent=INDENT, bullet="• ")
+            for line in warnings[:_MOST_WARNINGS]
         ]
         if len(warnings) > _MOST_WARNINGS:
             parts.append(Padding(safe(f"… and {len(warnings) - _MOST_WARNINGS} more in the report"), (0, 0, 0, 2)))

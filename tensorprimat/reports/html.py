@@ -46,7 +46,7 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
         convention=efficiency.convention_sentence(comparison),
         models=sections_of_models,
         curves=htmlsafe_json_dumps(_all_curves(comparison, looks), separators=(",", ":"), allow_nan=False),
-        warnings=notices.grouped_warnings(comparison),
+        warnings=notices.grouped_notices(comparison),
         most_warnings=_MOST_WARNINGS,
         contradictions=notices.before_headline(comparison),
         answers=forest.answers(comparison) or [sections.no_pair_sentence(comparison.sides).removesuffix(".")],

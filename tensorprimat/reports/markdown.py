@@ -32,6 +32,7 @@ def bullets(sentences: Sequence[str]) -> str:
     return "\n".join(f"- {safe(sentence)}" for sentence in sentences)
 
 
+_MARKS = {"info": "", "caution": "", "error": "**"}
 _PICTURES = {
     "comparison_plot.png": "Ratios, step time, throughput, memory and step times over steps, as far as they are known",
     "comparison_loss.png": "Training loss over steps",
@@ -67,7 +68,8 @@ def render(comparison: Comparison, report: Report = COMPARISON, *, pictures: Seq
         parts.append("## Fairness")
         for pair in comparison.pairs:
             parts += _fairness(pair, several_pairs=several)
-    parts += ["## Warnings", bullets(notices.grouped_warnings(comparison)) or "None."]
+    marked = ((line, _MARKS[line.severity]) for line in notices.grouped_notices(comparison))
+    parts += ["## Warnings", "\n".join(f"- {mark}{safe(line.text)}{mark}" for line, mark in marked) or "None."]
     parts += _inputs(comparison) if report.of_metrics else []
     parts += _per_model(comparison, facts.provenance)
     return "\n\n".join(parts) + "\n"

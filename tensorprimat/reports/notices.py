@@ -1,81 +1,116 @@
-"""Warnings above and below the figures; above are those that can change what the headline means."""
+"""Notices above and below the figures; above are those that can change what the headline means."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from tensorprimat.analysis.records import Comparison
+from tensorprimat.core.notices import REMARK, SEVERITIES, Notice, Severity, notice_kinds
 from tensorprimat.reports import formatting
 
-_MOST_WARNINGS = 200  # of a report
-_ABOVE = re.compile(r": (?:audit|clock): ")
-"""Subjects of the warnings above the headline."""
+_MOST_LINES = 200  # of a report
+ABOVE = ("audit", "clock")
+"""Fields of the notices above the headline: the log's clock contradicts it, or GPUs were below their normal state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoticeLine:
+    """One line of a report."""
+
+    text: str
+    severity: Severity
 
 
 def comparison_warnings(comparison: Comparison) -> tuple[str, ...]:
-    """Return all warnings, each once, with its sides in front."""
-    sides = comparison.sides
-    several = len({side.result.model.name for side in sides}) > 1
-    about: dict[str, list[str]] = {}
-    for side in sides:
+    """Return the sentence of every notice once, with its sides in front; errors first: they contradict the headline."""
+    about: dict[Notice, list[str]] = {}
+    for label, notice in _of_sides(comparison):
+        about.setdefault(notice, []).append(label)
+    count = len(comparison.sides)
+    errors_first = sorted(about, key=lambda notice: notice.severity != "error")
+    of_sides = [f"{_all_of(about[notice], count)}: {notice}" for notice in errors_first]
+    errors = sum(notice.severity == "error" for notice in errors_first)
+    return tuple(dict.fromkeys((*of_sides[:errors], *comparison.warnings, *of_sides[errors:])))
+
+
+def _of_sides(comparison: Comparison) -> Iterable[tuple[str, Notice]]:
+    several = len({side.result.model.name for side in comparison.sides}) > 1
+    for side in comparison.sides:
         title = f" ({formatting.model_title(side.result.model)})" if several else ""
-        for warning in side.result.warnings:
-            about.setdefault(warning, []).append(f"{side.label}{title}")
-    of_sides = (f"{_all_of(labels, len(sides))}: {warning}" for warning, labels in about.items())
-    unique = dict.fromkeys((*comparison.warnings, *of_sides))
-    # Errors of the audit come first: they contradict the headline.
-    return tuple(sorted(unique, key=lambda warning: "audit: " not in warning))
+        yield from ((f"{side.label}{title}", notice) for notice in side.result.remarks)
 
 
-def grouped_warnings(comparison: Comparison) -> tuple[str, ...]:
-    """Return one line per subject and side for the warnings that are not above the headline.
+def grouped_notices(comparison: Comparison) -> tuple[NoticeLine, ...]:
+    """Return the notices that are not above the headline: one line for each field and its sides, the most severe first.
 
-    The subject of a warning is the text before its first colon. The line of a subject contains all its sentences; of
-    sentences that differ only in their numbers, it contains the first and a count. After _MOST_WARNINGS warnings a last
-    line counts the rest.
+    Notices of one code are one sentence, whatever sides and runs they are about. After _MOST_LINES lines a last one
+    counts the rest.
     """
-    every = [text for text in comparison_warnings(comparison) if not _ABOVE.search(text)]
-    others = len(every) - _MOST_WARNINGS
-    subjects: dict[tuple[str, str], list[str]] = {}
-    for warning in every[:_MOST_WARNINGS]:
-        whose, colon, message = warning.partition(": ")
-        subject, of_field, rest = message.partition(": ")
-        if colon and of_field and re.fullmatch(r"[a-z_/. -]{3,40}", subject):
-            subjects.setdefault((whose, subject), []).append(rest)
+    lines = [NoticeLine(text=text, severity="caution") for text in comparison.warnings if not _is_above(text)]
+    together: dict[tuple[str, str], list[NoticeLine]] = {}
+    for group in _groups(pair for pair in _of_sides(comparison) if pair[1].field not in ABOVE):
+        labels, notice = list(dict.fromkeys(label for label, _ in group)), group[0][1]
+        whose = _all_of(labels, len(comparison.sides))
+        text = _sentence([one for _, one in group], labels)
+        if notice.field:
+            together.setdefault((whose, notice.field), []).append(NoticeLine(text=text, severity=notice.severity))
         else:
-            subjects.setdefault((warning, ""), [])
-    lines = tuple(
-        f"{whose}: {_titled(subject)}: {'; '.join(first_of_each_kind(sentences))}" if subject else whose
-        for (whose, subject), sentences in subjects.items()
-    )
-    return lines if others <= 0 else (*lines, f"… and {others} more; --json lists all")
+            lines.append(NoticeLine(text=f"{whose}: {notice}", severity=notice.severity))
+    for (whose, field), parts in together.items():
+        severity = max((part.severity for part in parts), key=SEVERITIES.index)
+        text = f"{whose}: {_titled(field)}: {'; '.join(part.text for part in parts)}"
+        lines.append(NoticeLine(text=text, severity=severity))
+    lines.sort(key=lambda line: -SEVERITIES.index(line.severity))
+    if (others := len(lines) - _MOST_LINES) <= 0:
+        return tuple(lines)
+    return (*lines[:_MOST_LINES], NoticeLine(text=f"… and {others} more; --json lists all", severity="info"))
 
 
-def first_of_each_kind(sentences: Sequence[str]) -> list[str]:
-    """Return the first sentence of each kind, with the number of others that differ from it in numbers alone.
+def _groups(found: Iterable[tuple[str, Notice]]) -> list[list[tuple[str, Notice]]]:
+    """Return (side, notice) in groups of one code and field, in the order of the first."""
+    groups: dict[tuple[str, str], list[tuple[str, Notice]]] = {}
+    for label, notice in found:
+        key = (notice.field, notice if notice.code == REMARK else notice.code)
+        groups.setdefault(key, []).append((label, notice))
+    return list(groups.values())
 
-    >>> first_of_each_kind(["before run 1 load 5.4", "after run 1 load 7.3", "run 2 drifts"])
-    ['before run 1 load 5.4 (1 more like this)', 'run 2 drifts']
-    """
-    kinds: dict[str, list[str]] = {}
-    for sentence in dict.fromkeys(sentences):
-        kind = re.sub(r"\d[\d.,]*", "#", sentence)
-        kinds.setdefault(re.sub(r"^(\w+: )?after run", r"\1before run", kind), []).append(sentence)
-    return [first + (f" ({len(others)} more like this)" if others else "") for first, *others in kinds.values()]
+
+def _sentence(group: Sequence[Notice], labels: Sequence[str] = ()) -> str:
+    """Return one sentence for notices of one code: the first, and how many others differ from it in their values."""
+    first, *others = dict.fromkeys(group)
+    kind = notice_kinds().get(first.code)
+    if others and len(labels) > 1 and kind is not None and kind.many:
+        return first.together(group, len(labels))
+    return first.text + (f" ({len(others)} more like this)" if others else "")
+
+
+def first_of_each_kind(found: Iterable[Notice]) -> list[str]:
+    """Return the first sentence of each code and field, with the number of others."""
+    groups = _groups(("", notice) for notice in found)
+    return [f"{group[0][1].field}: ".removeprefix(": ") + _sentence([one for _, one in group]) for group in groups]
 
 
 _SUBJECTS = {"memory_metrics": "memory", "gpu_info": "GPU", "training_config": "settings"}
 
 
-def _titled(subject: str) -> str:
-    """Return the subject of a warning in words: the key of a figure by its title."""
-    return _SUBJECTS.get(subject) or formatting.METRIC_TITLES.get(subject) or subject.replace("_", " ")
+def _titled(field: str) -> str:
+    """Return the field of a notice in words: the key of a figure by its title."""
+    return _SUBJECTS.get(field) or formatting.METRIC_TITLES.get(field) or field.replace("_", " ")
 
 
 def before_headline(comparison: Comparison) -> tuple[str, ...]:
-    """Return the warnings above all figures: contradicted by the log's own clock, GPUs below their normal state."""
-    return tuple(_ABOVE.sub(": ", text, count=1) for text in comparison_warnings(comparison) if _ABOVE.search(text))
+    """Return the notices above all figures: contradicted by the log's own clock, GPUs below their normal state."""
+    about: dict[str, list[str]] = {}
+    for label, notice in sorted(_of_sides(comparison), key=lambda pair: -SEVERITIES.index(pair[1].severity)):
+        if notice.field in ABOVE:
+            about.setdefault(notice.text, []).append(label)
+    of_sides = (f"{_all_of(labels, len(comparison.sides))}: {text}" for text, labels in about.items())
+    return (*(Notice.of(text).text for text in comparison.warnings if _is_above(text)), *of_sides)
+
+
+def _is_above(text: str) -> bool:
+    return isinstance(text, Notice) and text.field in ABOVE
 
 
 def _all_of(labels: Sequence[str], count: int) -> str:

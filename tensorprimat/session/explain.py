@@ -108,8 +108,8 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
     values = result.performance_metrics.reported if section == REPORTED else getattr(result, section)
     value = getattr(values, key) if values is not None else None
     if value is None:
-        about = (field, section, "tokens_per") if field.startswith("tokens_per") else (field, section)
-        reasons = [one_line(warning) for warning in result.warnings if warning.startswith(about)]
+        about = {field, section, *(_TOKENS if field in _TOKENS else ())}
+        reasons = [one_line(notice) for notice in result.remarks if notice.field in about]
         reasons = reasons or ["neither it nor the values to compute it are recorded"]
         return "\n".join([f"{field} is unknown", *(f"  {reason}" for reason in reasons)])
     shown = quantities.digits_of(value) if isinstance(value, int | float) else str(value)
@@ -121,6 +121,9 @@ def explain(result: Result, field: str, logs: Sequence[str] = ()) -> str:
     else:
         lines += _shown(result, found)
     return "\n".join(lines)
+
+
+_TOKENS = ("tokens_per_step", "tokens_per_second", "tokens_per_second_per_gpu")
 
 
 def _placed(field: str) -> tuple[str | None, str]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from tensorprimat.core import devices, regular
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import counted, listed
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -194,7 +195,7 @@ def _take_launch(reading: Reading, launched: LaunchLines) -> None:
     if "device_name" not in reading.gpu_info and device and "No devices" not in device:
         reading.gpu_info["device_name"] = device
         reading.assumed["device_name"] = "SYSJSON line of the log"
-    if "num_gpus" in config or any(warning.startswith("num_gpus") for warning in reading.warnings):
+    if "num_gpus" in config or any(Notice.of(one).field == "num_gpus" for one in reading.warnings):
         return
     if len(launched.world_sizes) > 1:
         stated = listed(map(str, sorted(launched.world_sizes)))
