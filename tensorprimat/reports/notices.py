@@ -68,12 +68,23 @@ def grouped_notices(comparison: Comparison) -> tuple[NoticeLine, ...]:
 
 
 def _groups(found: Iterable[tuple[str, Notice]]) -> list[list[tuple[str, Notice]]]:
-    """Return (side, notice) in groups of one code and field, in the order of the first."""
-    groups: dict[tuple[str, str], list[tuple[str, Notice]]] = {}
+    """Return (side, notice) in groups of one code and field, in the order of the first.
+
+    Sides with other values are groups of their own, unless the table has a sentence for all of them together.
+    """
+    groups: dict[tuple[str, str], dict[str, list[Notice]]] = {}
     for label, notice in found:
         key = (notice.field, notice if notice.code == REMARK else notice.code)
-        groups.setdefault(key, []).append((label, notice))
-    return list(groups.values())
+        groups.setdefault(key, {}).setdefault(label, []).append(notice)
+    parts: list[list[tuple[str, Notice]]] = []
+    for (_, code), by_side in groups.items():
+        kind = notice_kinds().get(code)
+        alike: dict[tuple[Notice, ...], list[tuple[str, Notice]]] = {}
+        for label, of_side in by_side.items():
+            key_of_side = () if kind is not None and kind.many else tuple(dict.fromkeys(of_side))
+            alike.setdefault(key_of_side, []).extend((label, one) for one in of_side)
+        parts += alike.values()
+    return parts
 
 
 def _sentence(group: Sequence[Notice], labels: Sequence[str] = ()) -> str:
