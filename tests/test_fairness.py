@@ -270,10 +270,12 @@ def log(side, **facts):
     return one.model_copy(update={"provenance": one.provenance.model_copy(update={"engine": "logs"}), **facts})
 
 
-def test_trainable_parameters_that_are_not_stated_are_a_condition_where_nothing_hints_at_lora():
-    fairness = judge(log("h100"), log("mi300x"))
-    assert fairness.conditions == ("trainable parameters",)
-    assert fairness.verdict == "same_work"
+def test_a_log_that_states_the_shape_of_its_model_trains_all_of_it_where_nothing_hints_at_lora():
+    assert judge(log("h100"), log("mi300x")).conditions == ()
+    stated = log("mi300x")
+    stated = stated.changed(provenance=stated.provenance.changed(assumed={"model.shape": "--shape"}))
+    fairness = judge(log("h100"), stated)
+    assert (fairness.conditions, fairness.verdict) == (("trainable parameters",), "same_work")
 
 
 @pytest.mark.parametrize("name", ["llama2_70b_lora", "llama-qlora", "llama-frozen-embeddings"])

@@ -117,7 +117,7 @@ def test_two_prices_of_one_device_by_equally_exact_names_are_refused():
         comparison_of({"H100": 1.0, "H100 SXM": 3.0, "NVIDIA H100 80GB HBM3": 2.0})
 
 
-def test_sentences_about_cost_state_the_condition_of_the_ratio():
+def test_sentences_about_cost_leave_the_condition_to_the_headline():
     loaded = []
     for machine, seconds in (("h100", 12.8), ("mi300x", 11.0)):
         one = plausible.result(machine, runs=3, seconds=seconds)
@@ -128,7 +128,7 @@ def test_sentences_about_cost_state_the_condition_of_the_ratio():
         assert pair.fairness.conditions
         sentences = money.sentences(pair)
         assert len(sentences) == 2
-        assert all("if the model shape matches" in sentence for sentence in sentences)
+        assert not any("if the model shape matches" in sentence for sentence in sentences)
 
 
 @pytest.mark.parametrize("typed", ["H100=2,H100=3", "H100=2;MI300X=3"])

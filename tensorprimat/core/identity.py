@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import names, settings
+from tensorprimat.core import flops, names, settings
 from tensorprimat.core.quantities import as_stated, count, shortened_list, shown_value, stated_watts
 from tensorprimat.core.result import ModelShape, Result, Run
 from tensorprimat.core.settings import Setting, Weight
@@ -140,11 +140,17 @@ PRETRAINING_ENGINES = ("torch", "nemo", "bridge")
 
 
 def _trainable(result: Result) -> str | None:
-    """Return "all", or the number of parameters that train; None where neither run nor log states it."""
+    """Return "all", or the number of parameters that train; None where neither run nor log states it.
+
+    A log that states the shape of its model trains all of it, unless it says something of LoRA or frozen parameters.
+    """
     trainable, every = result.model.trainable_parameters, result.model.parameters
     if trainable is not None:
         return "all" if every and trainable >= every else count(trainable)
     if result.training_config.peft is None and result.provenance.engine in PRETRAINING_ENGINES:
+        return "all"
+    states_shape = result.model.shape is not None and "model.shape" not in result.provenance.assumed
+    if result.training_config.peft is None and states_shape and flops.frozen_parameters(result) is False:
         return "all"
     return "all" if result.training_config.peft == "none" else None
 

@@ -25,12 +25,11 @@ def sentences(pair: Pair) -> list[str]:
         return []
     candidate, baseline = pair.candidate.label, pair.baseline.label
     form = formatting.ratio_form(pair.ratio) if pair.ratio is not None else quantities.times
-    condition = f", {formatting.condition_of(pair)}" if pair.fairness.conditions else ""
     ends = formatting.interval(even, form)
     sure = f"{formatting.confidence(even)} {ends}" if ends else "as measured"
     sentence = f"{candidate} is cheaper as long as its GPU-hour costs less than {form(even.value)} that of {baseline}"
     limits = formatting.in_brackets(sure, *_limits(pair))
-    return [f"{sentence}{condition}{limits}.", *_at_prices(pair, even.value, even.low, even.high)]
+    return [f"{sentence}{limits}.", *_at_prices(pair, even.value, even.low, even.high)]
 
 
 def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) -> list[str]:
@@ -46,19 +45,14 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     cost = above / below / value
     settled = pair.ratio is not None and pair.ratio.verdict not in ("unsettled", "too_few_runs")
     undecided = low is None or high is None or above / below / low > 1 > above / below / high
-    condition = f", {formatting.condition_of(pair)}" if pair.fairness.conditions else ""
     if undecided or not settled or abs(cost - 1) < CLOSE:
         share = quantities.times(cost)
-        return [f"At {stated} the work costs {share} as much on {candidate.label}{condition}, not confirmed."]
+        return [f"At {stated} the work costs {share} as much on {candidate.label}, not confirmed."]
     scope = formatting.in_brackets(*_limits(pair))
     if cost >= SEVERAL_TIMES:
-        return [
-            f"At {stated} the same work costs {quantities.times(cost)} as much on {candidate.label}{condition}{scope}."
-        ]
+        return [f"At {stated} the same work costs {quantities.times(cost)} as much on {candidate.label}{scope}."]
     cheaper, part = ("cheaper", 1 - cost) if cost < 1 else ("more expensive", cost - 1)
-    return [
-        f"At {stated} the same work is {quantities.percent(part)} {cheaper} on {candidate.label}{condition}{scope}."
-    ]
+    return [f"At {stated} the same work is {quantities.percent(part)} {cheaper} on {candidate.label}{scope}."]
 
 
 def _limits(pair: Pair) -> tuple[str | None, ...]:
