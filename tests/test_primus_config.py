@@ -123,11 +123,19 @@ def test_links_in_a_circle_are_refused_in_one_line(tmp_path, capsys):
         "a: &a {b: *a}",
         "a: &a [1,1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
         "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]",
+        "m0: &m0 {a: 1}\n" + "".join(f"m{n}: &m{n}\n  <<: [*m{n - 1}, *m{n - 1}]\n" for n in range(1, 30)),
         "a: " + "[" * 5000,
         "a: 2026-13-45",
         "a: \0",
     ],
-    ids=["itself", "aliases of aliases", "brackets", "a date that does not exist", "a null byte"],
+    ids=[
+        "itself",
+        "aliases of aliases",
+        "merge keys of merge keys",
+        "brackets",
+        "a date that does not exist",
+        "a null byte",
+    ],
 )
 def test_yaml_that_is_not_a_configuration_is_refused_in_one_line(tmp_path, capsys, text):
     (tmp_path / "experiment.yaml").write_text(text + "\n")

@@ -1,13 +1,14 @@
-"""Safe opening of input files: regular files only, so that no pipe blocks a command and no device fills memory."""
+"""Safe opening of input files: regular files only, so that no pipe blocks a command, and nothing fills memory."""
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tensorprimat.core.errors import InputError, InternalError, MissingFileError
 
@@ -135,3 +136,33 @@ def text_of_file(path: Path, *, most_bytes: int) -> str:
         return content(path, most_bytes=most_bytes).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError("not UTF-8 text", path=path) from None
+
+
+def yaml_in(text: str, *, most: int = 100_000) -> Any:
+    """Return the content of a YAML document. most: values and keys that it may have, with aliases and merge keys
+    expanded, which can double with every line.
+
+    Raises yaml.YAMLError for another text, and ValueError for a document with more values, or one that contains itself.
+    """
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _expanded(node, {}) > most:
+            raise ValueError(f"more than {most} values")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _expanded(node: Any, sizes: dict[int, float]) -> float:
+    """Return the number of values and keys of a YAML node, infinite if it contains itself. sizes: of nodes, by id."""
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf
+        parts = node.value if isinstance(node.value, list) else ()
+        within = (inner for part in parts for inner in (part if isinstance(part, tuple) else (part,)))
+        sizes[id(node)] = 1 + sum(_expanded(inner, sizes) for inner in within)
+    return sizes[id(node)]

@@ -40,7 +40,7 @@ _SCALES = {"ms": 1e-3, "msec": 1e-3, "k": 1e3, "m": 1e6}
 """Unit or suffix of a number → its factor; all others are seconds or nothing."""
 _UNIT = r"(?:ms|msec|s|secs?|seconds)"
 _PER = r"[ _]?(?:/|per[ _])[ _]?"
-_SECOND = rf"{_PER}(?:s|sec|second)(?P<gpu>{_PER}(?:gpu|device))?"
+_SECOND = rf"{_PER}(?:s|sec|second)(?P<gpu>(?:{_PER}| ?\((?:per )?)(?:gpu|device)\)?)?"
 _TOKENS = rf"(?:tok(?:en)?s?{_SECOND}|(?:tps|tgs)(?P<tps_gpu>{_PER}gpu)?)"
 _SAMPLES = rf"(?:sample|sequence|seq|example)s?{_SECOND}"
 _STEPS_RATE = rf"(?:step|iter(?:ation)?|update)s?{_PER}(?:s|sec|second)"
@@ -295,7 +295,8 @@ def _rates(text: str, taken: frozenset[int]) -> tuple[dict[str, _Number], bool]:
 
 
 def _is_certain(match: re.Match[str], text: str, taken: frozenset[int], *, has_unit: bool = False) -> bool:
-    """Return True if a number belongs to its name: between them is a colon, or a delimiter is on the other side.
+    """Return True if a number belongs to its name, and to no other: between them is a colon, or a delimiter is on the
+    other side.
 
     Of `5 tok/s 7` neither number is certainly the rate, unless 5 is known to be another one: the loss, or a number with
     a unit of its own. A short number at the end of a line may lack digits. The word before a name may say that the
@@ -303,7 +304,9 @@ def _is_certain(match: re.Match[str], text: str, taken: frozenset[int], *, has_u
 
     taken: positions behind the numbers that are known. has_unit: a name is before the number and its unit behind it.
     """
-    if _OTHER_THAN_A_STEP.search(text[max(0, match.start() - _LONGEST_WORD) : match.start()]):
+    if match.end("value") in taken or _OTHER_THAN_A_STEP.search(
+        text[max(0, match.start() - _LONGEST_WORD) : match.start()]
+    ):
         return False
     if match.end("value") == len(text.rstrip()) and sum(map(str.isdigit, match["value"])) < LEAST_DIGITS:
         return False

@@ -24,7 +24,7 @@ from tensorprimat.core.quantities import count
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of, select_measured
-from tensorprimat.logs import changes, failures, fields, files, newest_first, replays, restated, starts
+from tensorprimat.logs import changes, damage, failures, fields, files, newest_first, replays, restated, starts
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.replays import RepeatedText
 from tensorprimat.logs.starts import OTHER_RANK, Cut
@@ -101,7 +101,7 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
         segment.reading.warnings += [*whole.unread, *([replays.replay_note(again)] if again else [])]
     if not found or (one_benchmark and len(np.unique(whole.steps.column("run"))) > 1):  # the reader separates runs
         failures.examine(log, whole)
-        whole.warnings += whole.unread
+        whole.warnings += [*damage.leave_out(whole), *whole.unread]
         lines = whole.steps.column("line")
         last = int(lines.max(initial=1))
         return [Segment(number=1, first_line=1, last_line=last, began_by="", inherits=False, reading=whole)]
@@ -400,6 +400,7 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
     if isinstance(reading, Result) or not (len(reading.steps) or reading.reported):
         return None
     failures.examine(part, reading)
+    reading.warnings += damage.leave_out(reading)
     last = max(part.count_lines(), int(reading.steps.column("line").max(initial=1)))
     return Segment(
         number=number,

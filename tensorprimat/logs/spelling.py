@@ -11,15 +11,15 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from itertools import combinations, islice, product
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.quantities import count, significant
+from tensorprimat.core.quantities import count
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.steps import Steps
 from tensorprimat.logs.line_widths import LEAST_ROWS, LEAST_SHARE, cut_width
 from tensorprimat.logs.text import Log
 
@@ -118,7 +118,6 @@ def problems(log: Log, steps: Steps) -> list[str]:
             remedy="write the log with decimal points (LC_NUMERIC=C), or replace the commas in a copy",
         )
     return [
-        *(_odd_rates(steps) or _contradictions(steps)),
         *_odd_tokens(steps),
         *_whole_losses(steps),
         *_of_lines(log, steps),
@@ -337,78 +336,6 @@ def _whole_losses(steps: Steps) -> Iterator[str]:
             f"steps: no loss of {len(known)} rows has a decimal, so the lines seem cut inside their losses; read the "
             "original log"
         )
-
-
-def _contradictions(steps: Steps) -> list[str]:
-    """Return a warning for a row of which two numbers contradict the ratio that they have in all other rows.
-
-    Rates and TFLOP/s are proportional while the model and the length of its sequences stay, whatever a row's time is;
-    so are TFLOP/s and the inverse of the time while the work of a step stays. Each training of a log has its own ratio.
-    """
-    seconds, line = steps.column("seconds"), steps.column("line")
-    work = next((steps.column(name) for name in ("tokens", "samples") if steps.has(name)), np.ones(len(steps)))
-    pace = np.where(seconds > 0, work / np.where(seconds > 0, seconds, 1), np.nan)
-    rates = [("time", pace)] + [(_SPELLED[name], steps.column(name)) for name in _SPELLED if steps.has(name)]
-    known = [np.isfinite(rate) & (rate > 0) for _, rate in rates]
-    segment = steps.column("segment")
-    pairs = combinations(zip(rates, known, strict=True), 2)
-    of_trainings = [segment == number for number in np.unique(segment)]
-    for (((first, one), known_one), ((second, other), known_other)), training in product(pairs, of_trainings):
-        usable = np.flatnonzero(known_one & known_other & training)
-        if len(usable) < LEAST_ROWS:
-            continue
-        divisor = other[usable]
-        ratio = one[usable] / divisor
-        off = np.abs(ratio / median(ratio[:: 1 + len(ratio) // ROWS_OF_A_RATIO]) - 1)
-        if off.max() <= OTHER_RATE:
-            continue
-        odd = usable[off > OTHER_RATE + _last_decimal(divisor) / divisor]
-        if 0 < len(odd) <= max(1, ODD_SHARE * len(steps)) and (off < _SAME_TIME).mean() >= AGREEING:
-            return [
-                f"steps: {first} and {second} on line {int(line[odd[0]])} contradict the ratio that they have in the "
-                "other rows, so one of them is damaged and the mean may be wrong; look at the line"
-            ]
-    return []
-
-
-def _last_decimal(values: FloatArray) -> float:
-    """Return one unit of the last decimal that a column is printed with: 0.01 for 41.5 and 0.02."""
-    for decimals in range(_MOST_DECIMALS):
-        scaled = values * 10.0**decimals
-        if np.allclose(scaled, np.round(scaled), rtol=0, atol=1e-6):
-            return float(10.0**-decimals)
-    return 0.0
-
-
-def _odd_rates(steps: Steps) -> list[str]:
-    """Return a warning for a row whose rate no step has, or that its own time contradicts."""
-    seconds = steps.column("seconds")[2:]
-    starts = np.diff(steps.column("segment"))[1:] != 0  # a training's first row contains its compilation
-    normal = np.abs(seconds / np.nanmedian(seconds) - 1) < _SAME_TIME if np.isfinite(seconds).any() else None
-    for name in _RATES:
-        if not steps.has(name):
-            continue
-        rates, line = steps.column(name)[2:], steps.column("line")[2:]
-        for work in ("relative_work", "tokens"):  # steps of different work run at different rates
-            if steps.has(work) and np.isfinite(of_step := steps.column(work)[2:]).any():
-                rates = rates / np.where(np.isfinite(of_step) & (of_step > 0), of_step / np.nanmedian(of_step), 1)
-        known = rates[np.isfinite(rates) & (rates > 0)]
-        if len(known) < LEAST_ROWS - 2:
-            continue
-        usual, most = median(known), max(1, ODD_SHARE * len(rates))
-        slow = (rates > 0) & (rates < usual / SLOWER) & ~starts
-        odd = np.flatnonzero((rates > _FASTER * usual) | slow)
-        why = "; the line may have lost or gained digits"
-        if not len(odd) and normal is not None:
-            odd = np.flatnonzero(normal & (np.abs(rates / usual - 1) > OTHER_RATE))
-            why = ", but its step time is usual; the line may hold two joined rows"
-        if 0 < len(odd) <= most:
-            where = int(odd[0])
-            return [
-                f"steps: the rate on line {int(line[where])} is {significant(rates[where] / usual, 3)} times the "
-                f"median of all rows{why}, and then the mean is wrong; check it"
-            ]
-    return []
 
 
 def _odd_tokens(steps: Steps) -> Iterator[str]:

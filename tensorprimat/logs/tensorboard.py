@@ -139,7 +139,7 @@ def _collect_hparams(log: Log, texts: dict[str, str]) -> None:
 
     path = (log.path if log.is_folder else log.path.parent) / HPARAMS_FILE
     try:
-        document = yaml.safe_load(regular.content(path, most_bytes=LARGEST_HPARAMS).decode(errors="replace"))
+        document = regular.yaml_in(regular.content(path, most_bytes=LARGEST_HPARAMS).decode(errors="replace"))
     except (InputError, ValueError, yaml.YAMLError, RecursionError):
         return
     if isinstance(document, dict):

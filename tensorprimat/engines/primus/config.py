@@ -19,7 +19,6 @@ import yaml
 
 from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.quantities import count
 
 PLACEHOLDER = re.compile(r"\$\{([^:{}$]{1,200})(?::([^}]{0,300}))?\}")
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
@@ -28,7 +27,7 @@ PARENTS = ("extends", "bases", "includes")
 """Keys under which a file names its parents, by Primus version."""
 TRAINERS = ("pre_trainer", "post_trainer")
 
-_LARGEST_BYTES, MOST_SETTINGS = 2**22, 100_000  # limits of one file; Megatron's presets have some hundreds of settings
+_LARGEST_BYTES = 2**22  # of one file; Megatron's presets have some hundreds of settings
 
 Settings = Mapping[str, Any]
 
@@ -135,23 +134,14 @@ def _load(path: Path, below: Sequence[Path] = ()) -> dict[str, Any]:
 def _parse(path: Path) -> dict[str, Any]:
     content = regular.text_of_file(path, most_bytes=_LARGEST_BYTES)
     try:
-        with regular.naming_file(path):  # errors of an impossible date or of brackets nested too deeply
-            document = yaml.safe_load(content)
+        with regular.naming_file(path):  # an impossible date, brackets nested too deeply, too many aliases
+            document = regular.yaml_in(content)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "cannot be parsed"
         raise InputError(f"is not YAML: {problem}", path=path, line=None if mark is None else mark.line + 1) from None
     if not isinstance(document, dict):
         raise InputError("is not a Primus configuration: it holds no settings", path=path)
-    waiting, seen = [document], 0
-    while waiting:  # aliases may repeat a section thousands of times, or without end
-        level = waiting.pop()
-        seen += 1
-        if seen > MOST_SETTINGS:
-            raise InputError(
-                f"is not a Primus configuration: it holds more than {count(MOST_SETTINGS)} settings", path=path
-            )
-        waiting += level.values() if isinstance(level, dict) else level if isinstance(level, list) else ()
     return document
 
 

@@ -21,7 +21,7 @@ from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs import changes, files, parallel
-from tensorprimat.logs.fields import iso
+from tensorprimat.logs.fields import LARGEST_STEP, iso
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.megatron import bridge as megatron_bridge
 from tensorprimat.logs.megatron import keyed
@@ -175,6 +175,8 @@ def _reading(
         return Reading()
     elif step_times and "reported_tflops_per_gpu" not in fields:
         fields["reported_tflops_per_gpu"] = step_times.rates_of(fields["line"], fields["seconds"])
+    if not (exact := fields["index"] < LARGEST_STEP).all():  # a number with more digits is damaged
+        fields = {name: values[exact] for name, values in fields.items()}
     content = [fields[name] for name in _CONTENT if name in fields]
     kept, segment = segments_of(fields["index"], content, fields.get("rank"), fields["seconds"])
     if not kept.all():
@@ -248,7 +250,8 @@ def _take_work(fields: dict[str, FloatArray], config: dict[str, Any], warnings: 
     if samples is None and consumed is not None and len(consumed) > 1:
         grown = np.diff(consumed) / np.diff(fields["index"], prepend=np.nan)[1:]
         samples = np.concatenate([grown[:1], grown])
-        samples[~((samples > 0) & np.isfinite(samples))] = np.nan
+    if samples is not None and not (samples > 0).all():
+        samples = np.where((samples > 0) & np.isfinite(samples), samples, np.nan)
     if samples is not None and np.isfinite(samples).any():
         known = samples[np.isfinite(samples)]
         config["global_batch_size"] = int(known[-1])
