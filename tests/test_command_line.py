@@ -76,3 +76,22 @@ def test_every_option_is_typed_by_its_name_in_any_version_of_typer(monkeypatch, 
     monkeypatch.setattr(typer.main, as_placeholder, lambda name, *_: name.upper(), raising=False)
     assert main([name, "--help"]) == 0
     assert not re.search(r"--[A-Z]", capsys.readouterr().out)
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(capsys):
+    assert main(["extarct"]) == 2
+    assert "did you mean extract?" in capsys.readouterr().err
+
+
+def test_the_options_of_run_are_grouped_and_each_is_named_once(capsys):
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if line[:1].isalpha() and line.endswith(":")][-1] == "Other:"
+    flags = [line.split()[0] for line in shown.splitlines() if line.startswith("  --")]
+    assert "--steps," not in flags
+    assert len(flags) == len(set(flags)) > 40
+
+
+def test_gpus_and_num_gpus_are_one_name(capsys):
+    assert main(["run", "--gpus", "0", "--dry-run"]) == 2
+    assert "--num-gpus 0: must be at least 1" in capsys.readouterr().err

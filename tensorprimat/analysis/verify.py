@@ -26,8 +26,6 @@ from tensorprimat.core.summary import summarise
 
 VerifyState = Literal["ok", "differs", "missing", "foreign", "unchecked"]
 WRONG: tuple[VerifyState, ...] = ("differs", "missing", "foreign")
-REPORTS = ("comparison", "enhanced_metrics", "history", "aggregate", "analysis", "gate")
-"""Kinds of JSON that are written from results and contain no measurement of their own."""
 _ROUNDING = 1e-4  # relative: figures have 4 significant digits, and those of a series 6
 SPREAD = 5e-5  # of the mean: error of a standard deviation that is computed from rows with 6 digits
 _LARGEST = 1e300  # figure that can be compared; a whole number in a JSON file may be too large for a float
@@ -133,7 +131,7 @@ def _document(path: Path, places: _Logs, named: set[Path]) -> Iterator[Finding]:
         preflight.load(path)
         no_times = "a preflight stores no single times, so it cannot be checked"
         yield Finding(path=path, state="unchecked", says=no_times)
-    elif not (isinstance(document, dict) and document.get("kind") in REPORTS):
+    elif not store.is_report(document):
         yield Finding(path=path, state="foreign", says="JSON that is not a result, cell, preflight or report")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import difflib
 import gc
 import importlib
 import inspect
@@ -153,7 +154,9 @@ def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any])
         print(f"tprimat {__version__}")
         return 0
     if name not in COMMANDS:
-        print(f"tprimat: no command {name!r}; commands: {', '.join(COMMANDS)}. Try --help.", file=sys.stderr)
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        guess = f"did you mean {near[0]}? All" if near else "all"
+        print(f"tprimat: no command {name!r}; {guess} commands: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     program = program or f"tprimat {typed}"
     rest = earlier.arguments_of(name, rest)
@@ -220,6 +223,20 @@ def _refuse_empty_paths(parser: Any) -> None:
             parameter.process_value = partial(_process_path, parameter, parameter.process_value)
 
 
+def _grouped_options(parser: Any, groups: Mapping[str, Sequence[str]], context: Any, formatter: Any) -> None:
+    """Write the options of --help under the titles of a command. groups: title → names of parameters."""
+    rows = {one.name: row for one in parser.get_params(context) if (row := one.get_help_record(context)) is not None}
+    for title, names in groups.items():
+        with formatter.section(title):
+            formatter.write_dl([rows.pop(name) for name in names])
+    with formatter.section("Other"):
+        formatter.write_dl([row for name, row in rows.items() if name not in _positional(parser)])
+
+
+def _positional(parser: Any) -> set[str]:
+    return {one.name for one in parser.params if one.param_type_name == "argument"}
+
+
 def _process_path(parameter: Any, process: Callable[..., Any], context: Any, value: Any) -> Any:
     if value == "" or (isinstance(value, list | tuple) and "" in value):
         holder = "an argument" if parameter.param_type_name == "argument" else parameter.opts[0]
@@ -265,6 +282,8 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
         print(f"{program}: {both[0]} and {both[1]} contradict each other; leave one out", file=sys.stderr)
         return 2
     _refuse_empty_paths(parser)
+    if groups := getattr(sys.modules[f"tensorprimat.cli.{name}"], "OPTION_GROUPS", None):
+        parser.format_options = partial(_grouped_options, parser, groups)
     try:
         outcome = parser(args=arguments, prog_name=program, standalone_mode=False)
         if outcome == _INTERRUPTED:

@@ -189,10 +189,20 @@ def write_each(files: Mapping[str, str | bytes], folder: Path) -> list[str]:
 
 def folders_here() -> list[Path]:
     """Return the default folders that contain result files. Raises InputError where there is none."""
-    found = [folder for folder in _DEFAULT_FOLDERS if any(folder.glob("*.json"))]
+    found = [folder for folder in _DEFAULT_FOLDERS if any(map(_may_be_a_result, folder.glob("*.json")))]
     if not found and not os.path.isdir(DEFAULT_FOLDER):
         raise InputError("no such folder", path=DEFAULT_FOLDER, remedy="run ./benchmark.py first, or name result files")
     return found or [DEFAULT_FOLDER]
+
+
+def _may_be_a_result(path: Path) -> bool:
+    """Return False for a report of an earlier call; a file that cannot be read is refused later, by its name."""
+    from tensorprimat.core import store
+
+    try:
+        return not store.is_report(store.read_json(path))
+    except (InputError, OSError):
+        return True
 
 
 def _load_matplotlib() -> None:

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 EARLIER_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "run": ("benchmark",),
     "pretrain": ("pretrain_llama", "pretrain_qwen", "pretrain_mistral"),
-    "convert": ("convert_checkpoint", "convert_llama", "convert_qwen"),
+    "convert": ("convert_checkpoint", "convert_llama", "convert_qwen", "convert_mistral"),
     "extract": ("extract_primus_metrics", "extract_metrics"),
     "compare": ("compare_results",),
     "enhance": ("compare_with_enhanced_metrics",),
     "metrics": ("enhanced_metrics",),
     "analyze": ("analyze_existing_logs",),
-    "passes": ("benchmark_separate",),
+    "passes": ("benchmark_separate", "benchmarking_script"),
     "warmup": ("warmup_comparison",),
-    "sweep": ("benchmark_direct", "run_benchmarks", "benchmark_large_models"),
+    "sweep": ("benchmark_direct", "run_benchmarks", "benchmark_large_models", "sweep_local"),
     "aggregate": ("aggregate_results",),
     "primus": ("check_primus_config",),
     "processes": ("fix_gpu_memory",),
@@ -46,7 +46,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 }
 """Command → old option → option."""
 
-EVERYWHERE = {"output": "output-dir", "output-dir": "output"}
+EVERYWHERE = {"output": "output-dir", "output-dir": "output", "gpus": "num-gpus", "num-gpus": "gpus"}
 """Two names of one option: each command has one of them and takes both."""
 
 SWITCHES: Mapping[str, Mapping[str, tuple[str, ...]]] = {

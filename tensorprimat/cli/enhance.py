@@ -102,8 +102,9 @@ def choices(typed: Mapping[str, Any], *, near: Sequence[Path]) -> MetricChoices:
     from tensorprimat.analysis.metrics import MetricChoices
     from tensorprimat.core import preflight
     from tensorprimat.core.flops import convention_named
+    from tensorprimat.core.statements import typed_tokens
 
-    tokens = prices.finite_number(typed["budget_tokens"])
+    tokens = typed_tokens(typed["budget_tokens"])
     if tokens is None or tokens < 1:
         raise UsageError(f"--budget-tokens {typed['budget_tokens']}: must be a number of tokens, such as 1e12")
     return MetricChoices(

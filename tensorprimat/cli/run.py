@@ -31,6 +31,24 @@ PRESET = f"{settings.option('preset').help} For a log: {facts.PRESET_HELP[0].low
 _GPU = f"For a log. {facts.GPU_HELP} With --executor: GPU of each node, or cpu. With --dry-run: GPU to plan for."
 _NUM_GPUS = "GPUs of each node, or processes on a CPU. For a log: GPUs of the whole training."
 PROFILE = "Profile one run: torch, nsys or rocprof; the result goes to history only."
+OPTION_GROUPS = {
+    "What to train": (
+        "model", "preset", "methodology", "steps", "warmup_steps", "runs", "sequence_length", "global_batch_size",
+        "precision", "fp8_recipe", "master_weights", "seed",
+    ),
+    "How to train it": (
+        "engine", "micro_batch_size", "activation_checkpointing", "recompute", "attention", "compile", "strategy",
+        "num_gpus", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size",
+    ),
+    "Runs, comparison and time": ("ab", "target_ci", "max_runs", "budget_minutes", "cooldown", "profile"),
+    "Results": ("output", "append", "dry_run", "json"),
+    "Facts that a log does not state": ("gpu", "model_name", "shape"),
+    "Several machines": (
+        "executor", "nodes", "account", "partition", "time", "container_image", "container_mounts", "infra",
+        "namespace", "volume_claim",
+    ),
+}  # fmt: skip
+"""Title in --help → the options under it."""
 IN_AB_TOO = ("engine", "recompute")
 """Options other than the settings that may differ between the configurations of --ab."""
 

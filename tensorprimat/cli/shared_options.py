@@ -97,7 +97,8 @@ def with_flags_by_name(command: Command) -> Command:
     signature = inspect.signature(command, eval_str=True)
     for parameter in signature.parameters.values():
         for option in getattr(parameter.annotation, "__metadata__", ()):
-            if isinstance(option, OptionInfo) and option.metavar and not option.param_decls:
+            states_flag = isinstance(option, OptionInfo) and (option.param_decls or isinstance(option.default, str))
+            if isinstance(option, OptionInfo) and option.metavar and not states_flag:
                 option.param_decls = (f"--{parameter.name.replace('_', '-')}",)
     command.__signature__ = signature  # type: ignore[attr-defined]
     return command

@@ -73,6 +73,10 @@ class MissingFileError(InputError):
     """A file does not exist."""
 
 
+class ReportError(InputError):
+    """A file is a report that this program made from results, not a result."""
+
+
 class NotALogError(InputError):
     """The file is readable but no known format finds usable step timing in it."""
 

@@ -6,6 +6,7 @@ it from the others. `core/stated` lays the facts over a result.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -102,6 +103,23 @@ def typed_count(flag: str, text: str, *, least: int, typed: str | None = None) -
     if number > LARGEST_COUNT:
         raise UsageError(f"{flag} {whole}: is impossibly large")
     return number
+
+
+_UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def typed_tokens(text: str) -> float | None:
+    """Return a number of tokens as typed; None for what is no finite number.
+
+    >>> typed_tokens("15T"), typed_tokens("1e12"), typed_tokens("many")
+    (15000000000000.0, 1000000000000.0, None)
+    """
+    factor = _UNITS.get(text[-1:].upper())
+    try:
+        number = float(text[:-1]) * factor if factor else float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement]) -> list[Loaded]:

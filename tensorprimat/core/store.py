@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from tensorprimat.core import atomic, legacy, regular, result_names, series, step_columns
-from tensorprimat.core.errors import InputError, RunError, of_file_system
+from tensorprimat.core.errors import InputError, ReportError, RunError, of_file_system
 from tensorprimat.core.identity import continues, differing_fields, short_hash
 from tensorprimat.core.quantities import as_stated, count, stated_seconds
 from tensorprimat.core.records import Record, first_fault
@@ -251,6 +251,8 @@ def load(path: Path) -> Result:
 
 
 def _from_document(document: Any, path: Path) -> Result:
+    if is_report(document):
+        raise ReportError(f"a report of kind {document['kind']}, not a result", path=path, remedy="name the results")
     if not is_result(document):
         raise InputError(
             "JSON, but not a benchmark result (no performance_metrics)", path=path,
@@ -303,6 +305,14 @@ def read_json(path: Path) -> Any:
         raise InputError(f"invalid JSON: {error.msg}", path=path, line=error.lineno) from None
     except (RecursionError, ValueError) as error:  # nested thousands deep, or a number of thousands of digits
         raise InputError(f"JSON that cannot be read: {error}", path=path) from None
+
+
+_REPORTS = ("comparison", "enhanced_metrics", "history", "aggregate", "analysis", "gate")
+
+
+def is_report(document: Any) -> bool:
+    """Return True for JSON that is written from results and contains no measurement of its own."""
+    return isinstance(document, dict) and document.get("kind") in _REPORTS
 
 
 def is_result(document: Any) -> bool:

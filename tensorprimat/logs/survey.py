@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tensorprimat import logs
-from tensorprimat.core.errors import InputError, MissingPackageError, NoFormatError, TensorPrimatError
+from tensorprimat.core.errors import InputError, MissingPackageError, NoFormatError, ReportError, TensorPrimatError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.statements import Statement, with_statements, words_of, words_of_file
 from tensorprimat.core.surveyed import Item, SurveyedFile
@@ -51,7 +51,7 @@ def survey_item(item: Item, stated: Sequence[Statement] = (), *, alone: bool = F
             result = with_statements(result, stated, words_of_file(item.path) | words_of(result), alone=alone)
         parts = (item.root.absolute().name, *item.path.relative_to(item.root).parts)  # from the folder that was named
         return SurveyedFile(item=item, result=paths.with_path_facts(result, parts))
-    except NoFormatError:
+    except (NoFormatError, ReportError):
         return SurveyedFile(item=item)
     except InputError as error:
         return SurveyedFile(item=item, problem=None if _is_other_data(item.path) else error.what)
