@@ -165,6 +165,12 @@ ROWS: Mapping[str, Sequence[str]] = {
         "'perf/wait_time_ratio': 0}}",
     ),
     "tinygrad": ("    {0} 4.3{0} s run, 11.8750 loss, 0.000000000002 LR, 1454.57 GB used, 401488.40 GFLOPS",),
+    "colossalai": (
+        "INFO     colossalai - INFO: [{0}/20] Loss:10.4{0}, Step time: 22.8{0}s, TFLOPS: 33.412, FWD time: 5.1s",
+    ),
+    "levanter_bar": (
+        "INFO :: Progress on:train {0}.0it/70.0it rate:76.8s/it remaining:10:00 elapsed:0{0}:30 postfix:loss=9.{0}",
+    ),
     "nemo_rl": (
         "========== Epoch 1/2 ==========\n========== Step {0}/99 ==========\n  • Loss: 0.25\n"
         "  • Total step time: 2.0{0}s\n    - E2E (Tokens/sec/gpu): 4096.00",

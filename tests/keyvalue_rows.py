@@ -53,6 +53,14 @@ def slime(n: int, seconds: float = 30.0) -> str:
     )
 
 
+def colossalai(n: int, seconds: float = 22.9) -> str:
+    return (
+        f"[08/30/23 10:{n % 60:02}:11] INFO     colossalai - train_gpt_demo.py:331 main\n"
+        f"                    INFO     colossalai - colossalai - INFO: [{n}/20] Loss:{10.5 - n / 50:.3f}, Step time: "
+        f"{seconds:.3f}s, TFLOPS: 33.412, FWD time: 5.100s, BWD time: 15.200s, OPTIM time: 2.600s"
+    )
+
+
 def tinygrad(n: int, seconds: float = 4.25) -> str:
     return f"{n:5} {seconds:.2f} s run, 11.8750 loss, 0.000000000002 LR, 1454.57 GB used, {1.7e6 / seconds:9.2f} GFLOPS"
 
@@ -169,7 +177,7 @@ def t5x(n: int, seconds: float = 2.048) -> str:
 
 FRAMEWORKS = (
     *(automodel, nanotron, lingua, picotron, internevo, paddle, mindformers),
-    *(composer, torchtune, verl, slime, tinygrad, nemo_rl, mlx, fairseq, fms_fsdp, neuronx, aws, t5x),
+    *(composer, torchtune, verl, slime, tinygrad, colossalai, nemo_rl, mlx, fairseq, fms_fsdp, neuronx, aws, t5x),
 )
 ROWS: dict[str, Callable[[int], str]] = {row.__name__: row for row in FRAMEWORKS}
 

@@ -156,6 +156,7 @@ OF_DIALECTS = {
     "verl": 25.0,
     "slime": 30.0,
     "tinygrad": 4.25,
+    "colossalai": 22.9,
     "nemo_rl": 2.0,
     "mlx": 0.5,
     "paddle": 20.48,

@@ -30,7 +30,7 @@ each_dialect = pytest.mark.parametrize("name", ROWS)
 
 
 def test_every_dialect_is_tested_here() -> None:
-    assert {dialect.name for dialect in DIALECTS} == set(ROWS)
+    assert {dialect.name for dialect in DIALECTS} == {*ROWS, "levanter_bar"}  # which is in test_torchtune_bar
 
 
 @each_dialect
@@ -268,6 +268,7 @@ def test_a_step_number_that_goes_back_is_a_restart(read_text: Any, name: str) ->
         .replace("9.1234", "9.1233")
         .replace("loss=9.99", "loss=9.89")
         .replace("11.8750", "11.7500")
+        .replace("Step time: 22.900", "Step time: 22.800")
         .replace("'perf/step_time': 30.0", "'perf/step_time': 30.5")
     )
     result = read_text(log(name, 9) + again)

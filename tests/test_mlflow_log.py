@@ -199,6 +199,12 @@ def test_madengines_last_run_with_a_figure_is_read_and_others_are_named(read_tex
     assert any("holds 3 runs, also of b" in warning for warning in result.warnings)
 
 
+def test_madengines_table_of_several_figures_gives_the_rate(read_text: Any) -> None:
+    rows = ("pyt_train_llama-3.1-8b_bf16,10123.5,tokens/s/gpu", "pyt_train_llama-3.1-8b_bf16,512.5,TFLOPS/GPU")
+    result = read_text("\n".join(("model,performance,metric", *rows, "")))
+    assert result.performance_metrics.tokens_per_second_per_gpu == 10123.5
+
+
 @pytest.mark.parametrize("metric", ["accuracy", "", "tokens"])
 def test_madengines_metric_that_is_not_a_rate_is_refused_with_its_name(read_text: Any, metric: str) -> None:
     with pytest.raises(NotALogError, match=metric or "unnamed"):

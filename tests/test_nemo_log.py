@@ -179,3 +179,12 @@ def test_the_time_of_a_batch_is_not_that_of_an_optimizer_step_that_accumulates_s
 def test_a_bar_that_rounds_global_step_and_draws_it_late_counts_optimizer_steps(read_text: Any, first: int) -> None:
     rows = [newer_bar(done, f"{max(done - 2, 0):.3g}") for done in range(first, first + 40)]
     assert read_text(log(*rows)).performance_metrics.avg_step_time_seconds == 1.0
+
+
+def test_the_list_of_step_times_at_the_end_of_a_log_is_read_where_no_row_is(read_text: Any) -> None:
+    times = ", ".join(f"{7.1 + n % 5 / 100:.2f}" for n in range(30))
+    text = f"[NeMo I 2025-03-10 16:24:43 perf_metrics_utils:42] train_step_timing in s: [{times}]\n"
+    result = read_text(text, global_batch_size=256, sequence_length=4096, num_gpus=8)
+    assert (result.provenance.format, len(result.steps)) == ("nemo", 30)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(7.12, abs=0.002)
+    assert "listed_times" in [notice.code for notice in result.remarks]

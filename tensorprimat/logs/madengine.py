@@ -1,7 +1,8 @@
-"""Reader of madengine's perf.csv: one row for each run of a model, with one figure and the name of its metric.
+"""Reader of madengine's perf.csv: one row for each run of a model, with one figure and the name of its metric; and of
+multiple_results.csv, which has several figures of a run.
 
-The last row is the last run, and only that row is read; rows of other models or metrics are named in a warning, never
-mixed with it. The figure is the run's own mean: reported, without steps.
+The last row is the last run, and only that row is read, or the last one of its model with a rate; rows of other models
+or metrics are named in a warning, never mixed with it. The figure is the run's own mean: reported, without steps.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def read(log: Log) -> Reading:
         if len(models) <= _MOST_NAMED + 1:  # those to name, the one that is read, and one to show that there are more
             models.add(run["model"])
         if run["performance"] and run.get("status", "") != FAILED:
-            row = run
+            row = run if row is None or run["model"] != row["model"] or _is_rate(run) or not _is_rate(row) else row
     reading.unread += torn.warnings()
     if row is None:
         reading.warnings.append("steps: no run in the table has a figure")
@@ -86,12 +87,18 @@ def _rows(log: Log, torn: UnreadText) -> Iterator[dict[str, str]]:
                 yield dict(zip(header, cells, strict=True))
 
 
+def _metric(row: dict[str, str]) -> str:
+    """Return the name of the metric, with / for per."""
+    name = re.sub(r"[_\s]{1,8}per[_\s]{1,8}|[_\s]{0,8}/[_\s]{0,8}", "/", row["metric"].lower())
+    return name.strip("/ ").replace("_", "/")
+
+
+def _is_rate(row: dict[str, str]) -> bool:
+    return any(pattern.fullmatch(_metric(row)) for pattern, _, _ in _METRICS)
+
+
 def _figure(row: dict[str, str], reading: Reading) -> None:
-    spelled = (
-        re.sub(r"[_\s]{1,8}per[_\s]{1,8}|[_\s]{0,8}/[_\s]{0,8}", "/", row["metric"].lower())
-        .strip("/ ")
-        .replace("_", "/")
-    )
+    spelled = _metric(row)
     nodes = fields.whole(row.get("nnodes")) or 1
     for pattern, target, factor in _METRICS:
         if pattern.fullmatch(spelled):
@@ -131,5 +138,5 @@ def _configure(row: dict[str, str], reading: Reading) -> None:
         config["precision"] = precision
     reading.model["name"] = model_name(row["model"])
     reading.host = row.get("machine_name") or None
-    if row["gpu_architecture"]:
-        reading.gpu_info["device_name"] = row["gpu_architecture"]
+    if device := row.get("gpu_architecture"):
+        reading.gpu_info["device_name"] = device

@@ -59,8 +59,8 @@ batches of the process that prints them (Trainer.num_tokens)."""
 OF_SUMMARY = (*TOTALS, "train_steps_per_second", "train_loss", "num_input_tokens_seen")
 """Names in the Trainer's summary of a training. In other rows they are running means: no step has them."""
 WANDB_MARKS = ("_step", "_runtime", "_timestamp", "_wandb")
-MADENGINE = ("model", "performance", "metric", "gpu_architecture")
-"""Columns that distinguish madengine's perf.csv from other tables."""
+MADENGINE = ("model", "performance", "metric")
+"""Columns that distinguish madengine's perf.csv and multiple_results.csv from other tables."""
 OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
 """Name of a column in an export of W&B's plots: run and metric."""
 

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from tensorprimat.core.clocks import Elapsed, Evidence
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields, trained
@@ -49,6 +50,8 @@ _FIELD = re.compile(rf" \| ([^|:]{{1,60}}): ({NUMBER})(?=\s|$)")
 
 BAR_TIMING = "train_step_timing in s="
 _TIMING = "train_step_timing in s"
+_LISTED = f"{_TIMING}: ["
+"""Beginning of the list of all logged step times, which NeMo 1 prints at the end of a training."""
 _NUMBERS = {"loss": "reduced_train_loss", "learning_rate": "lr", "gradient_norm": "grad_norm"}
 AMOUNTS = {
     "samples": "global_batch_size",
@@ -78,7 +81,8 @@ _LONGEST_NOTE = 2**16  # characters of a line; a recipe printed as one dataclass
 
 
 def detect(log: Log) -> int:
-    return sum(1 for _, text in log.head() if ("iteration" in text and _is_row(text)) or _bar(text))
+    rows = sum(1 for _, text in log.head() if ("iteration" in text and _is_row(text)) or _bar(text))
+    return rows or len(_listed(log.head()))
 
 
 def _bar(text: str) -> re.Match[str] | None:
@@ -109,6 +113,10 @@ def read(log: Log) -> Reading:
     )
     repeated: list[str] = []
     steps = fields.with_intervals(fields.merged(printed, repeated))
+    if not len(steps) and (listed := _listed(log.lines())):
+        reading.source, reading.warnings = "NeMo", [Notice("listed_times", "steps")]
+        reading.steps = Steps.of(listed)
+        return reading
     reading.warnings += repeated if not drawn else ()  # a bar is drawn again with other values
     if accumulated := batches.accumulated():
         reading.warnings.append(accumulated)
@@ -120,6 +128,17 @@ def read(log: Log) -> Reading:
         reading.source, reading.warnings = "NeMo", []
         reading.evidence = Evidence(elapsed=Elapsed(name="the progress bar", seconds=drawn, resolution=1.0))
     return reading
+
+
+def _listed(lines: Iterable[tuple[int, str]]) -> list[Step]:
+    """Return a row for each time of the last list of step times; no line says which steps these are."""
+    found: list[Step] = []
+    for line, text in lines:
+        if _LISTED in text:
+            times = text.partition(_LISTED)[2].partition("]")[0].split(",")
+            known = [fields.positive(one.strip()) for one in times]
+            found = [Step(index=number, seconds=time, line=line) for number, time in enumerate(known, 1)]
+    return found
 
 
 class _Batches:
