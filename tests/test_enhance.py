@@ -256,10 +256,13 @@ def test_a_missing_file_is_named(tmp_path, capsys):
 def test_metrics_of_one_result_are_shown_with_their_inputs(results, capsys):
     file = next(results.glob("*rocm*.json"))
     assert main(["metrics", str(file), "--price", "1.85"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "MI300X: figures" in shown
-    assert "$1.85/h" in shown
-    assert "ml-engineering" in shown
+    brief = capsys.readouterr().out
+    assert "MI300X: figures" in brief
+    assert "$1.85/h" in brief
+    assert main(["metrics", str(file), "--price", "1.85", "--explain"]) == 0
+    explained = capsys.readouterr().out
+    assert "ml-engineering" in " ".join(explained.split())
+    assert len(brief.splitlines()) < len(explained.splitlines()) / 2
     assert main(["metrics", str(file), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["results"]) == 1
 

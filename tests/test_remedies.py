@@ -126,6 +126,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "engines/primus/checkout.py": {"--showproductname", "--asic", "--config"},
     "engines/cluster/submitted.py": {"--cluster", "--folder", "--spec", "--result", "--archive"},
     "micro/grid.py": {"sweep --label"},  # echo
+    "logs/metric_names.py": {"--map"},  # echo: only extract takes it
     "micro/passes.py": {"warmup --data"},  # echo: only a command that has the flag accepts it
     "micro/warmup.py": {"--warmup-steps"},  # advice for every other command, which all have it
     "logs": {"--format", "--segment"},  # echo: only a command that has the flag accepts it

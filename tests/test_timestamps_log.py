@@ -46,7 +46,6 @@ def test_a_module_named_test_in_a_loggers_prefix_is_not_a_validation(read_text: 
     [
         "1|{0}|Loss: 1.25: {0}%|##   | {0}/100 [00:20<03:00, 2.00s/it]",
         "train: {0}%|##   | {0}/100 [00:20<03:00, 2.00s/it, loss=1.25]",
-        "INFO :: Progress on:train {0}.0it/1.00kit rate:2.0s/it remaining:03:00 elapsed:00:20 postfix:loss=1.25",
     ],
 )
 def test_progress_bars_alone_are_refused_with_the_reason(read_text: Any, bar: str) -> None:

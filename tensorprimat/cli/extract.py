@@ -43,6 +43,10 @@ def command(
             offers=known.formats,
         ),
     ] = None,
+    map: Annotated[
+        list[str] | None,
+        takes("FIELD=NAME", "Name of a column, key or tag, such as step_time=perf/step:ms (repeatable)."),
+    ] = None,
     formats: Annotated[bool, switch("--formats", "List the formats.")] = False,
     json: Annotated[bool, switch("--json", "Print results as JSON; write files only with --output.")] = False,
     explain: Annotated[
@@ -84,4 +88,5 @@ def command(
         as_json=json,
         explain=explain,
         follow=follow,
+        names=map or (),
     )

@@ -22,9 +22,9 @@ EXIT_CODES = {"pass": 0, "fail": 1, "undecided": 3}
 
 @facts.with_fact_options(after="confidence")
 def command(
-    candidate: Annotated[list[Path], takes("RESULT", "Result file or folder to judge; may be repeated.")],
+    candidate: Annotated[list[Path], takes("RESULT", "Result, log, or folder of them, to judge; may be repeated.")],
     baseline: Annotated[
-        list[Path] | None, takes("RESULT", "Result file or folder to compare with; may be repeated.")
+        list[Path] | None, takes("RESULT", "Result, log, or folder of them, to compare with; may be repeated.")
     ] = None,
     against: Annotated[
         str | None,
@@ -77,8 +77,8 @@ def command(
     from tensorprimat.analysis.gate import Limits, gate
     from tensorprimat.analysis.ratios import StatedScatter
     from tensorprimat.core.statements import laid_over
-    from tensorprimat.core.store import load_all
     from tensorprimat.reports.gate import render_gate
+    from tensorprimat.session.sides import load_any
 
     limits = Limits(
         slowdown=_limit("--max-slowdown", max_slowdown),
@@ -92,7 +92,7 @@ def command(
     ).checked()
     stated = facts.statements(typed_facts)
     bases, problems = _bases(baseline or [], against)
-    candidates, more_problems = load_all(candidate)
+    candidates, more_problems = load_any(candidate)
     say_each((*problems, *more_problems))
     named = [replace(item, side="baseline") for item in bases] + [
         replace(item, side="candidate") for item in candidates
@@ -109,12 +109,13 @@ def command(
 
 
 def _bases(baseline: list[Path], against: str | None) -> tuple[Sequence[Loaded], Sequence[str]]:
-    from tensorprimat.core.store import Loaded, load_all
+    from tensorprimat.core.store import Loaded
+    from tensorprimat.session.sides import load_any
 
     if bool(baseline) == bool(against):
         raise UsageError("name a baseline with either --baseline or --against")
     if against is None:
-        return load_all(baseline)
+        return load_any(baseline)
     from tensorprimat.analysis import published
 
     kind, _, name = against.partition(":")

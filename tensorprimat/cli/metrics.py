@@ -7,20 +7,22 @@ from typing import Annotated, Any
 
 from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli.enhance import OF_METRICS, choices
+from tensorprimat.cli.options import say_each
 from tensorprimat.cli.shared_options import argument, switch, with_options
 
 
 @facts.with_fact_options(after="budget_tokens", side="")
 @with_options(OF_METRICS, after="result")
 def command(
-    result: Annotated[Path, argument("RESULT", "One result file.")],
+    result: Annotated[Path, argument("RESULT", "One result, log, or folder of them.")],
+    explain: Annotated[bool, switch("--explain", "Show formula and inputs of every figure.")] = False,
     json: Annotated[bool, switch("--json", "Print JSON.")] = False,
     **typed: Any,
 ) -> int:
-    """Show every derived figure of one result with its inputs: MFU, memory, energy, cost, time to train.
+    """Show every derived figure of one result: MFU, memory, energy, cost, time to train.
 
-    A figure that cannot be known is shown as unknown with the reason. Nothing is written; to compare results and keep a
-    report, use compare_with_enhanced_metrics.py.
+    A figure that cannot be known is listed with the reason; --explain shows formulas and inputs. Nothing is written;
+    to compare results and keep a report, use compare_with_enhanced_metrics.py.
 
     \b
     Examples:
@@ -30,21 +32,23 @@ def command(
     \b
     Exit codes:
       0  shown
-      2  a flag is wrong, or the file is not a result
+      2  a flag is wrong, or the file is neither a result nor a training log
     """
     from tensorprimat.analysis.compare import compare
     from tensorprimat.core.statements import laid_over
-    from tensorprimat.core.store import Loaded, load
     from tensorprimat.reports.json import render
     from tensorprimat.reports.sections import ENHANCED
+    from tensorprimat.session.sides import load_any
 
     stated = facts.statements(typed)
-    loaded = laid_over([Loaded(path=result, result=load(result))], stated)
+    read, notes = load_any([result])
+    say_each(notes)
+    loaded = laid_over(read, stated)
     comparison = compare(loaded, choices=choices(typed, near=[result]))
     if json:
         print(render(comparison, ENHANCED), end="")
     else:
         from tensorprimat.reports.console import print_metrics
 
-        print_metrics(comparison)
+        print_metrics(comparison, explain=explain)
     return 0

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import ContradictionError, InputError, InternalError, NoFormatError, NotALogError
 from tensorprimat.core.provenance import LOGS
-from tensorprimat.core.quantities import listed
+from tensorprimat.core.quantities import listed, shortened_list
 from tensorprimat.core.result import Result
-from tensorprimat.logs import assemble, failures, fields, files, line_widths, spelling
+from tensorprimat.logs import assemble, failures, fields, files, line_widths, metrics, spelling
 from tensorprimat.logs.detection import detect_format, format_named
 from tensorprimat.logs.format import Format, UserFacts
 from tensorprimat.logs.formats import FORMATS
@@ -209,6 +210,20 @@ _ANY_ROW = "step 20 | loss 7.8 | 512 ms/step"
 NO_TIME = "step times are unknown"  # part of the warning of a reader that found rows without times
 
 
+_MOST_SEEN = 12  # names of a table in a message
+_MAP = "state which one is a time or a rate: tprimat extract --map step_time=NAME:ms"
+
+
+def _names_of_table(log: Log) -> str:
+    """Return the names of a table's numbers, for a message; "" for another text."""
+    if log.is_folder or log.is_binary:
+        return ""
+    texts = [text for _, text in islice(log.head(), 20) if text.strip()]
+    are_objects = sum(text.lstrip().startswith("{") for text in texts) > 1
+    are_cells = len(texts) > 2 and all(text.count(",") == texts[0].count(",") > 0 for text in texts)
+    return shortened_list(metrics.names_in(log), _MOST_SEEN) if are_objects or are_cells else ""
+
+
 def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:
     """Return the error that explains in one line why the log gave no result."""
     if log.is_folder and read is None:
@@ -224,10 +239,13 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         if untimed is not None:
             return NotALogError(f"{rows}: {untimed.text}", path=log.name)
         if len(read.steps) >= FEWEST_TIMED and not any(map(read.steps.has, fields.MEASURES)):
-            remedy = "read another log of this training that does, such as its console log or its final summary"
-            return NotALogError(f"{rows}: no row states a time or a rate", path=log.name, remedy=remedy)
+            other = "read another log of this training that does, such as its console log or its final summary"
+            seen = _names_of_table(log)
+            has, remedy = (f"; the table has {seen}", f"{_MAP}, or {other}") if seen else ("", other)
+            return NotALogError(f"{rows}: no row states a time or a rate{has}", path=log.name, remedy=remedy)
         needed = "(the first never counts, and a row needs a time or a rate)"
-        remedy = "give more rows of the log, or train for more steps"
+        alone = ", or count the only one: tprimat extract --warmup-steps 0" if len(read.steps) == 1 else ""
+        remedy = f"give more rows of the log, or train for more steps{alone}"
         return NotALogError(f"{rows} {needed}", path=log.name, remedy=remedy)
     if unread := spelling.unread_numbers(log):
         return NotALogError(f"no step times found; {unread[0].removeprefix('numbers: ')}", path=log.name)
@@ -257,6 +275,8 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         ended = f" (a progress bar does not state whether it counts optimizer steps){ended}"
     if dates := _unclear_dates(log, of_any_program=False):
         return NotALogError(f"no step times found{ended}; {dates[0].removeprefix('dates: ')}", path=log.name)
+    if seen := _names_of_table(log):
+        return NoFormatError(f"no step times found{ended}; the table has {seen}", path=log.name, remedy=_MAP)
     remedy = (
         f"`tprimat extract --formats` shows the rows of the {len(formats)} known formats; other steps are read from a "
         f"CSV with the columns {listed(_CSV_COLUMNS)}, or from rows like {_ANY_ROW!r}"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
-from itertools import groupby, islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice, takewhile
 from typing import Any
 
 from tensorprimat.core.steps import Steps
@@ -38,15 +38,20 @@ _OF_A_RUN = re.compile(
 )
 
 
-def printed(log: Log, steps: Steps, after: int = 0) -> dict[str, str]:
-    """Return the arguments that stand before the first row, without places, names and lengths of a single run.
+def lines_before_rows(log: Log, steps: Steps, after: int = 0) -> list[str]:
+    """Return the lines before the first row. after: line behind which the training begins.
 
-    after: line of the log behind which the training begins. Empty for a log that is not text.
+    Empty for a log that is not text.
     """
     lines = steps.column("line")
     if log.is_folder or log.is_binary or not len(lines) or lines[0] <= 0:
-        return {}
-    header = islice((text for number, text in log.lines() if after < number < lines[0]), _MOST_LINES)
+        return []
+    before = takewhile(lambda line: line[0] < lines[0], log.lines())
+    return [text for _, text in islice((line for line in before if line[0] > after), _MOST_LINES)]
+
+
+def printed(header: Sequence[str]) -> dict[str, str]:
+    """Return the arguments in the lines before the first row, without places, names and lengths of a single run."""
     found = dict(_arguments(header))
     return {name: value for name, value in found.items() if not _OF_A_RUN.search(name) and _is_plain(value)}
 
@@ -55,7 +60,7 @@ def _is_plain(value: str) -> bool:
     return len(value) <= _LONGEST and "/" not in value and " at 0x" not in value
 
 
-def _arguments(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
+def _arguments(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield name and value of every argument in a block or in a dictionary of one line."""
     for style, group in groupby(map(_styled, lines), key=lambda one: one[0]):
         if style == len(_STYLES):

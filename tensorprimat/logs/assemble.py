@@ -24,7 +24,7 @@ from tensorprimat.core.result import (
 from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import select_measured, summarise
 from tensorprimat.core.version import __version__
-from tensorprimat.logs import argument_dumps, citations, dates, failures, rounding, segments
+from tensorprimat.logs import argument_dumps, citations, dates, failures, rounding, segments, torchrun
 from tensorprimat.logs.format import Format, Reading, UserFacts
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
@@ -97,7 +97,11 @@ def _result(
         ends = Notice("ends_early", "steps", last=last, planned=planned)
         reading = replace(reading, complete=False, warnings=[*reading.warnings, ends])
     warnings = [*warnings, *reading.warnings]
-    config = stated.with_parallelism(stated.believed(TrainingConfig, reading.training_config, warnings))
+    header = argument_dumps.lines_before_rows(log, reading.steps, measured[0].first_line - 1)
+    settings, assumed = dict(reading.training_config), dict(reading.assumed)
+    if not settings.get("num_gpus") and (gpus := torchrun.gpus_in(header)):
+        settings["num_gpus"], assumed["num_gpus"] = gpus, "torchrun's command line in the log"
+    config = stated.with_parallelism(stated.believed(TrainingConfig, settings, warnings))
     gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)
     platform = devices.platform_of(gpu_info.device_name) or reading.platform
     lines = citations.of_settings(log, format, measured[0]) if cited else {}
@@ -123,9 +127,9 @@ def _result(
             segment=number,
             citations={name: f"{log.called or log.path.name}:{line}" for name, line in lines.items()},
             host=reading.host,
-            arguments=argument_dumps.printed(log, reading.steps, measured[0].first_line - 1),
+            arguments=argument_dumps.printed(header),
             tool_version=__version__,
-            assumed=dict(reading.assumed),
+            assumed=assumed,
         ),
         warnings=tuple(dict.fromkeys(warnings)),
         steps=stated.with_work(reading.steps, config),

@@ -322,7 +322,8 @@ def with_intervals(
     interval.
 
     starts: stretch → number of the step before its first, where the log states it; without it a stretch is taken to
-    begin at its first row, which never counts. extra_boundaries: steps at which the framework's clock was started anew.
+    begin at its first row, which is never measured, or at step 0 if that is one interval before it. extra_boundaries:
+    steps at which the framework's clock was started anew.
     A row that is missing (cut off, lost) does not lengthen the next: no row covers more than the shortest distance
     between consecutive rows. The distances to the second row and to the last do not count: frameworks print step 1 and
     the last step whatever the interval.
@@ -336,7 +337,10 @@ def with_intervals(
         before = np.concatenate([[(starts or {}).get(int(stretch), numbers[0] - 1)], numbers[:-1]])
         distances = np.maximum(numbers - before, 1)
         if len(rows) > 2:
-            distances = np.minimum(distances, (distances[2:-1] if len(rows) > 3 else distances[2:]).min())
+            interval = (distances[2:-1] if len(rows) > 3 else distances[2:]).min()
+            distances = np.minimum(distances, interval)
+            if numbers[0] == interval and not (starts or {}).get(int(stretch)):
+                distances[0] = interval  # the first row of a training is the mean since its beginning, as all others
         if len(boundaries):
             nearest = boundaries[np.maximum(np.searchsorted(boundaries, numbers) - 1, 0)]
             inside = (nearest > before) & (nearest < numbers)

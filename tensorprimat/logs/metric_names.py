@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 
 from tensorprimat.core import data_files
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.units import GIB
 from tensorprimat.logs import fields
@@ -148,6 +150,37 @@ def is_of_summary(name: str) -> bool:
     return name.removeprefix("train/") in TOTALS or name.removeprefix("train/") == "train_steps_per_second"
 
 
+_STATED: dict[str, tuple[str, float]] = {}
+"""Name → field and factor, as the user states them (`--map`)."""
+_MAPPED = {
+    "step_time": "seconds",
+    "loss": "loss",
+    **{name: f"reported_{name}" for name in ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second")},
+}
+
+
+@contextmanager
+def mapped(typed: Iterable[str]) -> Iterator[None]:
+    """Read names of a table as the user states them: "step_time=perf/step:ms". Raises UsageError for another text."""
+    stated = {}
+    for text in typed:
+        field, equals, name = text.partition("=")
+        has_unit = field == "step_time" and ":" in name
+        name, _, unit = name.rpartition(":") if has_unit else (name, "", "s")
+        if not equals or not name or field not in _MAPPED:
+            raise UsageError(f"--map {text}: must be FIELD=NAME, with one of the fields {', '.join(_MAPPED)}")
+        if field == "step_time" and unit not in _TIME_UNITS:
+            raise UsageError(f"--map {text}: {unit} is no unit of time; use s or ms")
+        stated[name] = (_MAPPED[field], _TIME_UNITS[unit] if field == "step_time" else 1.0)
+    _STATED.update(stated)
+    is_known.cache_clear()
+    try:
+        yield
+    finally:
+        _STATED.clear()
+        is_known.cache_clear()
+
+
 @cache
 def is_known(name: str) -> bool:
     """Return True for the name of a number that is read from a table of metrics."""
@@ -160,6 +193,8 @@ def field_of(name: str) -> tuple[str, float] | None:
     >>> field_of("train/tokens_per_sec"), field_of("perf/time_per_step"), field_of("eval/loss")
     (('reported_tokens_per_second', 1.0), ('seconds', 1.0), None)
     """
+    if stated := _STATED.get(name):
+        return stated
     return None if is_of_summary(name) else listed_field(name) or spelled_out(name)
 
 

@@ -85,6 +85,16 @@ def detect(log: Log) -> int:
     return rows_in_head(log) if names_a_table(names) and not is_lightnings(names) else 0
 
 
+def names_in(log: Log) -> list[str]:
+    """Return the names of the numbers in the first row of a table; none for another text."""
+    shape, _, text = _opening(log)
+    if shape == "lines":
+        row = next((row for _, text in islice(log.head(), 1000) if (row := _object(text))), {})
+        return [name for name, value in row.items() if isinstance(value, int | float) and not isinstance(value, bool)]
+    names = csv_cells(text) if shape == "csv" else []
+    return names if len(names) > 1 and all(name.strip() for name in names) else []
+
+
 def header_of(log: Log) -> list[str]:
     """Return the names of a CSV's columns; none for another shape of table and for no table."""
     shape, _, first = _opening(log)

@@ -162,12 +162,13 @@ def summary(
     return Group(*parts)
 
 
-def print_metrics(comparison: Comparison) -> None:
-    """Print the formula and the inputs of every metric of every side."""
+def print_metrics(comparison: Comparison, *, explain: bool) -> None:
+    """Print every metric of every side. explain: with its formula and inputs."""
     console = harmless.console(highlight=False)
     parts: list[RenderableType] = _errors(comparison, console.width)
     for side in comparison.sides:
-        parts += [safe(sections.model_heading([side]), "bold"), Text(), *_explained(side, console.width)]
+        shown = _explained(side, console.width) if explain else _titled(efficiency.figures(side), console.width)
+        parts += [safe(sections.model_heading([side]), "bold"), Text(), *shown]
     console.print(Group(*parts), crop=False)
 
 

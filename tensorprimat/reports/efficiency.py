@@ -181,6 +181,17 @@ def _basis(pair: Pair) -> str:
     return "; ".join(dict.fromkeys(filter(None, (pair.fairness.level.title, finding))))
 
 
+def figures(side: Side) -> Table:
+    """Return a table of one side's figures, a line for each; those that are unknown come last, with the reason."""
+    columns: dict[str, Callable[[Metric], TableCell]] = {
+        "figure": lambda metric: text_cell(metric.definition.title),
+        "value": lambda metric: figure_cell(metric.value, FORMS[metric.name]),
+        "note": lambda metric: text_cell(metric.because or metric.remark),
+    }
+    known_first = sorted(side.metrics.values(), key=lambda metric: metric.value is None)
+    return table_of("figures", f"{side.label}: figures", known_first, columns, words=("figure", "note"))
+
+
 def explanation(side: Side) -> tuple[Table, Table]:
     """Return a table of one side's figures with their formulas, and a table of all inputs of these figures."""
     rests_on: dict[str, Input] = {}

@@ -41,7 +41,9 @@ def overview(result: Result) -> list[tuple[str, str]]:
             parts.append(f"CV {quantities.percent(performance.cv_step_time)}")
         if performance.total_steps and performance.measured_steps is not None:
             measured, every = map(quantities.count, (performance.measured_steps, performance.total_steps))
-            parts.append(f"{measured} of {every} steps measured")
+            number = len(result.steps)
+            in_rows = f", in {quantities.counted(number, 'row')}" if 0 < number < performance.total_steps else ""
+            parts.append(f"{measured} of {every} steps measured{in_rows}")
         rows.append(("step time", ", ".join(parts)))
     reason = audit_verdict.gap_reason(result.audit)
     off_the_clock = f" ({reason})" if reason else ""

@@ -95,6 +95,25 @@ def load_sides(
     return loaded, notes
 
 
+def load_any(paths: Sequence[Path]) -> tuple[list[Loaded], list[str]]:
+    """Read results, logs and folders of either, without sides. Returns results, and notes for the user.
+
+    Raises InputError for the only path, or where none can be read.
+    """
+    loaded: list[Loaded] = []
+    notes: list[str] = []
+    for place, path in enumerate(paths, 1):
+        try:
+            found, odd = _read(Argument(path=path), one_side=False, read=store.load_each)
+        except InputError as error:
+            if place == len(paths) and not loaded:
+                raise
+            notes.append(f"left out: {error}")
+        else:
+            loaded, notes = [*loaded, *found], [*notes, *odd]
+    return loaded, notes
+
+
 def read_in_two(start_call: StartCall, files: Sequence[Path]) -> list[ReadOutcome]:
     """Read result files; from MANY_FILES on, two processes share them."""
     if len(files) < MANY_FILES:

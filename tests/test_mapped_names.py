@@ -1,0 +1,37 @@
+"""Tables whose names no rule knows: the message lists them, and --map states what they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tensorprimat import logs
+from tensorprimat.core.errors import NotALogError, UsageError
+from tensorprimat.logs import metric_names
+
+TABLES = {
+    "lines.jsonl": "".join(f'{{"step": {n}, "loss": {9 - n / 100}, "perf/one": {512 + n % 7}}}\n' for n in range(40)),
+    "table.csv": "step,loss,perf/one\n" + "".join(f"{n},{9 - n / 100},{512 + n % 7}\n" for n in range(40)),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_without_a_known_time_lists_its_names_and_is_read_by_a_stated_one(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(TABLES[name], encoding="utf-8")
+    with pytest.raises(
+        NotALogError, match=r"the table has step, loss(?:,| and) perf/one; state which one.*tprimat extract --map"
+    ):
+        logs.read(path)
+    with metric_names.mapped(["step_time=perf/one:ms"]):
+        result = logs.read(path)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.515, abs=0.001)
+    with pytest.raises(NotALogError):
+        logs.read(path)
+
+
+@pytest.mark.parametrize("typed", ["step_time", "step_time=", "speed=x", "step_time=x:days"])
+def test_a_wrong_mapping_is_refused(typed: str) -> None:
+    with pytest.raises(UsageError, match="--map"), metric_names.mapped([typed]):
+        pass
