@@ -61,7 +61,8 @@ def test_every_command_is_offered(offered):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_of_a_command_is_offered(command, offered):
     shown = set(offered("tprimat", command, "--"))
-    manual = PAGE.partition(f"## tprimat {command}")[2].partition("\n## ")[0].partition("\nExit codes:")[2]
+    manual = PAGE.partition(f"## tprimat {command}")[2].partition("\n## ")[0]
+    manual = re.split(r"\n(?:Options|What to train):\n", manual, maxsplit=1)[-1]
     expected = set(re.findall(r"^  (?:-\w, )?(--[a-z][a-z0-9-]*)", manual, re.M))
     assert expected
     assert shown >= expected
