@@ -14,6 +14,7 @@ from rich.console import Console
 from tensorprimat.analysis import gate, losses
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.ratios import StatedScatter
+from tensorprimat.analysis.records import Estimate, Ratio
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Audit
 from tensorprimat.core.result import Model, Reported, TrainingConfig
@@ -502,3 +503,10 @@ def test_the_document_names_the_pair_of_every_level_and_every_difference():
         assert before
     one = markdown.render(compare(named_sides(*sides[:2])))
     assert "**Llama-3.1-8B: Same work, same configuration: " in one
+
+
+def test_the_digits_of_a_ratio_show_the_difference_that_its_verdict_states():
+    estimate = Estimate(value=1.016, low=1.004, high=1.03, rests_on="")
+    found = [Ratio(metric="mfu", estimate=estimate, verdict=verdict) for verdict in ("faster", "unsettled")]
+    texts = [formatting.ratio_in_words(ratio) for ratio in found]
+    assert ["1.004x to 1.030x" in texts[0], "1.00x to 1.03x" in texts[1]] == [True, True]

@@ -42,6 +42,7 @@ VERDICT_TITLES = {
     "not_comparable": "not comparable",
 }
 WEIGHT_TITLES = {"work": "the work", "configuration": "the configuration", "context": "the context"}
+MOST_DECIMALS = 4  # of a ratio whose interval nearly touches 1
 
 
 def interval(estimate: Estimate, form: Form) -> str | None:
@@ -261,6 +262,9 @@ def ratio_form(ratio: Ratio) -> Form:
     if value is None or value >= 10 or low is None or high is None or not 0 < high - low < math.inf:
         return times
     decimals = decimals_of_ratio(low, high)
+    nearest = low if ratio.verdict == "faster" else high if ratio.verdict == "slower" else 0.0
+    while round(nearest, decimals) == 1 and decimals < MOST_DECIMALS:
+        decimals += 1  # "1.01x (1.00x to 1.03x)" would not show the difference that the verdict states
     return lambda number: times(number, decimals)
 
 
