@@ -9,6 +9,7 @@ from tensorprimat.core import models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.stated import UserFacts, amended
+from tensorprimat.core.statements import read_statements
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
 
@@ -257,3 +258,14 @@ def test_numbers_may_end_in_key_value_heads_and_vocabulary():
     assert shape == models.find_preset("llama").shape
     assert shapes.parse_shape("mine=4096/14336/32/32/8/128256").assumption is None
     assert "vocabulary of 10,000 assumed" in (shapes.parse_shape("mine=384/1536/6/6").assumption or "")
+
+
+@pytest.mark.parametrize(("typed", "name"), [("RTX4090", "RTX 4090"), ("H100", "H100 SXM"), ("mi-355x", "MI355X")])
+def test_a_gpu_is_found_as_users_type_it(typed, name):
+    (one,) = read_statements({"gpu": [typed]})
+    assert one.value == name
+
+
+def test_a_gpu_that_the_catalogue_does_not_have_is_named_with_the_nearest():
+    (notice,) = (one for one in amended(of_steps(), UserFacts(gpu="MI3000X")).remarks if one.code == "gpu_unknown")
+    assert notice.endswith("did you mean MI300X?")

@@ -221,7 +221,7 @@ def test_a_fact_for_all_fills_every_side_that_lacks_it_and_keeps_the_others(tmp_
 @pytest.mark.parametrize("side", ["base", "benchmark_cuda_llama", "benchmark_cuda_llama.json", "nvidia", "CUDA", "nvd"])
 def test_a_fact_for_one_side_reaches_that_side_alone(tmp_path, side):
     first, second = (item.result for item in laid_over(two(tmp_path), read_statements({"gpu": [f"{side}=H100"]})))
-    assert (first.gpu_info.device_name, second.gpu_info.device_name) == ("H100", None)
+    assert (first.gpu_info.device_name, second.gpu_info.device_name) == ("H100 SXM", None)
 
 
 def test_a_side_that_the_user_named_is_found_by_that_name(tmp_path):

@@ -6,6 +6,7 @@ prints it; an unknown one is None, never a default. Peaks are dense, in units of
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -305,6 +306,36 @@ def plain_name(name: str) -> str:
     while words and words[0] in _VENDOR_WORDS:
         words.pop(0)
     return " ".join(words[:-1] if words[-1:] == ["vf"] else words)
+
+
+def typed_gpu(text: str) -> str:
+    """Return the name in the catalogue of a GPU as a user types it: without spaces, and without the form of an SXM.
+
+    A name that the catalogue does not have stays as it is.
+
+    >>> typed_gpu("RTX4090"), typed_gpu("H100"), typed_gpu("mi-355x"), typed_gpu("MI3000X")
+    ('RTX 4090', 'H100 SXM', 'MI355X', 'MI3000X')
+    """
+    found = variants(text) or tuple(gpu for gpu in gpus() if _squeezed(text) in map(_squeezed, (gpu.name, *gpu.names)))
+    modules = [gpu for gpu in found if "SXM" in gpu.name]
+    if len(found) == 1 and not variants(text):
+        return found[0].name
+    return modules[0].name if len(found) > 1 and len(modules) == 1 else text
+
+
+def nearest_gpu(text: str) -> str | None:
+    """Return the GPU of the catalogue whose name is most like a text; None if none is much like it.
+
+    >>> nearest_gpu("MI3000X"), nearest_gpu("Trainium")
+    ('MI300X', None)
+    """
+    by_name = {_squeezed(gpu.name): gpu.name for gpu in gpus()}
+    near = difflib.get_close_matches(_squeezed(text), by_name, n=1, cutoff=0.8)
+    return by_name[near[0]] if near else None
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[\W_]", "", plain_name(name)).lower()
 
 
 def memory_fits(gpu: Gpu, memory_gb: float) -> bool:

@@ -172,6 +172,10 @@ def _device(result: Result, config: TrainingConfig, facts: UserFacts, notes: _No
     """Return platform and device. A stated device sets the platform if the log has none or names another device."""
     platform, device = result.platform, result.gpu_info
     if facts.gpu:
+        if not catalogue.variants(facts.gpu):
+            near = catalogue.nearest_gpu(facts.gpu)
+            guess = f"; did you mean {near}?" if near else ""
+            notes.found.append(Notice("gpu_unknown", "gpu_info", gpu=facts.gpu, guess=guess))
         known, vendor = device.device_name, platform_of(facts.gpu)
         if known is None and vendor and platform not in (None, vendor):
             known = f"a device of platform {platform}"
@@ -191,7 +195,9 @@ def _device(result: Result, config: TrainingConfig, facts: UserFacts, notes: _No
 
 
 def _same_device(known: str | None, stated: str) -> bool:
-    return known is not None and catalogue.plain_name(known) == catalogue.plain_name(stated)
+    if known is None or catalogue.plain_name(known) == catalogue.plain_name(stated):
+        return known is not None
+    return len(entries := catalogue.variants(known)) == 1 and entries == catalogue.variants(stated)
 
 
 def _memory_conflict(device: GpuInfo) -> list[Notice]:

@@ -85,6 +85,8 @@ def _value(field: str, text: str, typed: str) -> Any:
         if text.lower() not in PRECISIONS:
             raise UsageError(f"{flag} {typed}: must be one of {', '.join(PRECISIONS)}")
         return text.lower()
+    if field == "gpu":
+        return catalogue.typed_gpu(text.strip())
     return shapes.parse_shape(text) if field == "shape" else text.strip()
 
 
