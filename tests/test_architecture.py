@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from syntax import nodes
+from syntax import in_each, nodes
 
 from tensorprimat.engines.registry import ENGINES
 
@@ -112,7 +112,7 @@ def test_a_module_in_a_sentence_or_a_path_is_no_import():
     assert not [module for module in imports_in(sentences) if refused("engines", module)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@in_each(FILES)
 def test_a_subpackage_imports_only_those_below_it(path):
     room = path.relative_to(PACKAGE).parts[0]
     for module in imported_by(path):
@@ -125,7 +125,7 @@ def test_a_subpackage_imports_only_those_below_it(path):
             assert path.name == "canvas.py", f"{path.name} imports {module}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@in_each(FILES)
 def test_imports_name_the_whole_module(path):
     """The tests of this file do not follow `from . import name`."""
     assert not [node.lineno for node in nodes(path.read_text()) if isinstance(node, ast.ImportFrom) and node.level]
@@ -134,7 +134,7 @@ def test_imports_name_the_whole_module(path):
 USERS_OF_THE_PACKAGE = sorted(path for folder in ("perf", "tools") for path in (ROOT / folder).glob("*.py"))
 
 
-@pytest.mark.parametrize("path", USERS_OF_THE_PACKAGE, ids=lambda path: str(path.relative_to(ROOT)))
+@in_each(USERS_OF_THE_PACKAGE)
 def test_top_level_scripts_import_names_that_the_package_has(path):
     for node in nodes(path.read_text()):
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("tensorprimat"):
@@ -265,7 +265,7 @@ ABOUT_PRIMUS = ("engines/modules.py", "session/primus_config.py")
 """Modules that may name those of the Primus engine: the table of engines' modules, and the command about Primus."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@in_each(FILES)
 def test_only_the_table_of_engines_and_the_command_about_primus_name_its_modules(path):
     name = path.relative_to(PACKAGE).as_posix()
     if not name.startswith(("engines/primus/", *ABOUT_PRIMUS)):
@@ -281,7 +281,7 @@ COMPUTES = (
 """Modules from which figures, joins and processes come: the rooms below the commands call them."""
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.stem)
+@in_each(sorted((PACKAGE / "cli").glob("*.py")))
 def test_a_command_parses_calls_and_prints_and_computes_nothing(path):
     assert not {module for module in imported_by(path) if module.startswith(COMPUTES)}
 
@@ -303,7 +303,7 @@ def computes(text):
             yield node.lineno
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda path: path.stem)
+@in_each(sorted((PACKAGE / "cli").glob("*.py")))
 def test_a_command_contains_no_arithmetic(path):
     found = set(computes(path.read_text()))
     assert not found or path.name == "live.py", f"lines {sorted(found)}: compute in session/ or below"
@@ -349,7 +349,7 @@ def compares_engines(text):
             yield node.lineno
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@in_each(FILES)
 def test_no_module_compares_the_name_of_an_engine(path):
     name = str(path.relative_to(PACKAGE))
     lines = path.read_text().splitlines()
@@ -376,7 +376,7 @@ def test_comparing_names_of_packages_is_not_reported_as_a_choice_of_engine(harml
     assert not list(compares_engines(harmless))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@in_each(FILES)
 def test_no_path_is_resolved_by_a_method_that_fails_on_links_in_a_circle(path):
     """Path.resolve and Path.expanduser raise RuntimeError; core.regular.resolved and os.path.expanduser do not."""
     called = [node.func for node in nodes(path.read_text()) if isinstance(node, ast.Call)]
@@ -385,7 +385,7 @@ def test_no_path_is_resolved_by_a_method_that_fails_on_links_in_a_circle(path):
     assert not [call for call in methods if call.attr == "expanduser" and ast.unparse(call.value) != "os.path"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@in_each(FILES)
 def test_no_path_is_asked_by_a_method_that_fails_on_names_that_are_too_long(path):
     """Path.is_file and the like raise OSError for such a name or a closed folder; the functions of os.path do not."""
     calls = [node for node in nodes(path.read_text()) if isinstance(node, ast.Call)]
@@ -413,7 +413,7 @@ def reads_formulas(text):
             yield node.lineno
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@in_each(FILES)
 def test_no_module_decides_by_the_text_of_a_formula(path):
     found = list(reads_formulas(path.read_text()))
     assert not found, f"{path.name}, lines {found}: make it a field of the term, the metric or the estimate"
@@ -548,7 +548,7 @@ def lookups_by_name_alone(text):
                 yield node.lineno
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+@in_each(sorted(PACKAGE.rglob("*.py")))
 def test_a_device_is_looked_up_with_its_memory_which_tells_variants_of_one_name_apart(path):
     assert list(lookups_by_name_alone(path.read_text())) == []
 

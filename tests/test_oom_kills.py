@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from syntax import in_each
 
 from tensorprimat.core import failures
 from tensorprimat.core.units import GB
@@ -128,7 +129,7 @@ PACKAGE = Path(failures.__file__).parents[1]
 VOCABULARY = ("was killed (SIGKILL", "system because", "died of SIG", "died of {", "signal.Signals(")
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+@in_each(sorted(PACKAGE.rglob("*.py")))
 def test_only_one_module_words_how_a_process_ended(path):
     if path != Path(failures.__file__):
         found = [words for words in VOCABULARY if words in path.read_text()]

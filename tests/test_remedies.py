@@ -9,10 +9,11 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from syntax import nodes
+from syntax import in_each, nodes
 from test_stated_commands import bare
 
 from tensorprimat.cli import COMMANDS, main
+from tensorprimat.core.notices import notice_kinds
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine.platform import Machine
 
@@ -193,7 +194,7 @@ def remedies(text):
 MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("module", MODULES)
+@in_each(MODULES)
 def test_every_flag_in_a_message_is_one_of_the_commands_that_show_it(module):
     flags = {flag for text in texts(PACKAGE / module) for flag in remedies(text)}
     if module in NOT_OURS or not flags:
@@ -203,6 +204,13 @@ def test_every_flag_in_a_message_is_one_of_the_commands_that_show_it(module):
     passed_over = NO_REMEDY.get(module, set()) | NO_REMEDY.get(key, set())
     meant = {f"{command} {flag}" for flag in flags - passed_over for command in SHOWN_BY[key]} - passed_over
     assert {one for one in meant if one.split()[1] not in ACCEPTED[one.split()[0]]} == set()
+
+
+def test_every_flag_in_the_table_of_notices_is_one_of_the_commands_that_show_results():
+    shown_by = ("run", "extract", "compare", "enhance")
+    accepted = set().union(*(ACCEPTED[command] for command in shown_by))
+    meant = {code: {*remedies(kind.text), *kind.flags} - {"--amd-smi"} for code, kind in notice_kinds().items()}
+    assert {code: flags - accepted for code, flags in meant.items() if flags - accepted} == {}
 
 
 @pytest.mark.parametrize("memory_gb", [0.1, 24.0])
