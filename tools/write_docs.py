@@ -12,7 +12,6 @@ import ast
 import inspect
 import itertools
 import json
-import re
 import subprocess
 import sys
 import textwrap
@@ -21,7 +20,6 @@ from typing import Any, Literal, get_args, get_origin
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-ROOMS = ("core", "logs", "machine", "engines", "micro", "analysis", "reports", "session", "cli")
 SCRIPTS = {
     "run": "benchmark.py",
     "extract": "extract_primus_metrics.py",
@@ -173,18 +171,6 @@ def schema() -> str:
     return json.dumps({"$schema": GenerateJsonSchema.schema_dialect, **document}, indent=2, ensure_ascii=False) + "\n"
 
 
-def files_page() -> str:
-    """Return the page of source files, each with the first sentence of its docstring or comment."""
-    promise = "Source files with their purpose, as the first sentence of each states it."
-    parts = [f"# Files\n\n{promise} Written by `tools/write_docs.py`.\n"]
-    for folder in ("", *FOLDERS):
-        files = sorted(path for path in (ROOT / folder).glob("*") if path.suffix in COMMENTS and path.is_file())
-        sentences = [(path.name, _first_sentence(path).replace("|", r"\|")) for path in files]
-        rows = [f"| `{name}` | {sentence} |" for name, sentence in sentences if sentence]
-        parts.append(f"## {folder or 'At the top'}\n\n| file | purpose |\n|---|---|\n" + "\n".join(rows) + "\n")
-    return "\n".join(parts)
-
-
 def mfu_page() -> str:
     """Return the page of published training throughput and MFU, one table per model."""
     from tensorprimat.analysis import published
@@ -230,36 +216,7 @@ without an MFU; `tprimat mlperf list` prints all entries. TensorPrimat measured 
 `tools/write_docs.py` from `published.toml`, `mlperf_library.jsonl` and `gpus.toml` of `tensorprimat/data/`.
 """
 
-FOLDERS = (
-    "tensorprimat",
-    *(
-        folder.relative_to(ROOT).as_posix()
-        for room in ROOMS
-        for top in [ROOT / "tensorprimat" / room]
-        for folder in (top, *sorted(package.parent for package in top.glob("*/__init__.py")))
-    ),
-    "tensorprimat/data", "tools", "perf", "tests", "tests/nemo_env", "tests/nvml_stand_in", "tests/slurm",
-)  # fmt: skip
-COMMENTS = {".py": "", ".sh": "#", ".toml": "#", ".css": "/*", ".js": "//"}
-"""Suffix → beginning of a comment; a Python file has its docstring."""
-
-
-def _first_sentence(path: Path) -> str:
-    """Return the first sentence of a module's docstring, or of the first comment."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".py":
-        described = ast.get_docstring(ast.parse(text)) or ""
-    else:
-        mark = COMMENTS[path.suffix]
-        lines = [line for line in text.splitlines() if not line.startswith("#!")]
-        comment = itertools.takewhile(lambda line: line.startswith((mark, " *")), lines)
-        described = "\n".join(line.removeprefix(mark).strip(" */") for line in comment)
-    paragraph = " ".join(described.partition("\n\n")[0].split())
-    return re.split(r"(?<=[.?!])\s", paragraph)[0]
-
-
 PAGES = {
-    "docs/project/files.md": files_page,
     "docs/reference/commands.md": commands_page,
     "docs/reference/expected-mfu.md": mfu_page,
     "docs/reference/result-file.md": result_page,
