@@ -79,7 +79,8 @@ def test_the_rate_of_gpt_neox_is_reported_and_compared_with_the_computed_one(tmp
     def rows(rate: float) -> list[str]:
         return [
             f"10.0.0.1:  samples/sec: {rate:.3f} | iteration {n:8d}/  320000 | elapsed time "
-            f"per iteration (ms): 500.0 | learning rate: 1.500E-04 | lm_loss: {9 - n / 100:.6E} | "
+            "per iteration (ms): 500.0 | learning rate: 1.500E-04 | approx flops per GPU: 53.4TFLOPS | "
+            f"lm_loss: {9 - n / 100:.6E} | "
             "number of skipped iterations:   0 | number of nan iterations:   0 |"
             for n in range(10, 40)
         ]
@@ -88,6 +89,7 @@ def test_the_rate_of_gpt_neox_is_reported_and_compared_with_the_computed_one(tmp
     agrees = read(tmp_path, [*dump, *rows(128)])
     assert agrees.steps.column("loss").tolist() == pytest.approx([9 - n / 100 for n in range(10, 40)])
     assert agrees.performance_metrics.reported.samples_per_second == pytest.approx(128)
+    assert agrees.performance_metrics.reported.tflops_per_gpu == pytest.approx(53.4)
     assert not any(warning.startswith("samples_per_second") for warning in agrees.warnings)
     off = read(tmp_path, [*dump, *rows(256)])
     assert off.performance_metrics.samples_per_second == pytest.approx(128)

@@ -38,7 +38,7 @@ _ADDING_NEIGHBOURS = tuple(
 _POWERS = 10.0 ** np.arange(EXACT_POWER + 1)
 _DIGITS_TO_ZERO = bytes(ord("0") if chr(code).isdigit() and code < 128 else code for code in range(256))
 _NUMBER = rb"([+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|NaN|-?inf))"
-_END = rb"(?=[ \t]*(?:[|/(]|\x1b|\[\d*m))"
+_END = rb"(?=(?:TFLOPS)?[ \t]*(?:[|/(]|\x1b|\[\d*m))"
 """The text after a number in every spelling. A number at a line's end was cut, or another process wrote into it."""
 _LABELS = {
     "samples": rb"global batch size",
@@ -47,7 +47,8 @@ _LABELS = {
     "learning_rate": rb"\blearning rate",
     "gradient_norm": rb"\bgrad norm",
     "reported_tflops_per_gpu": (
-        rb"(?:(?:throughput|compute) per GPU \(TFLOP/s/GPU\)|\bflop throughput \(TFLOP/sec/GPU\)|\bTFLOPs)"
+        rb"(?:(?:throughput|compute) per GPU \(TFLOP/s/GPU\)|\bflop throughput \(TFLOP/sec/GPU\)|\bTFLOPs"
+        rb"|\bapprox flops per GPU)"
     ),
     "reported_tokens_per_second_per_gpu": (
         rb"(?:tokens per GPU \(tokens/s/GPU\)|tokens/s/GPU inst/harmonic mean|tokens/sec/gpu"
