@@ -24,7 +24,7 @@ from tensorprimat.core.result import (
 from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import select_measured, summarise
 from tensorprimat.core.version import __version__
-from tensorprimat.logs import argument_dumps, citations, dates, failures, rounding, segments, torchrun
+from tensorprimat.logs import citations, dates, failures, headers, rounding, segments
 from tensorprimat.logs.format import Format, Reading, UserFacts
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
@@ -97,9 +97,9 @@ def _result(
         ends = Notice("ends_early", "steps", last=last, planned=planned)
         reading = replace(reading, complete=False, warnings=[*reading.warnings, ends])
     warnings = [*warnings, *reading.warnings]
-    header = argument_dumps.lines_before_rows(log, reading.steps, measured[0].first_line - 1)
+    header = headers.lines_before_rows(log, reading.steps, measured[0].first_line - 1)
     settings, assumed = dict(reading.training_config), dict(reading.assumed)
-    if not settings.get("num_gpus") and (gpus := torchrun.gpus_in(header)):
+    if not settings.get("num_gpus") and (gpus := headers.gpus_in(header)):
         settings["num_gpus"], assumed["num_gpus"] = gpus, "torchrun's command line in the log"
     config = stated.with_parallelism(stated.believed(TrainingConfig, settings, warnings))
     gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)
@@ -127,7 +127,7 @@ def _result(
             segment=number,
             citations={name: f"{log.called or log.path.name}:{line}" for name, line in lines.items()},
             host=reading.host,
-            arguments=argument_dumps.printed(header),
+            arguments=headers.printed(header),
             tool_version=__version__,
             assumed=assumed,
         ),

@@ -1,4 +1,4 @@
-"""The arguments that a framework prints before its first row, whatever they are.
+"""Lines before the first row: the arguments that a framework prints, whatever they are, and torchrun's command.
 
 Readers take the settings that they know. Two logs can still be of different trainings (another softmax, another
 optimizer), and their other arguments tell. Only a block of arguments counts, since single lines `name: value` state
@@ -36,6 +36,9 @@ _OF_A_RUN = re.compile(
     r"metrics?|description|folder|dump\w*|cache|vocab|merge|split|epochs?|world|run|experiment|exp)(?:$|[_.\-])",
     re.IGNORECASE,
 )
+
+_COMMAND = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
+_TORCHRUN_FLAG = re.compile(r"--(nnodes|nproc[-_]per[-_]node|standalone)\b(?:[= ] ?[\"']?([^\s\"'\\]+))?")
 
 
 def lines_before_rows(log: Log, steps: Steps, after: int = 0) -> list[str]:
@@ -99,3 +102,29 @@ def _flat(values: Mapping[Any, Any], before: str) -> Iterator[tuple[str, str]]:
             yield from _flat(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", str(value)
+
+
+def gpus_in(lines: Iterable[str]) -> int | None:
+    """Return nnodes × nproc_per_node of the last command; None without one, and where either is not a number.
+
+    A command may go on over lines that end in a backslash. One node is the default of torchrun.
+
+    >>> gpus_in(["torchrun --nnodes=2 \\\\", "  --nproc-per-node 8 train.py"])
+    16
+    >>> gpus_in(["torchrun --nproc_per_node=gpu train.py"])
+    """
+    found, command = None, ""
+    for line in lines:
+        if command or _COMMAND.search(line):
+            command = f"{command} {line.rstrip()}"
+            if not command.endswith("\\"):
+                found, command = _processes(command), ""
+            command = command.removesuffix("\\")
+    return found
+
+
+def _processes(command: str) -> int | None:
+    flags = {name.replace("_", "-"): value for name, value in _TORCHRUN_FLAG.findall(command)}
+    nodes = "1" if "standalone" in flags else flags.get("nnodes", "1")
+    of_node = flags.get("nproc-per-node", "")
+    return int(nodes) * int(of_node) or None if nodes.isdecimal() and of_node.isdecimal() else None
