@@ -51,7 +51,7 @@ def read_statements(
     SIDE=VALUE. Raises UsageError that names the flag, for an impossible value and for a fact that is stated twice.
 
     >>> [(one.value, one.side) for one in read_statements({"gpu": ["H100", "amd=MI300X"], "num_gpus": ["8"]})]
-    [('H100', None), ('MI300X', 'amd'), (8, None)]
+    [('H100 SXM', None), ('MI300X', 'amd'), (8, None)]
     """
     found: list[Statement] = []
     for field, values in typed.items():
