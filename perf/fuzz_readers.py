@@ -167,9 +167,12 @@ ROWS: Mapping[str, Sequence[str]] = {
     "tinygrad": ("    {0} 4.3{0} s run, 11.8750 loss, 0.000000000002 LR, 1454.57 GB used, 401488.40 GFLOPS",),
     "colossalai": (
         "INFO     colossalai - INFO: [{0}/20] Loss:10.4{0}, Step time: 22.8{0}s, TFLOPS: 33.412, FWD time: 5.1s",
+        "INFO     colossalai - colossalai - INFO: Step time: 2{0}.885  ",
+        "Throughput: 3.{0}9 samples/sec, TFLOPS per GPU by Megatron: 175.25, TFLOPS per GPU: 163.0{0}",
     ),
-    "levanter_bar": (
-        "INFO :: Progress on:train {0}.0it/70.0it rate:76.8s/it remaining:10:00 elapsed:0{0}:30 postfix:loss=9.{0}",
+    "levanter": (
+        "INFO :: Progress on:train {0}.00it/9.00kit rate:76.8s/it remaining:10:00 elapsed:0{0}:30 postfix:loss=9.{0}",
+        "Progress on:train {0}.99kit/10.0kit rate:1,204.8it/s remaining:? elapsed:{0}:31:40 postfix:loss=nan",
     ),
     "nemo_rl": (
         "========== Epoch 1/2 ==========\n========== Step {0}/99 ==========\n  • Loss: 0.25\n"

@@ -175,9 +175,21 @@ def t5x(n: int, seconds: float = 2.048) -> str:
     )
 
 
+def levanter(n: int, seconds: float = 120.0) -> str:
+    """Return a progress line, of which Levanter prints one a minute at most."""
+    clock, done = int(30 + n * seconds), n * 1.0
+    count = f"{done:.2f}" if done < 9.995 else f"{done:.1f}"
+    return (
+        f"2026-01-05T{8 + clock // 3600:02}:{clock // 60 % 60:02}:{clock % 60:02} - 0 - tqdm_loggable.tqdm_logging - "
+        f"tqdm_logging.py:145 - INFO :: Progress on:train {count}it/70.0it rate:{seconds:.1f}s/it remaining:1:05:15 "
+        f"elapsed:{clock // 60:02}:{clock % 60:02} postfix:loss=9.1234"
+    )
+
+
 FRAMEWORKS = (
     *(automodel, nanotron, lingua, picotron, internevo, paddle, mindformers),
     *(composer, torchtune, verl, slime, tinygrad, colossalai, nemo_rl, mlx, fairseq, fms_fsdp, neuronx, aws, t5x),
+    levanter,
 )
 ROWS: dict[str, Callable[[int], str]] = {row.__name__: row for row in FRAMEWORKS}
 

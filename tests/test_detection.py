@@ -38,7 +38,7 @@ def test_the_table_of_formats_has_every_format_in_its_order() -> None:
         *("megatron", "nemo", "torchtitan", "maxtext", "huggingface", "nanogpt", "olmo", "deepspeed", "litgpt"),
         *("xtuner", "lightning", "mlperf", "automodel", "nanotron", "lingua", "picotron", "internevo", "paddle"),
         *("mindformers", "composer", "torchtune", "verl", "slime", "tinygrad", "colossalai"),
-        *("levanter_bar", "nemo_rl", "mlx", "fairseq"),
+        *("levanter", "nemo_rl", "mlx", "fairseq"),
         *("fms_fsdp", "neuronx", "aws", "t5x"),
         *("metrics", "mlflow", "madengine", "tensorboard", "wandb", "excel", "result", "loop", "timestamps"),
     ]

@@ -165,12 +165,14 @@ OF_DIALECTS = {
     "neuronx": 2.0,
     "aws": 2.0,
     "t5x": 20.48,
+    "levanter": 120.0,
 }
 OF_DIALECTS |= {"mindformers": 1.75, "automodel": 1.0, "picotron": 524.29 / 499.32}
 OF_DIALECTS |= {name: 64 * 2048 / 8 / rate for name, rate in (("lingua", 18400), ("internevo", 4096.25))}
 OF_DIALECTS |= {"torchtune": 64 * 2048 / 8 / 16384.5}
 """Row of keyvalue_rows → the time of its steps with FACTS, in seconds."""
 OWN_DATES = ("nanotron", "paddle", "mindformers", "automodel", "lingua", "internevo", "fairseq", "aws", "t5x")
+OWN_DATES += ("levanter",)
 
 
 def redated(text: str, now: datetime) -> str:

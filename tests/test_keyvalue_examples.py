@@ -1,11 +1,11 @@
-"""Console rows of training examples: fms-fsdp, NeuronX Distributed, and AWS's examples of distributed training."""
+"""Console rows of training examples (fms-fsdp, NeuronX Distributed, AWS, ColossalAI) and of Levanter."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from keyvalue_rows import aws, fms_fsdp, log, neuronx
+from keyvalue_rows import aws, fms_fsdp, levanter, log, neuronx
 
 from tensorprimat.core.units import GIB
 
@@ -79,3 +79,50 @@ def test_newer_rows_of_awss_examples_state_the_tokens_per_second_too(read_text: 
     performance = read_text("\n".join(rows) + "\n").performance_metrics
     assert performance.tokens_per_second == pytest.approx(131072)
     assert performance.samples_per_second == pytest.approx(32)
+
+
+def test_levanters_progress_lines_time_the_steps_by_their_clock(read_text: Any) -> None:
+    rows = [levanter(n) for n in range(1, 21)]
+    rows.insert(10, "Progress on:eval 1.00it/16.0it rate:- remaining:? elapsed:00:00 postfix:-")
+    result = read_text("\n".join(rows) + "\n")
+    performance = result.performance_metrics
+    assert (result.source, result.provenance.timing, result.training_config.max_steps) == ("Levanter", "timestamps", 70)
+    assert (performance.avg_step_time_seconds, performance.measured_steps) == (pytest.approx(120.0), 17)
+    assert [step.index for step in result.steps if step.interrupted_by] == [11]
+
+
+def test_the_rounded_counts_of_long_levanter_trainings_give_no_wrong_step_times(read_text: Any) -> None:
+    drawn = [(round(minute * 60 / 2.4), 30 + minute * 60) for minute in range(1, 400)]
+    line = "Progress on:train {}it/10.0kit rate:2.4s/it remaining:1:05:15 elapsed:{}:{:02}:{:02} postfix:loss=2.31\n"
+    counts = [(f"{done / 1000:.2f}k" if done > 999 else f"{done:.1f}", clock) for done, clock in drawn]
+    text = "".join(line.format(count, t // 3600, t // 60 % 60, t % 60) for count, t in counts)
+    result = read_text(text)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.4, rel=0.003)
+    assert result.steps.column("seconds")[2:].tolist() == pytest.approx([2.4] * (len(result.steps) - 2), rel=0.01)
+    assert result.training_config.max_steps is None
+
+
+def test_the_json_records_of_levanter_count_rather_than_its_progress_lines(read_text: Any) -> None:
+    record = '{{"tracker": "json_logger", "event": "log", "step": {}, "metrics": {{"throughput/duration": 119.5}}}}\n'
+    result = read_text("".join(levanter(n) + "\n" + record.format(n) for n in range(1, 21)))
+    assert (result.provenance.format, result.performance_metrics.avg_step_time_seconds) == ("metrics", 119.5)
+    assert not any(warning.startswith("format:") for warning in result.warnings)
+
+
+MEAN_OF_COLOSSALAI = "Throughput: 3.30 samples/sec, TFLOPS per GPU by Megatron: 175.25, TFLOPS per GPU: 163.02\n"
+
+
+def test_colossalais_step_times_are_counted_and_its_mean_rate_is_only_reported(read_text: Any) -> None:
+    row = "                    INFO     colossalai - colossalai - INFO: Step time: 19.714  \n"
+    result = read_text(20 * row + MEAN_OF_COLOSSALAI, num_gpus=8)
+    performance = result.performance_metrics
+    assert (performance.avg_step_time_seconds, performance.measured_steps) == (pytest.approx(19.714), 19)
+    assert performance.reported.samples_per_second == 3.3
+
+
+def test_a_log_of_colossalai_without_step_times_has_the_mean_rate_that_it_prints(read_text: Any) -> None:
+    arguments = "Namespace(config='13b', plugin='gemini', batch_size=8, num_steps=5, max_length=4096, mbs=1)\n"
+    result = read_text(arguments + "Step 0 loss: 10.5\n" + MEAN_OF_COLOSSALAI, num_gpus=8)
+    performance = result.performance_metrics
+    assert (performance.samples_per_second, performance.tokens_per_second_per_gpu) == (3.3, pytest.approx(3.3 * 512))
+    assert (performance.reported.tflops_per_gpu, result.training_config.max_steps) == (163.02, 5)

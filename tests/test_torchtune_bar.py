@@ -92,11 +92,3 @@ def test_a_bar_that_may_count_micro_batches_times_nothing(read_text: Any) -> Non
 def test_a_run_of_some_seconds_is_too_short_for_the_bars_clock(read_text: Any) -> None:
     with pytest.raises(NotALogError, match="too coarse for so short a run"):
         read_text(console([0.2] * 100))
-
-
-def test_levanters_progress_lines_are_timed_by_their_clock(read_text: Any) -> None:
-    line = "Progress on:train {n}.0it/1.0kit rate:10.2s/it remaining:10:00 elapsed:{m:02}:{s:02} postfix:loss=9.1\n"
-    clocks = [(n, *divmod(int(10.2 * n), 60)) for n in range(1, 70)]
-    result = read_text("".join(line.format(n=n, m=m, s=s) for n, m, s in clocks))
-    assert result.provenance.format == "levanter_bar"
-    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(10.2, rel=0.01)

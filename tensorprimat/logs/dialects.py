@@ -43,14 +43,17 @@ class Dialect:
     reads: str
     looks_for: str
     row: str
-    """Expression that a row (or the first line of a block) matches; it names `step`, and may name `last`, the number of
-    the last planned step, and `epoch`, whose steps are counted from 1 again."""
+    """Expression that a row (or the first line of a block) matches; it names `step`, which is empty for
+    rows that have no number and are counted, and may name `last`, the number of the last planned step, and `epoch`,
+    whose steps are counted from 1 again."""
     marks: tuple[str, ...]
     """Texts of which a row (of a block: one of its lines) contains one; a text without any of them contains no row."""
     starts: tuple[str, ...] = ()
     """Texts that the framework writes when training starts; see `Format.starts`."""
     together: tuple[str, ...] = ()
     """Other frameworks whose starting lines occur in the same log; see `Format.together`."""
+    yields_to: tuple[str, ...] = ()
+    """Formats that time the same steps more exactly; see `Format.yields_to`."""
     numbers: tuple[Number, ...] = ()
     """A row counts if it carries a time or a rate. Of two spellings of one field the first that is there counts."""
     block: bool = False
@@ -82,8 +85,8 @@ class Dialect:
     resumed_bar: str = ""
     """Expression of the first drawing of that bar in a process that does not begin at step 0."""
     bar_row: str = ""
-    """Expression of a drawing of that bar by which steps are timed if a log has no rows; it names `step`, `done` and
-    `all`, steps of this epoch, `elapsed`, and `loss`."""
+    """Expression of a drawing of that bar by which steps are timed if a log has no rows; it names `done` and `all`,
+    steps of this epoch, `elapsed`, and `loss`, and with several epochs `step`, the number over all of them."""
     bar_marks: tuple[str, ...] = ()
     """Texts of which such a drawing contains one."""
     bar_counts_steps: str = ""
@@ -93,6 +96,8 @@ class Dialect:
     epochs: str = ""
     """Name of the setting that counts the epochs, where `max_steps` is of one epoch."""
     settings: tuple[Number, ...] = ()
+    reported: tuple[Number, ...] = ()
+    """Figures of the whole run, which the log states once: fields of core.result.Reported."""
     words: tuple[tuple[str, str], ...] = ()
     """Expression with one group → field of TrainingConfig, as a word or a whole number."""
     implies: tuple[tuple[str, str, int | str], ...] = ()
@@ -129,7 +134,8 @@ def _tuples(value: Any) -> Any:
 
 
 def _dialect(name: str, table: Mapping[str, Any]) -> Dialect:
-    numbers = {field: tuple(_number(*row) for row in table.get(field, ())) for field in ("numbers", "settings")}
+    names = ("numbers", "settings", "reported")
+    numbers = {field: tuple(_number(*row) for row in table.get(field, ())) for field in names}
     return Dialect(name=name, **{field: _tuples(value) for field, value in table.items()} | numbers)
 
 

@@ -51,6 +51,7 @@ def _of_dialect(dialect: Dialect) -> Format:
         starts=_bytes(dialect.starts),
         settings=_bytes(one.before for one in dialect.settings if len(one.before) >= LEAST_OPENING),
         together=dialect.together,
+        yields_to=dialect.yields_to,
         detect=partial(_late("keyvalue", "detect"), dialect=dialect),
         read=partial(_late("keyvalue", "read"), dialect=dialect),
         opens=dialect.row if dialect.block else "",

@@ -82,6 +82,8 @@ class _Seen(Reading):
     has_rows: bool = False
     is_of_epoch: bool = False
     """The number of planned steps in rows is that of one epoch, and there are several."""
+    unnumbered: int = 0
+    """Rows without a number so far."""
     resumed: bool = False
     """A bar that begins above step 0 was drawn since the last row."""
     drawings: list[DrawnBar] = field(default_factory=list)
@@ -217,7 +219,9 @@ def _blocks(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> 
 def _opened(line: int, match: re.Match[str], steps_before: int, seen: _Seen) -> _Row:
     """Return an empty row; its number counts all epochs, where the row states its epoch and the steps of one."""
     groups = match.groupdict()
-    step, last, epoch = int(groups["step"]), fields.whole(groups.get("last")), fields.whole(groups.get("epoch"))
+    seen.unnumbered += groups["step"] is None
+    step, last = int(groups["step"] or seen.unnumbered), fields.whole(groups.get("last"))
+    epoch = fields.whole(groups.get("epoch"))
     if epoch is None and last:
         seen.config.setdefault("max_steps", last)
     index = steps_before + (step + (epoch - 1) * last if epoch and last else step)
@@ -299,6 +303,9 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
             seen.config[name] = (
                 match[1] == "true" if name == "compile" else int(match[1]) if match[1].isdecimal() else match[1]
             )
+    for number in dialect.reported:
+        if number.before in text and (value := _value(text, number, dialect)):
+            seen.reported[number.means] = value
     for mark, name, implied in dialect.implies:
         if mark in text:
             seen.config.setdefault(name, implied)
@@ -324,11 +331,32 @@ def _drawing(text: str, dialect: Dialect) -> DrawnBar | None:
     if not any(mark in text for mark in dialect.bar_marks):
         return None
     match = re.search(dialect.bar_row, text[:LONGEST_SETTING])
-    if match is None or match["all"] == "0":
+    if match is None or not (of := _counted(match["all"])[0]):
         return None
-    step, done, of = (int(match[name]) for name in ("step", "done", "all"))
-    elapsed = fields.clock_seconds(match["elapsed"])
-    return DrawnBar(0, step, done, of, elapsed, loss=fields.number(match["loss"]), interrupted_by="")
+    done, rounded_to = _counted(match["done"])
+    step = int(match.groupdict().get("step") or done)
+    return DrawnBar(
+        0,
+        step,
+        done,
+        of,
+        fields.clock_seconds(match["elapsed"]),
+        loss=fields.number(match["loss"]),
+        interrupted_by="",
+        rounded_to=rounded_to,
+        ended_at=date_in(text[: match.start()]),
+    )
+
+
+def _counted(text: str) -> tuple[int, int]:
+    """Return the number of steps that a bar prints, and the steps to which it rounds that number.
+
+    >>> _counted("504"), _counted("19.0"), _counted("2.99k"), _counted("120k")
+    ((504, 1), (19, 1), (2990, 10), (120000, 1000))
+    """
+    digits = text.rstrip("kM")
+    unit = {"k": 1000, "M": 1_000_000}.get(text[-1], 1)
+    return round(float(digits) * unit), max(1, unit // 10 ** len(digits.partition(".")[2]))
 
 
 def _of_bar(dialect: Dialect, seen: _Seen) -> Reading:
@@ -345,6 +373,8 @@ def _of_bar(dialect: Dialect, seen: _Seen) -> Reading:
         seen.warnings.append("steps: the clock of the progress bar has whole seconds, too coarse for so short a run")
         return seen
     seen.steps = steps
+    if written := {drawing.line: drawing.ended_at for drawing in seen.drawings if drawing.ended_at is not None}:
+        seen.steps = steps.replace(ended_at=clocks.at(written, steps.column("line")))
     seen.warnings.append(
         "steps: timed by the progress bar, whose clock has whole seconds; each time includes everything the loop did"
     )

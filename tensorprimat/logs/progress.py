@@ -47,14 +47,20 @@ class DrawnBar(NamedTuple):
     loss: float | None
     interrupted_by: str
     """Validation or checkpoint announced since the previous drawing; empty for none."""
+    rounded_to: int = 1
+    """Steps to which the bar rounds the number done."""
+    ended_at: float | None = None
 
 
 def marks_of(drawings: Sequence[DrawnBar]) -> Iterator[TimeMark]:
     """Yield the steps of a bar with its clock, which is assumed to stop between epochs.
 
     A drawing whose description is of another step than its count is left out: the bar is drawn once before the
-    description changes. A validation or checkpoint at the end of an epoch is in no step.
+    description changes. A validation or checkpoint at the end of an epoch is in no step. Where a bar rounds the number
+    done, the moment of that step is as uncertain as the time of the steps in doubt.
     """
+    first, end = drawings[0], drawings[-1]
+    pace = (end.elapsed - first.elapsed) / (end.done - first.done) if end.done > first.done else 0.0
     before, last, interrupted_by = 0.0, None, ""
     for drawn in drawings:
         interrupted_by = drawn.interrupted_by or interrupted_by
@@ -65,7 +71,7 @@ def marks_of(drawings: Sequence[DrawnBar]) -> Iterator[TimeMark]:
         yield TimeMark(
             line=drawn.line,
             step=drawn.step,
-            moment=Moment(seconds=before + drawn.elapsed, resolution=1.0, has_year=False),
+            moment=Moment(before + drawn.elapsed, max(1.0, pace * drawn.rounded_to * (drawn.rounded_to > 1)), False),
             loss=drawn.loss,
             interrupted_by=interrupted_by,
         )
