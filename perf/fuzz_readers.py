@@ -51,6 +51,7 @@ ROWS: Mapping[str, Sequence[str]] = {
     "nemo": (
         "Training epoch 0, iteration {0}/99 | lr: 3e-07 | reduced_train_loss: 6.4 | train_step_timing in s: 1.{0}0 |"
         " global_batch_size: 8 | max_memory_reserved: 127785762816 | consumed_samples: {0}6",
+        "[NeMo I 2026-01-05 08:00:0{0} perf_metrics_utils:42] train_step_timing in s: [9.{0}8, 7.1{0}, nan, 7.13]",
     ),
     "torchtitan": (
         "[titan] 2026-01-05 08:01:0{0},500 - root - INFO - \x1b[31mstep: {0:2}  loss:  7.1  memory: 38.50GiB(48.67%)"

@@ -188,3 +188,8 @@ def test_the_list_of_step_times_at_the_end_of_a_log_is_read_where_no_row_is(read
     assert (result.provenance.format, len(result.steps)) == ("nemo", 30)
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(7.12, abs=0.002)
     assert "listed_times" in [notice.code for notice in result.remarks]
+    for damaged in (text[:-4], text.replace("7.", "x")):
+        with pytest.raises(InputError):
+            read_text(damaged)
+    other = text.replace("7.1", "8.1")
+    assert [step.segment for step in read_text(text + text + other).steps] == [0] * 30 + [1] * 30

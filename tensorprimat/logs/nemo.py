@@ -131,14 +131,21 @@ def read(log: Log) -> Reading:
 
 
 def _listed(lines: Iterable[tuple[int, str]]) -> list[Step]:
-    """Return a row for each time of the last list of step times; no line says which steps these are."""
-    found: list[Step] = []
+    """Return a row for each time of every whole list of step times; no line says which steps these are.
+
+    A list of other times is that of another training.
+    """
+    found: dict[tuple[float | None, ...], int] = {}
     for line, text in lines:
-        if _LISTED in text:
-            times = text.partition(_LISTED)[2].partition("]")[0].split(",")
-            known = [fields.positive(one.strip()) for one in times]
-            found = [Step(index=number, seconds=time, line=line) for number, time in enumerate(known, 1)]
-    return found
+        times, is_whole, _ = text.partition(_LISTED)[2].partition("]")
+        if is_whole:
+            found[tuple(fields.printed_seconds(one.strip()) for one in times.split(","))] = line
+    return [
+        Step(index=number, seconds=time, line=line, segment=segment)
+        for segment, (times_of_one, line) in enumerate(found.items())
+        for number, time in enumerate(times_of_one, 1)
+        if any(times_of_one)
+    ]
 
 
 class _Batches:
