@@ -222,6 +222,8 @@ ROWS: Mapping[str, Sequence[str]] = {
     "madengine": (
         "model,n_gpus,nnodes,training_precision,machine_name,gpu_architecture,performance,metric,status\n"
         "llama_{0},8,1,bf16,node,gfx942,12{0}.5,tokens/s/gpu,SUCCESS",
+        "model,performance,metric,precision,device\nLlama-3.1-8B,12{0}.5,tok_per_s_per_gpu,BF16,MI300X\n"
+        "Llama-3.1-8B,41{0}.5,TFLOPS_per_gpu,BF16,MI300X\nLlama-3.1-8B,8{0},GPU_memory_usage,BF16,MI300X",
     ),
     "loop": (
         "step {0:5d}/500 | loss 9.{0:02} | lr 1.00e-04 | step time 20{0:02}.0 ms | tok/s 65,5{0:02}",

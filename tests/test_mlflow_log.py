@@ -1,4 +1,4 @@
-"""MLflow's metric files and database, and madengine's perf.csv."""
+"""MLflow's metric files and database, and the tables of madengine and MAD."""
 
 from __future__ import annotations
 
@@ -199,12 +199,6 @@ def test_madengines_last_run_with_a_figure_is_read_and_others_are_named(read_tex
     assert any("holds 3 runs, also of b" in warning for warning in result.warnings)
 
 
-def test_madengines_table_of_several_figures_gives_the_rate(read_text: Any) -> None:
-    rows = ("pyt_train_llama-3.1-8b_bf16,10123.5,tokens/s/gpu", "pyt_train_llama-3.1-8b_bf16,512.5,TFLOPS/GPU")
-    result = read_text("\n".join(("model,performance,metric", *rows, "")))
-    assert result.performance_metrics.tokens_per_second_per_gpu == 10123.5
-
-
 @pytest.mark.parametrize("metric", ["accuracy", "", "tokens"])
 def test_madengines_metric_that_is_not_a_rate_is_refused_with_its_name(read_text: Any, metric: str) -> None:
     with pytest.raises(NotALogError, match=metric or "unnamed"):
@@ -277,3 +271,34 @@ def test_a_database_of_another_program_or_a_damaged_one_is_no_log(tmp_path: Path
     (tmp_path / "cut.db").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError):
         logs.read(tmp_path / "cut.db")
+
+
+MAD_HEADER = "model,performance,metric,mode,precision,batch_size,seq_len,device,num_gpus"
+
+
+def mad(model: str, *figures: tuple[str, float], precision: str = "BF16", gpus: int = 8) -> list[str]:
+    return [f"{model},{value},{metric},pretrain,{precision},4,8192,MI300X,{gpus}" for metric, value in figures]
+
+
+def test_the_figures_of_the_last_run_in_a_table_of_mad_are_read(read_text: Any) -> None:
+    figures = ("tok_per_s_per_gpu", 12130.4), ("TFLOPS_per_gpu", 590.5), ("GPU_memory_usage", 81.25)
+    rows = [*mad("Llama-3.1-70B", *figures), *mad("Llama-3.1-8B", *figures, precision="FP8")]
+    result = read_text("\n".join([MAD_HEADER, *rows]) + "\n")
+    performance, config = result.performance_metrics, result.training_config
+    assert (result.provenance.format, result.model.name, result.platform) == ("madengine", "llama", "amd")
+    assert (performance.tokens_per_second_per_gpu, performance.reported.tflops_per_gpu) == (12130.4, 590.5)
+    assert (config.num_gpus, config.sequence_length, config.precision) == (8, 8192, "fp8")
+    assert any("holds 2 runs, also of Llama-3.1-70B" in warning for warning in result.warnings)
+
+
+def test_a_table_of_mad_with_three_columns_is_read(read_text: Any) -> None:
+    rows = ["model,performance,metric", "Qwen2.5-7B,725.1,tok_per_s_per_gpu", "Qwen2.5-7B,322.5,TFLOPS_per_gpu"]
+    performance = read_text("\n".join(rows) + "\n").performance_metrics
+    assert (performance.tokens_per_second_per_gpu, performance.reported.tflops_per_gpu) == (725.1, 322.5)
+
+
+def test_a_later_run_of_the_same_model_is_not_mixed_with_an_earlier_one(read_text: Any) -> None:
+    rows = [*mad("a", ("tok_per_s_per_gpu", 100.0), ("TFLOPS_per_gpu", 9.0)), *mad("a", ("tok_per_s_per_gpu", 120.0))]
+    performance = read_text("\n".join([MAD_HEADER, *rows]) + "\n").performance_metrics
+    assert (performance.tokens_per_second_per_gpu, performance.reported.tflops_per_gpu) == (120.0, None)
+    assert performance.basis == "reported_means"

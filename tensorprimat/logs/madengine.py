@@ -1,8 +1,8 @@
-"""Reader of madengine's perf.csv: one row for each run of a model, with one figure and the name of its metric; and of
-multiple_results.csv, which has several figures of a run.
+"""Reader of madengine's perf.csv and of the tables that the scripts of AMD's MAD write (multiple_results.csv): a run of
+a model is one row for each of its figures, with the name of the metric.
 
-The last row is the last run, and only that row is read, or the last one of its model with a rate; rows of other models
-or metrics are named in a warning, never mixed with it. The figure is the run's own mean: reported, without steps.
+The last run is read; others are named in a warning, never mixed with it. The figures are the run's own: reported,
+without steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from tensorprimat.logs.text import Log
 
 FAILED = "FAILURE"
 _MOST_NAMED = 3  # other models in a warning
+_OF_ONE_RUN = (
+    *("model", "n_gpus", "nnodes", "gpus_per_node", "training_precision", "machine_name", "gpu_architecture"),
+    *("mode", "precision", "batch_size", "seq_len", "device", "num_gpus"),
+)
+"""Columns in which the rows of one run agree."""
 
+_SETTINGS = (("n_gpus", "num_gpus"), ("num_gpus", "num_gpus"), ("nnodes", "num_nodes"), ("seq_len", "sequence_length"))
 _METRICS: tuple[tuple[re.Pattern[str], str, float], ...] = (
     (re.compile(r"tok(?:en)?s?/s(?:ec(?:ond)?)?/(?:gpu|device)"), "tokens_per_second_per_gpu", 1.0),
     (re.compile(r"tok(?:en)?s?/s(?:ec(?:ond)?)?"), "tokens_per_second", 1.0),
@@ -32,6 +38,7 @@ _METRICS: tuple[tuple[re.Pattern[str], str, float], ...] = (
         1e-3,
     ),
     (re.compile(r"(?:s|sec|seconds)/(?:step|iteration|iter)"), "step_time_seconds", 1.0),
+    (re.compile(r"tflops?(?:/s)?/(?:gpu|device)"), "tflops_per_gpu", 1.0),
 )
 """Name of a metric, in lower case with `/` for per → field of Reported and factor."""
 
@@ -46,28 +53,41 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     reading = Reading(source="madengine")
-    count, row, models = 0, None, set[str]()
+    count, begins, seen, models = 0, True, set[str](), set[str]()
+    last: tuple[str | None, ...] = ()
+    run: list[dict[str, str]] = []
     torn = UnreadText()
-    for run in _rows(log, torn):
-        count += 1
+    for row in _rows(log, torn):
         if len(models) <= _MOST_NAMED + 1:  # those to name, the one that is read, and one to show that there are more
-            models.add(run["model"])
-        if run["performance"] and run.get("status", "") != FAILED:
-            row = run if row is None or run["model"] != row["model"] or _is_rate(run) or not _is_rate(row) else row
+            models.add(row["model"])
+        identity = tuple(row.get(name) for name in _OF_ONE_RUN)
+        if identity != last or row["metric"] in seen:
+            last, begins = identity, True
+            count, seen = count + 1, set()
+        seen.add(row["metric"])
+        if row["performance"] and row.get("status", "") != FAILED:
+            run, begins = [row] if begins else [*run, row], False
     reading.unread += torn.warnings()
-    if row is None:
+    if not run:
         reading.warnings.append("steps: no run in the table has a figure")
         return reading
-    others = sorted(models - {row["model"]})
+    model, metrics = run[0]["model"], ", ".join(row["metric"] for row in run)
+    others = sorted(models - {model})
     if count > 1:
         more = " …" if len(others) > _MOST_NAMED else ""
         rest = f", also of {', '.join(others[:_MOST_NAMED])}{more}" if others else ""
         reading.warnings.append(
-            f"runs: the table holds {count} runs{rest}; the last one with a figure is read, {row['model']} "
-            f"({row['metric']})"
+            f"runs: the table holds {count} runs{rest}; the last one with a figure is read, {model} ({metrics})"
         )
-    _figure(row, reading)
-    _configure(row, reading)
+    refused = [reason for row in run if (reason := _take_figure(row, reading))]
+    if reading.reported.keys() - {"tflops_per_gpu"}:
+        reading.warnings.append(
+            "steps: the table has no step times, only a figure that the run computed; so no variance is known"
+        )
+    else:
+        known = next(iter(refused), f"the metric of the run is {metrics or 'unnamed'}, which is not a training rate")
+        reading.warnings.append(f"steps: {known}")
+    _configure(run[0], reading)
     return reading
 
 
@@ -87,45 +107,30 @@ def _rows(log: Log, torn: UnreadText) -> Iterator[dict[str, str]]:
                 yield dict(zip(header, cells, strict=True))
 
 
-def _metric(row: dict[str, str]) -> str:
-    """Return the name of the metric, with / for per."""
-    name = re.sub(r"[_\s]{1,8}per[_\s]{1,8}|[_\s]{0,8}/[_\s]{0,8}", "/", row["metric"].lower())
-    return name.strip("/ ").replace("_", "/")
-
-
-def _is_rate(row: dict[str, str]) -> bool:
-    return any(pattern.fullmatch(_metric(row)) for pattern, _, _ in _METRICS)
-
-
-def _figure(row: dict[str, str], reading: Reading) -> None:
-    spelled = _metric(row)
-    nodes = fields.whole(row.get("nnodes")) or 1
-    for pattern, target, factor in _METRICS:
-        if pattern.fullmatch(spelled):
-            if nodes > 1 and target == "tokens_per_second_per_gpu":
-                reading.warnings.append(
-                    f"steps: madengine adds up what {nodes} nodes printed, even rates per GPU, so the rate is unknown"
-                )
-                return
-            if nodes > 1 and target != "step_time_seconds":
-                reading.warnings.append(
-                    f"{target}: madengine adds up what {nodes} nodes printed; if each printed the rate of all GPUs, "
-                    f"it is {nodes} times too high"
-                )
-            if value := fields.positive(row["performance"], factor):
-                reading.reported[target] = value
-                reading.warnings.append(
-                    "steps: the table has no step times, only the mean that the run computed; so no variance is known"
-                )
-            return
-    reading.warnings.append(
-        f"steps: the metric of the run is {row['metric'] or 'unnamed'}, which is not a training rate"
+def _take_figure(row: dict[str, str], reading: Reading) -> str | None:
+    """Add a figure of the run to the reading. Return a reason if it is a rate that cannot be read."""
+    spelled = (
+        re.sub(r"[_\s]{1,8}per[_\s]{1,8}|[_\s]{0,8}/[_\s]{0,8}", "/", row["metric"].lower())
+        .strip("/ ")
+        .replace("_", "/")
     )
+    nodes = fields.whole(row.get("nnodes")) or 1
+    target, factor = next(((target, factor) for known, target, factor in _METRICS if known.fullmatch(spelled)), ("", 0))
+    if nodes > 1 and target.endswith("_per_gpu"):
+        return f"madengine adds up what {nodes} nodes printed, even rates per GPU, so the rate is unknown"
+    if nodes > 1 and target and target != "step_time_seconds":
+        reading.warnings.append(
+            f"{target}: madengine adds up what {nodes} nodes printed; if each printed the rate of all GPUs, "
+            f"it is {nodes} times too high"
+        )
+    if target and (value := fields.positive(row["performance"], factor)):
+        reading.reported[target] = value
+    return None
 
 
 def _configure(row: dict[str, str], reading: Reading) -> None:
     config = reading.training_config
-    for name, target in (("n_gpus", "num_gpus"), ("nnodes", "num_nodes")):
+    for name, target in _SETTINGS:
         if value := fields.whole(row.get(name)):
             config[target] = value
     of_all = (fields.whole(row.get("gpus_per_node")) or 0) * config.get("num_nodes", 1)
@@ -133,10 +138,10 @@ def _configure(row: dict[str, str], reading: Reading) -> None:
         reading.warnings.append(
             f"num_gpus: n_gpus is {config.pop('num_gpus')}, but nnodes x gpus_per_node is {of_all}; give --num-gpus"
         )
-    precision = row.get("training_precision", "").lower()
-    if precision in PRECISIONS:
-        config["precision"] = precision
+    for precision in (row.get("training_precision", "").lower(), row.get("precision", "").lower()):
+        if precision in PRECISIONS:
+            config["precision"] = precision
     reading.model["name"] = model_name(row["model"])
     reading.host = row.get("machine_name") or None
-    if device := row.get("gpu_architecture"):
+    if device := row.get("gpu_architecture") or row.get("device"):
         reading.gpu_info["device_name"] = device
