@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from job_logs import Job
+from table_logs import ALL_JOBS
 
 from tensorprimat.core.errors import NotALogError
 
@@ -26,6 +28,14 @@ ROWS = "".join(ROW.format(n=n, loss=9 - n / 10) for n in range(10, 40))
         ("torchrun --nproc_per_node=gpu train.py", None),
         ("torchrun --nnodes=1:4 --nproc_per_node=8 train.py", None),
         ("torchrun train.py", None),
+        ("/opt/venv/bin/torchrun --standalone --nnodes=$NODES --nproc_per_node=8 -m package.train", 8),
+        ("torchrun --nproc=8 --nnodes=2 train.py", 16),
+        ("cmd: ['torchrun', '--nproc_per_node', '8', '--nnodes=2', 'train.py']", 16),
+        ("torchrun --nproc_per_node=8 train.py --nnodes 4", 8),
+        ('torchrun --nproc_per_node=8 train.py\n  File "/usr/local/bin/torchrun", line 33, in <module>', 8),
+        ("torchrun --nproc_per_node=4 check.py\ntorchrun --nproc_per_node=8 train.py", 8),
+        ("torchrun --nnodes=$NODES --nproc_per_node=8 train.py", None),
+        ("torchrun train.py --nproc_per_node=8", None),
     ],
 )
 def test_a_command_of_torchrun_states_the_gpus(read_text: Any, command: str, gpus: int | None) -> None:
@@ -38,6 +48,23 @@ def test_a_printed_world_size_wins(read_text: Any) -> None:
     dump = "torchrun --nproc_per_node=8 train.py\n  world_size ............ 16\n  num_layers ........ 4\n"
     text = dump + "".join(MEGATRON.format(n=n, s=16 * n) for n in range(1, 20))
     assert read_text(text).training_config.num_gpus == 16
+
+
+@pytest.mark.parametrize("name", ["megatron", "deepspeed", "nanochat", "loop", "huggingface", "timestamps"])
+def test_readers_of_every_kind_take_the_command(read_text: Any, name: str) -> None:
+    text = "\n".join(ALL_JOBS[name](Job()))
+    printed = read_text(text).training_config.num_gpus
+    result = read_text("+ torchrun --nproc_per_node=8 --nnodes=2 train.py\n" + text)
+    assert result.training_config.num_gpus == (printed or 16)
+
+
+def test_a_second_launch_with_other_gpus_is_another_training(read_text: Any) -> None:
+    texts = [
+        f"+ torchrun --nproc_per_node={gpus} train.py\nSetting OMP_NUM_THREADS\n{rows}"
+        for gpus, rows in ((8, ROWS), (4, ROWS.replace("512.", "912.")))
+    ]
+    segments = read_text("".join(texts)).provenance.segments
+    assert [segment.differs.get("num_gpus") for segment in segments] == ["8", None]
 
 
 def test_the_refusal_of_a_single_row_says_how_to_count_it(read_text: Any) -> None:

@@ -98,10 +98,7 @@ def _result(
         reading = replace(reading, complete=False, warnings=[*reading.warnings, ends])
     warnings = [*warnings, *reading.warnings]
     header = headers.lines_before_rows(log, reading.steps, measured[0].first_line - 1)
-    settings, assumed = dict(reading.training_config), dict(reading.assumed)
-    if not settings.get("num_gpus") and (gpus := headers.gpus_in(header)):
-        settings["num_gpus"], assumed["num_gpus"] = gpus, "torchrun's command line in the log"
-    config = stated.with_parallelism(stated.believed(TrainingConfig, settings, warnings))
+    config = stated.with_parallelism(stated.believed(TrainingConfig, reading.training_config, warnings))
     gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)
     platform = devices.platform_of(gpu_info.device_name) or reading.platform
     lines = citations.of_settings(log, format, measured[0]) if cited else {}
@@ -129,7 +126,7 @@ def _result(
             host=reading.host,
             arguments=headers.printed(header),
             tool_version=__version__,
-            assumed=assumed,
+            assumed=dict(reading.assumed),
         ),
         warnings=tuple(dict.fromkeys(warnings)),
         steps=stated.with_work(reading.steps, config),

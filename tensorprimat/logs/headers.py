@@ -15,6 +15,7 @@ from itertools import groupby, islice, takewhile
 from typing import Any
 
 from tensorprimat.core.steps import Steps
+from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 _FEWEST = 8  # lines of a style that other lines have, too, in a row make a block
@@ -37,8 +38,11 @@ _OF_A_RUN = re.compile(
     re.IGNORECASE,
 )
 
-_COMMAND = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
-_TORCHRUN_FLAG = re.compile(r"--(nnodes|nproc[-_]per[-_]node|standalone)\b(?:[= ] ?[\"']?([^\s\"'\\]+))?")
+_COMMAND = re.compile(r"(?:\btorchrun|-m['\", ]{1,6}torch\.distributed\.(?:run|launch))(?=[\s'\",\\])")
+_WORD = re.compile(r"[^\s'\"\[\]]+")
+_COUNT = re.compile(r"\d{1,5}")
+_WITHOUT_VALUE = ("standalone", "no_python", "run_path", "module", "m", "use_env", "virtual_local_rank")
+"""Options of torchrun that no value follows."""
 
 
 def lines_before_rows(log: Log, steps: Steps, after: int = 0) -> list[str]:
@@ -104,27 +108,49 @@ def _flat(values: Mapping[Any, Any], before: str) -> Iterator[tuple[str, str]]:
             yield f"{before}{name}", str(value)
 
 
+def with_launched_gpus(log: Log, reading: Reading) -> Reading:
+    """Return a reading with the GPUs by torchrun's command before the first row, unless lines or rows state them."""
+    if reading.training_config.get("num_gpus") or reading.platform == "cpu":
+        return reading
+    if gpus := gpus_in(lines_before_rows(log, reading.steps)):
+        reading.training_config["num_gpus"] = gpus
+        reading.assumed["num_gpus"] = "torchrun's command line in the log"
+    return reading
+
+
 def gpus_in(lines: Iterable[str]) -> int | None:
     """Return nnodes × nproc_per_node of the last command; None without one, and where either is not a number.
 
-    A command may go on over lines that end in a backslash. One node is the default of torchrun.
+    A command may go on over lines that end in a backslash, or be a list of words. One node is the default of torchrun.
 
-    >>> gpus_in(["torchrun --nnodes=2 \\\\", "  --nproc-per-node 8 train.py"])
+    >>> gpus_in(["torchrun --nnodes=2 \\\\", "  --nproc-per-node 8 train.py --nnodes 4"])
     16
-    >>> gpus_in(["torchrun --nproc_per_node=gpu train.py"])
+    >>> gpus_in(["['torchrun', '--nproc_per_node', 'gpu', 'train.py']"])
     """
     found, command = None, ""
     for line in lines:
-        if command or _COMMAND.search(line):
-            command = f"{command} {line.rstrip()}"
+        begins = None if command else _COMMAND.search(line)
+        if command or begins:
+            command += f" {line[begins.end() :] if begins else line}".rstrip()
             if not command.endswith("\\"):
-                found, command = _processes(command), ""
+                found, command = _processes(command) if "nproc" in command else found, ""
             command = command.removesuffix("\\")
     return found
 
 
 def _processes(command: str) -> int | None:
-    flags = {name.replace("_", "-"): value for name, value in _TORCHRUN_FLAG.findall(command)}
-    nodes = "1" if "standalone" in flags else flags.get("nnodes", "1")
-    of_node = flags.get("nproc-per-node", "")
-    return int(nodes) * int(of_node) or None if nodes.isdecimal() and of_node.isdecimal() else None
+    options = dict(_options(filter(None, (word.rstrip(",") for word in _WORD.findall(command)))))
+    nodes = "1" if "standalone" in options else options.get("nnodes", "1")
+    of_node = options.get("nproc_per_node", "")
+    return int(nodes) * int(of_node) or None if _COUNT.fullmatch(nodes) and _COUNT.fullmatch(of_node) else None
+
+
+def _options(words: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of torchrun before its script, and their values; "" for those without one."""
+    for word in words:
+        if not word.startswith("-"):
+            return
+        name, has_value, value = word.lstrip("-").replace("-", "_").partition("=")
+        if not has_value and name not in _WITHOUT_VALUE:
+            value = next(words, "")
+        yield ("nproc_per_node" if name.startswith("nproc") else name), value

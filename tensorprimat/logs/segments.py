@@ -24,7 +24,7 @@ from tensorprimat.core.quantities import count
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of, select_measured
-from tensorprimat.logs import changes, damage, failures, fields, files, newest_first, replays, restated, starts
+from tensorprimat.logs import changes, damage, failures, fields, files, headers, newest_first, replays, restated, starts
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.replays import RepeatedText
 from tensorprimat.logs.starts import OTHER_RANK, Cut
@@ -104,6 +104,7 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
         whole.warnings += [*damage.leave_out(whole), *whole.unread]
         lines = whole.steps.column("line")
         last = int(lines.max(initial=1))
+        whole = headers.with_launched_gpus(log, whole)
         return [Segment(number=1, first_line=1, last_line=last, began_by="", inherits=False, reading=whole)]
     return found
 
@@ -399,6 +400,7 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
     reading = format.read(part)
     if isinstance(reading, Result) or not (len(reading.steps) or reading.reported):
         return None
+    reading = headers.with_launched_gpus(part, reading)
     failures.examine(part, reading)
     reading.warnings += damage.leave_out(reading)
     last = max(part.count_lines(), int(reading.steps.column("line").max(initial=1)))
