@@ -73,6 +73,17 @@ def test_a_log_of_one_row_is_refused(tmp_path: Path) -> None:
         read(tmp_path, [row("P0", 1, 2500.0)])
 
 
+@pytest.mark.parametrize(
+    ("iterations", "steps"),
+    [((126, 261, 396), 3), ((10, 280, 396), 3), ((268, 269, 270), 3), ((100, 200, 300), 300), ((1, 10, 20), 20)],
+)
+def test_rows_picked_out_of_a_log_count_as_steps_unless_they_are_multiples_of_their_distance(
+    tmp_path: Path, iterations: tuple[int, ...], steps: int
+) -> None:
+    result = read(tmp_path, [row("2021", number, 2500.0 + number % 7) for number in iterations])
+    assert result.performance_metrics.total_steps == steps
+
+
 NOISE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=80).filter(
     lambda text: "iteration" not in text
 )

@@ -256,6 +256,26 @@ def usual_distance(distances: np.ndarray) -> int:
     return int(sizes[counts.argmax()]) if len(sizes) else 1
 
 
+MOST_PICKED = 5  # rows that someone may have picked out of a log: their distance alone shows no log interval
+
+
+def fits_interval(interval: int, numbers: np.ndarray) -> bool:
+    """Return True if rows of these numbers may be a log interval apart; of many rows, their distance shows it.
+
+    Frameworks print the multiples of the interval, counted from 0 or from 1, and often the first step of a process and
+    the last one.
+
+    >>> rows = ((9, 19, 29), (1, 100, 200), (10, 20, 30, 37), (126, 261, 396))
+    >>> [fits_interval(row[2] - row[1], np.array(row)) for row in rows]
+    [True, True, True, False]
+    """
+    if len(numbers) > MOST_PICKED or interval <= 1:
+        return True
+    inner = numbers[:-1] if len(numbers) > 3 else numbers
+    inner = inner[1:] if (inner[0] - 1) % interval == 0 else inner
+    return len(inner) < 2 or any(((inner + offset) % interval == 0).all() for offset in (0, 1))
+
+
 class _Printed:
     """Map of step numbers, in ascending order, to whole numbers; it takes a tenth of a dictionary's memory."""
 
@@ -326,7 +346,7 @@ def with_intervals(
     steps at which the framework's clock was started anew.
     A row that is missing (cut off, lost) does not lengthen the next: no row covers more than the shortest distance
     between consecutive rows. The distances to the second row and to the last do not count: frameworks print step 1 and
-    the last step whatever the interval.
+    the last step whatever the interval. Of a few rows that are no multiples of their distance, each covers one step.
     """
     index, segment = steps.column("index"), steps.column("segment")
     covers = np.ones(len(steps), np.int64)
@@ -341,6 +361,8 @@ def with_intervals(
             distances = np.minimum(distances, interval)
             if numbers[0] == interval and not (starts or {}).get(int(stretch)):
                 distances[0] = interval  # the first row of a training is the mean since its beginning, as all others
+        if len(rows) > 1 and not fits_interval(int(distances[1:].max()), numbers):
+            distances = np.ones_like(distances)
         if len(boundaries):
             nearest = boundaries[np.maximum(np.searchsorted(boundaries, numbers) - 1, 0)]
             inside = (nearest > before) & (nearest < numbers)

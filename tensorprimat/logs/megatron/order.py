@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tensorprimat.core.clocks import FINEST
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray
-from tensorprimat.logs.fields import usual_distance
+from tensorprimat.logs.fields import fits_interval, usual_distance
 from tensorprimat.logs.repeats import Repeats
 
 SAME_CLOCK = 0.01  # two ranks time one iteration to within a per cent; a restarted iteration is slower by far
@@ -145,7 +145,10 @@ def covers_of(index: FloatArray, segment: NDArray[np.int64]) -> NDArray[np.int64
         return np.ones(0, np.int64)
     distance = np.diff(index, prepend=0.0)
     first = np.diff(segment, prepend=-1) != 0
-    interval = usual_distance(distance[1:] if not first[1:].any() else distance[~first])
+    distances = distance[1:] if not first[1:].any() else distance[~first]
+    interval = usual_distance(distances)
+    if not fits_interval(interval, index):
+        interval = next((int(one) for one in np.sort(distances)[::-1] if fits_interval(int(one), index)), 1)
     distance[first] = index[first]
     covers = np.clip(distance, 1, max(interval, 1), out=distance).astype(np.int64)
     for row in np.flatnonzero(first[:-1] & ~first[1:]) if interval > 1 else ():
