@@ -8,7 +8,7 @@ import pytest
 from tensorprimat.core import models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
-from tensorprimat.core.stated import UserFacts, amended
+from tensorprimat.core.stated import UserFacts, amended, with_parallelism
 from tensorprimat.core.statements import read_statements
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
@@ -112,6 +112,22 @@ def test_another_number_of_gpus_leaves_no_stale_parallel_sizes():
 
 
 # Devices
+
+
+@pytest.mark.parametrize(
+    ("sizes", "replicas", "accumulation"),
+    [
+        ({"num_gpus": 16, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1}, 8, 8),
+        ({"num_gpus": 16, "data_parallel_size": 4}, 4, 16),
+        ({"num_gpus": 16, "gradient_accumulation_steps": 8}, 8, 8),
+        ({"num_gpus": 12, "gradient_accumulation_steps": 8}, None, 8),
+        ({"num_gpus": 16}, None, None),
+        ({"data_parallel_size": 3}, 3, None),
+    ],
+)
+def test_sizes_that_follow_from_the_others_are_filled_in(sizes, replicas, accumulation):
+    config = with_parallelism(TrainingConfig(global_batch_size=128, micro_batch_size=2, **sizes))
+    assert (config.data_parallel_size, config.gradient_accumulation_steps) == (replicas, accumulation)
 
 
 def test_a_stated_device_keeps_the_facts_of_the_log():

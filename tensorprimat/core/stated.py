@@ -156,16 +156,26 @@ def believed(record: type[_Record], values: dict[str, Any], told: list[Any]) -> 
 
 
 def with_parallelism(config: TrainingConfig) -> TrainingConfig:
-    """Fill data parallel size and gradient accumulation where the other sizes determine them."""
-    tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
-    if not (config.num_gpus and tensor and pipeline):
-        return config
-    replica = settings.replica_devices(config)
-    replicas = config.data_parallel_size or (config.num_gpus // replica if config.num_gpus % replica == 0 else None)
-    micro, batch, accumulation = config.micro_batch_size, config.global_batch_size, config.gradient_accumulation_steps
-    if accumulation is None and replicas and micro and batch and batch % (micro * replicas) == 0:
-        accumulation = batch // (micro * replicas)
-    return config.changed(data_parallel_size=replicas, gradient_accumulation_steps=accumulation)
+    """Fill data parallel size and gradient accumulation where the other sizes determine them.
+
+    A batch is replicas times accumulated micro-batches; of a batch, each follows from the other. Replicas also follow
+    from the GPUs that share none, where tensor and pipeline parallel sizes are known.
+    """
+    micro, batch, gpus = config.micro_batch_size, config.global_batch_size, config.num_gpus
+    replicas, accumulation = config.data_parallel_size, config.gradient_accumulation_steps
+    of_batch = batch // micro if batch and micro and batch % micro == 0 else None
+    if not replicas and gpus and config.tensor_model_parallel_size and config.pipeline_model_parallel_size:
+        replicas = _quotient(gpus, settings.replica_devices(config))
+    if not replicas and gpus and (by_batch := _quotient(of_batch, accumulation)) and gpus % by_batch == 0:
+        replicas = by_batch
+    return config.changed(
+        data_parallel_size=replicas, gradient_accumulation_steps=accumulation or _quotient(of_batch, replicas)
+    )
+
+
+def _quotient(whole: int | None, part: int | None) -> int | None:
+    """Return how many times a part is in the whole; None if that is no whole number or one of both is unknown."""
+    return whole // part if whole and part and whole % part == 0 else None
 
 
 def _device(result: Result, config: TrainingConfig, facts: UserFacts, notes: _Notes) -> tuple[Any, GpuInfo]:
