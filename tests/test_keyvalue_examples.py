@@ -98,7 +98,7 @@ def test_the_rounded_counts_of_long_levanter_trainings_give_no_wrong_step_times(
     text = "".join(line.format(count, t // 3600, t // 60 % 60, t % 60) for count, t in counts)
     result = read_text(text)
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.4, rel=0.003)
-    assert result.steps.column("seconds")[2:].tolist() == pytest.approx([2.4] * (len(result.steps) - 2), rel=0.01)
+    assert result.steps.column("seconds")[2:-1].tolist() == pytest.approx([2.4] * (len(result.steps) - 3), rel=0.01)
     assert result.training_config.max_steps is None
 
 

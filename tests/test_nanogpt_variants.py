@@ -110,3 +110,11 @@ def test_settings_and_peak_of_autoresearch_are_read(read_text: Any) -> None:
     assert (config.sequence_length, config.gradient_accumulation_steps) == (2048, 4)
     assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(45060.2 * 2**20 / 1e9)
     assert result.performance_metrics.total_steps == 60
+
+
+def test_the_first_of_rows_ten_steps_apart_counts_ten_steps(read_text: Any) -> None:
+    rows = [
+        f"step:{n}/500 train_loss:{4 - n / 500:.4f} train_time:{141 * n}ms step_avg:141.00ms"
+        for n in range(10, 501, 10)
+    ]
+    assert read_text("\n".join(rows) + "\n").performance_metrics.total_steps == 500

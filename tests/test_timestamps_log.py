@@ -205,3 +205,11 @@ def test_the_number_of_the_optimizer_step_counts(read_text: Any, numbers: str) -
     result = read_text(log(*rows))
     assert result.steps.column("index").tolist() == list(range(980, 1040))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("seconds", "last"), [(2.0, 500), (0.3, 5000), (30.0, 500)])
+def test_a_log_of_every_tenth_step_counts_every_step(read_text: Any, seconds: float, last: int) -> None:
+    form = "{:%Y-%m-%d %H:%M:%S} INFO"
+    result = read_text(log(*(row(n, seconds=seconds, form=form) for n in range(10, last + 1, 10))))
+    assert result.performance_metrics.total_steps == last
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(seconds, rel=0.05)

@@ -18,6 +18,7 @@ import numpy as np
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, LONGEST_STEP_SECONDS, Step, Steps
 from tensorprimat.logs import prefixes
+from tensorprimat.logs.fields import first_interval
 
 LONG_PAUSE, LEAST_PAUSE = 20.0, 60.0  # times the median gap, and seconds: longer than any regular work of a loop
 CLOCK_SHARE = 0.01  # a stamp's resolution over the time that a row spans, at most
@@ -136,6 +137,8 @@ def written_at(text: str) -> Moment | None:
 def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
     """Yield rows timed by the clock between marks; the first of a stretch has no time, and too short rows are merged.
 
+    The first row of a log of every so many steps covers as many as the second, without a time.
+
     A row that repeats the number before it is another rank's, and is left out, unless half the usual time between rows
     has passed; then, and where the number goes back, the training restarted. A clock that is set back, as at the end of
     summer time, begins another stretch: no time spans that moment. Another segment begins after a pause
@@ -144,9 +147,11 @@ def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
     marks = list(marks)
     gaps = np.array([after.moment.seconds - before.moment.seconds for before, after in pairwise(marks)])
     late = median(gaps[gaps > 0]) / 2 if (gaps > 0).any() else inf
+    first = first_interval(*(mark.step for mark in marks[:2])) if len(marks) > 1 else 1
     for segment, stretch in enumerate(_between_pauses(marks)):
         for row in _of_stretch(stretch, late):
-            yield row.changed(segment=segment) if segment else row
+            yield row.changed(segment=segment) if segment else row.changed(covers=first) if first > 1 else row
+            first = 1
 
 
 def timed_steps(marks: Sequence[TimeMark]) -> Steps:
@@ -161,7 +166,7 @@ def timed_steps(marks: Sequence[TimeMark]) -> Steps:
     with np.errstate(divide="ignore", invalid="ignore"):
         pace = grown / covers
     fine = (covers > 0) & (grown > 0) & (coarsest <= CLOCK_SHARE * grown) & (pace < LONGEST_STEP_SECONDS)
-    if not fine.all():
+    if len(marks) < 2 or not fine.all():
         return Steps.of(steps_between(marks))
     other_work = np.array([INTERRUPTIONS.index(mark.interrupted_by) for mark in marks], np.int8)
     begins = np.concatenate([[False], (pace > longest_gap(pace)) & (other_work[1:] == 0)])
@@ -175,7 +180,7 @@ def timed_steps(marks: Sequence[TimeMark]) -> Steps:
     nan = np.array([mark.loss is not None and mark.loss != mark.loss for mark in marks])
     columns = {
         "index": index,
-        "covers": np.where(first, 1, np.concatenate([[1], covers])),
+        "covers": np.concatenate([[first_interval(*index[:2].tolist())], np.where(begins[1:], 1, covers)]),
         "interrupted_by": other_work,
         "segment": np.cumsum(begins),
         "line": np.array([-1 if mark.line is None else mark.line for mark in marks]),
@@ -229,6 +234,8 @@ def _of_stretch(marks: Iterable[TimeMark], late: float) -> Iterator[Step]:
         if (seconds := _seconds(start, mark)) is not None:
             yield _row(mark, seconds, mark.step - start.step)
             start = mark
+    if start is not None and last is not None and last is not start:
+        yield _row(last, _seconds(start, last), last.step - start.step)
 
 
 def _seconds(before: TimeMark, after: TimeMark) -> float | None:

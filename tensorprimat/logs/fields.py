@@ -276,6 +276,15 @@ def fits_interval(interval: int, numbers: np.ndarray) -> bool:
     return len(inner) < 2 or any(((inner + offset) % interval == 0).all() for offset in (0, 1))
 
 
+def first_interval(first: int, second: int) -> int:
+    """Return the steps up to the first row, if the second is as far from it; else 1, for rows before it are missing.
+
+    >>> first_interval(10, 20), first_interval(9, 19), first_interval(1, 2), first_interval(30, 40)
+    (10, 10, 1, 1)
+    """
+    return next((first + offset for offset in (0, 1) if second + offset == 2 * (first + offset) > 0), 1)
+
+
 class _Printed:
     """Map of step numbers, in ascending order, to whole numbers; it takes a tenth of a dictionary's memory."""
 

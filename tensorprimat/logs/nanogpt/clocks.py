@@ -152,7 +152,8 @@ class TrainTime:
             if mark.validation and trains:
                 before = before or mark  # the clock's start, printed at step 0
                 continue
-            distance = mark.step - before.step if before else 1
+            is_first = mark.line == self._lines[0] and len(self._steps) > 1
+            distance = mark.step - before.step if before else fields.first_interval(*self._steps[:2]) if is_first else 1
             if distance > 0 and (before or not mark.validation):
                 grown = (mark.clock - before.clock) / distance if before else mark.clock
                 usable = 0 < grown < LONGEST_STEP_SECONDS and (before is not None or mark.step == 1)
