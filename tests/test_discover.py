@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from test_megatron_settings import ARGUMENTS
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import discover
@@ -175,3 +176,47 @@ def test_logs_are_searched_in_this_folder_output_and_primus(tmp_path: Path, monk
     assert discover.searched_folders()[:3] == [Path("."), Path("output"), primus]
     monkeypatch.setenv("PRIMUS_PATH", str(tmp_path))
     assert discover.searched_folders()[:2] == [Path("."), Path("output")], "each folder once"
+
+
+@pytest.mark.parametrize(
+    ("model", "mention"),
+    [
+        ("llama", '"architectures": ["LlamaForCausalLM"]'),
+        ("llama", "  tokenizer_type .................................. Llama3Tokenizer"),
+        ("llama", "loading checkpoint from /ckpt/llama at iteration 0"),
+        ("qwen", "model class Qwen2ForCausalLM"),
+        ("mistral", "--load=/models/mistral"),
+    ],
+)
+def test_a_class_or_a_path_is_a_label_by_which_a_log_is_found(tmp_path: Path, model: str, mention: str) -> None:
+    path = write(tmp_path / "job.out", f"{mention}\n{LOG}")
+    searches = find(tmp_path)
+    assert {name for name, search in searches.items() if search.path == path} == {model}
+    assert "no size" in searches[model].because
+
+
+def test_the_shape_of_a_log_decides_what_a_label_leaves_open(tmp_path: Path) -> None:
+    arguments = ARGUMENTS | {"ffn_hidden_size": 11008, "padded_vocab_size": 64000, "tokenizer_model": None}
+    dump = "".join(f"  {name} ................................. {value}\n" for name, value in arguments.items())
+    path = write(tmp_path / "yi.log", f"------ arguments ------\n{dump}LlamaForCausalLM\n{LOG}")
+    search = find(tmp_path)["llama"]
+    assert (search.path, search.unassigned) == (None, False)
+    assert search.others == (f"{path} (its shape is that of another model)",)
+
+
+@pytest.mark.parametrize("mention", ["", "LlamaForCausalLM and MistralForCausalLM\n"])
+def test_a_log_that_belongs_to_no_model_is_named_with_the_variable_that_assigns_it(
+    tmp_path: Path, mention: str
+) -> None:
+    path = write(tmp_path / "job.out", mention + LOG)
+    search = find(tmp_path)["llama"]
+    assert (search.path, search.unassigned) == (None, True)
+    assert f"set LLAMA_LOG={path}" in search.others[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["/opt/llama.cpp/main\n", "Llama2Tokenizer\n", "LlamaFactory\n", "pip: llama-index\n", "Llama-2-70B\n"]
+)
+def test_software_and_other_models_are_no_label(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "job.out", text + LOG)
+    assert find(tmp_path)["llama"].path is None

@@ -39,6 +39,12 @@ def test_where_one_model_has_a_log_the_others_are_not_trained():
     assert chosen("auto", "cpu", ["llama"]) == {"llama": "logs", "qwen": None, "mistral": None}
 
 
+def test_nothing_is_trained_instead_of_a_log_that_no_model_is_known_to_own():
+    plan = choose_engines("auto", platform="cpu", models=MODELS, with_log=(), with_unassigned=["llama"])
+    assert (set(plan.engines.values()), plan.from_logs) == ({None}, True)
+    assert "--engine torch" in plan.because
+
+
 def test_rocm_reads_logs_and_trains_only_on_request():
     assert chosen("auto", "amd") == {"llama": None, "qwen": None, "mistral": None}
     assert chosen("auto", "amd", ["qwen"]) == {"llama": None, "qwen": "primus", "mistral": None}

@@ -48,6 +48,12 @@ _FAMILY = re.compile(
     r"(?![a-z0-9]|-?\d*\.\d)" + NOT_SOFTWARE,
     re.IGNORECASE,
 )
+_CLASS = re.compile(
+    r"(?<![A-Za-z0-9])(?:(?P<llama>Llama3?)|(?P<qwen>Qwen2(?:_5)?)|(?P<mistral>Mistral))"
+    r"(?:ForCausalLM|Tokenizer(?:Fast)?|Config|Model|DecoderLayer)(?![A-Za-z0-9])"
+)
+"""A class of transformers or a tokenizer of Megatron; models of other names and sizes have the same classes."""
+_PATH = re.compile(r"[\w.~-]*/[\w./-]{1,200}")
 _NO_NAME = re.compile(
     r"(?:[0-9a-f]{7,64}|snapshots|main|master|latest|final|original|hf|base|weights|tokenizer(?:\.\w+)?"
     r"|(?:checkpoint|step|iter|epoch|global_step)[-_=]?\d+)",
@@ -136,6 +142,17 @@ def families(text: str) -> set[str]:
     (['llama'], [], ['qwen'])
     """
     return {str(match.lastgroup) for match in _FAMILY.finditer(text.replace("_", "-"))}
+
+
+def labels(text: str) -> dict[str, str]:
+    """Return the models that a text may mean by a class or the end of a path: name → spelling. Their size is unknown.
+
+    >>> labels("architectures: LlamaForCausalLM"), labels("--load /ckpt/mistral --lib /opt/llama.cpp")
+    ({'llama': 'LlamaForCausalLM'}, {'mistral': '/ckpt/mistral'})
+    """
+    found = {str(match.lastgroup): match[0] for match in _CLASS.finditer(text)}
+    paths = {model: path for path in _PATH.findall(text) if (model := known_model(path))}
+    return {**paths, **found}
 
 
 def _name_parts(spelled: str) -> list[str]:

@@ -86,12 +86,14 @@ def choose_engines(
     platform: Platform,
     models: Sequence[str],
     with_log: Sequence[str],
+    with_unassigned: Sequence[str] = (),
     configured: Sequence[str] | None = None,
     obstacle: Obstacle = lambda *_: None,
 ) -> Plan:
     """Return the engine for each model.
 
-    requested: --engine; with_log: models of which a log was found; configured: models for which the checkout on this
+    requested: --engine; with_log: models of which a log was found; with_unassigned: models to which a log that was
+    found may belong, so that nothing is trained instead; configured: models for which the checkout on this
     machine has a configuration, None without a checkout; obstacle: used on an NVIDIA GPU only, see `in_order`.
     Raises UsageError for an engine that does not exist.
     """
@@ -114,6 +116,9 @@ def choose_engines(
             "no GPU found; reading the training logs that were found; use --engine torch to train on the CPU instead"
         )
         return _plan(ENGINES[LOGS], models, because, among=with_log, from_logs=True)
+    if with_unassigned:
+        because = "no GPU found; a training log was found, but not its model; --engine torch trains on the CPU instead"
+        return _plan(ENGINES[LOGS], models, because, among=(), from_logs=True)
     because = "No GPU or training log found; training on the CPU (by default a tiny version of each model)"
     return _plan(ENGINES[OWN], models, because, among=models)
 

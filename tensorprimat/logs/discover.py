@@ -35,6 +35,8 @@ class Search:
     """Reason for the choice of this log."""
     others: tuple[str, ...] = ()
     """Other files that might be the log, each with the reason against it."""
+    unassigned: bool = False
+    """True if one of the others is a training log that may be this model's."""
     searched: tuple[str, ...] = ()
     """Variables and folders that were searched, in their order."""
 
@@ -130,29 +132,38 @@ def _by_name(model: str, files: Sequence[Path], searched: tuple[str, ...]) -> Se
 def _by_content(models: Sequence[str], files: Sequence[Path], found: dict[str, Search]) -> None:
     """Add the newest log whose content names each model to `found`, with the older and the ambiguous ones.
 
-    A reader that knows the model decides; else the only model that the text names with version and size. A text that
-    names several models is the log of none of them: it may be about a teacher, a draft or a tokenizer.
+    A reader that knows the model decides; else the only model that the text names with version and size, or by a class
+    or a path if the log states no shape: its shape would tell what it is. A text that names several models is the log
+    of none of them: it may be about a teacher, a draft or a tokenizer.
     """
     for path in sorted(files, key=_modified, reverse=True):
         if _flaw(path) is not None:
             continue
         try:
-            name = logs.read(path).model.name
-            named = {spellings.known_model(name) or name: ""} if name else model_names.in_text(Log(path))
+            trained = logs.read(path).model
+            known = spellings.known_model(trained.name or "")
+            is_other = trained.name is not None and spellings.mentions(trained.name)
+            named = {known: ""} if known else {} if is_other else model_names.in_text(Log(path))
         except TensorPrimatError:
             continue
-        for model in named:
-            if model not in models:
-                continue
-            before, why_not = found[model], "older"
-            if len(named) > 1:
-                names = listed(sorted(named))
-                why_not = f"its content names {names}; if it is the log of {model}, set {model.upper()}_LOG={path}"
-            elif before.path is None:
+        if is_other and not known:
+            continue
+        is_label = not known and not any(map(spellings.mentions, named.values()))
+        for model in models if not named else [one for one in models if one in named]:
+            before, is_unclear = found[model], len(named) != 1
+            if is_label and trained.shape is not None:
+                why_not, is_unclear = "its shape is that of another model", False
+            elif is_unclear:
+                says = f"its content names {listed(sorted(named))}" if named else "it names no model"
+                why_not = f"{says}; if it is the log of {model}, set {model.upper()}_LOG={path}"
+            elif before.path is not None:
+                why_not = "older"
+            else:
                 because = f"its content names {model}" + (f" ({named[model]})" if named[model] else "")
                 found[model] = replace(before, path=path, because=because)
                 continue
-            found[model] = replace(before, others=tuple(dict.fromkeys((*before.others, f"{path} ({why_not})"))))
+            others = tuple(dict.fromkeys((*before.others, f"{path} ({why_not})")))
+            found[model] = replace(before, others=others, unassigned=before.unassigned or is_unclear)
 
 
 def _flaw(path: Path) -> str | None:

@@ -29,17 +29,21 @@ def model_name(spelled: str) -> str | None:
 def in_text(log: Log) -> dict[str, str]:
     """Return the models that a log names with version and size: key → place and spelling of the first mention.
 
-    Reads the first _SEARCHED_BYTES only: a configuration comes before the rows.
+    If it names none, the models that it may mean by a class or a path (`names.labels`). Reads the first _SEARCHED_BYTES
+    only: a configuration comes before the rows.
     """
     found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     number = 1
     for block in itertools.islice(files.blocks(log.path, HEAD_BYTES), _SEARCHED_BYTES // HEAD_BYTES):
         if _FAMILY.search(block):
             for offset, line in enumerate(block.decode("utf-8", "replace").split("\n")):
                 for match in names.mentions(line):
                     found.setdefault(names.key(match), f"line {number + offset}: {match}")
+                for label, spelled in () if found else names.labels(line).items():
+                    labels.setdefault(label, f"line {number + offset}: {spelled}, no size")
         number += files.count_line_ends(block)
-    return found
+    return found or labels
 
 
 def names_model(file_name: str, model: str) -> bool:

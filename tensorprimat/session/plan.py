@@ -192,6 +192,7 @@ def plan_here(
         platform=machine.platform,
         models=chosen,
         with_log=[model for model, search in searches.items() if search.path],
+        with_unassigned=[model for model, search in searches.items() if search.unassigned],
         configured=configured,
         obstacle=obstacle_of(request.settings, machine),
     )
