@@ -234,8 +234,8 @@ def _of_stretch(marks: Iterable[TimeMark], late: float) -> Iterator[Step]:
         if (seconds := _seconds(start, mark)) is not None:
             yield _row(mark, seconds, mark.step - start.step)
             start = mark
-    if start is not None and last is not None and last is not start:
-        yield _row(last, _seconds(start, last), last.step - start.step)
+    if start is not None and last is not None and last is not start:  # too near its predecessor for a time or a date
+        yield _row(last, None, last.step - start.step).changed(ended_at=None)
 
 
 def _seconds(before: TimeMark, after: TimeMark) -> float | None:
