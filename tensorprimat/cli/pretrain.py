@@ -79,10 +79,10 @@ def command(
     """  # fmt: skip
     from tensorprimat.cli.options import refuse_file
     from tensorprimat.core.errors import UsageError
+    from tensorprimat.core.notices import Notice
     from tensorprimat.core.spec import MODELS, RunSettings
     from tensorprimat.core.statements import typed_count
     from tensorprimat.engines import launchers, prepare
-    from tensorprimat.engines.introspect import NVIDIA_RECIPE
     from tensorprimat.engines.nemo import engine as nemo
     from tensorprimat.engines.registry import ENGINES
     from tensorprimat.machine.platform import detect_platform
@@ -111,7 +111,7 @@ def command(
     spec = spec.changed(output_dir=str(output))
     prepare.check_spec(engine, spec, machine)
     if machine.platform != "nvd" and speaks:
-        print(f"warning: {NVIDIA_RECIPE.format(machine=machine.label)}", file=sys.stderr)
+        print(f"warning: {Notice('nvidia_recipe', 'engine', machine=machine.label)}", file=sys.stderr)
     if dry_run:
         return _show(spec, machine) if speaks else 0
     nemo.train(spec)

@@ -77,10 +77,13 @@ class Notice(str):
     def __new__(
         cls, code: str, field: str, *, run: int | None = None, remedies: Sequence[str] = (), **values: Any
     ) -> Notice:
-        """Create a notice from the table. Raises KeyError for a code or a value that the table does not have."""
+        """Create a notice from the table. Raises KeyError for a code or a value that the table does not have.
+
+        field: empty for a sentence that begins with a subject of its own.
+        """
         kind = notice_kinds()[code]
         where = "" if run is None else f"run {run}: "
-        sentence = f"{field}: {where}{_Formatter().vformat(kind.text, (), values)}"
+        sentence = f"{field}: {where}{_Formatter().vformat(kind.text, (), values)}".removeprefix(": ")
         return cls._made(sentence, code, field, kind.severity, values, (*kind.flags, *remedies), run)
 
     @classmethod
@@ -124,7 +127,7 @@ class Notice(str):
     def within(self, where: str) -> Notice:
         """Return the notice of a part, which the sentence names: "training 2"."""
         return self._made(
-            f"{self.field}: {where}: {self.text}",
+            f"{self.field}: {where}: {self.text}".removeprefix(": "),
             self.code,
             self.field,
             self.severity,
@@ -209,8 +212,8 @@ def _plain(value: Any) -> Any:
 _FORMS: Mapping[str, Callable[[Any], str]] = {
     name: getattr(quantities, name)
     for name in (
-        "as_stated", "count", "digits_of", "gigahertz", "joules", "listed", "percent", "precise", "seconds",
-        "short_seconds", "stated_watts", "watts",
+        "as_stated", "count", "digits_of", "gigabytes", "gigahertz", "joules", "listed", "percent", "precise",
+        "seconds", "short_seconds", "stated_watts", "watts",
     )
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from tensorprimat.core import recompute, settings
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
+from tensorprimat.core.notices import Sentences
 from tensorprimat.core.quantities import alternatives, counted, listed
 from tensorprimat.core.records import Record
 
@@ -67,7 +68,7 @@ class RunSpec(Record):
     """Complete Hugging Face configuration of a model given by a file (torch engine); None for a built-in model."""
     options: dict[str, str] = Field(default_factory=dict)
     """Options that only one engine understands."""
-    notes: tuple[str, ...] = ()
+    notes: Sentences = ()
     """Remarks on the choice of the methodology's configuration; printed, and warnings of the result."""
     origins: dict[str, str] = Field(default_factory=dict)
     """Settings that no flag set → where their value comes from ("" to leave it out), for messages."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.quantities import count
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.steps import Steps
@@ -82,12 +82,12 @@ def _is_split(config: TrainingConfig) -> bool:
 
 def with_counted_work(
     result: Result, steps: Steps, seen: Sequence[CountedBatches | None], *, automatic: bool
-) -> tuple[Result, Steps, list[str]]:
-    """Return result and steps with the batch sizes, sequence length and tokens of the batches, and warnings.
+) -> tuple[Result, Steps, list[Notice]]:
+    """Return result and steps with the batch sizes, sequence length and tokens of the batches, and notices.
 
     seen: the batches of each row of steps on one rank; the other ranks are assumed to train on as much. Nothing changes
     where a row has no counted batches, or for a model that is split among ranks (tensor, pipeline, context parallel),
-    whose batches may be parts. automatic: Lightning runs the optimizer, so that a batch is a micro-batch. A warning
+    whose batches may be parts. automatic: Lightning runs the optimizer, so that a batch is a micro-batch. A notice
     names each setting that differs.
     """
     config = result.training_config
@@ -104,27 +104,24 @@ def with_counted_work(
     if automatic and usual.sequences % usual.batches == 0:
         ran["micro_batch_size"] = usual.sequences // usual.batches
         ran["gradient_accumulation_steps"] = usual.batches
-    warnings = _contradictions(config, ran, lengths)
+    notices = _contradictions(config, ran, lengths)
     result = result.changed(training_config=config.changed(**ran))
     if length is None or any(step.sequences != usual.sequences for step in whole):
         sequences = np.array([step.sequences * replicas for step in whole], np.float64)
         tokens = np.array([step.tokens * replicas for step in whole], np.float64)
         steps = steps.replace(samples=sequences, tokens=tokens if length is None else sequences * length)
         if replicas > 1:
-            warnings.append(f"tokens_per_step: counted on one of {replicas} ranks and assumed equal on the others")
-    return result, steps, warnings
+            notices.append(Notice("tokens_of_one_rank", "tokens_per_step", ranks=replicas))
+    return result, steps, notices
 
 
-def _contradictions(config: TrainingConfig, ran: dict[str, int | None], lengths: tuple[int, int]) -> list[str]:
-    """Return a warning for each setting that the batches contradict."""
-    warnings = [
-        f"training_config: {name} is stated as {count(stated)}, but the batches have {count(seen)}, which is used"
+def _contradictions(config: TrainingConfig, ran: dict[str, int | None], lengths: tuple[int, int]) -> list[Notice]:
+    """Return a notice for each setting that the batches contradict."""
+    notices = [
+        Notice("setting_of_batches", "training_config", name=name, stated=stated, seen=seen)
         for name, seen in ran.items()
         if seen is not None and (stated := getattr(config, name)) is not None and stated != seen
     ]
     if ran["sequence_length"] is None:
-        warnings.append(
-            f"sequence_length: varies from {count(lengths[0])} to {count(lengths[1])} tokens in the batches; tokens/s "
-            "is all their tokens over all seconds, padding included"
-        )
-    return warnings
+        notices.append(Notice("lengths_vary", "sequence_length", shortest=lengths[0], longest=lengths[1]))
+    return notices

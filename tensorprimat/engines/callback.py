@@ -27,6 +27,7 @@ except ModuleNotFoundError as error:
 
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Result, Startup, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.engines import clock, console, live_result, power, ranks
@@ -288,13 +289,13 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         for row in self._recorder.finish() if self._recorder else ():
             self._show(row)
         memory, lost = ranks.largest_of_ranks(self._memory.read_last())
-        self._write(trainer, memory=memory, ended_by=None, warnings=[lost] if lost else [])
+        self._write(trainer, memory=memory, ended_by=None, notices=[lost] if lost else [])
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self._recorder is not None:
             self._recorder.abandon()
         memory = self._memory.read_last() if self._memory else {}
-        self._write(trainer, memory=memory, ended_by=end_reason(exception), warnings=[])
+        self._write(trainer, memory=memory, ended_by=end_reason(exception), notices=[])
         self._close(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -309,7 +310,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             gc.unfreeze()
         self._start_over()
 
-    def _write(self, trainer: Any, *, memory: dict[str, float], ended_by: str | None, warnings: list[str]) -> None:
+    def _write(self, trainer: Any, *, memory: dict[str, float], ended_by: str | None, notices: list[Notice]) -> None:
         """Summarise and save the result, once; does nothing on other ranks than 0."""
         if self._described is None or self.result is not None:
             return
@@ -318,7 +319,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         if config.optimizer_dtype is None:
             config = config.changed(optimizer_dtype=optimizer_dtype(trainer))
         ran, contradictions = observed_by(trainer.lightning_module, config)
-        config, warnings = config.changed(**ran), [*warnings, *contradictions]
+        config, notices = config.changed(**ran), [*notices, *contradictions]
         first = recorder.step(0).seconds if recorder is not None and len(recorder.steps) else None
         startup = self.startup.changed(first_step_seconds=first, compile_seconds=compile_seconds())
         runs = tuple(run.changed(startup=startup) for run in described.runs)
@@ -326,17 +327,17 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         if recorder is not None:
             timer = described.provenance.changed(timer=recorder.clock.name)
             described = described.changed(provenance=timer)
-            warnings = warnings + recorder.warnings
+            notices = notices + recorder.notices
         steps = recorder.steps if recorder else Steps({})
         if self._counter is not None:
             automatic = trainer.lightning_module.automatic_optimization
             described, steps, odd = with_counted_work(described, steps, self._counter.steps, automatic=automatic)
-            warnings = [*warnings, *odd]
+            notices = [*notices, *odd]
         if self._sampler is not None:
             self._sampler.stop()
-            warnings = [*warnings, *self._sampler.column_warnings(), *power.unmeasured(described, self._sampler)]
+            notices = [*notices, *self._sampler.column_warnings(), *power.unmeasured(described, self._sampler)]
             described, steps = power.with_telemetry(described, steps, self._sampler)
-        self.result = live_result.finish(described, steps, memory=memory, ended_by=ended_by, warnings=warnings)
+        self.result = live_result.finish(described, steps, memory=memory, ended_by=ended_by, notices=notices)
         try:
             self.result_path = live_result.save_training(
                 self.result, output_dir=self.output_dir, result_file=self.result_file, stamp=self._stamp

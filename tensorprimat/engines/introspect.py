@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from tensorprimat.core import config_shapes, decoders, models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.families import FAMILIES
-from tensorprimat.core.quantities import count
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Model, ModelShape, TrainingConfig
 from tensorprimat.core.settings import (
     LIGHTNING_PRECISIONS,
@@ -56,13 +56,6 @@ pass."""
 
 _TOKENS = ("input_ids", "tokens", "text")
 """Keys of the token ids in a batch that is a dictionary, of transformers, Megatron and older Megatron."""
-
-
-NVIDIA_RECIPE = (
-    "engine: NeMo is tuned for NVIDIA GPUs and ran on {machine}; the figures show this setup, not the best of the "
-    "device. benchmark.py --engine torch runs the same code on every vendor"
-)
-"""Warning for a run on other GPUs: NeMo runs on ROCm, but its recipes are tuned for NVIDIA."""
 
 
 def is_nemo(trainer: Any) -> bool:
@@ -122,8 +115,8 @@ def stated_by(module: Any) -> dict[str, Any]:
     return {name: value for name, value in state().items() if value is not None} if callable(state) else {}
 
 
-def observed_by(module: Any, config: TrainingConfig) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields of TrainingConfig that ran differently from the plan, and warnings about them.
+def observed_by(module: Any, config: TrainingConfig) -> tuple[dict[str, Any], list[Notice]]:
+    """Return the fields of TrainingConfig that ran differently from the plan, and notices about them.
 
     They come from the module's method `benchmark_observed`, if it has one. config: the plan.
     """
@@ -131,8 +124,8 @@ def observed_by(module: Any, config: TrainingConfig) -> tuple[dict[str, Any], li
     return state(config) if callable(state) else ({}, [])
 
 
-def model_stated_by(module: Any) -> tuple[Model, list[str]] | None:
-    """Return the model from the module's method `benchmark_model`, and a warning if its parameter count is wrong.
+def model_stated_by(module: Any) -> tuple[Model, list[Notice]] | None:
+    """Return the model from the module's method `benchmark_model`, and a notice if its parameter count is wrong.
 
     None if the module has no such method or the method returns None. A DTensor counts as the whole tensor.
     """
@@ -143,10 +136,8 @@ def model_stated_by(module: Any) -> tuple[Model, list[str]] | None:
     counted = sum(parameter.numel() for parameter in module.parameters())
     if counted == stated.parameters:
         return stated, []
-    warning = (
-        f"model: it has {count(counted)} parameters, but its configuration gives {count(stated.parameters)}: no MFU"
-    )
-    return Model(parameters=counted), [warning]
+    notice = Notice("parameters_contradicted", "model", counted=counted, expected=stated.parameters)
+    return Model(parameters=counted), [notice]
 
 
 def _batch_size(strategy: Any, data: Any, name: str) -> int | None:
@@ -260,8 +251,8 @@ def _holds_integers(batch: Any) -> bool:
     return getattr(getattr(batch, "dtype", None), "kind", None) in ("i", "u")  # NumPy's
 
 
-def describe_model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
-    """Return name, shape and parameter count of a training module, and warnings about them.
+def describe_model(module: Any, *, sharded: bool) -> tuple[Model, list[Notice]]:
+    """Return name, shape and parameter count of a training module, and notices about them.
 
     The shape comes from the module's own configuration. If this rank holds every parameter, a shape that contradicts
     their number is left out. sharded: this rank holds only a part, so that the parameters are not counted.
@@ -274,11 +265,8 @@ def describe_model(module: Any, *, sharded: bool) -> tuple[Model, list[str]]:
     if shape is None:
         return Model(name=name, parameters=counted, trainable_parameters=trains), []
     if counted is not None and counted != expected:
-        warning = (
-            f"model: it has {count(counted)} parameters, but its configuration's shape gives {count(expected)}; "
-            "without a confirmed shape there is no MFU"
-        )
-        return Model(name=name, parameters=counted, trainable_parameters=trains), [warning]
+        notice = Notice("shape_unconfirmed", "model", counted=counted, expected=expected)
+        return Model(name=name, parameters=counted, trainable_parameters=trains), [notice]
     return Model(name=name, shape=shape, parameters=expected, trainable_parameters=trains), []
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import numpy as np
 
 from tensorprimat.core import atomic, models, names, store
 from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Provenance
-from tensorprimat.core.quantities import count
 from tensorprimat.core.result import STACK_OF_PLATFORM, Model, PerformanceMetrics, Result, Run, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
@@ -39,22 +40,22 @@ class Declared:
 
 
 def describe_training(trainer: Any, module: Any, declared: Declared, *, built: bool) -> Result:
-    """Return a result without steps: machine, model, configuration and warnings of a Lightning training.
+    """Return a result without steps: machine, model, configuration and notices of a Lightning training.
 
     built: the model has its parameters and the trainer its optimizers (from on_train_start on).
     """
     machine = platform.detect_platform(cpu=trainer.strategy.root_device.type == "cpu")
-    warnings = list(machine.warnings)
+    notices = list(machine.warnings)
     if declared.platform != "auto" and platform.PLATFORM_SPELLINGS[declared.platform] != machine.platform:
-        warnings.append(f"platform: {declared.platform} was requested, but the training runs on {machine.label}")
+        notices.append(Notice("other_platform", "platform", requested=declared.platform, machine=machine.label))
     model = Model()
     if built:
         model, odd = introspect.model_stated_by(module) or introspect.describe_model(
             module, sharded=introspect.is_model_sharded(trainer)
         )
-        warnings += odd
+        notices += odd
     preset, contradicted = _preset(declared, model)
-    warnings += contradicted
+    notices += contradicted
     found = {**introspect.training_config(trainer, module), **(introspect.stated_by(module) if built else {})}
     model_name = names.resolve(declared.model_name) if declared.model_name else model.name
     now = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -72,13 +73,13 @@ def describe_training(trainer: Any, module: Any, declared: Declared, *, built: b
         }
     )
     if introspect.is_nemo(trainer) and machine.platform != "nvd":
-        warnings.append(introspect.NVIDIA_RECIPE.format(machine=machine.label))
+        notices.append(Notice("nvidia_recipe", "engine", machine=machine.label))
     if introspect.is_nemo(trainer) and config.gradient_accumulation_steps is None:
         config = config.changed(gradient_accumulation_steps=introspect.accumulation(trainer, config))
     for name, value in found.items():
         stated = declared.training_config.get(name)
         if stated is not None and stated != value:
-            warnings.append(f"training_config: {name} is {stated} in the callback, but {value} in the trainer")
+            notices.append(Notice("setting_of_trainer", "training_config", name=name, stated=stated, found=value))
     engine = declared.engine or ("nemo" if introspect.is_nemo(trainer) else None)
     return Result(
         platform=machine.platform,
@@ -99,12 +100,12 @@ def describe_training(trainer: Any, module: Any, declared: Declared, *, built: b
             command=" ".join(sys.argv),
             tool_version=__version__,
         ),
-        warnings=tuple(warnings),
+        warnings=tuple(notices),
     )
 
 
-def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
-    """Return the declared preset without a warning, or None and a warning if the trained model has another size."""
+def _preset(declared: Declared, model: Model) -> tuple[str | None, list[Notice]]:
+    """Return the declared preset without a notice, or None and a notice if the trained model has another size."""
     try:
         preset = models.find_preset(names.resolve(declared.model_name or ""), declared.preset or "")
     except UsageError:  # a model or preset that is not built in: nothing to compare it with
@@ -112,11 +113,8 @@ def _preset(declared: Declared, model: Model) -> tuple[str | None, list[str]]:
     expected = models.parameters(preset.shape)
     if model.parameters in (None, expected):
         return declared.preset, []
-    warning = (
-        f"model: preset {declared.preset} was requested, but {preset.title} has {count(expected)} parameters and this "
-        f"model {count(model.parameters)}; the result names no preset"
-    )
-    return None, [warning]
+    say = partial(Notice, "preset_of_other_size", "model", preset=declared.preset, title=preset.title)
+    return None, [say(expected=expected, counted=model.parameters)]
 
 
 def with_batch(result: Result, shape: tuple[int, int] | None, *, batches_per_step: int | None) -> Result:
@@ -143,7 +141,7 @@ def with_batch(result: Result, shape: tuple[int, int] | None, *, batches_per_ste
 
 
 def finish(
-    result: Result, steps: Steps, *, memory: MemoryReading, ended_by: str | None, warnings: Sequence[str]
+    result: Result, steps: Steps, *, memory: MemoryReading, ended_by: str | None, notices: Sequence[Notice]
 ) -> Result:
     """Return the result with its steps and every figure.
 
@@ -158,7 +156,7 @@ def finish(
             steps=_with_last_memory(steps, columns),
             host_memory_peak_gb=None if host_peak is None else host_peak / GB,
             runs=tuple(run.changed(complete=complete, ended_by=ended_by) for run in result.runs),
-            warnings=(*result.warnings, *warnings),
+            warnings=(*result.warnings, *notices),
         )
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 from tensorprimat.core import catalogue, configurations, settings
 from tensorprimat.core.configurations import Configuration
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import VENDORS, GpuInfo, Result
 from tensorprimat.core.result_names import DEFAULT_METHODOLOGY
 from tensorprimat.core.settings import OF_A_METHODOLOGY
@@ -28,7 +29,7 @@ class Chosen:
     if a value is not the methodology's."""
     skipped: str | None = None
     """The better configurations of the methodology that cannot run here, each with its reason; None for none."""
-    note: str | None = None
+    note: Notice | None = None
     """Note on the methodology's values, or that there are no published ones; None for none."""
     origin: str = "the default"
     """Source of the values that no flag set, for messages."""
@@ -63,7 +64,7 @@ def methodology_values(
         if name is not None:
             raise UsageError(_missing_entry(name, model, gpu, precision))
         lacking = _missing_entry(DEFAULT_METHODOLOGY, model, gpu, precision).removeprefix("--")
-        return Chosen(values={**mine, "methodology": None}, note=f"no published settings: {lacking}")
+        return Chosen(values={**mine, "methodology": None}, note=Notice("settings_unpublished", "", lacking=lacking))
     if preset != "full":
         raise UsageError(f"--methodology {name} is for the full models only; leave it out with --preset {preset}")
     row, skipped = _best(rows, mine, obstacle)
@@ -85,8 +86,8 @@ def methodology_values(
     return Chosen(values=found, skipped="; ".join(dict.fromkeys(skipped)) or None, note=note, origin=origin)
 
 
-def _noted(row: Configuration) -> str:
-    return f"methodology {row.methodology}: {row.note}"
+def _noted(row: Configuration) -> Notice:
+    return Notice("methodology_note", f"methodology {row.methodology}", note=row.note)
 
 
 def _best(
@@ -110,7 +111,7 @@ def _of_row(row: Configuration) -> dict[str, Any]:
 
 
 def label(result: Result, name: str | None) -> Result:
-    """Return a log's result with the methodology's name if nothing in the log contradicts it, else with a warning.
+    """Return a log's result with the methodology's name if nothing in the log contradicts it, else with a notice.
 
     name: the name that the user states; None changes nothing. Raises UsageError for a name that does not exist.
     """
@@ -119,14 +120,15 @@ def label(result: Result, name: str | None) -> Result:
     config, gpu = result.training_config, result.gpu_info
     rows = _rows(name, gpu, model=result.model.name, platform=result.platform, precision=config.precision)
     if not rows:
-        warning = f"methodology: {_missing_entry(name, result.model.name, gpu, config.precision)}"
-        return result.changed(warnings=(*result.warnings, warning))
+        lacking = _missing_entry(name, result.model.name, gpu, config.precision)
+        notice = Notice("methodology_lacking", "methodology", lacking=lacking)
+        return result.changed(warnings=(*result.warnings, notice))
     contradicted, row = min(
         ((configurations.contradicted_values(config, row), row) for row in rows), key=lambda one: len(one[0])
     )
     if contradicted:
-        warning = f"methodology: {name} is not recorded, because the log contradicts it ({', '.join(contradicted)})"
-        return result.changed(warnings=(*result.warnings, warning))
+        notice = Notice("methodology_contradicted", "methodology", name=name, values=", ".join(contradicted))
+        return result.changed(warnings=(*result.warnings, notice))
     notes = () if row.note is None else (_noted(row),)
     return result.changed(methodology=name, warnings=(*result.warnings, *notes))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import celsius, fixed, stated_seconds
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
@@ -44,12 +45,11 @@ _PACKAGES = {"nvd": "nvidia-ml-py (pip install nvidia-ml-py)", "amd": "amdsmi (i
 """Platform → the Python package that reads its power, and how to install it."""
 
 
-def unmeasured(result: Result, sampler: telemetry.Sampler) -> list[str]:
-    """Return a warning that the power of the result's GPUs, or of some of them, is unknown; empty if it was sampled."""
+def unmeasured(result: Result, sampler: telemetry.Sampler) -> list[Notice]:
+    """Return a notice that the power of the result's GPUs, or of some of them, is unknown; empty if it was sampled."""
     if any(reading.power_watts is not None for reading in sampler.first):
         read, gpus = len(sampler.first), len(set(result.provenance.gpu_ids))
-        only = f"the driver answers for {read} of {gpus} GPUs; power, energy and clock are means of these"
-        return [f"power_metrics: {only}"] if read < gpus else []
+        return [Notice("power_of_some_gpus", "power_metrics", read=read, gpus=gpus)] if read < gpus else []
     package = _PACKAGES.get(result.platform or "", "the driver's package")
     if sampler.first:
         why = "the driver reports none for this GPU"
@@ -61,7 +61,7 @@ def unmeasured(result: Result, sampler: telemetry.Sampler) -> list[str]:
         why = f"{package} is not installed, or finds no GPU"
     else:
         why = f"{package.partition(' (')[0]} lists other GPUs than those that take part"
-    return [f"power_metrics: no power was measured: {why}"]
+    return [Notice("power_unmeasured", "power_metrics", why=why)]
 
 
 def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> tuple[Result, Steps]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.memory_estimate import MemoryEstimate
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, counted, shortened_list, size
 from tensorprimat.core.result import VENDORS, Platform
 from tensorprimat.core.result_names import DEFAULT_PRESET
@@ -87,7 +89,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     origins = dict.fromkeys(unset, configured.origin)
     notes = _notes(configured, engine, platform, num_gpus * settings.num_nodes)
     if uncompiled:
-        notes = (*notes, f"compile: {uncompiled} turns torch.compile off, so the layers run uncompiled; unset it")
+        notes = (*notes, Notice("compiling_disabled", "compile", variable=uncompiled))
     spec = RunSpec.model_validate({**fields, **configured.values, "notes": notes, "origins": origins})
     if spec.sequence_length > preset.max_position_embeddings:
         raise UsageError(
@@ -172,26 +174,22 @@ def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> st
     return None
 
 
-def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: int) -> tuple[str, ...]:
+def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: int) -> tuple[Notice, ...]:
     """Return notes on the methodology: the kernels, its own note, a skipped configuration, another number of GPUs."""
     name = chosen.values["methodology"]
     if name is None:
         return () if chosen.note is None else (chosen.note,)
-    notes = []
+    say, notes = partial(Notice, field=f"methodology {name}"), list[Notice]()
     if engine.own_training:
-        notes.append(
-            f"methodology {name}: sets batch, sequence, precision and parallelism only; kernels and environment "
-            "variables are those of the torch engine, so the rate is not that of "
-            f"{VENDORS[platform]}'s own software (--engine {alternatives(VENDOR_ENGINES[platform])})"
-        )
+        engines = alternatives(VENDOR_ENGINES[platform])
+        notes.append(say("methodology_of_vendor", vendor=VENDORS[platform], engines=engines))
     if chosen.note:
         notes.append(chosen.note)
     if chosen.skipped:
-        notes.append(f"methodology {name}: its first configuration is not used, because {chosen.skipped}")
+        notes.append(say("configuration_skipped", why=chosen.skipped))
     if devices != METHODOLOGY_GPUS:
-        batch, gpus = chosen.values["global_batch_size"], counted(devices, "GPU")
-        other = f"{gpus} with the same global batch of {batch} can have another rate per GPU (--num-gpus)"
-        notes.append(f"methodology {name}: its values are for {METHODOLOGY_GPUS} GPUs; {other}")
+        batch = chosen.values["global_batch_size"]
+        notes.append(say("methodology_of_other_gpus", of=METHODOLOGY_GPUS, gpus=devices, batch=batch))
     return tuple(notes)
 
 

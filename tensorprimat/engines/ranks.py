@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from tensorprimat.core.notices import Notice
+
 _PATIENCE_SECONDS = 30.0  # a rank that finished its last step answers in a fraction of this; a dead one never does
 
 
 def largest_of_ranks(
     own: dict[str, float], *, patience_seconds: float = _PATIENCE_SECONDS
-) -> tuple[dict[str, float], str | None]:
-    """Return the maximum of each figure over all ranks; if a rank did not answer, this rank's figures and a warning.
+) -> tuple[dict[str, float], Notice | None]:
+    """Return the maximum of each figure over all ranks; if a rank did not answer, this rank's figures and a notice.
 
     Every rank calls it with the same keys. The exchange has a group of its own, on the CPU: ranks may use the default
     group in a different order (NeMo 2.7's ProgressPrinter gathers its timers on rank 0 alone), and an NCCL collective
@@ -28,5 +30,5 @@ def largest_of_ranks(
         distributed.destroy_process_group(group)
     except RuntimeError as error:  # torch.distributed's errors derive from it: a time-out, a peer that is gone, no gloo
         lines = str(error).splitlines() or [type(error).__name__]
-        return own, f"memory: not every rank answered at the end ({lines[0]}); peaks are those of rank 0"
+        return own, Notice("memory_of_one_rank", "memory", why=lines[0])
     return dict(zip(own, figures.tolist(), strict=True)), None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import fixed
 from tensorprimat.core.steps import Step, Steps, StepsBuilder
 from tensorprimat.engines.clock import Clock, StepMark
@@ -67,7 +68,7 @@ class Recorder:
         warmup_steps: declared warm-up; the first step belongs to it even where none is declared.
         """
         self.clock = clock
-        self.warnings: list[str] = []
+        self.notices: list[Notice] = []
         self.timed_steps, self.timed_seconds = 0, 0.0
         """Number and time in seconds of the optimizer steps after the first row without an interruption, for the
         time left on the console."""
@@ -214,7 +215,7 @@ class Recorder:
     def finish(self) -> range:
         """Wait for the device, read the remaining steps, and return their rows.
 
-        Adds a warning if the sum of the step times differs from the host's clock.
+        Adds a notice if the sum of the step times differs from the host's clock.
         """
         closing = self.clock.mark()
         self.clock.synchronise()
@@ -222,10 +223,8 @@ class Recorder:
         rest = self.drain()
         events = self._event_seconds + self.clock.seconds(self._previous, closing)
         if abs(events - wall) > CLOCK_TOLERANCE * wall + CLOCK_TOLERANCE_SECONDS:
-            self.warnings.append(
-                f"timer: {self.clock.name} sum to {fixed(events, 3)} s, but a synchronised wall clock around the run "
-                f"says {fixed(wall, 3)} s; run again with sync=True to see which steps differ"
-            )
+            ours, wall_clock = fixed(events, 3), fixed(wall, 3)
+            self.notices.append(Notice("timers_differ", "timer", clock=self.clock.name, events=ours, wall=wall_clock))
         for interruption in self._interruptions:
             if interruption.end is not None:
                 spent = self.clock.seconds(interruption.start, interruption.end)

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.units import GB
@@ -47,7 +48,7 @@ class Machine:
     host: str
     gpu_ids: tuple[str, ...] = ()
     """Identity of each visible GPU, as its driver spells it."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Notice, ...] = ()
 
     @property
     def label(self) -> str:
@@ -76,10 +77,10 @@ def detect_platform(*, cpu: bool = False) -> Machine:
     """Return the machine with the devices that torch can use; imports torch where it is installed.
 
     cpu: return the CPU even if there is a GPU, for training on the CPU. If the system has a GPU that torch cannot use,
-    return the CPU with a warning.
+    return the CPU with a notice.
     """
     if importlib.util.find_spec("torch") is None:
-        return _cpu(None, ("platform: torch is not installed, so no GPU can be seen; pip install torch",))
+        return _cpu(None, (Notice("torch_missing", "platform"),))
     import torch
 
     if cpu:
@@ -87,23 +88,23 @@ def detect_platform(*, cpu: bool = False) -> Machine:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         usable = torch.cuda.is_available()
-    warned = tuple(f"platform: {str(warning.message).splitlines()[0]}" for warning in caught)
+    warned = tuple(Notice("torch_warns", "platform", text=str(one.message).splitlines()[0]) for one in caught)
     if not usable:
         return _cpu(torch, warned + _unused_gpu(torch))
     try:
         return _gpu(torch, warned)
     except RuntimeError as error:  # a GPU that another process has to itself, or with too little memory for a context
         because = (str(error).splitlines() or [type(error).__name__])[0]
-        failed = f"platform: torch {torch.__version__} cannot use the GPU ({because}); training uses the CPU"
+        failed = Notice("gpu_unusable", "platform", torch=str(torch.__version__), why=because)
         return _cpu(torch, (*warned, failed))
 
 
-def _gpu(torch: ModuleType, warned: tuple[str, ...]) -> Machine:
+def _gpu(torch: ModuleType, warned: tuple[Notice, ...]) -> Machine:
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     first = devices[0]
     names = sorted({device.name for device in devices})
     if len(names) > 1:
-        warned += (f"gpu_info: the GPUs differ ({', '.join(names)}); figures describe the first, {first.name}",)
+        warned += (Notice("gpus_differ", "gpu_info", names=", ".join(names), first=first.name),)
     rocm = torch.version.hip is not None
     return Machine(
         platform="amd" if rocm else "nvd",
@@ -143,17 +144,15 @@ def _cores(device: Any, *, rocm: bool) -> int | None:
     return int(device.multi_processor_count) * per_multiprocessor if per_multiprocessor else None
 
 
-def _unused_gpu(torch: ModuleType) -> tuple[str, ...]:
-    """Return a warning if a GPU driver is loaded; called only where torch can use no GPU."""
+def _unused_gpu(torch: ModuleType) -> tuple[Notice, ...]:
+    """Return a notice if a GPU driver is loaded; called only where torch can use no GPU."""
     for node, vendor in ((Path("/dev/nvidiactl"), "NVIDIA"), (Path("/dev/kfd"), "AMD")):
         if os.path.exists(node):
-            return (
-                f"platform: {node} is there, but torch {torch.__version__} sees no {vendor} GPU; training uses the CPU",
-            )
+            return (Notice("gpu_unseen", "platform", node=node, torch=str(torch.__version__), vendor=vendor),)
     return ()
 
 
-def _cpu(torch: ModuleType | None, warned: tuple[str, ...] = ()) -> Machine:
+def _cpu(torch: ModuleType | None, warned: tuple[Notice, ...] = ()) -> Machine:
     return Machine(
         platform="cpu",
         gpu_info=GpuInfo(

@@ -11,11 +11,13 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import POWER_CAP
 from tensorprimat.core.steps import FloatArray
 from tensorprimat.machine import amd, nvidia
@@ -213,27 +215,21 @@ class Sampler:
 
     def warnings(self) -> list[str]:
         """Return the warnings about clocks reduced below the power cap, the energy counter and missing figures."""
-        held = [
+        held: list[str] = [
             f"clock: reduced by {why} in {count} of {len(self._looks)} samples"
             for why, count in sorted(self._reductions().items())
             if why != POWER_CAP
         ]
-        return held + self.column_warnings()
+        return [*held, *self.column_warnings()]
 
-    def column_warnings(self) -> list[str]:
-        """Return the warnings about an energy counter that cannot be used and about figures with missing readings."""
-        refused, found = self.counter_refused(), []
-        if refused is not None:
-            found.append(
-                f"power_metrics: the device's energy counter is not used ({refused}); energy is from sampled power"
-            )
+    def column_warnings(self) -> list[Notice]:
+        """Return notices about an energy counter that cannot be used and about figures with missing readings."""
+        refused, say = self.counter_refused(), partial(Notice, field="power_metrics")
+        found = [] if refused is None else [say("energy_counter_refused", why=refused)]
         for figure, (name, _) in FIGURES.items():
             known = np.isfinite(self._values(figure))
             if known.any() and (missing := _not_bridged(np.all(known, axis=1))):
-                found.append(
-                    f"power_metrics: a GPU reported no {name} in {missing} of {len(known)} readings; "
-                    "the steps of these readings have none"
-                )
+                found.append(say("readings_missing", name=name, missing=missing, readings=len(known)))
         return found
 
 

@@ -26,7 +26,7 @@ def existing_device(device: str, machine: Machine, *, flag_value: str | None = N
     if device == "cpu":
         return device
     if machine.platform == "cpu":
-        why = f" ({machine.warnings[0].partition(': ')[2]})" if machine.warnings else ""
+        why = f" ({machine.warnings[0].text})" if machine.warnings else ""
         raise UsageError(f"{flag}: torch sees no GPU here{why}; use --device cpu")
     number = named["number"] or own_number
     if not number.isdecimal() or int(number) >= gpus:

@@ -17,6 +17,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 
 from tensorprimat.core.configured import ConfiguredModel, model_of
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Model, TrainingConfig
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.training_memory import KEPT_FP8, strategy_of, uses_autocast
@@ -137,8 +138,8 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             "attention_kernel": self._attention_kernel(spec),
         }
 
-    def benchmark_observed(self, planned: TrainingConfig) -> tuple[dict[str, Any], list[str]]:
-        """Return the settings that ran differently from the plan, as fields of TrainingConfig, and warnings."""
+    def benchmark_observed(self, planned: TrainingConfig) -> tuple[dict[str, Any], list[Notice]]:
+        """Return the settings that ran differently from the plan, as fields of TrainingConfig, and notices."""
         layers = 0 if self.network is None else len(self.network.decoder.layers)
         return observed.observed_settings(self._operations, planned, layers=layers)
 

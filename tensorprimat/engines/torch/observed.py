@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tensorprimat.core.quantities import counted
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.recompute import ALL_LAYERS, ATTENTION, NONE, SECOND_LAYERS, recomputed_operations
 from tensorprimat.core.result import TrainingConfig
 
@@ -79,8 +79,8 @@ def _begun(records: Iterable[Any]) -> Iterator[str]:
 
 def observed_settings(
     operations: Mapping[str, int], planned: TrainingConfig, *, layers: int
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields of TrainingConfig that ran differently from the plan, with the values that ran, and warnings.
+) -> tuple[dict[str, Any], list[Notice]]:
+    """Return the fields of TrainingConfig that ran differently from the plan, with the values that ran, and notices.
 
     operations: number of calls of each operation, by name, in the forward and backward pass of one micro-batch and in
     the optimizer step; empty if none were recorded. layers: number of decoder layers.
@@ -88,38 +88,32 @@ def observed_settings(
     if not operations:
         return {}, []
     ran: dict[str, Any] = {}
-    warnings = []
+    notices = []
     graphs = operations.get(_COMPILED_GRAPH, 0)
     compiled = bool(planned.compile) and graphs >= layers
     if planned.compile and graphs < layers:
         ran["compile"] = False
-        warnings.append(
-            f"compile: torch.compile was planned, but {layers - graphs} of {counted(layers, 'layer')} ran without it "
-            "(TORCH_LOGS=recompiles,graph_breaks shows the reason)"
-        )
+        notices.append(Notice("layers_uncompiled", "compile", uncompiled=layers - graphs, layers=layers))
     elif compiled and graphs > layers:
-        warnings.append(
-            f"compile: {counted(layers, 'layer')} ran as {graphs} compiled graphs, so that kernels are not fused "
-            "across their borders (TORCH_LOGS=graph_breaks shows the reason)"
-        )
+        notices.append(Notice("graphs_broken", "compile", layers=layers, graphs=graphs))
     kernel = _kernel(operations, planned.attention_kernel, layers=layers)
     if kernel != planned.attention_kernel:
         ran["attention_kernel"] = kernel
-        warnings.append(f"attention_kernel: {planned.attention_kernel} was expected, but {kernel} ran")
+        notices.append(Notice("other_kernel", "attention_kernel", planned=planned.attention_kernel, ran=kernel))
     if planned.precision == "fp8" and not _multiplies_in_fp8(operations, layers):
         ran |= {"precision": "bf16", "compute_dtype": "bfloat16", "fp8_recipe": None}
-        warnings.append("precision: fp8 was planned, but no product ran in FP8")
+        notices.append(Notice("fp8_unused", "precision"))
     recompute = _recompute(operations, planned.recompute)
     if recompute is not None and recompute != planned.recompute:
         ran["recompute"] = recompute
-        warnings.append(f"recompute: {planned.recompute} was planned, but {recompute} ran")
+        notices.append(Notice("other_recompute", "recompute", planned=planned.recompute, ran=recompute))
     lost = _lost(operations, planned.fused_kernels or "", compiled=compiled)
     if lost:
         kept = [name for name in (planned.fused_kernels or "").split(", ") if name not in lost]
         ran["fused_kernels"] = ", ".join(kept)
-        if not ("compile" in ran and set(lost) <= set(_BY_COMPILING)):  # the warning about compile covers these
-            warnings.append(f"fused_kernels: {', '.join(lost)} was planned as one kernel, but ran as several")
-    return ran, warnings
+        if not ("compile" in ran and set(lost) <= set(_BY_COMPILING)):  # the notice about compile covers these
+            notices.append(Notice("kernels_unfused", "fused_kernels", kernels=", ".join(lost)))
+    return ran, notices
 
 
 def _kernel(operations: Mapping[str, int], planned: str | None, *, layers: int) -> str | None:
