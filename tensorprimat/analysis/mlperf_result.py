@@ -10,6 +10,7 @@ from tensorprimat.core.catalogue import Published
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import DERIVED, Entry
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.quantities import fixed
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
@@ -107,4 +108,4 @@ def result_of_entry(entry: Entry) -> Result:
             provenance=Provenance(engine=_ENGINE, format="mlperf", timing="reported"),
         )
     )
-    return found.changed(warnings=(f"rates {DERIVED.format(round=entry.round)}",))
+    return found.changed(warnings=(Notice("rates_derived", "", how=DERIVED.format(round=entry.round)),))

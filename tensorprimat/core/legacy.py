@@ -17,8 +17,8 @@ from typing import Any, TypeGuard
 
 from tensorprimat.core import names
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
-from tensorprimat.core.quantities import gigabytes
 from tensorprimat.core.result import (
     SCHEMA_VERSION,
     STACK_OF_PLATFORM,
@@ -82,7 +82,7 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
         if is_newer:
             why, remedy = f"this program reads up to {SCHEMA_VERSION}", "update TensorPrimat"
         raise InputError(f"schema_version {stated!r}, but {why}", path=path, remedy=remedy)
-    warnings: list[str] = []
+    notices: list[Notice] = []
     sections = {
         name: _section(document, name, path)
         for name in (
@@ -95,15 +95,15 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     platform = _first_known(names_of_platform, _PLATFORMS)
     names_of_engine = (document.get("framework"), gpu.get("software_stack"), *path.stem.split("_"))
     engine = _first_known(names_of_engine, _ENGINES_IN_NAMES)
-    columns = _columns(document, path, warnings)
+    columns = _columns(document, path, notices)
     config = {**sections["parallelism_config"], **sections["training_config"]}
     config.setdefault("data", document.get("dataset"))
-    figures = _known(sections["performance_metrics"], PerformanceMetrics, "performance_metrics", warnings)
+    figures = _known(sections["performance_metrics"], PerformanceMetrics, "performance_metrics", notices)
     from_primus_log = str(document.get("source") or "").startswith("primus")
-    memory = _memory(sections["memory_metrics"], columns, from_primus_log, warnings)
-    host = _clean({"host_memory_peak_gb": document.get("host_memory_peak_gb")}, "host memory", warnings)
-    config_facts = _known(config, TrainingConfig, "training_config", warnings)
-    gpu_facts = _known(gpu, GpuInfo, "gpu_info", warnings)
+    memory = _memory(sections["memory_metrics"], columns, from_primus_log, notices)
+    host = _clean({"host_memory_peak_gb": document.get("host_memory_peak_gb")}, "host memory", notices)
+    config_facts = _known(config, TrainingConfig, "training_config", notices)
+    gpu_facts = _known(gpu, GpuInfo, "gpu_info", notices)
     assumed = _confirmed_gpus(config_facts, gpu_facts, figures)
     if columns:
         columns["index"] = list(range(1, len(columns["seconds"]) + 1))
@@ -112,14 +112,14 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "platform": platform,
         "source": document.get("source"),
-        "timestamp": _timestamp(document, path, warnings),
+        "timestamp": _timestamp(document, path, notices),
         "gpu_info": {**gpu_facts, "software_stack": platform and STACK_OF_PLATFORM[platform]},
-        "model": _model(document, config, path, warnings),
+        "model": _model(document, config, path, notices),
         "training_config": config_facts | ({"framework": engine} if engine else {}),
         "performance_metrics": _performance(figures, with_steps="seconds" in columns),
         "memory_metrics": memory or None,
         "host_memory_peak_gb": host.get("host_memory_peak_gb"),
-        "power_metrics": _known(sections["power_metrics"], PowerMetrics, "power_metrics", warnings) or None,
+        "power_metrics": _known(sections["power_metrics"], PowerMetrics, "power_metrics", notices) or None,
         "provenance": {
             "engine": LOGS if from_primus_log else engine,
             "timing": "reported" if from_primus_log else _TIMING.get(engine or "", "measured"),
@@ -128,7 +128,7 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
         },
         "raw_step_times": columns.pop("seconds", []),
         "step_metrics": columns,
-        "warnings": warnings,
+        "warnings": notices,
     }
 
 
@@ -157,15 +157,15 @@ def _first_known(words: Sequence[Any], meanings: Mapping[str, str]) -> str | Non
     return next((meanings[word] for word in (str(word).lower() for word in words) if word in meanings), None)
 
 
-def _model(document: Mapping[str, Any], config: Mapping[str, Any], path: Path, warnings: list[str]) -> dict[str, Any]:
+def _model(document: Mapping[str, Any], config: Mapping[str, Any], path: Path, notices: list[Notice]) -> dict[str, Any]:
     model = document.get("model")
     facts = model if isinstance(model, dict) else {"name": model}
     spelled = (facts.get("name"), document.get("model_name"), config.get("model_name"), _model_of_file(path))
     name = next((names.resolve(str(name)) for name in spelled if name and str(name).lower() not in UNKNOWN_WORDS), None)
     if name is None:
-        warnings.append("model: neither this file nor its name states it; give --model-name")
+        notices.append(Notice("model_unknown", "model"))
     parameters = _section(document, "model_info", path).get("total_params")
-    return {"name": name, "parameters": _clean({"parameters": parameters}, "model_info", warnings).get("parameters")}
+    return {"name": name, "parameters": _clean({"parameters": parameters}, "model_info", notices).get("parameters")}
 
 
 def _model_of_file(path: Path) -> str | None:
@@ -177,13 +177,13 @@ def _model_of_file(path: Path) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
-def _timestamp(document: Mapping[str, Any], path: Path, warnings: list[str]) -> str | None:
+def _timestamp(document: Mapping[str, Any], path: Path, notices: list[Notice]) -> str | None:
     stamp = document.get("timestamp")
     if stamp is not None:
         try:
             return datetime.fromisoformat(str(stamp).replace("Z", "+00:00")).isoformat()
         except ValueError:
-            warnings.append(f"timestamp: {str(stamp)[:40]!r} is not an ISO 8601 date")
+            notices.append(Notice("no_date", "timestamp", stated=str(stamp)[:40]))
     if match := _FILE_TIME.search(path.stem):
         try:
             return datetime.strptime("".join(match.groups()), "%Y%m%d%H%M%S").isoformat()
@@ -192,17 +192,17 @@ def _timestamp(document: Mapping[str, Any], path: Path, warnings: list[str]) -> 
     return None
 
 
-def _known(section: Mapping[str, Any], record: Any, name: str, warnings: list[str]) -> dict[str, Any]:
+def _known(section: Mapping[str, Any], record: Any, name: str, notices: list[Notice]) -> dict[str, Any]:
     """Return a section's values for the fields of a record, under today's keys, without placeholders for "unknown"."""
     found = {}
     for field in record.model_fields:
         key = next((key for key in (field, *_ALIASES.get(field, ())) if section.get(key) is not None), None)
         if key is not None:
             found[field] = section[key]
-    return _clean(found, name, warnings)
+    return _clean(found, name, notices)
 
 
-def _clean(values: Mapping[str, Any], name: str, warnings: list[str]) -> dict[str, Any]:
+def _clean(values: Mapping[str, Any], name: str, notices: list[Notice]) -> dict[str, Any]:
     """Return the values that are known: no figure of an old file can be 0, negative or infinite."""
     kept = {}
     for field, value in values.items():
@@ -211,7 +211,7 @@ def _clean(values: Mapping[str, Any], name: str, warnings: list[str]) -> dict[st
         if _is_measured(value):
             kept[field] = value
         elif value != "":
-            warnings.append(f"{name}: {field} was {value!r} in this file, which means unknown")
+            notices.append(Notice("value_unknown", name, key=field, value=repr(value)))
     return kept
 
 
@@ -240,13 +240,13 @@ def _performance(figures: dict[str, Any], *, with_steps: bool) -> dict[str, Any]
 
 
 def _memory(
-    section: Mapping[str, Any], columns: dict[str, list[Any]], from_primus_log: bool, warnings: list[str]
+    section: Mapping[str, Any], columns: dict[str, list[Any]], from_primus_log: bool, notices: list[Notice]
 ) -> dict[str, Any]:
     """Return the figures of memory, and move the series "memory" of `columns` to the column of its kind.
 
     Older versions called Primus' "hip mem usage" allocated memory; it is the whole device's use, in GiB.
     """
-    figures = _known(section, MemoryMetrics, "memory_metrics", warnings)
+    figures = _known(section, MemoryMetrics, "memory_metrics", notices)
     used = from_primus_log or section.get("measurement_method") in DEVICE_USED_METHODS
     unit = GIB if from_primus_log else GB
     if "memory" in columns:
@@ -254,18 +254,16 @@ def _memory(
         columns[kind] = [None if value is None else value * unit for value in columns.pop("memory")]
     if used and figures:
         if from_primus_log:
-            warnings.append(
-                "memory_metrics: called allocated GB in this file, but Primus prints the device's use in GiB; converted"
-            )
+            notices.append(Notice("memory_converted", "memory_metrics"))
         figures = {
             key.replace("_allocated_", "_device_used_"): value * unit / GB if isinstance(value, (int, float)) else value
             for key, value in figures.items()
         }
-    _keep_peak(figures, columns, warnings)
+    _keep_peak(figures, columns, notices)
     return figures
 
 
-def _keep_peak(figures: Mapping[str, Any], columns: dict[str, list[Any]], warnings: list[str]) -> None:
+def _keep_peak(figures: Mapping[str, Any], columns: dict[str, list[Any]], notices: list[Notice]) -> None:
     """Put the file's own peak into the last row of a column of peaks: the sampled series may have missed it."""
     for kind in ("memory_allocated", "memory_device_used"):
         seen = [value / GB for value in columns.get(f"{kind}_bytes", ()) if value is not None]
@@ -274,14 +272,11 @@ def _keep_peak(figures: Mapping[str, Any], columns: dict[str, list[Any]], warnin
             continue
         if abs(max(seen) / peak - 1) > SAME_PEAK:
             kept = "the peak of the file is kept" if peak > max(seen) else "the higher one is kept"
-            warnings.append(
-                f"memory_metrics: the peak is {gigabytes(peak)} in this file, but its series "
-                f"reaches {gigabytes(max(seen))}; {kept}"
-            )
+            notices.append(Notice("peaks_differ", "memory_metrics", stated=peak, highest=max(seen), kept=kept))
         columns[f"{kind}_peak_bytes"] = [*[None] * (len(columns[f"{kind}_bytes"]) - 1), peak * GB]
 
 
-def _columns(document: Mapping[str, Any], path: Path, warnings: list[str]) -> dict[str, list[Any]]:
+def _columns(document: Mapping[str, Any], path: Path, notices: list[Notice]) -> dict[str, list[Any]]:
     """Return the series that the file has, as columns of equal length; empty where no step has a time."""
     columns: dict[str, list[Any]] = {}
     for name, keys in SERIES.items():
@@ -292,16 +287,16 @@ def _columns(document: Mapping[str, Any], path: Path, warnings: list[str]) -> di
             raise InputError(
                 f"{key} is {type(document[key]).__name__}, not a list", path=path, remedy="repair the file"
             )
-        columns[name] = _series(name, key, document[key], warnings)
+        columns[name] = _series(name, key, document[key], notices)
     times = columns.get("seconds", [])
     if all(seconds is None for seconds in times):
         return {}
     for name in [name for name, values in columns.items() if len(values) != len(times)]:
-        warnings.append(f"{name}: left out, {len(columns.pop(name))} values cannot be assigned to {len(times)} steps")
+        notices.append(Notice("series_left_out", name, values=len(columns.pop(name)), steps=len(times)))
     return columns
 
 
-def _series(name: str, key: str, values: Sequence[Any], warnings: list[str]) -> list[Any]:
+def _series(name: str, key: str, values: Sequence[Any], notices: list[Notice]) -> list[Any]:
     """Return one series with None where nothing was measured; a loss that is nan stays nan."""
     lowest_is_valid = name == "learning_rate"  # schedules start and end at 0
     series: list[Any] = []
@@ -315,5 +310,5 @@ def _series(name: str, key: str, values: Sequence[Any], warnings: list[str]) -> 
             series.append(None)
     unmeasured = sum(old is not None and new is None for old, new in zip(values, series, strict=True))
     if unmeasured:
-        warnings.append(f"{key}: {unmeasured} of {len(values)} values mean unknown (0, negative, infinite or text)")
+        notices.append(Notice("values_unknown", key, unknown=unmeasured, values=len(values)))
     return series

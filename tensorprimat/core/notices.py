@@ -206,7 +206,9 @@ def with_codes(document: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
+    if isinstance(value, float):
+        return quantities.stored(value)
+    return value if isinstance(value, (int, str, bool, type(None))) else str(value)
 
 
 _FORMS: Mapping[str, Callable[[Any], str]] = {

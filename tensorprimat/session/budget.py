@@ -18,6 +18,7 @@ from tensorprimat.analysis.ratios import StatedScatter, log_ratio
 from tensorprimat.analysis.sides import single_side
 from tensorprimat.core import quantities
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import significant
 from tensorprimat.core.result import Result
 
@@ -67,7 +68,7 @@ class Decision:
     """True if a limit ended the benchmark before its number of runs or its target was reached."""
 
     def noted(self, result: Result) -> Result:
-        """Return the result with a warning if a limit ended its runs."""
+        """Return the result with a notice if a limit ended its runs."""
         return result.changed(warnings=(*result.warnings, self.sentence)) if self.cut and self.sentence else result
 
 
@@ -116,7 +117,7 @@ def decide_runs(
         spent = f"--budget-minutes {quantities.as_stated(budget.minutes)}"
     if spent:
         no_interval = f"{quantities.counted(total, 'run')} without an interval"
-        sentence = f"Stopped by {spent}; {reached or no_interval}, target {goal}"
+        sentence = Notice("target_missed", "", limit=spent, reached=reached or no_interval, goal=goal)
         return Decision(done=True, cut=True, looks=look, sentence=sentence)
     return Decision(done=False, looks=look, sentence=f"{reached}, target {goal}: another run" if reached else None)
 
@@ -128,6 +129,6 @@ def _within_minutes(budget: Budget, runs: int, spent: float) -> Decision:
     """
     if runs >= budget.runs or budget.minutes is None or spent + spent / runs <= 60 * budget.minutes:
         return Decision(done=runs >= budget.runs)
-    limit = f"{significant(budget.minutes, 3)} minutes for this model"
-    sentence = f"Stopped by --budget-minutes after {runs} of {budget.runs} runs: another would exceed {limit}"
+    minutes = significant(budget.minutes, 3)
+    sentence = Notice("runs_cut", "", runs=runs, planned=budget.runs, minutes=minutes)
     return Decision(done=True, cut=True, sentence=sentence)

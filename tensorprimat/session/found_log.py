@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core import names, stated
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import size
 from tensorprimat.core.result import Result
 from tensorprimat.core.stated import UserFacts
@@ -45,7 +46,7 @@ def with_local_device(result: Result, machine: Machine) -> Result:
     """Return the result with this machine's GPU as its device if the log names no GPU and vendor and memory agree.
 
     The platform is always the log's. If the log prints no device memory or another size, the device stays unknown, with
-    a warning.
+    a notice.
     """
     gpu, here = result.gpu_info, machine.gpu_info
     if gpu.device_name is not None or machine.platform == "cpu" or here.device_name is None:
@@ -54,13 +55,9 @@ def with_local_device(result: Result, machine: Machine) -> Result:
         return result
     there, memory = gpu.total_memory_gb, here.total_memory_gb
     if there is None or memory is None or abs(there / memory - 1) > SAME_MEMORY:
-        there_is = "no device memory" if there is None else f"{size(GB * there)} of device memory"
-        warning = (
-            f"gpu_info: the log names no GPU and prints {there_is}, so it may not be from this machine's "
-            f"{here.device_name}; MFU, power and price are unknown; if the log is from this GPU, add "
-            f'--gpu "{here.device_name}"'
-        )
-        return result.changed(warnings=(*result.warnings, warning))
+        printed = "no device memory" if there is None else f"{size(GB * there)} of device memory"
+        notice = Notice("gpu_unnamed", "gpu_info", printed=printed, gpu=here.device_name)
+        return result.changed(warnings=(*result.warnings, notice))
     assumed = {**result.provenance.assumed, "device_name": ORIGIN}
     return result.changed(
         gpu_info=gpu.changed(device_name=here.device_name, gpu_cores=here.gpu_cores),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tensorprimat.core import catalogue, flops, models
 from tensorprimat.core.configurations import METHODOLOGY_GPUS
 from tensorprimat.core.configured import ConfiguredModel, model_of
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, as_stated, percent, rough_time, stated_seconds
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import TERA
@@ -113,9 +114,8 @@ def with_note(before: RunSpec, after: RunSpec, minutes: float) -> RunSpec:
     if not reduced:
         return after
     other_work = before.global_batch_size != after.global_batch_size
-    note = f"--budget-minutes {as_stated(minutes)}: {', '.join(reduced)}" + (
-        "; compare only results of one batch size, or set it with --global-batch-size" if other_work else ""
-    )
+    advice = "; compare only results of one batch size, or set it with --global-batch-size" if other_work else ""
+    note = Notice("run_fitted", "", minutes=minutes, reduced=", ".join(reduced), advice=advice)
     return after.changed(notes=(*after.notes, note))
 
 

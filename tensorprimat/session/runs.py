@@ -17,6 +17,7 @@ from typing import Any
 from tensorprimat.core import atomic, regular, result_names, store, training_memory
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import OF_A_LOG
@@ -107,7 +108,7 @@ def spec_with_less_memory(spec: RunSpec, ending: launch.Ending, observer: Observ
     smaller = training_memory.next_smaller(spec)
     if smaller is None:
         return None
-    note = f"recompute: out of memory with {spec.recompute!r}, so that all runs use {smaller.recompute!r}"
+    note = Notice("recompute_increased", "recompute", before=spec.recompute, after=smaller.recompute)
     observer.warn(note)
     return smaller.changed(notes=(*spec.notes, note))
 
