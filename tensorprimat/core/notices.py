@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
 
 from tensorprimat.core import data_files, quantities
 from tensorprimat.core.records import Record
@@ -187,7 +187,11 @@ def _sentences(value: Any, check: ValidatorFunctionWrapHandler) -> tuple[Notice,
     return tuple(map(Notice.of, value))
 
 
-Sentences = Annotated[tuple[str, ...], WrapValidator(_sentences)]
+def _written(told: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(str, told))  # pydantic refuses half of a surrogate pair in a subclass of str
+
+
+Sentences = Annotated[tuple[str, ...], WrapValidator(_sentences), PlainSerializer(_written)]
 """Notices, which a file contains as sentences."""
 
 
