@@ -103,7 +103,8 @@ def test_a_clock_of_whole_seconds_merges_rows_until_it_is_fine_enough(read_text:
     rows = [{**row, "_runtime": int(row["_runtime"]), "_timestamp": int(row["_timestamp"])} for row in history(400)]
     result = read_text(as_csv(rows))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.01)
-    assert min(result.steps.column("covers").tolist()[1:]) >= 50
+    timed = np.isfinite(result.steps.column("seconds"))
+    assert result.steps.column("covers")[timed].min() >= 50
 
 
 def test_a_clock_too_coarse_for_any_step_is_refused(read_text: Any) -> None:

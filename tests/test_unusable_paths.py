@@ -300,7 +300,7 @@ def test_a_file_may_have_the_longest_name_in_any_script(tmp_path: Path) -> None:
 
 def test_a_dry_run_makes_no_folder() -> None:
     for output in ("new/deep", "new/a.json"):
-        assert main(["run", "--model", "llama", "--dry-run", "--output", output]) == 0
+        assert main(["run", "--model", "llama", "--engine", "torch", "--dry-run", "--output", output]) == 0
         assert main(["sweep", "--device", "cpu", "--dry-run", "--output", output]) == 0
     assert main(["convert", "--model", "llama", "--source", "hf://a/b", "--output", "new/a", "--dry-run"]) == 0
 

@@ -53,7 +53,7 @@ _CLASS = re.compile(
     r"(?:ForCausalLM|Tokenizer(?:Fast)?|Config|Model|DecoderLayer)(?![A-Za-z0-9])"
 )
 """A class of transformers or a tokenizer of Megatron; models of other names and sizes have the same classes."""
-_PATH = re.compile(r"[\w.~-]*/[\w./-]{1,200}")
+_PATH = re.compile(r"(?<![\w.~/-])[\w.~-]{0,200}/[\w./-]{1,200}")
 _NO_NAME = re.compile(
     r"(?:[0-9a-f]{7,64}|snapshots|main|master|latest|final|original|hf|base|weights|tokenizer(?:\.\w+)?"
     r"|(?:checkpoint|step|iter|epoch|global_step)[-_=]?\d+)",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
 from tensorprimat.core import data_files, quantities
 from tensorprimat.core.records import Record
@@ -97,7 +97,7 @@ class Notice(str):
         remedies: Iterable[str],
         run: int | None,
     ) -> Notice:
-        made = str.__new__(cls, sentence)
+        made = str.__new__(cls, sentence.encode(errors="backslashreplace").decode())  # no half surrogate pairs
         made.code, made.field, made.severity, made.values = code, field, severity, values
         made.remedies, made.run = tuple(dict.fromkeys(map(str, remedies))), run
         return made
@@ -187,11 +187,7 @@ def _sentences(value: Any, check: ValidatorFunctionWrapHandler) -> tuple[Notice,
     return tuple(map(Notice.of, value))
 
 
-def _written(told: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(map(str, told))  # pydantic refuses half of a surrogate pair in a subclass of str
-
-
-Sentences = Annotated[tuple[str, ...], WrapValidator(_sentences), PlainSerializer(_written)]
+Sentences = Annotated[tuple[str, ...], WrapValidator(_sentences)]
 """Notices, which a file contains as sentences."""
 
 
@@ -219,7 +215,7 @@ _FORMS: Mapping[str, Callable[[Any], str]] = {
     name: getattr(quantities, name)
     for name in (
         "as_stated", "count", "digits_of", "gigabytes", "gigahertz", "joules", "listed", "percent", "precise",
-        "seconds", "short_seconds", "stated_watts", "watts",
+        "seconds", "short_seconds", "significant", "stated_seconds", "stated_watts", "watts",
     )
 }  # fmt: skip
 

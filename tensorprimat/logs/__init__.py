@@ -11,6 +11,7 @@ from typing import Any
 
 from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import ContradictionError, InputError, InternalError, NoFormatError, NotALogError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import listed, shortened_list
 from tensorprimat.core.result import Result
@@ -182,10 +183,7 @@ def _folds(log: Log) -> list[str]:
     width = line_widths.fold_width([text for _, text in lines_of(number, block)])
     if width is None:
         return []
-    return [
-        f"steps: lines are folded at {width} characters, in the middle of numbers; a figure may be off by powers of "
-        "ten; read the original log"
-    ]
+    return [Notice("lines_folded", "steps", width=width)]
 
 
 def _unclear_dates(log: Log, *, of_any_program: bool) -> list[str]:
@@ -207,7 +205,11 @@ FEWEST_TIMED = 3  # rows; with fewer, the reason may be that the first row never
 _CSV_COLUMNS = ("step", "step_time_s")
 _ANY_ROW = "step 20 | loss 7.8 | 512 ms/step"
 """Columns and a row that are read although no framework prints them."""
-NO_TIME = "step times are unknown"  # part of the warning of a reader that found rows without times
+_UNTIMED = {
+    "batches_accumulated", "interval_unknown", "rates_undecided", "resume_hides_times", "stamps_too_coarse",
+    "steps_never_alone", "time_without_optimizer",
+}  # fmt: skip
+"""Notices that say why the rows have no times."""
 
 
 _MOST_SEEN = 12  # names of a table in a message
@@ -235,7 +237,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         return InputError("is a binary file without step times", path=log.name, remedy="see tprimat extract --formats")
     if read is not None and len(read.steps):
         rows = f"read as {formats[0].name}: {len(read.steps)} row{'s' * (len(read.steps) > 1)} but none to measure"
-        untimed = next((one for one in read.remarks if one.field == "steps" and NO_TIME in one), None)
+        untimed = next((one for one in read.remarks if one.code in _UNTIMED), None)
         if untimed is not None:
             return NotALogError(f"{rows}: {untimed.text}", path=log.name)
         if len(read.steps) >= FEWEST_TIMED and not any(map(read.steps.has, fields.MEASURES)):

@@ -199,8 +199,4 @@ def of_speed(steps: Steps) -> Iterator[str]:
         line = int(steps.column("line")[row])
         place = f"line {line}" if line > 0 else f"step {int(steps.column('index')[row])}"
         remedy = f"; to read only the log from there on: tail -n +{line} LOG | tprimat extract -" if line > 0 else ""
-        yield (
-            f"steps: from {place} on a step takes {significant(ratio, 3)} times as long, and no "
-            "line says why; if another training begins there, the settings above may not be those of the measured "
-            f"rows{remedy}"
-        )
+        yield Notice("pace_changes", "steps", place=place, times=significant(ratio, 3), remedy=remedy)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import counted, percent
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
@@ -155,15 +156,13 @@ def read(log: Log) -> Reading:
         reading.reported["samples_per_second"] = content.running_mean
     if content.skipped:
         skipped = counted(content.skipped, "step")
-        reading.warnings.append(f"steps: the optimizer skipped {skipped} (overflow of the loss scale)")
+        reading.warnings.append(Notice("updates_overflowed", "steps", skipped=skipped))
     if content.from_command and config.get("sequence_length") == content.arguments.get("sequence_length"):
-        reading.warnings.append(
-            "sequence_length: from --max_seq_len of the log's own command; shorter samples are padded"
-        )
+        reading.warnings.append(Notice("length_of_command", "sequence_length"))
     if content.cut:
-        reading.warnings.append(f"steps: {counted(content.cut, 'row')} truncated and left out")
+        reading.warnings.append(Notice("rows_truncated", "steps", rows=content.cut))
     if content.chat:
-        reading.warnings.append("steps: each is an iteration of reinforcement learning, generation included")
+        reading.warnings.append(Notice("steps_of_rl", "steps"))
     return reading
 
 
@@ -199,8 +198,13 @@ def _others_than_timed(steps: Steps, clock: LogClock) -> list[str]:
     if abs(off) <= CLOCK_RESOLUTION:
         return []
     return [
-        f"step_time: the rows time one step of {round(interval)}; by RunningAvgSamplesPerSec all steps took "
-        f"{percent(abs(off), 1)} {'longer' if off > 0 else 'less'} on average; steps_per_print 1 times each of them"
+        Notice(
+            "rows_unlike_mean",
+            "step_time",
+            step=round(interval),
+            off=percent(abs(off), 1),
+            direction="longer" if off > 0 else "less",
+        )
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tensorprimat.core.failures import cause_in
+from tensorprimat.core.notices import Notice
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -30,7 +31,7 @@ def examine(log: Log, reading: Reading) -> None:
         rows = sorted({int(line) for line in lines_with_rows[-50:]} & set(numbered))
         if is_cut(numbered[last_row], numbered[rows[-2]] if len(rows) > 1 else None):
             reading.steps = reading.steps.take(lines_with_rows != last_row)
-            reading.warnings.append(f"steps: line {last_row}, the last, is truncated and left out")
+            reading.warnings.append(Notice("last_row_truncated", "steps", line=last_row))
             return
     if reading.ended_by is None:
         reading.ended_by = cause_in("\n".join(text for line, text in sorted(numbered.items()) if line > last_row))

@@ -20,6 +20,7 @@ import numpy as np
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
 from tensorprimat.core.failures import TRACEBACK
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import percent, short_seconds
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
@@ -364,20 +365,16 @@ def _of_bar(dialect: Dialect, seen: _Seen) -> Reading:
     seen.timing, seen.training_config = "timestamps", _configuration(dialect, seen, seen.steps)
     counts_steps = seen.bar_counts_steps or any(drawing.step > drawing.of for drawing in seen.drawings)
     if not counts_steps:
-        seen.warnings.append(
-            "steps: a progress bar does not state whether it counts optimizer steps, and this log does not either"
-        )
+        seen.warnings.append(Notice("bar_unclear", "steps"))
         return seen
     steps = fields.merged_columns(timed_steps(list(marks_of(seen.drawings))))
     if not steps.has("seconds"):
-        seen.warnings.append("steps: the clock of the progress bar has whole seconds, too coarse for so short a run")
+        seen.warnings.append(Notice("bar_too_coarse", "steps"))
         return seen
     seen.steps = steps
     if written := {drawing.line: drawing.ended_at for drawing in seen.drawings if drawing.ended_at is not None}:
         seen.steps = steps.replace(ended_at=clocks.at(written, steps.column("line")))
-    seen.warnings.append(
-        "steps: timed by the progress bar, whose clock has whole seconds; each time includes everything the loop did"
-    )
+    seen.warnings.append(Notice("timed_by_bar", "steps"))
     return seen
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.logs import metrics, trained
 from tensorprimat.logs.fields import clock_seconds
 from tensorprimat.logs.format import Reading
@@ -77,10 +78,7 @@ def _of_bars(log: Log) -> Reading:
             seconds += duration
     if batches and seconds:
         reading.reported["step_time_seconds"] = seconds / batches
-        reading.warnings.append(
-            f"step_time: mean over the {batches} batches of a progress bar; it includes validation, is rounded, and is "
-            "the time of a step only without gradient accumulation"
-        )
+        reading.warnings.append(Notice("time_of_batches", "step_time", batches=batches))
     return reading
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from tensorprimat.core.audit import FEWEST_DATED
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
-from tensorprimat.core.quantities import percent
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.settings import LIGHTNING_PRECISIONS
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
@@ -163,10 +163,7 @@ def _time_from_remaining(reading: Reading, found: list[_Clocked], other_work: di
     printed = float(np.median([float(match["ms"]) for _, match, _, _ in found])) / 1000
     if steps.has("seconds") and SLOWEST_SHARE <= clock / printed <= 1 + _SAME_TIME:
         reading.steps, reading.begins = steps, pauses(steps)
-        reading.warnings.append(
-            "steps: timed by the remaining time that each row states and the number of iterations that max_tokens "
-            "gives; no row states the time of a whole step"
-        )
+        reading.warnings.append(Notice("timed_by_remaining", "steps"))
 
 
 _Clocked = tuple[int, re.Match[str], float, float]
@@ -211,10 +208,7 @@ def _check_by_remaining(reading: Reading, found: list[_Clocked], other_work: dic
         )
         reading.evidence = replace(reading.evidence, elapsed=clock, announced=other_work)
     elif not reading.evidence.clocks:
-        reading.warnings.append(
-            "steps: iter time leaves the wait for data out, and only dates of rows would show it: the log states "
-            "neither max_tokens, by which the remaining time is a clock, nor the training time of the whole run"
-        )
+        reading.warnings.append(Notice("wait_unknown", "steps"))
 
 
 _COARSEST = 2.0  # seconds: most resolution of the clock that follows from the remaining time
@@ -241,7 +235,7 @@ def _configure(reading: Reading, settings: dict[str, str]) -> None:
     if precision := LIGHTNING_PRECISIONS.get(settings.get("precision", "").split("-")[0]):
         config["precision"] = precision
     if "padded" in settings and config.pop("sequence_length", None):
-        reading.warnings.append("sequence_length: samples of fine-tuning differ in length, so tokens are unknown")
+        reading.warnings.append(Notice("lengths_unknown", "sequence_length"))
     if model := settings.get("model_name"):
         reading.model["name"] = model_name(model)
 
@@ -284,15 +278,11 @@ def _report_tokens(reading: Reading, tokens: float, duration: float, rows: Rows,
     if before <= 0:
         reading.reported["tokens_per_second"] = tokens / duration
     elif not resumed:
-        reading.warnings.append(
-            f"tokens_per_second: the first row is iteration {iterations[0]}, so the training was resumed or the log's "
-            "beginning is missing; the summary's tokens and time may be of different trainings and give no rate"
-        )
+        reading.warnings.append(Notice("beginning_missing", "tokens_per_second", first=iterations[0]))
     else:
         reading.reported["tokens_per_second"] = tokens * (1 - before / iterations[-1]) / duration
         reading.warnings.append(
-            f"tokens_per_second: the training resumed after iteration {before}; the summary's time covers only the "
-            f"{iterations[-1] - before} iterations since then, so only their tokens count"
+            Notice("tokens_since_resume", "tokens_per_second", before=before, since=iterations[-1] - before)
         )
 
 
@@ -305,16 +295,11 @@ def _report(reading: Reading, totals: dict[str, float], rows: Rows, *, resumed: 
             _report_tokens(reading, tokens, duration, rows, resumed=resumed)
         if untimed and (steps := _whole_run(rows)):
             reading.reported["step_time_seconds"] = (duration - totals.get("validation", 0.0)) / steps
-            reading.warnings.append(
-                f"step_time: Training Time divided by {steps} steps (up to {percent(NEARLY_ALL)} more may have "
-                "run); the start and checkpoints are included; no variance is known"
-            )
+            reading.warnings.append(Notice("time_of_whole_run", "step_time", steps=steps, more=NEARLY_ALL))
     if (memory := totals.get("memory_gb")) and len(reading.steps):
         peaks = np.full(len(reading.steps), np.nan)
         peaks[-1] = memory * GB
         reading.steps = reading.steps.replace(memory_allocated_peak_bytes=peaks)
     if rows and "seconds" not in reading.steps.seen:
         reading.steps = Steps({})
-        reading.warnings.append(
-            f"steps: {len(rows)} iterations were printed, but no step with all of its iterations, so no step has a time"
-        )
+        reading.warnings.append(Notice("iterations_incomplete", "steps", rows=len(rows)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
@@ -69,24 +70,20 @@ def read(log: Log) -> Reading:
             run, begins = [row] if begins else [*run, row], False
     reading.unread += torn.warnings()
     if not run:
-        reading.warnings.append("steps: no run in the table has a figure")
+        reading.warnings.append(Notice("table_without_figure", "steps"))
         return reading
     model, metrics = run[0]["model"], ", ".join(row["metric"] for row in run)
     others = sorted(models - {model})
     if count > 1:
         more = " …" if len(others) > _MOST_NAMED else ""
         rest = f", also of {', '.join(others[:_MOST_NAMED])}{more}" if others else ""
-        reading.warnings.append(
-            f"runs: the table holds {count} runs{rest}; the last one with a figure is read, {model} ({metrics})"
-        )
+        reading.warnings.append(Notice("one_run_of_table", "runs", runs=count, rest=rest, model=model, metrics=metrics))
     refused = [reason for row in run if (reason := _take_figure(row, reading))]
     if reading.reported.keys() - {"tflops_per_gpu"}:
-        reading.warnings.append(
-            "steps: the table has no step times, only a figure that the run computed; so no variance is known"
-        )
+        reading.warnings.append(Notice("figure_of_run_only", "steps"))
     else:
-        known = next(iter(refused), f"the metric of the run is {metrics or 'unnamed'}, which is not a training rate")
-        reading.warnings.append(f"steps: {known}")
+        known = Notice("metric_is_no_rate", "steps", metrics=metrics or "unnamed")
+        reading.warnings.append(next(iter(refused), known))
     _configure(run[0], reading)
     return reading
 
@@ -107,7 +104,7 @@ def _rows(log: Log, torn: UnreadText) -> Iterator[dict[str, str]]:
                 yield dict(zip(header, cells, strict=True))
 
 
-def _take_figure(row: dict[str, str], reading: Reading) -> str | None:
+def _take_figure(row: dict[str, str], reading: Reading) -> Notice | None:
     """Add a figure of the run to the reading. Return a reason if it is a rate that cannot be read."""
     spelled = (
         re.sub(r"[_\s]{1,8}per[_\s]{1,8}|[_\s]{0,8}/[_\s]{0,8}", "/", row["metric"].lower())
@@ -117,12 +114,9 @@ def _take_figure(row: dict[str, str], reading: Reading) -> str | None:
     nodes = fields.whole(row.get("nnodes")) or 1
     target, factor = next(((target, factor) for known, target, factor in _METRICS if known.fullmatch(spelled)), ("", 0))
     if nodes > 1 and target.endswith("_per_gpu"):
-        return f"madengine adds up what {nodes} nodes printed, even rates per GPU, so the rate is unknown"
+        return Notice("rate_of_nodes", "steps", nodes=nodes)
     if nodes > 1 and target and target != "step_time_seconds":
-        reading.warnings.append(
-            f"{target}: madengine adds up what {nodes} nodes printed; if each printed the rate of all GPUs, "
-            f"it is {nodes} times too high"
-        )
+        reading.warnings.append(Notice("sum_of_nodes", target, nodes=nodes))
     if target and (value := fields.positive(row["performance"], factor)):
         reading.reported[target] = value
     return None
@@ -135,9 +129,7 @@ def _configure(row: dict[str, str], reading: Reading) -> None:
             config[target] = value
     of_all = (fields.whole(row.get("gpus_per_node")) or 0) * config.get("num_nodes", 1)
     if of_all > config.get("num_gpus", of_all):  # some launchers write the GPUs of one node
-        reading.warnings.append(
-            f"num_gpus: n_gpus is {config.pop('num_gpus')}, but nnodes x gpus_per_node is {of_all}; give --num-gpus"
-        )
+        reading.warnings.append(Notice("gpus_contradict", "num_gpus", stated=config.pop("num_gpus"), product=of_all))
     for precision in (row.get("training_precision", "").lower(), row.get("precision", "").lower()):
         if precision in PRECISIONS:
             config["precision"] = precision

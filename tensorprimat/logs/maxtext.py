@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.quantities import counted, percent
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Platform
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
@@ -48,10 +48,6 @@ MAXTEXT_STEP_TIME = "perf/step_time_seconds"
 """Name of `seconds` in TensorBoard and Weights & Biases."""
 OVERLAP = 0.05  # of the median step; a usual dispatch takes less
 DISPATCH = 0.1  # of the median step; a first row that is shorter contains no compilation
-NEVER_ALONE = (
-    "steps: step times are unknown, because an evaluation or checkpoint is in the time of every row, and the log does "
-    "not say how long it took; train with at least 3 steps between them (eval_interval, checkpoint_period)"
-)
 _RAMP_UP = "[Rampup Batch Size Phase]"
 _DRAINED = re.compile(
     r"(?P<validation>Starting eval after train step |eval metrics after step: |[Aa]verage loss after step=)"
@@ -113,15 +109,9 @@ def read(log: Log) -> Reading:
     batch, length = (seen.training_config.get(name) for name in ("global_batch_size", "sequence_length"))
     full = batch * length if batch and length else tokens.max(initial=0.0)
     if len(tokens) and tokens.mean() < (1 - TOLD_PADDING) * full:
-        seen.warnings.append(
-            "tokens_per_second: computed from MaxText's total_weights, which do not count padding; MaxText's own "
-            "Tokens/s/device counts it, and is kept as the reported rate"
-        )
+        seen.warnings.append(Notice("rate_without_padding", "tokens_per_second"))
     if seen.ramp_up_rows:
-        seen.warnings.append(
-            f"steps: {seen.ramp_up_rows} of {len(steps)} rows belong to the batch ramp-up; "
-            "tprimat extract --warmup-steps leaves them out"
-        )
+        seen.warnings.append(Notice("rows_of_ramp_up", "steps", ramping=seen.ramp_up_rows, rows=len(steps)))
     return seen
 
 
@@ -150,7 +140,7 @@ def _step(line: int, row: re.Match[str]) -> Step:
     )
 
 
-def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list[str]]:
+def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list[Notice]]:
     """Return the rows, without times and rates where nothing was in flight, and a warning that says how many.
 
     drained: step → evaluation or checkpoint after it, which waits until the device is idle. See the module's docstring.
@@ -178,7 +168,7 @@ def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list
         if columns["interrupted_by"].any() and not alone.any():
             columns |= {name: np.where(begins, steps.column(name), np.nan) for name in _TIMED if steps.has(name)}
             columns |= {name: steps.column(name) for name in ("covers", "interrupted_by")}
-            return steps.replace(**columns), [NEVER_ALONE]
+            return steps.replace(**columns), [Notice("steps_never_alone", "steps")]
         single = (columns["interrupted_by"] != 0) & (columns["covers"] == 1) & ~nothing  # the log ends after it
         columns |= {name: np.where(single, np.nan, columns[name]) for name in columns.keys() & set(_TIMED)}
         nothing |= single
@@ -187,15 +177,9 @@ def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list
     untimed, shortened = (int((rows & np.isfinite(seconds)).sum()) for rows in (nothing, short))
     warnings = []
     if untimed:
-        warnings.append(
-            f"steps: the time of {untimed} of {len(steps)} rows is left out; it is not a step time, because JAX did "
-            "not wait for a step there (first or second row, or one of the two after an evaluation or checkpoint)"
-        )
+        warnings.append(Notice("times_without_wait", "steps", untimed=untimed, rows=len(steps)))
     if shortened:
-        warnings.append(
-            f"steps: the time of {counted(shortened, 'third row')} is left out, because the second took more than "
-            f"{percent(OVERLAP)} of a step, by which the third is short"
-        )
+        warnings.append(Notice("third_rows_left_out", "steps", rows=shortened, share=OVERLAP))
     return steps.replace(**columns), warnings
 
 

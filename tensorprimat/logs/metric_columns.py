@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.quantities import counted
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray, Step
@@ -110,10 +110,7 @@ class UnreadText:
         if not self.count:
             return []
         are, they_do = ("are", "they do") if self.count > 1 else ("is", "it does")
-        return [
-            f"steps: {counted(self.count, 'line')} of the table {are} left out, because {they_do} not have the cells "
-            f"of the header or {are} torn; {self.place}"
-        ]
+        return [Notice("lines_torn", "steps", lines=self.count, are=are, they_do=they_do, place=self.place)]
 
     @property
     def place(self) -> str:
@@ -267,8 +264,14 @@ class MetricColumns:
         for name, cells in self._no_numbers.items():
             several = cells.count > 1
             yield (
-                f"steps: {counted(cells.count, 'cell')} of the column {name} {'are' if several else 'is'} not a number "
-                f"and {'are' if several else 'is'} left out; {cells.place}"
+                Notice(
+                    "cells_left_out",
+                    "steps",
+                    cells=cells.count,
+                    column=name,
+                    are="are" if several else "is",
+                    place=cells.place,
+                )
             )
 
     def repeats(self) -> list[str]:

@@ -20,6 +20,7 @@ import numpy as np
 from tensorprimat.core.agreement import PER_GPU
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.terms import combined
 from tensorprimat.logs import (
@@ -193,10 +194,7 @@ def _of_columns(log: Log, columns: MetricColumns, found: Merged, reading: Readin
         reading.warnings += whole
         elapsed = found.elapsed()
         if elapsed is None and found.has_clock:
-            reading.warnings.append(
-                "steps: not checked against the clock of the rows, because numbers of steps go back in a document; "
-                "export the history as JSON lines or CSV"
-            )
+            reading.warnings.append(Notice("clock_not_checked", "steps"))
         is_automodels = columns.names.keys() >= automodel_tables.MARKS
         if is_automodels:
             reading.source = "NeMo Automodel"
@@ -367,14 +365,12 @@ def _by_clock(found: Merged, reading: Reading, clock: str) -> Reading:
     marks = list(found.marks())
     steps = fields.merged_columns(timed_steps(marks))
     if not len(steps) or not np.isfinite(steps.column("seconds")).any():
-        reading.warnings.append(
-            "steps: the table has neither step times nor rates, and its clock is too coarse for any"
-        )
+        reading.warnings.append(Notice("clock_too_coarse", "steps"))
         return reading
     reading.steps, reading.timing = found.with_tokens(steps), "timestamps"
     if found.has_lines:
         reading.begins = sorted([*reading.begins, *pauses(reading.steps)])
-    reading.warnings.append(f"steps: timed from {clock}; each time includes everything the loop did between rows")
+    reading.warnings.append(Notice("timed_by_clock", "steps", clock=clock))
     return reading
 
 
@@ -384,12 +380,9 @@ def _summary(row: MetricRow, reading: Reading) -> Reading:
     if content := trainer_run.of_table(columns, columns.merged(), reading):
         trainer_run.add_summary(content, reading)
     if any(name.endswith(("_per_second", "_per_second_per_process")) for name in reading.reported):
-        reading.warnings.append(
-            "steps: a summary has no step times, only means over the whole run with its start, evaluations and "
-            "checkpoints; so no variance is known"
-        )
+        reading.warnings.append(Notice("summary_only", "steps"))
         if "samples_per_second" in reading.reported:
-            reading.warnings.append(f"samples_per_second: {trainer_run.MAY_COUNT_OTHERS}")
+            reading.warnings.append(Notice("samples_of_others", "samples_per_second"))
         return reading
     names = {
         "seconds": "step_time_seconds",

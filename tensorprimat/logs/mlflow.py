@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count
 from tensorprimat.logs import fields, files, metric_columns, mlflow_database
 from tensorprimat.logs.format import Reading
@@ -62,7 +63,7 @@ def read(log: Log) -> Reading:
     evaluations = [name for name in found if name.startswith(EVALUATION_PREFIXES)]
     if not known:
         some = ", ".join(list(found)[:5])
-        reading.warnings.append(f"steps: no metric of the run has a name that is known ({some})")
+        reading.warnings.append(Notice("no_metric_known", "steps", some=some))
         return reading
     scalars = Scalars()
     entries = chain.from_iterable(found[name]() for name in (*known, *evaluations))

@@ -30,7 +30,6 @@ import numpy as np
 
 from tensorprimat.core.clocks import Elapsed, Evidence
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields, trained
 from tensorprimat.logs.fields import NUMBER, SETTING
@@ -170,15 +169,12 @@ class _Batches:
         if steps >= 0 and batches > self.FEWEST_PER_STEP * at_most:
             self._most = max(self._most or (0, 0), (batches, steps))
 
-    def accumulated(self) -> str | None:
+    def accumulated(self) -> Notice | None:
         """Return the warning that a row is a batch of several in an optimizer step; None if it is a step."""
         if self._most is None:
             return None
         batches, steps = self._most
-        return (
-            f"steps: step times are unknown: global_step grows by {count(steps)} while the rows count {count(batches)} "
-            "batches, so an optimizer step accumulates several, and the printed time is that of one"
-        )
+        return Notice("batches_accumulated", "steps", steps=steps, batches=batches)
 
 
 def _last_drawings(lines: Iterator[tuple[int, int | None, str]]) -> Iterator[tuple[int, int | None, str]]:

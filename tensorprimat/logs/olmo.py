@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from tensorprimat.core import devices
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
@@ -120,10 +121,7 @@ def read(log: Log) -> Reading:
     for name in ("batch_tokens", "micro_batch_tokens"):
         reading.training_config.pop(name, None)
     if reading.training_config.pop("window", None) and len(steps) > 1:
-        reading.warnings.append(
-            "tokens_per_second_per_gpu: OLMo prints means over a sliding window of steps; "
-            "they vary less than single steps"
-        )
+        reading.warnings.append(Notice("rate_of_window", "tokens_per_second_per_gpu"))
     return reading
 
 
@@ -151,7 +149,7 @@ def _rows(log: Log, reading: Reading, totals: dict[int, float]) -> Iterator[Step
             _notice(text, reading)
     if "reported_tokens_per_second_per_gpu" in block:
         if log.tail(1)[-1]:  # its last value may have lost digits
-            reading.warnings.append(f"steps: the block of line {block['line']}, the last, has no end and is left out")
+            reading.warnings.append(Notice("block_without_end", "steps", line=block["line"]))
         else:
             yield Step(**{"seconds": None, **block})
 

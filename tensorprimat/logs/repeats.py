@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tensorprimat.core.quantities import count, percent, significant
+from tensorprimat.core.notices import Notice
+from tensorprimat.core.quantities import significant
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step
 from tensorprimat.core.terms import RATES
@@ -60,14 +61,17 @@ class Repeats:
             "only the first row of each step counts, so the figures may mix both; give a file with the lines of one"
         )
         if self._losses >= FEWEST_LOSSES:
-            yield (
-                f"steps: {count(self._losses)} rows repeat the number of a step with another loss ({self._shown}), as "
-                f"where two jobs, or ranks with losses of their own, write into one log; {of_one}"
-            )
+            yield Notice("rows_of_two_jobs", "steps", rows=self._losses, shown=self._shown, of_one=of_one)
         elif len(self._ratios) >= FEWEST_TIMES:
             pace = math.expm1(median(np.array(self._ratios)))
             if abs(pace) > OTHER_PACE:
                 yield (
-                    f"steps: {count(len(self._ratios))} rows repeat the number of a step and take {percent(abs(pace))} "
-                    f"{'longer' if pace > 0 else 'less'} in the median, as where two jobs write into one log; {of_one}"
+                    Notice(
+                        "rows_repeated",
+                        "steps",
+                        rows=len(self._ratios),
+                        off=abs(pace),
+                        direction="longer" if pace > 0 else "less",
+                        of_one=of_one,
+                    )
                 )

@@ -308,25 +308,26 @@ def _segment_warnings(found: Sequence[Segment], measured: Sequence[Segment], *, 
     others = [segment for segment in found if segment.number not in numbers]
     ours = "; ".join(_place(segment) for segment in sorted(measured, key=lambda segment: segment.number))
     if others and picked:
-        yield f"segments: the log holds {len(found)} trainings; this is {ours}"
+        yield Notice("training_picked", "segments", trainings=len(found), ours=ours)
     elif others:
         described = "; ".join(f"{_place(other)}, {_otherwise(measured[0], other)}" for other in others[:_MOST_NAMED])
         more = f"; and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
         yield (
-            f"segments: the log holds {len(found)} trainings; measured: {ours}; not measured: {described}{more}; "
-            f"tprimat extract --segment {others[0].number} reads one of them, --segment all writes a result for each"
+            Notice(
+                "training_chosen",
+                "segments",
+                trainings=len(found),
+                ours=ours,
+                described=described,
+                more=more,
+                number=others[0].number,
+            )
         )
     if measured[0].alone:
-        yield (
-            f"segments: training {measured[0].number} of the log does not state all settings and runs at another speed "
-            "than the training before it, so no settings are taken from that one; state the missing ones by flag"
-        )
+        yield Notice("settings_not_inherited", "segments", number=measured[0].number)
     inheriting = [str(segment.number) for segment in measured if segment.inherits]
     if inheriting:
-        yield (
-            f"segments: training {', '.join(inheriting)} of the log does not state all settings; the missing ones are "
-            "taken from the training before it"
-        )
+        yield Notice("settings_inherited", "segments", numbers=", ".join(inheriting))
 
 
 def _place(segment: Segment) -> str:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.quantities import count
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs.line_widths import LEAST_ROWS, LEAST_SHARE, cut_width
@@ -135,16 +135,9 @@ def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
     lines = [(line, text) for line, text in log.lines() if len(text) <= _LONGEST_ROW]
     near = [(line, text) for line, text in lines if first <= line <= last]
     if odd := odd_number(near, len(cited), cited):
-        yield (
-            f"steps: the number in {odd.text!r} on line {odd.line} has another form than in the other rows (digits, "
-            "exponent), so rows may be joined or cut there, and a figure may be wrong; check the line, or read the "
-            "original log"
-        )
+        yield Notice("number_spelled_oddly", "steps", text=repr(odd.text), line=odd.line)
     if width := cut_width(lines, set(cited.tolist())):
-        yield (
-            f"steps: lines end at {width} characters, wherever they are in a row, so they seem cut there; the last "
-            "number of a row may lack digits; read the original log"
-        )
+        yield Notice("lines_cut", "steps", width=width)
 
 
 def _cited(steps: Steps) -> np.ndarray:
@@ -332,10 +325,7 @@ def _whole_losses(steps: Steps) -> Iterator[str]:
     losses = steps.column("loss")
     known = losses[np.isfinite(losses)]
     if len(known) >= LEAST_ROWS and known.any() and (known == np.floor(known)).all():
-        yield (
-            f"steps: no loss of {len(known)} rows has a decimal, so the lines seem cut inside their losses; read the "
-            "original log"
-        )
+        yield Notice("losses_cut", "steps", rows=len(known))
 
 
 def _odd_tokens(steps: Steps) -> Iterator[str]:
@@ -347,7 +337,4 @@ def _odd_tokens(steps: Steps) -> Iterator[str]:
     usual = median(tokens[known])
     odd = known[tokens[known] != usual]
     if len(odd) == 1 and tokens[odd[0]] > usual:
-        yield (
-            f"steps: line {int(line[odd[0]])} counts {count(tokens[odd[0]])} tokens where every other row counts "
-            f"{count(usual)}; a row may be lost before it, and the mean rate may be wrong; look at the line"
-        )
+        yield Notice("tokens_odd", "steps", line=int(line[odd[0]]), tokens=tokens[odd[0]], usual=usual)

@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from tensorprimat.core.clocks import resolution_of
-from tensorprimat.core.quantities import count, stated_seconds
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step
 from tensorprimat.logs import fields, prefixes
@@ -204,9 +204,7 @@ def read(log: Log) -> Reading:
     resolution = max((mark.moment.resolution for mark in marks), default=0.0)
     if not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
-            f"steps: {len(marks)} rows state no time, only timestamps with a resolution of "
-            f"{stated_seconds(resolution)}, and no uninterrupted stretch of them lasts {count(1 / CLOCK_SHARE)} times "
-            "as long, so step times are unknown; a longer log may give them"
+            Notice("stamps_too_coarse", "steps", rows=len(marks), resolution=resolution, share=1 / CLOCK_SHARE)
         )
         return reading
     reading.steps = fields.merged_columns(steps)
@@ -214,8 +212,7 @@ def read(log: Log) -> Reading:
     reading.warnings += _repeats(marks)
     reading.timestamp = fields.iso(marks[0].moment.seconds) if marks[0].moment.has_year else None
     reading.warnings.append(
-        f"steps: timed from timestamps (known to {stated_seconds(resolution)}): {len(marks)} rows are merged into "
-        f"{len(steps)}; each time includes everything the loop did between rows"
+        Notice("timed_by_timestamps", "steps", resolution=resolution, rows=len(marks), merged=len(steps))
     )
     return reading
 

@@ -30,6 +30,7 @@ from pydantic import ValidationError
 
 from tensorprimat.core import models
 from tensorprimat.core.clocks import Evidence
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import PARALLEL_SIZES, PRECISION_OF_DTYPE
@@ -157,10 +158,7 @@ def read(log: Log) -> Reading:
     batch, length, gpus = (config.get(name) for name in ("global_batch_size", "sequence_length", "num_gpus"))
     tokens = seen.tokens_per_step or (batch * length if batch and length else None)
     if len(steps) and not (steps.has("reported_tflops_per_gpu") or steps.has("reported_mfu")):
-        seen.warnings.append(
-            "steps: no row has the tflops or mfu that torchtitan prints after the rate, so the lines seem cut there; "
-            "the last number of a row may lack digits; read the original log"
-        )  # every version prints TFLOP/s or MFU after the rate
+        seen.warnings.append(Notice("rows_cut", "steps"))  # every version prints TFLOP/s or MFU after the rate
     if tokens and gpus:
         seen.timer = "reported_tokens_per_second_per_gpu"
         if steps.has(seen.timer):

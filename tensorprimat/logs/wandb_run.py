@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.notices import Notice
 from tensorprimat.logs import arguments, fields, files, levanter, metric_columns, metrics
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
@@ -38,7 +39,7 @@ def read(log: Log) -> Reading:
     rows = _rows(log.path, texts)
     first = next(rows, None)
     if first is None:
-        reading.warnings.append("steps: the run file holds no call of wandb.log")
+        reading.warnings.append(Notice("no_call_logged", "steps"))
         return reading
     moment = first.get("_timestamp")
     reading.timestamp = fields.iso(moment) if isinstance(moment, float) else None

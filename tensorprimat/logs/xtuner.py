@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import LONGEST_STEP_SECONDS, Step, Steps
 from tensorprimat.core.units import GIB
@@ -155,7 +156,4 @@ def _count_ranks(reading: Reading, sharing: float, replicas: float) -> None:
         reading.training_config |= {"num_gpus": ranks * int(replicas)} if ranks else {}
         reading.by_rows |= {"num_gpus"}
     if ranks > 1:
-        reading.warnings.append(
-            f"tokens_per_second: {ranks} ranks share a batch (tensor or sequence parallel), and XTuner adds the tokens "
-            f"of all ranks; those of a step may count {ranks} times"
-        )
+        reading.warnings.append(Notice("tokens_counted_by_ranks", "tokens_per_second", ranks=ranks))

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import fixed
 from tensorprimat.logs import work
 from tensorprimat.logs.dates import stamps_of
@@ -74,44 +75,25 @@ def read(log: Log) -> Reading:
     reading.steps = run.with_samples(content, reading)
     reading.timing = "timestamps" if stamped or dated else "reported"
     if processes > 1:
-        reading.warnings.append(
-            f"steps: the rows of {processes} processes alternate in the file, each with its own clock; only those of "
-            "the process with most rows are read; let one rank write the log"
-        )
+        reading.warnings.append(Notice("processes_alternate", "steps", processes=processes))
     if counts_others := run.warning_of(content, span, timed=steps.has("seconds")):
         reading.warnings.append(counts_others)
     if content.counts_trained_tokens:
-        reading.warnings.append(
-            "tokens_per_second_per_gpu: axolotl counts the tokens that enter the loss; masked prompts are left out"
-        )
+        reading.warnings.append(Notice("rate_of_loss_tokens", "tokens_per_second_per_gpu"))
     if reported and not np.isfinite(reading.steps.column("seconds")).any():
         evaluations = sum(row.evaluation_seconds for row in content.rows) + content.evaluation_seconds
         stated = f" (eval_runtime adds up to {fixed(evaluations, 1)} s)" if evaluations else ""
-        reading.warnings.append(
-            f"steps: the log has no step times, only means over the whole run with its start, evaluations{stated} and "
-            "checkpoints; so no variance is known"
-        )
+        reading.warnings.append(Notice("means_only", "steps", stated=stated))
         if not content.rows and not content.bar and not content.resumed_at and "samples_per_second" in reported:
-            reading.warnings.append(f"samples_per_second: {run.MAY_COUNT_OTHERS}")
+            reading.warnings.append(Notice("samples_of_others", "samples_per_second"))
     if dated:
-        reading.warnings.append(
-            "steps: timed from the moments that the rows state; each time includes everything the loop did between rows"
-        )
+        reading.warnings.append(Notice("timed_by_moments", "steps"))
     if stamped:
-        reading.warnings.append(
-            "steps: timed from timestamps of the log's lines, as no row states a time; each time includes everything "
-            f"the loop did between rows, of {content.logging_steps} steps each (logging_steps)"
-        )
+        reading.warnings.append(Notice("timed_by_lines", "steps", logging_steps=content.logging_steps))
     elif stamped is None:
-        reading.warnings.append(
-            "steps: no row states its step or a time; the lines have timestamps, but the log does not say how many "
-            "steps a row covers (logging_steps), so step times are unknown; keep the progress bar or the final summary"
-        )
+        reading.warnings.append(Notice("interval_unknown", "steps"))
     elif OF_TRL in content.last and not reported and not steps.has("seconds"):
-        reading.warnings.append(
-            f"steps: the only time in the rows is TRL's {OF_TRL}, which does not include the optimizer, so step times "
-            "are unknown; keep the progress bar or the final summary"
-        )
+        reading.warnings.append(Notice("time_without_optimizer", "steps", column=OF_TRL))
     return reading
 
 

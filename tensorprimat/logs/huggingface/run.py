@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import fields
@@ -49,11 +50,6 @@ SAME_RUNTIME = 1.2  # times the shortest of the ranks
 FEWEST_CLOCKED = 3  # rows with a clock; with fewer nothing was measured
 _UNCERTAIN = ("the mean loss", "a repeated step")
 """Signs of a resume that do not show its step exactly."""
-MAY_COUNT_OTHERS = (
-    "the log does not show whether the run was resumed or stopped early; if it was, transformers before 5.19 also "
-    "counts steps that train_runtime does not include, and the rate is too high"
-)
-"""Remark on a summary without rows or a bar."""
 
 
 def of_table(columns: MetricColumns, found: Merged, reading: Reading) -> Content | None:
@@ -379,7 +375,7 @@ def _counted_tokens(content: Content, span: Span) -> float | None:
 
 
 def warning_of(content: Content, span: Span, *, timed: bool) -> str | None:
-    """Return a sentence on a summary whose rates count steps that its runtime does not contain; None for any other log.
+    """Return a notice on a summary whose rates count steps that its runtime does not contain; None for any other log.
 
     timed: the rows have step times.
     """
@@ -387,10 +383,7 @@ def warning_of(content: Content, span: Span, *, timed: bool) -> str | None:
     if not content.summaries or share == 1.0:
         return None
     if span.shown_by in _UNCERTAIN and not timed:
-        return (
-            f"steps: {span.shown_by} shows a resume at about step {span.start}, but the summary counts the steps "
-            "before it as well, in the time since then, so step times are unknown; keep the log with its progress bar"
-        )
+        return Notice("resume_hides_times", "steps", shown_by=span.shown_by, start=span.start)
     if not share:
         return (
             f"samples_per_second: {span.shown_by} shows a resume at about step {span.start}, but the summary counts "

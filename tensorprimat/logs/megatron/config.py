@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorprimat.core import devices
 from tensorprimat.core.line_kinds import kinds_of, occurs_in
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import OF_A_LOG, PARALLEL_SIZES, flag
 from tensorprimat.core.units import GB, MIB
@@ -302,7 +303,7 @@ class Facts:
         try:
             return shapes.shape_of_settings(self._settings)
         except shapes.UnknownShapeError as error:
-            self.warnings.append(f"model shape: {error}, so there is no MFU; give --shape with its config.json")
+            self.warnings.append(Notice("shape_unknown", "model shape", error=error))
             return None
 
 

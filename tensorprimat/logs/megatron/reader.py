@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorprimat.core.clocks import Evidence
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
 from tensorprimat.core.units import GB
@@ -168,9 +169,7 @@ def _reading(
     warnings: list[str] = []
     if not fields and step_times:
         fields = step_times.fields()
-        warnings.append(
-            "steps: counted from 1, because no line names its iteration; each may be the mean of a log interval"
-        )
+        warnings.append(Notice("iterations_counted", "steps"))
     elif not fields:
         return Reading()
     elif step_times and "reported_tflops_per_gpu" not in fields:
@@ -195,9 +194,7 @@ def _reading(
     if "planned" in fields:
         config["max_steps"] = int(fields["planned"][-1])
     if broken:
-        warnings.append(
-            f"steps: {len(broken)} iteration lines without a readable time are left out, the first is line {broken[0]}"
-        )
+        warnings.append(Notice("rows_without_time", "steps", rows=len(broken), first=broken[0]))
     dates = fields.get("ended_at", np.empty(0))
     ended_at = dates[np.isfinite(dates)]
     return Reading(

@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any
 
 from tensorprimat.core import mlperf_rules, terms
-from tensorprimat.core.quantities import count, counted, significant
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import newest_first
 from tensorprimat.logs.fields import number_in
@@ -85,21 +85,11 @@ def read(log: Log) -> Reading:
     reading.evidence = marks_evidence(content.runs, steps)
     _report_rates(reading, content.runs, batch, length)
     if any("eval_accuracy" in run.counts and not (run.evaluations or run.rows) for run in content.runs):
-        reading.warnings.append(
-            "evaluation: eval_accuracy without eval_start and eval_stop; the seconds of evaluation count as training, "
-            "so the rate is too low"
-        )
+        reading.warnings.append(Notice("evaluation_counts", "evaluation"))
     if standing := _without_progress(content.runs):
-        reading.warnings.append(
-            f"steps: {counted(standing, 'row')} with step times state no more progress than the row before, as "
-            "where two jobs write into one log; all rows count, so the figures may mix both; give a file with the "
-            "lines of one"
-        )
+        reading.warnings.append(Notice("rows_standing", "steps", standing=standing))
     if torn:
-        reading.warnings.append(
-            f"events: {counted(len(torn), 'event')} cut off and left out, the first on line {torn[0]}, so "
-            "times and counts may be wrong; read the original log"
-        )
+        reading.warnings.append(Notice("events_cut", "events", events=len(torn), first=torn[0]))
     return reading
 
 
@@ -132,7 +122,7 @@ def _events(log: Log, torn: list[int], launched: mlperf_system.LaunchLines, time
 def _leave_out_longest(reading: Reading, because: str) -> None:
     """Leave out the maximum length of a sequence where samples differ in length, or may."""
     if longest := reading.training_config.pop("sequence_length", None):
-        reading.warnings.append(f"sequence_length: {count(longest)} is the maximum; {because}")
+        reading.warnings.append(Notice("length_is_maximum", "sequence_length", length=longest, because=because))
 
 
 def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | None, length: int | None) -> None:
@@ -155,10 +145,7 @@ def _report_rates(reading: Reading, runs: Sequence[MlperfEvents], batch: int | N
             reading.reported[name] = None if term is None else term.value
             break
     else:
-        reading.warnings.append(
-            f"throughput: {significant(median(rates))} with steps of {significant(median(times))} s is neither "
-            "samples/s nor tokens/s"
-        )
+        reading.warnings.append(Notice("throughput_unclear", "throughput", rate=median(rates), step=median(times)))
     if "samples_per_second" not in reading.reported and "reported_samples_per_second" in reading.steps.seen:
         reading.steps = reading.steps.replace(reported_samples_per_second=math.nan)
 

@@ -97,7 +97,7 @@ def describe_system(
     platform = settings.get("submission_platform")
     if "device_name" not in reading.gpu_info and isinstance(platform, str) and platform.strip():
         kind = "a placeholder" if "PLACEHOLDER" in platform else "the name of a system and not of a GPU"
-        reading.warnings.append(f"gpu_info: {platform} is {kind}, so the device is unknown; give --gpu")
+        reading.warnings.append(Notice("device_unnamed", "gpu_info", platform=platform, kind=kind))
 
 
 def _find(path: Path) -> System | None:
@@ -166,7 +166,7 @@ def _take_description(reading: Reading, system: System) -> None:
     if system.device is not None:
         if of_log is not None and _differ(of_log, system.device):
             reading.warnings.append(
-                f"gpu_info: the log says {of_log}, {system.file} says {system.device}, which is used; --gpu overrides"
+                Notice("device_of_description", "gpu_info", of_log=of_log, file=system.file, device=system.device)
             )
         reading.gpu_info["device_name"] = system.device
         reading.assumed["device_name"] = system.file
@@ -174,8 +174,7 @@ def _take_description(reading: Reading, system: System) -> None:
     if system.nodes is not None:
         if nodes is not None and nodes != system.nodes:
             reading.warnings.append(
-                f"num_nodes: the log says {nodes}, {system.file} says {system.nodes}, which is used; --num-gpus "
-                "overrides the number of GPUs"
+                Notice("nodes_of_description", "num_nodes", nodes=nodes, file=system.file, described=system.nodes)
             )
         config["num_nodes"] = system.nodes
     if system.gpus is not None:
@@ -199,7 +198,7 @@ def _take_launch(reading: Reading, launched: LaunchLines) -> None:
         return
     if len(launched.world_sizes) > 1:
         stated = listed(map(str, sorted(launched.world_sizes)))
-        reading.warnings.append(f"num_gpus: unknown, because the launcher states {stated} processes; give --num-gpus")
+        reading.warnings.append(Notice("processes_unclear", "num_gpus", stated=stated))
     elif launched.world_sizes:
         (config["num_gpus"],) = launched.world_sizes
         reading.assumed["num_gpus"] = "WORLD_SIZE of the launcher, one GPU for each process"
@@ -230,10 +229,7 @@ def _take_counts(reading: Reading, settings: Mapping[str, Any], ranks: int) -> N
             config["num_gpus"] = ranks
             reading.assumed["num_gpus"] = f"{ranks} ranks that wrote init_start, one for each GPU"
         else:
-            reading.warnings.append(
-                f"num_gpus: {ranks} ranks wrote init_start, but {contradiction}, so the number of GPUs is unknown; "
-                "give --num-gpus"
-            )
+            reading.warnings.append(Notice("ranks_contradict", "num_gpus", ranks=ranks, contradiction=contradiction))
     elif stated:
         config["num_gpus"] = stated
         reading.assumed["num_gpus"] = f"config_filename {name}"
