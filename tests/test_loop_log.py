@@ -123,6 +123,7 @@ def test_a_rate_of_steps_gives_their_time_unless_it_is_a_running_mean(
         "epoch 1 | loss {l:.4f} | tok/s {r:.1f}",
         "step {n} | loss {l:.4f} | tok/s 65",  # cut?
         "step {n} | loss {l:.4f} | tok/s 1.2.3 |",
+        "step {n} | loss {l:.3f} tok/s [mean] {r:.1f}",  # the number of the loss is no rate
         "step {n} | loss {l:.4f} | samples 5 tok/step 8",
     ],
 )
@@ -245,3 +246,9 @@ def test_a_time_without_a_name_that_does_not_fit_the_rate_is_not_a_step_time(rea
     assert result.performance_metrics.avg_step_time_seconds is None
     assert result.performance_metrics.tokens_per_second == pytest.approx(65536)
     assert any(one.startswith("step_time: times and rates") for one in result.warnings)
+
+
+def test_a_number_of_the_loss_is_no_rate(read_text: ReadText) -> None:
+    result = read_text(rows("step {n} loss {l:.3f} tokens/s (per gpu) {r:.1f}"))
+    assert result.performance_metrics.tokens_per_second is None
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(65_405, rel=1e-3)

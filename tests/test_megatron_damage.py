@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from job_logs import JOBS, Job
 from test_megatron import PREFIXES, SPELLINGS, read, row
 
 from tensorprimat import logs
@@ -125,3 +127,23 @@ def test_any_mixture_of_lines_gives_exactly_the_planted_steps(
     except TensorPrimatError:
         return
     assert {(step.index, step.seconds) for step in result.steps} <= set(planted)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"), [(" 10/", f" {2**63 - 1}/", True), ("batch size:    64", "batch size:    0", False)]
+)
+def test_a_number_that_no_row_can_have_is_unknown(tmp_path: Path, old: str, new: str, named: bool) -> None:
+    lines = JOBS["megatron"](Job())
+    place = next(place for place, line in enumerate(lines) if "iteration" in line and " 10/" in line)
+    assert old in lines[place]
+    lines[place] = lines[place].replace(old, new)
+    result = read(tmp_path, lines)
+    assert result.training_config.global_batch_size == 64
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.002)
+    assert any(f"(line {place + 1})" in warning for warning in result.warnings) == named
+
+
+def test_a_log_whose_rows_all_have_an_impossible_number_is_refused(tmp_path: Path) -> None:
+    lines = [re.sub(r"(iteration +)\d+/", rf"\g<1>{2**63 - 1}/", line) for line in JOBS["megatron"](Job())]
+    with pytest.raises(NotALogError):
+        read(tmp_path, lines)

@@ -40,7 +40,7 @@ def test_the_mean_rate_is_all_tokens_over_all_seconds(read_text: Any) -> None:
 def test_steps_of_unequal_work_are_weighted_where_no_line_states_the_gpus(read_text: Any) -> None:
     result = read_text("".join(f"{json.dumps(row)}\n" for row in rows()))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(mean_rate(3, 40), rel=0.02)
-    assert not [warning for warning in result.warnings if "left out as damaged" in warning]
+    assert not [warning for warning in result.warnings if "left out as wrong" in warning]
 
 
 def test_rates_of_steps_of_unequal_time_count_by_their_time(read_text: Any) -> None:

@@ -134,7 +134,19 @@ def test_of_two_sections_of_hparams_that_state_a_setting_the_first_counts(tmp_pa
     assert logs.read(nemo_events(tmp_path)).training_config.sequence_length == 2048
 
 
-@pytest.mark.parametrize("text", ["{unclosed: [", "&a [*a]", "[" * 50_000, "a: &a {b: &b {c: *a}}", "just words"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{unclosed: [",
+        "&a [*a]",
+        "[" * 50_000,
+        "a: &a {b: &b {c: *a}}",
+        "m0: &m0 {gpu: H100, device: cuda}\n"
+        + "".join(f"m{n}: &m{n} {{<<: [*m{n - 1}, *m{n - 1}]}}\n" for n in range(1, 18))
+        + "<<: *m17\n",
+        "just words",
+    ],
+)
 def test_a_broken_hparams_file_is_ignored(tmp_path, text):
     (tmp_path / "hparams.yaml").write_text(text)
     assert logs.read(nemo_events(tmp_path)).platform is None

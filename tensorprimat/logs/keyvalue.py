@@ -47,6 +47,7 @@ _AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "
 _TOTALS = ("total_tokens", "total_samples", "total_steps")
 _NO_COLUMNS = (*_TOTALS, "elapsed", "label_tokens", "interval_seconds", "steps_per_second")
 WHOLE_STEPS = 0.05  # most difference between an interval times its rate and a whole number of steps
+MOST_COVERED = 10**6  # steps of one row; more are a damaged rate
 
 
 @cache
@@ -244,7 +245,7 @@ def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
     if "interval_seconds" in values and "steps_per_second" in values:
         steps = values["interval_seconds"] * values["steps_per_second"]
         covers = round(steps)
-        if covers >= 1 and abs(steps - covers) <= WHOLE_STEPS:  # the rounding of the rate leaves no doubt
+        if 1 <= covers <= MOST_COVERED and abs(steps - covers) <= WHOLE_STEPS:  # rounding leaves no doubt
             values.update(seconds=values["interval_seconds"] / covers, covers=covers)
     if dialect.samples_if and dialect.samples_if in text:
         row.values = {name.replace("_tokens_per_", "_samples_per_"): value for name, value in values.items()}

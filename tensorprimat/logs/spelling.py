@@ -36,10 +36,6 @@ UNIT_CHARACTERS = 8
 LEAST_REST = 6
 MOST_LINES_OF_A_ROW = 60
 LOOKED_AT_ROWS = 50  # for decimal commas
-_SAME_TIME, OTHER_RATE = 0.05, 0.2  # relative to the medians: a row of usual time and another rate
-AGREEING = 0.9  # share of the rows whose two numbers must have one ratio before another one is damage
-ROWS_OF_A_RATIO = 10_000  # sampled evenly; their median is taken as that of all rows
-_FASTER, SLOWER = 8.0, 100.0  # than the median rate: no step is, unless digits were added or lost
 
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?P<whole>\d{1,20}(?:,\d{3})*)(?P<point>\.(?P<decimals>\d{0,20}))?(?:[eE](?P<exponent>[-+]?\d{1,3}))?"
@@ -58,15 +54,6 @@ _EVALUATION = re.compile(r"\b(?:validat|evaluat|eval\b)", re.IGNORECASE)
 """A line of an evaluation, whose numbers are often printed with other decimals than those of the rows."""
 _UNEVEN = re.compile(r"lr\b|lr[ (:_]|learning|norm|scale|epoch|eta\b|version", re.IGNORECASE)
 """Metrics that frameworks print with %g or that change their size by much."""
-_SPELLED = {
-    **{f"reported_{what}_per_second{per}": f"{what}/s" for what in ("tokens", "samples") for per in ("", "_per_gpu")},
-    "reported_tflops_per_gpu": "TFLOP/s",
-    "reported_mfu": "MFU",
-}
-"""Columns that are proportional to each other → names in a warning."""
-_RATES = tuple(name for name in _SPELLED if name != "reported_mfu")
-
-
 _NO_NUMBER = re.compile(
     r"(?P<name>[a-z_]{0,40}(?:batch|seq|length|tok|step|iter|gpu|devices|world|time)[a-z_]{0,40})['\"]?(?:=|: ?)['\"]?"
     r"(?P<value>\d{1,3}(?:[ '\u00a0\u2009\u202f\u2019]\d{3})+(?:\.\d{1,20})?|\d{1,9}(?: ?\*{1,2} ?\d{1,9})+)"
@@ -117,11 +104,7 @@ def problems(log: Log, steps: Steps) -> list[str]:
             path=log.name,
             remedy="write the log with decimal points (LC_NUMERIC=C), or replace the commas in a copy",
         )
-    return [
-        *_odd_tokens(steps),
-        *_whole_losses(steps),
-        *_of_lines(log, steps),
-    ]
+    return [*_odd_tokens(steps), *_whole_losses(steps), *_of_lines(log, steps)]
 
 
 def _of_lines(log: Log, steps: Steps) -> Iterator[str]:

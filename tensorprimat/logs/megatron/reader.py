@@ -20,6 +20,7 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps
+from tensorprimat.core.terms import describe_lines
 from tensorprimat.core.units import GB
 from tensorprimat.logs import changes, files, parallel
 from tensorprimat.logs.fields import LARGEST_STEP, iso
@@ -175,6 +176,10 @@ def _reading(
     elif step_times and "reported_tflops_per_gpu" not in fields:
         fields["reported_tflops_per_gpu"] = step_times.rates_of(fields["line"], fields["seconds"])
     if not (exact := fields["index"] < LARGEST_STEP).all():  # a number with more digits is damaged
+        where = describe_lines(fields["line"][~exact].astype(np.int64))
+        warnings.append(Notice("numbers_of_no_step", "steps", where=where))
+        if not exact.any():
+            return Reading()
         fields = {name: values[exact] for name, values in fields.items()}
     content = [fields[name] for name in _CONTENT if name in fields]
     kept, segment = segments_of(fields["index"], content, fields.get("rank"), fields["seconds"])
